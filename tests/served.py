@@ -30,6 +30,9 @@ signal.signal(signal.SIGUSR1, tell)
 from skindx.ui.serve import serve
 options = json.loads(sys.argv[3])
 login = options.pop("login", None)
+if command := options.pop("scan_command", None):
+    from skindx.ui.scanning import jobs
+    jobs.COMMAND = tuple(command)
 serve(Path(sys.argv[1]), port=int(sys.argv[2]), login=login and Path(login), **options)
 """
 
@@ -147,6 +150,7 @@ def serving(bundle: Path, folder: Path, **options: Any) -> Iterator[Served]:
             process.wait(timeout=30)
         assert process.returncode == 0, served.stderr()
         assert not list(folder.glob("skindx-uploads-*")), "the uploads outlived the server"
+        assert not list(folder.glob("skindx-scans-*")), "the scans outlived the server"
 
 
 def _wait(served: Served) -> None:

@@ -92,11 +92,13 @@ def _openapi() -> Any:
 
     from skindx.ui.api.metrics import Metrics
     from skindx.ui.api.routes import routes
+    from skindx.ui.api.scan_routes import scan_routes
 
     app = FastAPI(title="skindx", version="1")
     metrics = Metrics(_bundle(), "", lambda: _STATUS)
     diagnoser: Any = None
     app.include_router(routes(diagnoser, metrics, lambda: _STATUS, _bundle(), ""))
+    app.include_router(scan_routes(None, None, metrics))
     return app.openapi()
 
 

@@ -12,6 +12,12 @@ CONSENT = (
     "may be used to train this model. They may be deleted at any time."
 )
 
+CONSENT_TO_SCAN = (
+    "The patient agrees that a small copy of these photos, the lesions on them and this result are "
+    "kept in this case book under a pseudonym and are compared with later scans. They may be "
+    "deleted at any time."
+)
+
 LONGEST_NAME = 80
 LONGEST_NOTE = 4000
 

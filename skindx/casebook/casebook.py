@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from skindx.casebook.rows import Card
+    from skindx.casebook.scanbook import ScanBook
 
 log = logging.getLogger(__name__)
 
@@ -97,14 +98,16 @@ class Casebook:
         return self._read(*([] if owner is None else [self._owned_by(owner)]))
 
     def unreadable(self) -> list[str]:
-        """Return the ids of cases whose key is not in the key file: nobody can read them."""
+        """Return the ids of cases and scans without a key in the key file: nobody reads them."""
         from sqlalchemy import select
 
+        from skindx.casebook.scan_tables import ScanRow
         from skindx.casebook.tables import CaseRow
 
         known = self.keys.read().cases
         with self._session("read") as session:
-            return [case for case in session.scalars(select(CaseRow.id)) if case not in known]
+            ids = [*session.scalars(select(CaseRow.id)), *session.scalars(select(ScanRow.id))]
+        return [one for one in ids if one not in known]
 
     def confirm(
         self, owner: str, case: str, label: str, note: str, known: Sequence[str], *, version: int
@@ -157,6 +160,13 @@ class Casebook:
             except UserError:
                 # Nobody can read it any more; its row goes when the case book is opened next.
                 log.warning("the key of a deleted case is destroyed, its row is still there")
+
+    @property
+    def scans(self) -> "ScanBook":
+        """The scans of wide photos in this case book."""
+        from skindx.casebook.scanbook import ScanBook
+
+        return ScanBook(self.engine, self.keys)
 
     def export_key(self) -> bytes:
         """Return the secret under which exports code pseudonyms."""

@@ -69,8 +69,10 @@ def _match(engine: "Engine", file: KeyFile, where: str | Path) -> None:
     from sqlalchemy.orm import Session
 
     from skindx.casebook.plaintext import encrypt, export_key, plain_cases, wipe_journal
+    from skindx.casebook.scan_tables import ScanRow
     from skindx.casebook.tables import Base, BookRow
 
+    assert ScanRow.metadata is Base.metadata  # its tables are made with the others
     wipe_journal(engine)
     Base.metadata.create_all(engine)
     plain = plain_cases(engine)
@@ -102,6 +104,8 @@ def _finish_deletions(engine: "Engine", file: KeyFile) -> None:
     from sqlalchemy import delete, select
     from sqlalchemy.orm import Session
 
+    from skindx.casebook.scan_tables import ScanRow
+    from skindx.casebook.scanbook import deletions
     from skindx.casebook.tables import CaseRow, PhotoRow
 
     deleted = file.read().deleted
@@ -109,6 +113,9 @@ def _finish_deletions(engine: "Engine", file: KeyFile) -> None:
         for case in deleted.intersection(session.scalars(select(CaseRow.id))):
             session.execute(delete(PhotoRow).where(PhotoRow.case_id == case))
             session.execute(delete(CaseRow).where(CaseRow.id == case))
+        for scan in deleted.intersection(session.scalars(select(ScanRow.id))):
+            for question in deletions(scan):
+                session.execute(question)
 
 
 def _foreign(file: KeyFile, where: str | Path) -> UserError:

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from skindx.cli.casebook_scans import add_scans
 from skindx.cli.options import console
 from skindx.text import cell
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, export and delete the cases of a case book.",
+    help="List, export and delete the cases of a case book; keep and compare scans.",
 )
 Book = Annotated[
     str,
@@ -96,12 +97,14 @@ def export(
 @app.command()
 def delete(
     book: Book,
-    case: Annotated[list[str], typer.Argument(help="Cases as `skindx casebook list` names them.")],
+    case: Annotated[
+        list[str], typer.Argument(help="Cases or scans as `list` and `scans` name them.")
+    ],
     *,
     casebook_key: KeyFile = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete cases and destroy their keys, so that remaining bytes cannot be read.
+    """Delete cases or scans and destroy their keys, so that remaining bytes cannot be read.
 
     You must delete earlier exports and older copies of the key file yourself.
 
@@ -115,6 +118,13 @@ def delete(
         if not typer.confirm(f"Delete {some} for good? This cannot be undone."):
             print("nothing is deleted")
             return
+    scans = {scan.id for scan in opened.scans.scans(None)}
     for case_id in case:
-        opened.delete(None, case_id)
+        if case_id in scans:
+            opened.scans.delete(None, case_id)
+        else:
+            opened.delete(None, case_id)
         print(f"{cell(case_id)} is deleted")
+
+
+add_scans(app)

@@ -59,6 +59,13 @@ def serve(
         typer.Option(min=4, help="Most connections of one address at the same time; default: 100."),
     ] = None,
     miss_rate: MissRate = None,
+    keep_scans: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES",
+            help="Delete the result of a scan so long after its end; default: 30.",
+        ),
+    ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
@@ -87,6 +94,7 @@ def serve(
         allowed_hosts=allowed_host or (),
         per_address=per_address,
         miss_rate=miss_rate,
+        keep_scans_min=keep_scans,
         access_log=access_log,
         expect=expect,
     )

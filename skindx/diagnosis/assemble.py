@@ -32,7 +32,7 @@ _UNKNOWN_NO_HEAT = (
     "There is no heat map, since the model names no condition that one could explain."
 )
 
-_ADDED_LATER = ("ood", "urgent_risk", "whole_urgent_risk")
+_ADDED_LATER = ("ood", "urgent_risk", "whole_urgent_risk", "detector_recall")
 
 # C = classes, M = members
 
@@ -127,7 +127,8 @@ def bundle_version(bundle: Bundle) -> str:
         for name, hash_ in bundle.spec.files.items()
         if name not in (METRICS, CARD) and not name.startswith(f"{EXPORTS}/")
     }
-    deciding = bundle.spec.model_copy(update={"files": files})
+    # What was measured of the detector decides no answer.
+    deciding = bundle.spec.model_copy(update={"files": files, "detector_recall": None})
     # A bundle of an older version lacks these; its version does not change when they stay empty.
     unset = {name for name in _ADDED_LATER if getattr(deciding, name) is None}
     return hashlib.sha256(deciding.model_dump_json(exclude=unset).encode()).hexdigest()

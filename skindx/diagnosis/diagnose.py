@@ -145,12 +145,14 @@ def _conclude(
         )
     ood_p_value, out = _out_of_distribution(predictor, output, places, photos)
     if refused or out:
+        by_photo = dict(zip(photos, predictions, strict=True))
         out_of_distribution = [
             Refusal(
                 n,
                 "unfamiliar",
                 _OUT_OF_DISTRIBUTION,
                 small_view(case.photos[n], photos[n].opened.pixels_HWC),
+                photo_of(predictor, photos[n], by_photo[n]),
             )
             for n in out
         ]

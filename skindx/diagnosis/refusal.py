@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from skindx.diagnosis.record import Photo
 from skindx.errors import UserError
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "unfamiliar"]
@@ -20,6 +21,8 @@ class Refusal:
     """One sentence on what is wrong and what to do."""
     shown: bytes = b""
     """A small JPEG of a photo that most browsers cannot show; empty for others, or if damaged."""
+    seen: Photo | None = None
+    """The photo with the detector's boxes, where the networks saw it: it may be a wide one."""
 
 
 class Refused(UserError):  # noqa: N818

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from skindx.ui.api.docs import docs_html
 from skindx.ui.api.form import FORM_BYTES
 from skindx.ui.api.metrics import CountingDiagnoser, Metrics
 from skindx.ui.api.routes import routes
+from skindx.ui.api.scan_routes import PATH as SCAN
+from skindx.ui.api.scan_routes import scan_routes
 from skindx.ui.asgi import App
 from skindx.ui.guard import Guard
 from skindx.ui.headers import Headers
@@ -21,8 +23,12 @@ from skindx.ui.hosts import HostCheck
 from skindx.ui.limits import BodyLimit
 from skindx.ui.login.gate import Gate
 from skindx.ui.login.users import Users
+from skindx.ui.page.scan_offer import PageScans
 from skindx.ui.pool.loading import worker_command
 from skindx.ui.pool.pool import Pool
+from skindx.ui.scanning.available import why_no_scans
+from skindx.ui.scanning.jobs import ScanJobs, Served
+from skindx.ui.scanning.settings import ScanServing
 from skindx.ui.shares import PER_ADDRESS, RequestShares, Shares
 from skindx.ui.uploading import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
 from skindx.workers.pool import PoolSettings
@@ -60,6 +66,9 @@ class Wiring:
     """Requests at a time."""
     miss_rate: float | None = None
     """The level of the urgent risk by which answers are urgent; None: the bundle's default."""
+    scans: Path | None = None
+    """A private folder for scans; None: the server takes none."""
+    scan_serving: ScanServing = field(default_factory=ScanServing)
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -73,10 +82,16 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     pool = Pool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
     folder = UploadFolder(wiring.uploads)
+    unable = why_no_scans(bundle)
+    jobs: ScanJobs | None = None
+    if unable is None and wiring.scans is not None:
+        served = Served(bundle.path, bundle.digest, wiring.miss_rate)
+        jobs = ScanJobs(wiring.scans, served, wiring.scan_serving, metrics)
+        metrics.scans = lambda: jobs
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
-        async with pool:
+        async with pool, jobs or nullcontext():
             clearing = asyncio.create_task(folder.keep_clear())
             yield
             clearing.cancel()
@@ -90,11 +105,14 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
         redoc_url=None,
     )
     by_api = CountingDiagnoser(pool, metrics, "api")
-    app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version))
+    rule = wiring.scan_serving.wide if jobs else None
+    app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version, rule=rule))
+    app.include_router(scan_routes(jobs, unable, metrics))
     _add_docs(app)
     logged_in = wiring.users is not None
     by_page = CountingDiagnoser(pool, metrics, "page")
-    page = build_page(by_page, bundle, wiring.casebook, logged_in=logged_in)
+    scans = PageScans(wiring.scan_serving, jobs, unable)
+    page = build_page(by_page, bundle, wiring.casebook, logged_in=logged_in, scans=scans)
     _mount(app, page, logged_in=logged_in)
     guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
@@ -106,7 +124,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
 
 def most_bytes(path: str) -> int:
     """Return how many bytes a request to this path may have."""
-    if path.startswith("/v1/diagnose"):
+    if path.startswith("/v1/diagnose") or path == SCAN:
         return FORM_BYTES
     if path.rstrip("/") == ROUTE:
         return REQUEST_BYTES

@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
@@ -37,14 +37,16 @@ def serve(
     access_log: bool = False,
     frames: Sequence[str] = (),
     expect: str | None = None,
+    keep_scans_min: float | None = None,
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
     `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed,
     `allowed_hosts` the names beside `host` and localhost that requests may be for, `per_address`
     the most connections of one address, `frames` the sites that may show the page in a frame,
-    `casebook_key` the case book's key file, `expect` the digest of the only bundle to serve, and
-    `miss_rate` the level of the urgent risk that decides which answers are urgent. Raises UserError
+    `casebook_key` the case book's key file, `expect` the digest of the only bundle to serve,
+    `miss_rate` the level of the urgent risk that decides which answers are urgent, and
+    `keep_scans_min` the minutes for which the result of a scan is kept. Raises UserError
     for a bundle that is not whole, another one or without that level, for an address that is taken
     or wrong, for a case book that others could open without a login, and for a missing extra.
     """
@@ -59,6 +61,8 @@ def serve(
     from skindx.ui.connections import Patience
     from skindx.ui.login.users import Users
     from skindx.ui.running import Listening, run
+    from skindx.ui.scanning.folder import scans_folder
+    from skindx.ui.scanning.settings import ScanServing
     from skindx.workers.pool import PoolSettings
 
     settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")
@@ -66,7 +70,9 @@ def serve(
     patience = Patience() if per_address is None else Patience(per_address=per_address)
     if access_log:
         _show_access()
-    with uploads_folder() as uploads, stoppable():
+    serving: dict[str, Any] = {} if keep_scans_min is None else {"keep_s": 60 * keep_scans_min}
+    scan_serving = ScanServing.parse(serving, "--keep-scans")
+    with uploads_folder() as uploads, scans_folder() as scans, stoppable():
         wiring = Wiring(
             uploads,
             settings,
@@ -78,6 +84,8 @@ def serve(
             allowed_hosts,
             patience.per_address,
             miss_rate,
+            scans,
+            scan_serving,
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if proxy is not None and not allowed_hosts:

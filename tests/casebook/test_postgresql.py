@@ -184,7 +184,8 @@ def test_a_book_in_plain_text_is_encrypted(server: Server, url: str, tmp_path: P
     assert book.export_key() == b"\xab" * 32
     with book.engine.connect() as link:
         left = link.exec_driver_sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-        assert {name for (name,) in left} == {"book", "sealed_cases", "sealed_photos"}
+        tables = {"book", "sealed_cases", "sealed_photos", "sealed_scans", "sealed_scan_files"}
+        assert {name for (name,) in left} == tables
     raw = tables_of(server)
     for secret in secrets(1):
         assert secret not in raw

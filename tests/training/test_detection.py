@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from skindx.data.box import Box
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
+from skindx.models.bundle.bundle import DetectorParts
+from skindx.models.detector.detector import DetectorSpec
 from skindx.training.checks import check_detector
 from skindx.training.config.detector import BoxAugment, DetectorSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.finished.detector import CHECKPOINT, load_parts
+from skindx.training.finished.detector import CHECKPOINT, load_parts, save_parts
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.tasks.detector.augment import box_changer
 from skindx.training.tasks.detector.images import (
@@ -36,7 +39,7 @@ from skindx.training.tasks.detector.images import (
 )
 from skindx.training.tasks.detector.loss import CLASS_GAIN, DetectionLoss, all_scores
 from skindx.training.tasks.detector.network import DetectionNet, MovingAverage, build_network
-from skindx.training.tasks.detector.scoring import score_detector
+from skindx.training.tasks.detector.scoring import measure_recall, score_detector
 
 SIDE = 64
 CPU = torch.device("cpu")
@@ -230,6 +233,32 @@ def test_the_true_boxes_score_one_and_false_alarms_cost(small_dataset: Path) -> 
     assert scores[1] < 0.8
 
 
+def test_recall_by_size_counts_the_boxes_of_validation(small_dataset: Path, tmp_path: Path) -> None:
+    _, val = open_boxed(small_dataset, read_manifest(small_dataset), 64, LoaderSettings(), ALONE)
+    truth = [record.boxes or () for record in val.records]
+    answers = [boxes if place % 2 else () for place, boxes in enumerate(truth)]
+    asked: list[float] = []
+
+    def detect(images: list[Any], confidence: float) -> list[Any]:
+        asked.append(confidence)
+        return [answers.pop(0) for _ in images]
+
+    spec = DetectorSpec(size=64, confidence=0.3)
+    found = [len(boxes) for place, boxes in enumerate(truth) if place % 2]
+    recall = measure_recall(SimpleNamespace(detect=detect, spec=spec), val, ALONE)
+    assert recall is not None
+    assert set(asked) == {0.3} == {recall.confidence}
+    assert recall.images == len(val)
+    large = sum(band.lesions for band in recall.bands)
+    assert 0 < large <= sum(map(len, truth))
+    assert sum(band.found for band in recall.bands) <= sum(found) < large
+    # It is kept with the run, and a run that takes the detector has it too.
+    net = build_network("yolov8n.yaml", 1)
+    parts = DetectorParts(spec, {**net.yaml, "nc": 1}, net.state_dict(), recall)
+    save_parts(tmp_path, small_dataset, parts, [{"epoch": 1}], "")
+    assert load_parts(tmp_path).recall == recall
+
+
 def test_the_average_forgets_its_random_start() -> None:
     norm = torch.nn.BatchNorm1d(2)
     net, average = DetectionNet(norm), MovingAverage(norm)
@@ -298,3 +327,6 @@ def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> Non
     assert map50[-1] >= 0.6
     assert all(each < 0.6 for each in map50[:-1])
     assert len(map50) < 30
+    recall = load_parts(tmp_path).recall
+    assert recall is not None
+    assert sum(band.found for band in recall.bands) > 0

@@ -3,24 +3,45 @@
 import os
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import gradio as gr
 import uvicorn
 from fastapi import FastAPI, Request
 from painted_answers import Painter
+from spot_scan import command
 
 from skindx.casebook.casebook import Casebook
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.system import go_offline
+from skindx.ui.api.metrics import Metrics
+from skindx.ui.api.scan_routes import scan_routes
 from skindx.ui.guard import Guard
 from skindx.ui.listening import theme
 from skindx.ui.page.blocks import build_page
+from skindx.ui.page.scan_offer import PageScans
+from skindx.ui.scanning.jobs import ScanJobs, Served
+from skindx.ui.scanning.settings import ScanServing
 from skindx.ui.uploading import UploadFolder, Uploads
+from skindx.workers.pool import PoolStatus
 
 
 def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
-    app = FastAPI(openapi_url=None)
+    """Return the page; scans are real, by a detector of dark spots."""
+    metrics = Metrics(bundle, "", lambda: PoolStatus(1, 1, 0, 1, 0, ""))
+    folder = Path(tempfile.mkdtemp(prefix="skindx-scans-", dir=Path.cwd()))
+    served = Served(bundle.path, bundle.digest)
+    jobs = ScanJobs(folder, served, ScanServing(), metrics, command())
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        async with jobs:
+            yield
+
+    app = FastAPI(openapi_url=None, lifespan=running)
+    app.include_router(scan_routes(jobs, None, metrics))
 
     @app.middleware("http")
     async def log_in(request: Request, call_next):  # type: ignore[no-untyped-def]
@@ -29,7 +50,7 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
 
     gr.mount_gradio_app(
         app,
-        build_page(Painter(), bundle, casebook),
+        build_page(Painter(), bundle, casebook, scans=PageScans(ScanServing(), jobs)),
         path="",
         theme=theme(),
         run_history=False,

@@ -1,6 +1,7 @@
 """Answers made up for the page's tests: everything that one can hold, and as little as it may."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image
@@ -26,6 +27,7 @@ from skindx.taxonomy import Urgency, load_taxonomy
 from skindx.taxonomy.urgent import unknown_to
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
+WIDE, FAR = 800, 801
 """Widths of photos that the painter answers in another way."""
 URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
 _REFUSED: dict[int, tuple[Gate, str]] = {
@@ -55,6 +57,12 @@ class Painter:
             raise RuntimeError("a secret of the server")
         if PLAIN in widths:
             return plain(case)
+        if WIDE in widths:
+            return wide(case)
+        if FAR in widths:
+            message = "the photo is unlike the training images; take it again, near and sharp."
+            (seen,) = wide(case).diagnosis.photos
+            raise Refused.of([Refusal(0, "unfamiliar", message, seen=seen)], 1)
         return rich(case, URGENCIES.get(widths[0], "soon"))
 
 
@@ -121,6 +129,19 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
         views,
         (thumbnail, thumbnail, thumbnail, b""),
     )
+
+
+def wide(case: Case) -> Answer:
+    """Return an answer about a photo with several small lesions."""
+    answer = rich(case, "unknown")
+    (photo,) = answer.diagnosis.photos
+    side = 0.05 * photo.height
+    boxes = tuple(
+        LesionBox(x1=x, y1=side, x2=x + side, y2=2 * side, label="lesion", score=0.5)
+        for x in (side, 3 * side, 5 * side, 7 * side)
+    )
+    photos = (photo.model_copy(update={"boxes": boxes}),)
+    return replace(answer, diagnosis=answer.diagnosis.model_copy(update={"photos": photos}))
 
 
 def plain(case: Case | None = None, name: str = "<script>alert(1)</script>") -> Answer:

@@ -11,13 +11,14 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
-from painted_answers import Painter, jpeg
+from painted_answers import WIDE, Painter, jpeg, wide
 
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS
 from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.scan.wide import WideRule
 from skindx.errors import UserError
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.expected import class_shares, score_shares, shift
@@ -60,11 +61,13 @@ BUNDLE: Any = SimpleNamespace(
 )
 
 
-def served(fake: Fake, status: PoolStatus = STATUS) -> tuple[FastAPI, Metrics]:
+def served(
+    fake: Fake, status: PoolStatus = STATUS, rule: WideRule | None = None
+) -> tuple[FastAPI, Metrics]:
     metrics = Metrics(BUNDLE, "0" * 64, lambda: status)
     app = FastAPI()
     watched = CountingDiagnoser(fake, metrics, "api")
-    app.include_router(routes(watched, metrics, lambda: status, BUNDLE, "0" * 64))
+    app.include_router(routes(watched, metrics, lambda: status, BUNDLE, "0" * 64, rule=rule))
     return app, metrics
 
 
@@ -100,6 +103,23 @@ def test_a_form_becomes_a_case(painted: Answer, monkeypatch: pytest.MonkeyPatch)
     assert base64.b64decode(pdf.json()["pdf"]).startswith(b"%PDF-")
     alone = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
     assert alone.json().keys() == {"diagnosis"}
+
+
+def test_wide_photos_are_named_and_only_where_there_are_scans() -> None:
+    answer = wide(Case((jpeg(WIDE, 500),)))
+    (seen,) = answer.diagnosis.photos
+    refused = Refused.of([Refusal(0, "unfamiliar", "it is unlike others.", seen=seen)], 1)
+    close = Refused.of([Refusal(0, "unfamiliar", "it is unlike others.")], 1)
+    for fake, status, rule, named in (
+        (answer, 200, WideRule(), [0]),
+        (answer, 200, None, None),
+        (refused, 422, WideRule(), [0]),
+        (close, 422, WideRule(), None),
+    ):
+        app, _ = served(Fake(fake), rule=rule)
+        said = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
+        assert said.status_code == status
+        assert said.json().get("wide_photos") == named
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,15 @@ def test_the_interface_answers(served: Served, photo: bytes) -> None:
         cases = families["skindx_cases"].samples
         assert sum(case.value for case in cases if case.labels["way"] == "api") >= 2
         described = client.get("/openapi.json").json()
-        assert set(described["paths"]) == {"/v1/diagnose", "/v1/health", "/v1/metrics"}
+        assert set(described["paths"]) == {
+            "/v1/diagnose",
+            "/v1/health",
+            "/v1/metrics",
+            "/v1/scan",
+            "/v1/scan/{scan}",
+            "/v1/scan/{scan}/page",
+        }
+        assert client.get("/v1/scan/guessed").status_code == 404
         docs = client.get("/docs")
         assert "/v1/diagnose" in docs.text
         assert "src=" not in docs.text

@@ -12,6 +12,7 @@ from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.levels import LevelledPhoto
 from skindx.diagnosis.scan.outputs.of_bundle import result_of
 from skindx.diagnosis.scan.outputs.write import write_scan
+from skindx.diagnosis.scan.photo.limits import MAX_PIXELS
 from skindx.diagnosis.scan.photo.opening import photo_store
 from skindx.diagnosis.scan.scale import Confirm, Scale, given_scale, scale_from_ruler
 from skindx.diagnosis.scan.settings import ScanSettings
@@ -48,8 +49,11 @@ def run_scan(
     make_crew: MakeCrew | None = None,
     mm_per_pixel: float | None = None,
     confirm: Confirm | None = None,
+    most_pixels: int = MAX_PIXELS,
 ) -> Scanned:
     """Scan photographs and write the results into `out`. Raises UserError, JobError.
+
+    `progress` hears of photographs, then of tiles, then of lesions.
 
     `mm_per_pixel` is of all photographs; with `confirm` each shows a ruler that a person confirms
     before the search begins.
@@ -71,6 +75,7 @@ def run_scan(
         expect=expect,
         device=device,
         progress=progress,
+        most_pixels=most_pixels,
     ) as scan:
         scales = [given or _by_ruler(scan, n, confirm) for n in range(len(photos))]
         scanned = scan.run(make_crew or partial(_crew, count, device))
@@ -98,7 +103,7 @@ def _by_ruler(scan: Scan, photo: int, confirm: Confirm | None) -> Scale | None:
     if confirm is None:
         return None
     path = scan.paths[photo]
-    store = photo_store(path, scan.folder.store_folder(photo))
+    store = photo_store(path, scan.folder.store_folder(photo), scan.most_pixels)
     return scale_from_ruler(LevelledPhoto(store), *store.size(), name=path.name, confirm=confirm)
 
 

@@ -27,6 +27,7 @@ from skindx.models.detector.detector import (
     load_detector,
     save_detector,
 )
+from skindx.models.detector.recall import DetectorRecall
 from skindx.models.embedding_index.index import ROWS, TENSORS, EmbeddingIndex
 from skindx.models.ensemble.combination import EQUAL, Combination
 from skindx.models.ensemble.ensemble import Ensemble, Member, share_trunks
@@ -130,6 +131,8 @@ class DetectorParts:
     spec: DetectorSpec
     config: dict[str, Any]
     state: dict[str, torch.Tensor]
+    recall: DetectorRecall | None = None
+    """On validation images; None where it was not measured."""
 
 
 def pack(
@@ -162,6 +165,7 @@ def pack(
         combination=combination,
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
+        detector_recall=detector.recall if detector else None,
         conformal=conformal,
         urgent_risk=urgent_risk,
         gallery=gallery.spec if gallery is not None else None,

@@ -38,6 +38,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- members: {', '.join(members)}",
         f"- combined by: {_combined(spec)}",
         f"- detector: {'yes' if spec.detector else 'none'}",
+        *_recall(spec),
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
         f"- conformal sets: {_sets(spec)}",
         *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk)),
@@ -130,6 +131,24 @@ def _sets(spec: BundleSpec) -> str:
             f"[{missed.low:.1%}, {missed.high:.1%}] have no urgent class in their set"
         )
     return said
+
+
+def _recall(spec: BundleSpec) -> list[str]:
+    """Return what the detector finds of each size, where that was measured."""
+    if spec.detector_recall is None:
+        return []
+    bands = [
+        f"{band.least_px:.0f} px and more"
+        if band.most_px is None
+        else f"{band.least_px:.0f} to {band.most_px:.0f} px"
+        for band in spec.detector_recall.bands
+    ]
+    found = [
+        f"{name}: {band.found} of {band.lesions} [{band.recall.low:.1%}, {band.recall.high:.1%}]"
+        for name, band in zip(bands, spec.detector_recall.bands, strict=True)
+        if band.lesions
+    ]
+    return [f"- lesions found by the detector on validation images, by size: {'; '.join(found)}"]
 
 
 def _embedding_index(spec: BundleSpec) -> str:

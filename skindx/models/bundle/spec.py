@@ -10,6 +10,7 @@ from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
 from skindx.models.detector.detector import DetectorSpec
+from skindx.models.detector.recall import DetectorRecall
 from skindx.models.embedding_index.index import EmbeddingIndexSpec
 from skindx.models.ensemble.combination import EQUAL, Combination
 from skindx.models.ensemble.crop_fusion import FusionSpec
@@ -49,6 +50,9 @@ class BundleSpec(Settings):
     combination: Combination = EQUAL
     members: tuple[MemberSpec, ...] = Field(min_length=1)
     detector: DetectorSpec | None = None
+    detector_recall: DetectorRecall | None = None
+    """How many lesions of each size the detector finds on validation images; None for an older
+    bundle, and where no validation image has boxes."""
     fusion: FusionSpec | None = None
     """How the crop around the best box is judged beside the whole image; none: it is not."""
     conformal: Conformal | None = None

@@ -15,6 +15,7 @@ from skindx.models.detector.detector import (
     read_detector,
     save_detector,
 )
+from skindx.models.detector.recall import DetectorRecall
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.fingerprint import detector_fingerprint, matches
@@ -51,6 +52,7 @@ def save_parts(
             "fingerprint": fingerprint,
             "manifest": sha256_file(dataset / MANIFEST),
             "spec": parts.spec.model_dump(mode="json"),
+            **({"recall": parts.recall.model_dump(mode="json")} if parts.recall else {}),
             **history[-1],
         }
         write_json(folder / INDEX, index)
@@ -59,14 +61,16 @@ def save_parts(
 def load_parts(run: Path) -> DetectorParts:
     """Read a run's finished detector. Raises UserError when there is none."""
     file = run / FOLDER / INDEX
-    spec = _index(run).get("spec")
+    index = _index(run)
+    spec, found = index.get("spec"), index.get("recall")
     if not isinstance(spec, dict):
         raise UserError(f"{file} has no detector spec; train one first.")
     asked = DetectorSpec.parse(spec, str(file), expand=False)
     with suppress(NoUltralyticsError):  # which compares layers and weights
         load_detector(run / FOLDER, asked)
     config, state = read_detector(run / FOLDER)
-    return DetectorParts(asked, config, state)
+    recall = DetectorRecall.parse(found, str(file), expand=False) if found is not None else None
+    return DetectorParts(asked, config, state, recall)
 
 
 def _index(run: Path) -> dict[str, Any]:

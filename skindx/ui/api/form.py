@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
 from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.diagnosis.scan.scale import given_scale
 from skindx.errors import UserError
 from skindx.ui.api.schemas import INCLUDES
 
@@ -20,11 +21,47 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 FIELDS = ("age", *CHOICES)
 FORM_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
 """Most bytes of a request."""
+SCALE = "scale_mm_per_pixel"
+"""The field of a scan's form; without it sizes are in pixels."""
 _HOW = "send multipart/form-data with 1 to 3 files named `photo`"
 
 
 async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
     """Return the case, and what beside the diagnosis is asked for. Raises UserError."""
+    photos, fields = await read_form(request)
+    include = tuple(part for part in fields.pop("include", "").split(",") if part)
+    return Case(photos, _patient(fields)), _checked(include)
+
+
+async def read_scan(request: Request) -> tuple[tuple[bytes, ...], float | None]:
+    """Return the photos to scan, and the millimetres in a pixel where they are given.
+
+    Raises UserError.
+    """
+    photos, fields = await read_form(request)
+    Case(photos)  # which says how many may come
+    said = fields.pop(SCALE, None)
+    for name in fields:
+        raise UserError(f"there is no field {name!r}; valid: {SCALE}.")
+    for number, photo in enumerate(photos, 1):
+        if len(photo) > MAX_BYTES:
+            raise UserError(f"photo {number} has more than {MAX_BYTES >> 20} MB; save it smaller.")
+    return photos, None if said is None else _scale(said)
+
+
+def _scale(said: str) -> float:
+    try:
+        mm_per_pixel = float(said)
+    except ValueError:
+        raise UserError(f"{SCALE} {said[:20]!r} is no number; give millimetres.") from None
+    try:
+        return given_scale(mm_per_pixel).mm_per_pixel
+    except UserError as error:
+        raise UserError(str(error).replace("--scale", SCALE)) from None
+
+
+async def read_form(request: Request) -> tuple[tuple[bytes, ...], dict[str, str]]:
+    """Return the photos and the other fields of a form, held in memory. Raises UserError."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise UserError(f"the request is no form; {_HOW}.")
     # Room for one more photo than allowed: the case itself says then how many came.
@@ -49,8 +86,7 @@ async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
                 raise UserError(f"a file is named {name!r}; {_HOW}.")
     finally:
         await form.close()
-    include = tuple(part for part in fields.pop("include", "").split(",") if part)
-    return Case(tuple(photos), _patient(fields)), _checked(include)
+    return tuple(photos), fields
 
 
 def _patient(fields: dict[str, str]) -> Patient:

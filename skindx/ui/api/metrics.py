@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections import Counter as Counted
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import Case
@@ -25,6 +26,25 @@ LEAST = 100
 """With fewer answers the index would be noise and is not given."""
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 180)
 _OUTCOMES = ("answered", "abstained", "refused", "bad-input", "busy", "failed", "left")
+_SCAN_OUTCOMES = ("done", "failed", "bad-input", "busy", "deleted")
+_SCAN_SECONDS = (5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
+
+
+class ScanLoad(Protocol):
+    """How many scans are at work and wait."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class NoScanLoad:
+    """Of a server that takes no scans."""
+
+    running: int = 0
+    waiting: int = 0
 
 
 class Metrics:
@@ -40,6 +60,7 @@ class Metrics:
             disable_created_metrics,
         )
 
+        self.scans: Callable[[], ScanLoad] = NoScanLoad
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry: CollectorRegistry = CollectorRegistry()
         here: dict[str, Any] = {"registry": self.registry}
@@ -59,6 +80,19 @@ class Metrics:
             buckets=_SECONDS,
             **here,
         )
+        self._scans = Counter(
+            "skindx_scans", "Scans of wide photos by way and outcome.", ["way", "outcome"], **here
+        )
+        for way in ("page", "api"):
+            for outcome in _SCAN_OUTCOMES:
+                self._scans.labels(way, outcome)
+        self._scan_seconds = Histogram(
+            "skindx_scan_seconds",
+            "From a scan's photos to its result, waiting included.",
+            ["way"],
+            buckets=_SCAN_SECONDS,
+            **here,
+        )
         self._gates = Counter("skindx_refusals", "Refused photos by gate.", ["gate"], **here)
         self._tiers = Counter("skindx_urgency", "Answers by urgency.", ["tier"], **here)
         self._first = Counter("skindx_class_first", "Answers by first class.", ["key"], **here)
@@ -68,6 +102,8 @@ class Metrics:
             ("worker_restarts", "Workers started again.", lambda: status().restarts),
             ("queue_depth", "Cases that wait for a worker.", lambda: status().waiting),
             ("queue_capacity", "Cases that may wait.", lambda: status().capacity),
+            ("scans_running", "Scans at work.", lambda: self.scans().running),
+            ("scans_waiting", "Scans that wait.", lambda: self.scans().waiting),
         ):
             Gauge(f"skindx_{name}", about, **here).set_function(read)
         measured = bundle.metrics()
@@ -77,6 +113,12 @@ class Metrics:
             "score": _Drift("top_probability", *_bins(score_shares(measured)), here),
             "familiarity": _Drift("familiarity", *_bins(p_value_shares()), here),
         }
+
+    def scan_ended(self, way: str, outcome: str, seconds: float) -> None:
+        """Count a scan; only one that was at work to its end has a time."""
+        self._scans.labels(way, outcome).inc()
+        if outcome in ("done", "failed"):
+            self._scan_seconds.labels(way).observe(seconds)
 
     def text(self) -> bytes:
         """Return all of it in Prometheus' text format."""

@@ -13,12 +13,13 @@ from starlette.responses import JSONResponse, Response
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.scan.wide import WideRule, seen_of_refused
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
+from skindx.ui.api.problem import problem
 from skindx.ui.api.schemas import INCLUDES, Answered, Health, Problem, form_schema
-from skindx.ui.html import sentence
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers.pool import PoolStatus
 
@@ -44,8 +45,13 @@ def routes(
     status: Callable[[], PoolStatus],
     bundle: Bundle,
     version: str,
+    *,
+    rule: WideRule | None = None,
 ) -> "APIRouter":
-    """Return the router; `version` is the bundle's."""
+    """Return the router; `version` is the bundle's, `rule` says which photos are to be scanned.
+
+    Without a rule no photo is.
+    """
     from fastapi import APIRouter
 
     router = APIRouter(prefix="/v1")
@@ -73,9 +79,12 @@ def routes(
             return problem(400, str(error))
         try:
             answer = await diagnoser.diagnose(case)
-            return await asyncio.to_thread(_answer_body, answer, include, measured)
+            seen = dict(enumerate(answer.diagnosis.photos))
+            wide = tuple(rule.wide(seen)) if rule else ()
+            return await asyncio.to_thread(_answer_body, answer, include, measured, wide)
         except Refused as error:
-            return problem(422, str(error), refused=error)
+            wide = tuple(rule.wide(seen_of_refused(error))) if rule else ()
+            return problem(422, str(error), refused=error, wide=wide)
         except Busy as error:
             return problem(503, str(error), retry_after_s=error.retry_after_s)
         except Unanswered as error:
@@ -116,31 +125,13 @@ def routes(
     return router
 
 
-def problem(
-    status: int,
-    error: str,
-    *,
-    refused: Refused | None = None,
-    retry_after_s: int | None = None,
-) -> Response:
-    """Return an error in the form of the interface."""
-    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    said = {
-        "error": sentence(error),
-        "gate": refused.gate if refused else None,
-        "photo": refused.photo if refused else None,
-        "refusals": [
-            {"photo": refusal.photo, "gate": refusal.gate, "error": sentence(refusal.message)}
-            for refusal in (refused.refusals if refused else ())
-        ],
-    }
-    return JSONResponse(said, status, headers)
-
-
 def _answer_body(
-    answer: Answer, include: Sequence[str], measured: dict[str, Any] | None
+    answer: Answer,
+    include: Sequence[str],
+    measured: dict[str, Any] | None,
+    wide: tuple[int, ...],
 ) -> Response:
-    included: dict[str, Any] = {}
+    included: dict[str, Any] = {"wide_photos": wide} if wide else {}
     if "views" in include:
         included["views"] = [_text(view.jpeg) for view in answer.views]
     if "heat" in include:
@@ -152,7 +143,7 @@ def _answer_body(
 
         included["pdf"] = _text(report_pdf(answer, measured, datetime.now().astimezone()))
     said = Answered(diagnosis=answer.diagnosis, **included)
-    unasked = {name for name in INCLUDES if name not in included}
+    unasked = {name for name in (*INCLUDES, "wide_photos") if name not in included}
     return Response(said.model_dump_json(exclude=unasked), media_type="application/json")
 
 

@@ -21,6 +21,12 @@ _MEANINGS = {
 }
 
 
+_WIDE = (
+    "Indices of photos that show several lesions, each small against the photo, from 0: `/v1/scan` "
+    "judges each lesion. Missing where there is none."
+)
+
+
 class Answered(BaseModel):
     """A diagnosis, and the images and report that `include` asks for, in base64."""
 
@@ -39,6 +45,7 @@ class Answered(BaseModel):
         ),
     )
     pdf: str | None = Field(None, description="The report to take to a clinician.")
+    wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
 
 
 class RefusedPhoto(BaseModel):
@@ -75,6 +82,7 @@ class Problem(BaseModel):
     refusals: tuple[RefusedPhoto, ...] = Field(
         (), description="Every refused photo with the reason; empty for another cause."
     )
+    wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
 
 
 class Health(BaseModel):

@@ -7,21 +7,23 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.casebook import Casebook
-from skindx.diagnosis.answer import Answer, Diagnoser
+from skindx.diagnosis.answer import Diagnoser
 from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.scan.wide import seen_of_refused
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.least_side import least_side
 from skindx.system import go_offline
-from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
 from skindx.ui.page.assets import script
-from skindx.ui.page.casebook_tab import add_casebook_tab, casebook_error
+from skindx.ui.page.casebook_tab import add_casebook_tab
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
+from skindx.ui.page.keeping import case_keeper, scan_keeper
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
+from skindx.ui.page.scan_offer import PageScans, offer_html, with_hint
 from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
 
 if TYPE_CHECKING:
@@ -41,10 +43,11 @@ def build_page(
     casebook: Casebook | None = None,
     *,
     logged_in: bool = False,
+    scans: PageScans | None = None,
 ) -> "gr.Blocks":
     """Return the page over a bundle; the case book's tab is there only where one is given.
 
-    `logged_in` shows the way out to people who had to log in.
+    `logged_in` shows the way out to people who had to log in, `scans` offers them for wide photos.
     """
     go_offline()
     import gradio as gr
@@ -53,11 +56,11 @@ def build_page(
         top = top_html(logged_in=logged_in)
         gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=None)
         if casebook is None:
-            _add_diagnosis(diagnoser, bundle, None)
+            _add_diagnosis(diagnoser, bundle, None, scans)
         else:
             with gr.Tabs(elem_id="sx-tabs"):
                 with gr.Tab("Diagnosis", id="diagnosis"):
-                    _add_diagnosis(diagnoser, bundle, casebook)
+                    _add_diagnosis(diagnoser, bundle, casebook, scans)
                 with gr.Tab("Case book", id="book") as tab:
                     add_casebook_tab(tab, casebook, bundle.taxonomy)
 
@@ -69,7 +72,9 @@ def build_page(
     return page
 
 
-def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | None) -> None:
+def _add_diagnosis(
+    diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | None, scans: PageScans | None
+) -> None:
     import gradio as gr
 
     metrics = bundle.metrics()
@@ -88,6 +93,12 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
                 apply_default_css=False,
             )
         with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
+            offer = gr.HTML(
+                "", apply_default_css=False, js_on_load=script("scan"), elem_id="sx-scan-offer"
+            )
+            kept_scan = gr.HTML(
+                "", apply_default_css=False, js_on_load=None, elem_id="sx-kept-scan"
+            )
             result = gr.HTML(
                 waiting_html(),
                 apply_default_css=False,
@@ -98,27 +109,38 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
                 "", apply_default_css=False, js_on_load=script("act"), elem_id="sx-follow"
             )
     kept_answer = gr.State(None, time_to_live=ANSWER_LIFE_S) if casebook else None
-    shows = [form, result, follow, *([kept_answer] if kept_answer else [])]
+    shows = [form, result, follow, offer, kept_scan, *([kept_answer] if kept_answer else [])]
+
+    blank: dict[Any, Any] = {follow: "", offer: "", kept_scan: ""}
 
     async def ask(event: gr.EventData) -> AsyncIterator[dict[Any, Any]]:
         try:
             case = case_of(event._data, upload_folder())
             answer = await diagnoser.diagnose(case)
             said = await asyncio.to_thread(result_html, answer, metrics)
+            seen = dict(enumerate(answer.diagnosis.photos))
+            offered = offer_html(seen, scans, keeps=bool(casebook)) if scans else ""
             shown = await asyncio.to_thread(shown_by_server, case, answer)
-            yield {result: said, follow: "", form: _form_message("answered", shown=shown)}
+            answered = _form_message("answered", shown=shown)
+            yield blank | {result: said, offer: offered, form: answered}
             after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
             yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
         except Refused as error:
-            yield {form: _form_message("refused", error.refusals, shown_of_refused(error))}
+            wide, keeps = seen_of_refused(error), bool(casebook)
+            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
+            hinted = with_hint(error.refusals, offered)
+            refused = _form_message("refused", hinted, shown_of_refused(error))
+            yield {form: refused, offer: offered, kept_scan: ""}
         except UserError as error:
-            yield {form: _form_message("failed"), result: problem_html(str(error)), follow: ""}
+            failed = _form_message("failed")
+            yield blank | {form: failed, result: problem_html(str(error))}
         except Exception as error:
             log_fault(log, "a case could not be diagnosed", error)
-            yield {form: _form_message("failed"), result: problem_html(FAILED), follow: ""}
+            failed = _form_message("failed")
+            yield blank | {form: failed, result: problem_html(FAILED)}
 
     def again() -> dict[Any, Any]:
-        cleared = {form: _form_message("again"), result: waiting_html(), follow: ""}
+        cleared = blank | {form: _form_message("again"), result: waiting_html()}
         return cleared | ({kept_answer: None} if kept_answer else {})
 
     quiet = {"api_visibility": "private", "show_progress": "hidden"}
@@ -126,36 +148,8 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
     form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
     form.again(again, None, shows, **quiet)
     if casebook:
-        follow.act(_keeper(casebook, metrics), kept_answer, follow, **quiet)
-
-
-def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
-    import gradio as gr
-
-    def keep(answer: Answer | None, event: gr.EventData, request: gr.Request) -> str:
-        if answer is None:
-            return problem_html(
-                "This answer has expired and cannot be kept; ask again, then keep the new answer."
-            )
-        sent = event._data if isinstance(event._data, dict) else {}
-        patient, lesion = str(sent.get("patient", "")), str(sent.get("lesion", ""))
-        try:
-            casebook.keep(
-                login_name(request),
-                answer,
-                patient=patient,
-                lesion=lesion,
-                consent=sent.get("consent") == "yes",
-            )
-        except UserError as error:
-            return followup_html(answer, metrics, keeps=True, problem=casebook_error(error))
-        except Exception as error:
-            log_fault(log, "a case could not be kept", error)
-            return followup_html(answer, metrics, keeps=True, problem=FAILED)
-        kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
-        return followup_html(answer, metrics, keeps=True, kept=kept)
-
-    return keep
+        follow.act(case_keeper(casebook, metrics), kept_answer, follow, **quiet)
+        offer.act(scan_keeper(casebook, scans.jobs if scans else None), None, kept_scan, **quiet)
 
 
 def _form_message(

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.case import KeptCase
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.key_file import KeyFileError
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
@@ -13,6 +12,8 @@ from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import data_url, render, sentence
 from skindx.ui.page.assets import script
+from skindx.ui.page.casebook_error import casebook_error
+from skindx.ui.page.casebook_scans import delete_scan, scans_shown
 from skindx.ui.page.result import TIERS
 
 if TYPE_CHECKING:
@@ -37,14 +38,6 @@ def add_casebook_tab(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> N
 
     tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
-
-
-def casebook_error(error: UserError) -> str:
-    """Return what a person reads of an error; where files lie is for the log."""
-    if not isinstance(error, KeyFileError):
-        return str(error)
-    log.error("%s", error)
-    return "the key file of the case book cannot be used; tell the operator of this page."
 
 
 def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
@@ -73,6 +66,8 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
             done = "The case and its photos are deleted."
+        elif sent.get("action") == "delete-scan":
+            done = delete_scan(casebook.scans, owner, sent.get("scan", ""))
     except UserError as error:
         problem, unsaved = sentence(casebook_error(error)), sent.get("note", "")
     return casebook_html(
@@ -114,6 +109,7 @@ def casebook_html(
         done=done,
         problem=problem,
         unsaved=unsaved,
+        **scans_shown(casebook.scans, owner, sent),
     )
 
 

@@ -8,6 +8,17 @@ from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.models.bundle.bundle import Bundle
+from skindx.models.detector.recall import DetectorRecall
+
+
+def recall_bands(recall: DetectorRecall | None) -> tuple[RecallBand, ...] | None:
+    """Return the detector's recall by size as the outputs take it; None: it was not measured."""
+    if recall is None:
+        return None
+    return tuple(
+        RecallBand(band.least_px, band.most_px or float("inf"), band.found, band.lesions)
+        for band in recall.bands
+    )
 
 
 def result_of(
@@ -18,13 +29,11 @@ def result_of(
     backend: str = "eager",
     miss_rate: float | None = None,
     problems: Sequence[str] = (),
-    recall: Sequence[RecallBand] | None = None,
 ) -> ScanResult:
     """Return the result of a scan.
 
     `miss_rate` chooses the level of the urgent risk, as it did for the lesions; `problems` are
-    sentences on what was left out; `recall` is the detector's on validation images, None where
-    nobody measured it.
+    sentences on what was left out.
     """
     # Crops are diagnosed as whole images are: the detector has looked already.
     rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
@@ -33,7 +42,7 @@ def result_of(
         classes=bundle.taxonomy.classes,
         source=source_of(bundle, backend),
         made_at=made_at,
-        recall=None if recall is None else tuple(recall),
+        recall=recall_bands(bundle.spec.detector_recall),
         miss_rate=rule.level(miss_rate).miss_rate if rule else None,
         problems=tuple(problems),
     )

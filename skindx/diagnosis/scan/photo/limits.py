@@ -37,21 +37,21 @@ class Header:
     """libvips' interpretation, such as srgb, b-w or cmyk."""
     interlaced: bool
 
-    def check(self) -> None:
+    def check(self, most_pixels: int = MAX_PIXELS) -> None:
         """Raise DamagedImage, whose message ends in what to do, for what is not scanned."""
         for problem, reason in (
-            (self._size(), "too-many-pixels"),
+            (self._size(most_pixels), "too-many-pixels"),
             (self._kind(), "unsupported-format"),
             (self._whole(), "decode-memory"),
         ):
             if problem:
                 raise DamagedImage(problem, reason)
 
-    def _size(self) -> str:
+    def _size(self, most_pixels: int) -> str:
         pixels, size = self.width * self.height, f"{self.width} x {self.height} pixels"
-        if pixels > MAX_PIXELS or max(self.width, self.height) > MAX_SIDE:
+        if pixels > most_pixels or max(self.width, self.height) > MAX_SIDE:
             return (
-                f"it has {size}, and at most {MAX_PIXELS} in all and {MAX_SIDE} on a side are "
+                f"it has {size}, and at most {most_pixels} in all and {MAX_SIDE} on a side are "
                 "scanned; cut it into parts"
             )
         if pixels > FREE_PIXELS and pixels > MOST_PIXELS_A_BYTE * self.size_bytes:

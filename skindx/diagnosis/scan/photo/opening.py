@@ -9,6 +9,7 @@ import numpy as np
 from skindx.diagnosis.scan.photo.limits import (
     BASE_S,
     MAX_BYTES,
+    MAX_PIXELS,
     MEMORY_MB,
     SECONDS_A_MB,
     Header,
@@ -35,10 +36,11 @@ _SAID = {
 }
 
 
-def photo_store(path: Path, folder: Path) -> PixelStore:
+def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> PixelStore:
     """Return the pixel store of a photograph, made in `folder` unless it is there already.
 
-    Raises UserError, with what to do, for a file that is no photograph to be scanned.
+    Raises UserError, with what to do, for a file that is no photograph to be scanned, and for one
+    of more than `most_pixels`.
     """
     if not (folder / INDEX).is_file():
         require_extra("scan", "pyvips", purpose="reading large photographs")
@@ -46,9 +48,9 @@ def photo_store(path: Path, folder: Path) -> PixelStore:
         with needs_room(folder.parent), atomic_folder(folder) as making:
             facts = {"name": path.name, "sha256": sha256}
             if suffix == ".heic":
-                _from_heic(path, making, facts)
+                _from_heic(path, making, facts, most_pixels)
             else:
-                _from_file(path, making, facts | {"suffix": suffix})
+                _from_file(path, making, facts | {"suffix": suffix}, most_pixels)
     return PixelStore.open(folder)
 
 
@@ -78,11 +80,12 @@ def _look(path: Path) -> tuple[str, str]:
     return sha256, suffix
 
 
-def _from_heic(path: Path, making: Path, facts: dict[str, Any]) -> None:
+def _from_heic(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
     try:
         pixels_HW3 = decode_heic(path.read_bytes())
         height, width = pixels_HW3.shape[:2]
-        Header(".heic", path.stat().st_size, width, height, 1, 8, "srgb", False).check()
+        header = Header(".heic", path.stat().st_size, width, height, 1, 8, "srgb", False)
+        header.check(most_pixels)
     except DamagedImage as error:
         raise _refused(path, error.reason, str(error)) from None
     writer = PixelWriter(making, width, height)
@@ -90,9 +93,9 @@ def _from_heic(path: Path, making: Path, facts: dict[str, Any]) -> None:
     writer.close(facts)
 
 
-def _from_file(path: Path, making: Path, facts: dict[str, Any]) -> None:
+def _from_file(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
     limits = Limits(BASE_S + SECONDS_A_MB * (path.stat().st_size >> 20), MEMORY_MB)
-    job = {"out": str(making.absolute()), "facts": facts}
+    job = {"out": str(making.absolute()), "facts": facts, "most_pixels": most_pixels}
     ((_, answer),) = run_sandboxed(photo_converting, job, [path.absolute()], limits, workers=1)
     if isinstance(answer, Failure):
         raise _refused(path, answer.reason, "")
@@ -123,7 +126,7 @@ def photo_converting(job: dict[str, Any]) -> Work:
 
     def convert(path: Path) -> dict[str, str]:
         try:
-            _convert(vips, path, Path(job["out"]), job["facts"])
+            _convert(vips, path, Path(job["out"]), job["facts"], job["most_pixels"])
         except DamagedImage as error:
             return {"reason": error.reason, "detail": str(error)}
         except vips.Error as error:
@@ -137,7 +140,7 @@ def photo_converting(job: dict[str, Any]) -> Work:
     return for_each(convert)
 
 
-def _convert(vips: Any, path: Path, out: Path, facts: dict[str, Any]) -> None:
+def _convert(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_pixels: int) -> None:
     suffix = facts["suffix"]
     image = open_image(vips, str(path), suffix)
     Header(
@@ -149,7 +152,7 @@ def _convert(vips: Any, path: Path, out: Path, facts: dict[str, Any]) -> None:
         bits=_BITS.get(image.format, 32),
         colours=image.interpretation,
         interlaced=bool(value(image, "interlaced", 0)),
-    ).check()
+    ).check(most_pixels)
     room = sum(3 * width * height for width, height in level_sizes(image.width, image.height))
     if shutil.disk_usage(out).free < room:
         raise OSError(28, "No space left on device")

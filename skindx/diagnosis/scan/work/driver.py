@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from skindx.diagnosis.scan.blend import blend, create_map
 from skindx.diagnosis.scan.lesion import ScannedPhoto
+from skindx.diagnosis.scan.photo.limits import MAX_PIXELS
 from skindx.diagnosis.scan.photo.opening import photo_store
 from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.diagnosis.scan.work.crew import Crew
@@ -67,12 +68,14 @@ class Scan:
     where: Path | str
     lease_s: float
     progress: Progress
+    most_pixels: int = MAX_PIXELS
+    """Of one photograph."""
 
     def run(self, make_crew: MakeCrew) -> Scanned:
         """Find and diagnose all lesions. Raises UserError, JobError."""
         for photo, path in enumerate(self.paths):
             self.progress("opening", photo, len(self.paths))
-            photo_store(path, self.folder.store_folder(photo))
+            photo_store(path, self.folder.store_folder(photo), self.most_pixels)
         self.progress("opening", len(self.paths), len(self.paths))
         stages = Stages(self.where, self.folder.path, self.plan, self.lease_s, self.progress)
         with make_crew(self.where, self.plan.token) as crew:
@@ -137,6 +140,7 @@ def prepared(
     expect: str | None = None,
     device: str = "cpu",
     progress: Progress = lambda *_: None,
+    most_pixels: int = MAX_PIXELS,
 ) -> Iterator[Scan]:
     """Check what a scan needs and hold its folder, OUT/_scan, until the block ends.
 
@@ -178,7 +182,8 @@ def prepared(
             plan = _resumed(plan, work)
             stages = Stages(where, work, plan, lease_s, progress)
             labels = opened.spec.detector.labels
-            scan = Scan(WorkFolder(work), plan, tuple(photos), labels, where, lease_s, progress)
+            held = WorkFolder(work)
+            scan = Scan(held, plan, tuple(photos), labels, where, lease_s, progress, most_pixels)
             yield scan
             stages.remove(_STAGES)
             shutil.rmtree(work)

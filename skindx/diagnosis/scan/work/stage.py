@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from skindx import __version__
 from skindx.diagnosis.scan.work.crew import Crew, forget_ended
@@ -43,13 +43,13 @@ class Stages:
             )
             leases = Leases(queue, self.lease_s)
             forget_ended(leases)
-            pause = _POLL_S[0]
+            pause, total = _POLL_S[0], sum(map(len, tasks))
             while leases.has_work():
                 crew.tend(leases)
-                self.progress(stage, _done(queue), len(tasks))
+                self.progress(stage, _done(queue), total)
                 time.sleep(pause)
                 pause = min(1.5 * pause, _POLL_S[1])
-            self.progress(stage, _done(queue), len(tasks))
+            self.progress(stage, _done(queue), total)
             return {task.key: task for task in leases.tasks()}
 
     def remove(self, stages: Sequence[str]) -> None:
@@ -60,9 +60,7 @@ class Stages:
 
 
 def _done(queue: Queue) -> int:
+    """Return how many tiles or lesions are done."""
     with database_errors(queue.where), queue.engine.begin() as connection:
-        return int(
-            connection.execute(
-                select(func.count()).where(TASKS.c.queue == queue.name, TASKS.c.state == DONE)
-            ).scalar_one()
-        )
+        ended = select(TASKS.c.key).where(TASKS.c.queue == queue.name, TASKS.c.state == DONE)
+        return sum(len(ScanTask.of(key)) for key in connection.execute(ended).scalars())

@@ -9,6 +9,7 @@ from skindx.data.box import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import Detector
+from skindx.models.detector.recall import DetectorRecall, SizedTruth, recall_by_size
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.detector.images import BoxedSet
 
@@ -26,11 +27,26 @@ def score_detector(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectionSc
     `own` are this rank's images. An image without boxes counts: what is found there is a false
     alarm.
     """
-    pairs = list(zip(_truth(own), _find(detector, own), strict=True))
+    pairs = list(zip(_truth(own), _find(detector, own, LEAST_CONFIDENCE), strict=True))
     everyone = [pair for part in mesh.gather(pairs) for pair in part]
     return mean_average_precision(
         [truth for truth, _ in everyone], [found for _, found in everyone]
     )
+
+
+def measure_recall(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectorRecall | None:
+    """Return how many lesions of each size are found over the images of all ranks, on every rank.
+
+    That is at the confidence with which boxes are shown. None when no image has a lesion.
+    """
+    confidence, size = detector.spec.confidence, detector.spec.size
+    sized = [
+        SizedTruth(truth, found, size / max(record.width, record.height))
+        for record, truth, found in zip(
+            own.records, _truth(own), _find(detector, own, confidence), strict=True
+        )
+    ]
+    return recall_by_size((one for part in mesh.gather(sized) for one in part), confidence)
 
 
 def _truth(own: BoxedSet) -> list[Boxes]:
@@ -41,11 +57,11 @@ def _truth(own: BoxedSet) -> list[Boxes]:
     ]
 
 
-def _find(detector: Detector, own: BoxedSet) -> Sequence[Boxes]:
+def _find(detector: Detector, own: BoxedSet, confidence: float) -> Sequence[Boxes]:
     found: list[Boxes] = []
     ahead = 2 * _BATCH
     images = work_ahead(own.source.image, range(len(own)), threads=own.reading.threads, ahead=ahead)
     with closing(images):
         while batch := list(islice(images, _BATCH)):
-            found += detector.detect(batch, LEAST_CONFIDENCE)
+            found += detector.detect(batch, confidence)
     return found

@@ -16,7 +16,7 @@ from skindx.training.recipes.schedule import rate_at
 from skindx.training.task import Batch, EpochSpeed, Piece, Row
 from skindx.training.tasks.detector.images import BoxedBatch, BoxedSet, boxed_batches
 from skindx.training.tasks.detector.loss import DetectionLoss, all_scores
-from skindx.training.tasks.detector.scoring import score_detector
+from skindx.training.tasks.detector.scoring import measure_recall, score_detector
 
 
 @dataclass(frozen=True)
@@ -130,4 +130,5 @@ class DetectorTask:
         """Return what the bundle holds of the detector."""
         net: Any = network
         config = {**net.yaml, "nc": len(self.training.labels)}
-        return DetectorParts(self.spec, config, net.state_dict())
+        found = measure_recall(Detector(network.eval(), self.spec), self.validation, self.mesh)
+        return DetectorParts(self.spec, config, net.state_dict(), found)

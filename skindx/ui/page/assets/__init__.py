@@ -2,7 +2,7 @@
 
 from importlib import resources
 
-_STYLES = ("tokens", "shell", "intake", "result", "why", "book")
+_STYLES = ("tokens", "shell", "intake", "result", "why", "scan", "book")
 
 
 def styles() -> str:

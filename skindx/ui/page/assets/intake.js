@@ -156,6 +156,7 @@ form.addEventListener("change", (event) => {
 at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
 at(".sx-again").onclick = () => trigger("again");
 document.addEventListener("skindx-done", () => { if (busy) { work(false); refuse("The server gave no answer; try again in a moment."); } });
+document.addEventListener("skindx-photos", (event) => event.detail.files.push(...photos.map((photo) => photo.file)));
 document.addEventListener("skindx-again", () => trigger("again"));
 document.addEventListener("paste", (event) => {
   const pasted = [...(event.clipboardData?.files ?? [])].filter((file) => file.type.startsWith("image/"));

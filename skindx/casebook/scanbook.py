@@ -1,0 +1,188 @@
+"""The scans of a case book: keep, list, open, delete; every question names its owner."""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skindx.casebook.case import CONSENT_TO_SCAN, checked_name
+from skindx.casebook.failure import database_errors
+from skindx.casebook.key_file import KeyFile
+from skindx.casebook.keys import new_key
+from skindx.casebook.scan import FILES, FOLDERS, LIST, KeptScan
+from skindx.casebook.sealing import owner_code
+from skindx.diagnosis.scan.outputs.summary import read_summary
+from skindx.errors import UserError
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Delete, Engine
+
+log = logging.getLogger(__name__)
+
+_GONE = "this scan is not in the case book; it may have been deleted: open the list anew."
+
+
+@dataclass(frozen=True)
+class ScanBook:
+    """The scans in a case book's database, each under a key of its own as cases are."""
+
+    engine: "Engine"
+    keys: KeyFile
+
+    def keep(
+        self, owner: str, folder: Path, *, patient: str, view: str, consent: bool, listing: str = ""
+    ) -> str:
+        """Keep the scan in a folder that `skindx scan run` wrote; return its id.
+
+        `listing` is the part of the page that shows it. Raises UserError without consent or name,
+        and for a folder that holds no scan.
+        """
+        from sqlalchemy import insert
+        from sqlalchemy.orm import Session
+
+        from skindx.casebook.scan_rows import sealed_scan
+        from skindx.casebook.scan_tables import ScanFileRow, ScanRow
+
+        if not consent:
+            raise UserError("nothing is kept without consent; tick the box, or leave it.")
+        summary, files = read_summary(folder), _read_files(folder)
+        if listing:
+            files[LIST] = listing.encode()
+        scan = KeptScan(
+            id=uuid.uuid4().hex,
+            owner=owner,
+            patient=checked_name(patient, "patient"),
+            view=checked_name(view, "view"),
+            taken=summary.made_at,
+            lesions=summary.lesions,
+            photos=len(summary.photos),
+            consent=CONSENT_TO_SCAN,
+            consented=datetime.now(UTC),
+        )
+        with self.keys.locked():
+            self.keys.add({scan.id: new_key()})
+            try:
+                row, contents = sealed_scan(self.keys.read(), scan, files)
+                with (
+                    database_errors("written"),
+                    Session(self.engine) as session,
+                    session.begin(),
+                ):
+                    session.execute(insert(ScanRow), [row])
+                    session.execute(insert(ScanFileRow), contents)
+            except BaseException:
+                with suppress(UserError):  # a key without a scan opens nothing
+                    self.keys.destroy(scan.id)
+                raise
+        return scan.id
+
+    def scans(self, owner: str | None) -> list[KeptScan]:
+        """Return the owner's scans, oldest first; None: those of all owners (for the operator)."""
+        from sqlalchemy import select
+        from sqlalchemy.orm import Session
+
+        from skindx.casebook.scan_rows import read_card
+        from skindx.casebook.scan_tables import ScanRow
+
+        question = select(ScanRow.id, ScanRow.card).where(*self._mine(owner))
+        with database_errors("read"), Session(self.engine) as session:
+            rows = session.execute(question).all()
+        keys = self.keys.read()
+        scans = [read_card(keys, scan, card) for scan, card in rows if scan in keys.cases]
+        return sorted(scans, key=lambda scan: (scan.taken, scan.id))
+
+    def scan(self, owner: str | None, scan: str) -> KeptScan:
+        """Return one scan. Raises UserError where the owner has none of this id."""
+        found = next((kept for kept in self.scans(owner) if kept.id == scan), None)
+        if found is None:
+            raise UserError(_GONE)
+        return found
+
+    def files(self, owner: str | None, scan: str, *wanted: str) -> Mapping[str, bytes]:
+        """Return a scan's files by their names, or of them the `wanted` that are there.
+
+        Raises UserError where the owner has none of this id, and for a damaged one.
+        """
+        from sqlalchemy import select
+        from sqlalchemy.orm import Session
+
+        from skindx.casebook.scan_rows import read_file, read_names
+        from skindx.casebook.scan_tables import ScanFileRow, ScanRow
+
+        mine = (ScanRow.id == scan, *self._mine(owner))
+        keys = self.keys.read()
+        with database_errors("read"), Session(self.engine) as session:
+            sealed = session.scalar(select(ScanRow.names).where(*mine))
+            if sealed is None or scan not in keys.cases:
+                raise UserError(_GONE)
+            names = read_names(keys, scan, sealed)
+            places = [n for n, name in enumerate(names) if not wanted or name in wanted]
+            rows = session.execute(
+                select(ScanFileRow.position, ScanFileRow.content).where(
+                    ScanFileRow.scan_id == scan, ScanFileRow.position.in_(places)
+                )
+            ).all()
+        return {names[place]: read_file(keys, scan, place, content) for place, content in rows}
+
+    def delete(self, owner: str | None, scan: str) -> None:
+        """Delete a scan: destroy its key, then its rows; None: whoever owns it.
+
+        Raises UserError where there is none of this id.
+        """
+        from sqlalchemy import select
+        from sqlalchemy.orm import Session
+
+        from skindx.casebook.scan_tables import ScanRow
+
+        with self.keys.locked():
+            with database_errors("read"), Session(self.engine) as session:
+                mine = (ScanRow.id == scan, *self._mine(owner))
+                if session.scalar(select(ScanRow.id).where(*mine)) is None:
+                    raise UserError(_GONE)
+            self.keys.destroy(scan)
+            try:
+                with (
+                    database_errors("written"),
+                    Session(self.engine) as session,
+                    session.begin(),
+                ):
+                    for question in deletions(scan):
+                        session.execute(question)
+            except UserError:
+                # Nobody can read it any more; its rows go when the case book is opened next.
+                log.warning("the key of a deleted scan is destroyed, its rows are still there")
+
+    def _mine(self, owner: str | None) -> "tuple[ColumnElement[bool], ...]":
+        from skindx.casebook.scan_tables import ScanRow
+
+        if owner is None:
+            return ()
+        return (ScanRow.owner == owner_code(self.keys.read().owners, owner),)
+
+
+def deletions(scan: str) -> "list[Delete]":
+    """Return what deletes the rows of a scan."""
+    from sqlalchemy import delete
+
+    from skindx.casebook.scan_tables import ScanFileRow, ScanRow
+
+    files = delete(ScanFileRow).where(ScanFileRow.scan_id == scan)
+    return [files, delete(ScanRow).where(ScanRow.id == scan)]
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    """Return the files that are kept of a scan's folder. Raises UserError."""
+    inside = [path for name in FOLDERS for path in sorted((folder / name).glob("*.jpg"))]
+    try:
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in (*(folder / name for name in FILES), *inside)
+        }
+    except OSError as error:
+        raise UserError(
+            f"the scan in {folder} is not complete ({error.strerror}); scan the photos again."
+        ) from None

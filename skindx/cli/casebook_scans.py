@@ -1,0 +1,110 @@
+"""`skindx casebook scans`, `keep-scan` and `compare`: the scans of a case book."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx.cli.options import console
+from skindx.text import cell
+
+Book = Annotated[
+    str,
+    typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--casebook-key",
+        metavar="FILE",
+        help="Its key file; default: that of SKINDX_CASEBOOK_KEYS, then BOOK.keys.",
+    ),
+]
+
+
+def list_scans(
+    book: Book,
+    *,
+    owner: Annotated[
+        str | None, typer.Option(help="Only scans of this login; default: all logins.")
+    ] = None,
+    casebook_key: KeyFile = None,
+) -> None:
+    """List the stored scans, oldest first.
+
+    Example: skindx casebook scans runs/cases.db
+    """
+    from rich.table import Table
+
+    from skindx.casebook.casebook import Casebook
+
+    table = Table("scan", "owner", "patient", "view", "taken (UTC)", "photos", "lesions")
+    for column in table.columns:
+        column.overflow = "fold"
+    scans = Casebook.open(book, create=False, keys=casebook_key).scans.scans(owner)
+    for scan in scans:
+        table.add_row(
+            scan.id,
+            cell(scan.owner),
+            cell(scan.patient),
+            cell(scan.view),
+            f"{scan.taken:%Y-%m-%d %H:%M}",
+            str(scan.photos),
+            str(scan.lesions),
+        )
+    console().print(table)
+    print(f"{len(scans)} scan{'s' if len(scans) != 1 else ''}")
+
+
+def keep_scan(
+    book: Book,
+    scan: Annotated[Path, typer.Argument(help="A folder that `skindx scan run` wrote.")],
+    *,
+    patient: Annotated[str, typer.Option(help="A pseudonym, no name.")],
+    view: Annotated[str, typer.Option(help="Such as: back, standing.")],
+    consent: Annotated[
+        bool, typer.Option("--consent", help="The patient agrees that it is kept and compared.")
+    ] = False,
+    owner: Annotated[str, typer.Option(help="The login that shall see it.")] = "",
+    casebook_key: KeyFile = None,
+) -> None:
+    """Keep a scan in the case book, encrypted; the folder stays as it is.
+
+    Example: skindx casebook keep-scan runs/cases.db scans/back --patient P-017 --view back
+    --consent
+    """
+    from skindx.casebook.casebook import Casebook
+
+    opened = Casebook.open(book, keys=casebook_key)
+    kept = opened.scans.keep(owner, scan, patient=patient, view=view, consent=consent)
+    print(f"kept as {kept}; delete {scan} if nobody needs it in plain text")
+
+
+def compare(
+    book: Book,
+    first: Annotated[str, typer.Argument(help="A scan as `skindx casebook scans` names it.")],
+    second: Annotated[str, typer.Argument(help="Another one of the same view.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it is not encrypted.")],
+    casebook_key: KeyFile = None,
+) -> None:
+    """List what changed between two kept scans of a view, as `skindx scan compare` does.
+
+    Example: skindx casebook compare runs/cases.db FIRST SECOND --out compared
+    """
+    from skindx.casebook.casebook import Casebook
+    from skindx.casebook.scan_comparison import compared
+    from skindx.diagnosis.scan.compare.page import PAGE, headline, write_comparison
+
+    opened = Casebook.open(book, create=False, keys=casebook_key)
+    with compared(opened.scans, None, first, second) as comparison:
+        write_comparison(out, comparison)
+        print(f"{headline(comparison)}.")
+    print(f"page: {out / PAGE}")
+
+
+def add_scans(group: typer.Typer) -> None:
+    """Add the verbs to `skindx casebook`."""
+    group.command("scans")(list_scans)
+    group.command("keep-scan")(keep_scan)
+    group.command("compare")(compare)

@@ -1,0 +1,109 @@
+// The scan of a wide photo: the form's photos go to /v1/scan, and the job is asked until it is done.
+const route = "/v1/scan", headers = { "x-skindx-page": "1" };
+let job = null; // {url, id, asking}
+const at = (selector) => element.querySelector(selector);
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+const unreached = "The server cannot be reached; check the connection and try again.";
+
+async function asked(url, options = {}) {
+  let answer;
+  try { answer = await fetch(url, { headers, ...options }); } catch { throw new Error(unreached); }
+  if (answer.ok) return answer;
+  let sentence = `The server answered ${answer.status}; try again in a minute.`;
+  try { sentence = (await answer.json()).error || sentence; } catch { /* of something in between */ }
+  throw new Error(sentence);
+}
+
+function step({ status, stage, scans_before, tiles_done, tiles_known }) {
+  const bar = at("progress");
+  if (stage === "searching" && tiles_known) { bar.max = tiles_known; bar.value = tiles_done; } else bar.removeAttribute("value");
+  const count = `${scans_before} scan${scans_before === 1 ? " is" : "s are"} before this one`;
+  const said = status === "queued" ? `Waiting${scans_before ? `: ${count}` : ""} …` : {
+    opening: "Opening the photo …", searching: "Searching for lesions …",
+    diagnosing: "Judging each lesion …", writing: "Putting the result together …" }[stage] ?? "Beginning …";
+  at(".sx-scan-step").textContent = stage === "searching" && tiles_known ? `${said} ${tiles_done} of ${tiles_known} tiles` : said;
+  if (at(".sx-live").textContent !== said) at(".sx-live").textContent = said;
+}
+
+function work(on) {
+  at(".sx-scan-work").hidden = !on;
+  at(".sx-scan-form").hidden = on || job !== null;
+  at(".sx-scan-privacy").hidden = at(".sx-scan-form").hidden;
+  if (!on) at(".sx-live").textContent = "";
+}
+
+function failed(sentence) {
+  job = null;
+  work(false);
+  at(".sx-refusal").textContent = sentence;
+}
+
+async function scan(form) {
+  if (job) return;
+  const mine = { url: "", id: "", asking: new AbortController() };
+  const wanted = { files: [] };
+  document.dispatchEvent(new CustomEvent("skindx-photos", { detail: wanted }));
+  const body = new FormData();
+  for (const index of at(".sx-scan").dataset.photos.split(",")) if (wanted.files[index]) body.append("photo", wanted.files[index], "photo");
+  const scale = form.elements.scale_mm_per_pixel.value.trim().replace(",", ".");
+  if (scale) body.append("scale_mm_per_pixel", scale);
+  at(".sx-refusal").textContent = "";
+  if (scale && !(Number(scale) > 0)) { failed("The millimetres in a pixel are no number above 0; correct them or leave them empty."); return; }
+  if (!body.has("photo")) { failed("The photos are no longer on this page; choose them again."); return; }
+  job = mine;
+  step({ status: "queued", scans_before: 0 });
+  work(true);
+  at(".sx-scan-work button").focus();
+  try {
+    const taken = await (await asked(route, { method: "POST", body })).json();
+    Object.assign(mine, { url: taken.url, id: taken.id });
+    if (job !== mine) { forget(mine); return; }
+    for (let now = taken; ; now = await (await asked(mine.url, { signal: mine.asking.signal })).json()) {
+      if (job !== mine) return;
+      step(now);
+      if (now.status === "failed") { failed(now.error); return; }
+      if (now.status === "done") { await done(mine, now); return; }
+      await pause(1000);
+    }
+  } catch (error) {
+    if (job === mine) failed(error.message);
+  }
+}
+
+async function done(mine, { expires_at }) {
+  const html = await (await asked(`${mine.url}/list`, { signal: mine.asking.signal })).text();
+  if (job !== mine) return;
+  work(false);
+  at(".sx-scan-result").innerHTML = html; // the server's template, which escapes what it holds
+  at("[data-scan-page]").href = `${mine.url}/page`;
+  at("[data-scan-download]").href = `${mine.url}/page?download`;
+  const until = new Date(expires_at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  at(".sx-scan-until").textContent = `The photo is deleted from the server. This result is deleted there at ${until}; download it to keep it.`;
+  at(".sx-scan-after").hidden = false;
+  if (at(".sx-scan-keep")) at(".sx-scan-keep").hidden = false;
+  at(".sx-scanned").focus();
+}
+
+// Nothing asks for a scan that is being deleted.
+function forget({ url, asking }) { asking.abort(); if (url) fetch(url, { method: "DELETE", headers, keepalive: true }).catch(() => {}); }
+
+function remove() {
+  const mine = job;
+  job = null;
+  if (mine) forget(mine);
+  at(".sx-scan-result").replaceChildren();
+  at(".sx-scan-after").hidden = true;
+  if (at(".sx-scan-keep")) at(".sx-scan-keep").hidden = true;
+  work(false);
+  at(".sx-live").textContent = "The scan is deleted.";
+  at(".sx-scan-form button").focus();
+}
+
+element.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (event.target.matches(".sx-scan-form")) scan(event.target);
+  else trigger("act", { ...Object.fromEntries(new FormData(event.target)), scan: job?.id ?? "" });
+});
+element.addEventListener("click", (event) => { if (event.target.closest("[data-scan-delete]")) remove(); });
+// Another case, or none: what the scan before it found is deleted.
+watch("value", () => { if (job) { forget(job); job = null; } });

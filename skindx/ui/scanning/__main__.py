@@ -1,0 +1,8 @@
+"""Run one scan; `jobs.ScanJobs` starts this."""
+
+import sys
+
+from skindx.ui.scanning.process import main
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

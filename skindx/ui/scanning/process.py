@@ -1,0 +1,125 @@
+"""The process of one scan: it drives the scan in the job's folder and says how far it is.
+
+A line of JSON on standard output is a message: `stage`, `done` and `known` while it goes on, at
+the end `ended`, or `error` with a sentence, or `failed`. The same command goes on with a scan whose
+process was killed.
+"""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skindx.errors import JobError, UserError
+from skindx.files import write_text
+from skindx.system import go_offline
+from skindx.ui.faults import hide_messages, log_fault
+from skindx.ui.listening import stoppable
+from skindx.ui.scanning.answer import answer_of
+from skindx.ui.scanning.job import remove
+from skindx.ui.scanning.listing import list_html
+from skindx.ui.scanning.order import ANSWER, LIST, PHOTOS, RESULTS, Order, photo_paths
+
+if TYPE_CHECKING:
+    from skindx.diagnosis.scan.work.driver import MakeCrew
+
+log = logging.getLogger(__name__)
+
+_NICE = 10
+"""People wait for diagnoses on the page; a scan gives way to them."""
+_COMMANDS = {
+    "use `skindx diagnose` for this one": "ask for a diagnosis of it instead",
+    "use `skindx diagnose`": "ask for a diagnosis",
+}
+"""What the command line advises, and what somebody reads who has none."""
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def main(arguments: Sequence[str], make_crew: "MakeCrew | None" = None) -> None:
+    """Scan by the order in a folder, the only argument. Ends with this process's standard input."""
+    go_offline()
+    hide_messages()
+    folder, send = Path(arguments[0]), _sender()
+    threading.Thread(target=_end_with_server, args=(folder.parent,), daemon=True).start()
+    os.nice(_NICE)
+    with stoppable():
+        try:
+            _scan(folder, send, make_crew)
+            send({"ended": True})
+        except UserError as error:
+            send({"error": sentence_of(error, folder)})
+        except KeyboardInterrupt:
+            sys.exit(1)
+        except (JobError, Exception) as error:
+            log_fault(log, "a scan failed", error)
+            send({"failed": True})
+
+
+def _end_with_server(scans: Path) -> None:
+    """End as soon as the server is gone, and delete what it cannot delete any more."""
+    while os.read(0, 4096):
+        pass
+    # Under another name nobody who still works on the scan finds it, and makes new files in it.
+    gone = scans.with_name(f"{scans.name}-gone")
+    with suppress(OSError):
+        scans.rename(gone)
+    remove(gone)
+    os._exit(1)
+
+
+def sentence_of(error: UserError, folder: Path) -> str:
+    """Return what a person reads of an error: no path of this machine, no command."""
+    said = str(error).replace(f"{folder / PHOTOS}{os.sep}", "").replace(f"{folder}{os.sep}", "")
+    for command, advice in _COMMANDS.items():
+        said = said.replace(command, advice)
+    return said
+
+
+def _sender() -> Send:
+    """Return what sends a message; whatever else is printed goes to standard error."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def send(message: dict[str, Any]) -> None:
+        stream.write(json.dumps(message) + "\n")
+        stream.flush()
+
+    return send
+
+
+def _scan(folder: Path, send: Send, make_crew: "MakeCrew | None") -> None:
+    from skindx.diagnosis.scan.outputs.summary import SUMMARY
+    from skindx.diagnosis.scan.running import run_scan
+    from skindx.diagnosis.scan.settings import ScanSettings
+    from skindx.diagnosis.scan.work.folder import WORK
+    from skindx.models.bundle.bundle import TAXONOMY
+    from skindx.taxonomy import Taxonomy
+
+    order, results = Order.of(folder), folder / RESULTS
+    if not (results / SUMMARY).is_file() or (results / WORK).exists():
+        run_scan(
+            photo_paths(folder, order.photos),
+            Path(order.bundle),
+            results,
+            ScanSettings(miss_rate=order.miss_rate),
+            workers=order.workers,
+            expect=order.digest,
+            progress=lambda stage, done, known: send(
+                {"stage": stage, "done": done, "known": known}
+            ),
+            make_crew=make_crew,
+            mm_per_pixel=order.mm_per_pixel,
+            most_pixels=order.most_megapixels * 10**6,
+        )
+    send({"stage": "writing", "done": 0, "known": 1})
+    answer = answer_of(results, Taxonomy.load(Path(order.bundle) / TAXONOMY))
+    write_text(folder / LIST, list_html(results, answer))
+    write_text(folder / ANSWER, answer.model_dump_json())
+    shutil.rmtree(folder / PHOTOS, ignore_errors=True)

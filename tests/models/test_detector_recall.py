@@ -1,0 +1,67 @@
+"""Recall by size: counted by hand, and kept in a bundle that older ones lack."""
+
+import math
+from pathlib import Path
+
+import pytest
+from tiny_bundle import pack_tiny
+
+from skindx.data.box import Box
+from skindx.diagnosis.assemble import bundle_version
+from skindx.diagnosis.scan.outputs.missed import missed_sentence
+from skindx.diagnosis.scan.outputs.of_bundle import recall_bands
+from skindx.models.bundle.bundle import open_bundle, write_index
+from skindx.models.detector.recall import EDGES_PX, SizedTruth, recall_by_size
+
+
+def box(x: float, side: float, score: float | None = None) -> Box:
+    return Box(x, 0, x + side, side, "lesion", "", score)
+
+
+def test_found_lesions_are_counted_by_the_size_that_the_detector_sees() -> None:
+    images = [
+        # Shrunk to a half: sides of 15, 30 and 4 pixels; the last is too small to count.
+        SizedTruth([box(0, 30), box(100, 60), box(300, 8)], [box(2, 30), box(300, 8)], 0.5),
+        # One box stands for one lesion; one that overlaps by a third is no find.
+        SizedTruth([box(0, 30), box(10, 30)], [box(5, 30), box(200, 30)], 1.0),
+        SizedTruth([], [box(0, 50)], 1.0),
+    ]
+    found = recall_by_size(images, 0.25)
+    assert found is not None
+    assert (found.images, found.confidence) == (3, 0.25)
+    assert [(band.found, band.lesions) for band in found.bands] == [
+        (1, 1),
+        (1, 3),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+    ]
+    assert [band.least_px for band in found.bands] == list(EDGES_PX)
+    assert found.bands[0].most_px == found.bands[1].least_px
+    assert found.bands[-1].most_px is None
+    # All of one lesion were found: the exact interval still is wide (Clopper and Pearson).
+    assert found.bands[0].recall.low == pytest.approx(0.025)
+    assert found.bands[0].recall.high == 1
+    assert math.isnan(found.bands[2].recall.value)
+
+
+def test_without_a_lesion_nothing_is_measured() -> None:
+    assert recall_by_size([], 0.25) is None
+    assert recall_by_size([SizedTruth([box(0, 5)], [], 1.0)], 0.25) is None
+
+
+def test_a_bundle_keeps_it_and_its_version_stays(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "bundle", detector=True)
+    assert bundle.spec.detector_recall is None
+    assert "was not measured" in missed_sentence(recall_bands(None), [20.0])
+    recall = recall_by_size([SizedTruth([box(0, 30)], [box(0, 30)], 1.0)], 0.25)
+    write_index(bundle.path, bundle.spec.model_copy(update={"detector_recall": recall}))
+    kept = open_bundle(bundle.path)
+    assert kept.spec.detector_recall == recall
+    bands = recall_bands(kept.spec.detector_recall)
+    assert bands is not None
+    assert bands[-1].most_px == math.inf
+    said = missed_sentence(bands, [30.0])
+    assert said.startswith("The detector missed")
+    # What was measured decides no answer.
+    assert bundle_version(kept) == bundle_version(bundle)

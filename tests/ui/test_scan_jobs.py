@@ -1,0 +1,169 @@
+"""The line of scans: bounds, retention, deletion, processes that die; no network is asked."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from skindx.errors import UserError
+from skindx.ui.scanning.errors import ScanRefused
+from skindx.ui.scanning.job import ScanJob
+from skindx.ui.scanning.jobs import ScanJobs, Served
+from skindx.ui.scanning.order import Order
+from skindx.ui.scanning.process import sentence_of
+from skindx.ui.scanning.settings import ScanServing
+
+DONE = """
+print('{"stage": "1-tiles", "done": 3, "known": 8}', flush=True)
+print('{"ended": true}', flush=True)
+"""
+FOR_EVER = """
+import pathlib, time
+pathlib.Path(sys.argv[1], "began").touch()
+while True: time.sleep(0.05)
+"""
+DIES = """
+import os, pathlib, signal
+tries = pathlib.Path(sys.argv[1], "tries")
+tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+if len(tries.read_text()) < COUNT: os.kill(os.getpid(), signal.SIGKILL)
+print('{"ended": true}', flush=True)
+"""
+
+
+class Counted(list[tuple[str, str]]):
+    """What was counted."""
+
+    def scan_ended(self, way: str, outcome: str, seconds: float) -> None:
+        """Note it."""
+        self.append((way, outcome))
+
+
+def run(
+    folder: Path,
+    code: str,
+    use: Callable[[ScanJobs], Awaitable[None]],
+    **settings: float,
+) -> Counted:
+    """Use the scans of a server whose processes run `code`; its folder is empty afterwards."""
+    counted = Counted()
+
+    async def used() -> None:
+        jobs = ScanJobs(
+            folder,
+            Served(folder / "bundle", "0" * 64),
+            ScanServing.model_validate(settings),
+            counted,
+            (sys.executable, "-c", f"import sys\n{code}"),
+        )
+        async with jobs:
+            await use(jobs)
+
+    asyncio.run(used())
+    assert list(folder.iterdir()) == []
+    return counted
+
+
+async def submit(jobs: ScanJobs, client: str = "here", owner: str = "") -> ScanJob:
+    return await jobs.submit((b"a photo",), client=client, owner=owner, way="api")
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.01)
+
+
+def test_a_scan_is_done_and_kept_for_its_time_only(tmp_path: Path) -> None:
+    async def use(jobs: ScanJobs) -> None:
+        job = await submit(jobs, owner="ann")
+        assert job.folder.stat().st_mode & 0o777 == 0o700
+        (photo,) = (job.folder / "photos").iterdir()
+        assert (photo.stat().st_mode & 0o777, photo.read_bytes()) == (0o600, b"a photo")
+        assert Order.of(job.folder).photos == 1
+        assert len(job.id) >= 32
+        await until(lambda: job.over)
+        assert (job.state, job.tiles_done, job.tiles_known) == ("done", 3, 8)
+        assert jobs.get(job.id, "ann") is job
+        assert jobs.get(job.id, "ben") is None
+        assert jobs.get("other", "ann") is None
+        await until(lambda: jobs.get(job.id, "ann") is None)
+        await until(lambda: not job.folder.exists())
+
+    assert run(tmp_path, DONE, use, keep_s=2) == [("api", "done")]
+
+
+def test_more_than_may_wait_is_refused_and_told_when_to_try_again(tmp_path: Path) -> None:
+    async def use(jobs: ScanJobs) -> None:
+        first = await submit(jobs)
+        await until((first.folder / "began").exists)
+        second = await submit(jobs)
+        assert (jobs.running, jobs.waiting, jobs.before(second)) == (1, 1, 1)
+        with pytest.raises(ScanRefused, match="not done yet") as refused:
+            await submit(jobs)
+        assert (refused.value.status, refused.value.retry_after_s) == (429, 30)
+        await submit(jobs, "there")
+        with pytest.raises(ScanRefused, match="too many scans wait") as refused:
+            await submit(jobs, "elsewhere")
+        assert refused.value.status == 503
+        # Deleting one at work makes room, and the next begins.
+        await jobs.delete(first)
+        assert not first.folder.exists()
+        await until(lambda: second.state == "running")
+
+    counted = run(tmp_path, FOR_EVER, use, waiting=2)
+    assert counted == [("api", "busy"), ("api", "busy"), ("api", "deleted")]
+
+
+def test_results_that_nobody_deletes_do_not_fill_the_disk(tmp_path: Path) -> None:
+    async def use(jobs: ScanJobs) -> None:
+        job = await submit(jobs)
+        await until(lambda: job.over)
+        with pytest.raises(ScanRefused, match="too many results are kept"):
+            await submit(jobs)
+        await jobs.delete(job)
+        await submit(jobs)
+
+    run(tmp_path, DONE, use, kept=1)
+
+
+def test_a_killed_process_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+    async def use(jobs: ScanJobs) -> None:
+        job = await submit(jobs)
+        await until(lambda: job.over)
+        assert job.state == "done"
+        assert (job.folder / "tries").read_text() == "xxx"
+
+    assert run(tmp_path, DIES.replace("COUNT", "3"), use) == [("api", "done")]
+
+    async def fails(jobs: ScanJobs) -> None:
+        job = await submit(jobs)
+        await until(lambda: job.over and not job.folder.exists())
+        assert job.state == "failed"
+        assert job.error.endswith(".")
+        assert jobs.get(job.id, "") is job  # whoever asks is told so
+
+    assert run(tmp_path, DIES.replace("COUNT", "9"), fails) == [("api", "failed")]
+
+
+def test_a_scan_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    async def use(jobs: ScanJobs) -> None:
+        job = await submit(jobs)
+        await until(lambda: job.over)
+        assert job.error.startswith("the scan took longer")
+
+    assert run(tmp_path, FOR_EVER, use, longest_s=0.2) == [("api", "failed")]
+
+
+def test_what_a_person_reads_names_no_path_and_no_command(tmp_path: Path) -> None:
+    said = sentence_of(
+        UserError(
+            f"{tmp_path}/photos/photo 1 cannot be scanned: it is small; for a photo of one lesion "
+            "use `skindx diagnose`."
+        ),
+        tmp_path,
+    )
+    assert said == (
+        "photo 1 cannot be scanned: it is small; for a photo of one lesion ask for a diagnosis."
+    )
