@@ -38,6 +38,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "links": ("docs/measured/clean.md", data.links),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
+    "int8": ("docs/howto/export.md", speed.int8),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }
 """Block -> the file it stands in, and how it is made."""

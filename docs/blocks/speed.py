@@ -1,6 +1,6 @@
 """The figures of the benches of speed."""
 
-from blocks.texts import Load, bench_machine, median, scaled
+from blocks.texts import Load, bench_machine, digits, median, scaled
 
 _EXCHANGE = "exchange.json"
 
@@ -148,5 +148,25 @@ def exchanges(load: Load) -> str:
         sent = f"{row['sent_bytes'] / 1e6:.3g}" if row["sent_bytes"] else ""
         total = median(row["total_ms"], "")
         lines.append(f"| {row['part']} | {row['name']} | {total} | {local} | {sent} |")
+    notes = [line for note in written["notes"] for line in ("", note)]
+    return "\n".join([*lines, *notes, "", bench_machine(written)])
+
+
+def int8(load: Load) -> str:
+    """Return the milliseconds of each network by each runtime, and what int8 gains."""
+    written = load("int8.json")
+    figures, models = written["figures"], written["models"]
+    runtimes = list(next(iter(models.values())))
+    heads = [name.replace("_", " ") for name in runtimes]
+    lines = [f"| ms an image | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for network, row in models.items():
+        cells = " | ".join(digits(row[name]["value"]) for name in runtimes)
+        lines.append(f"| `{network}` | {cells} |")
+    keys = [key for key in figures if not key.startswith(tuple(models))]
+    lines += ["", f"| times as fast | {' | '.join(f'`{key}`' for key in keys)} |"]
+    lines.append("|---" * (len(keys) + 1) + "|")
+    for network in models:
+        cells = " | ".join(median(figures[f"{network}_{key}"], "×") for key in keys)
+        lines.append(f"| `{network}` | {cells} |")
     notes = [line for note in written["notes"] for line in ("", note)]
     return "\n".join([*lines, *notes, "", bench_machine(written)])

@@ -26,6 +26,7 @@ BENCHES: dict[str, str] = {
     "heads": "skindx.bench.heads.heads",
     "heat": "skindx.bench.heat.heat",
     "hop": "skindx.bench.hop.hop",
+    "int8": "skindx.bench.int8.int8",
     "intervals": "skindx.bench.intervals.intervals",
     "labels": "skindx.bench.labels.labels",
     "loader": "skindx.bench.data.loader",

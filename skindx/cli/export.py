@@ -1,9 +1,12 @@
 """`skindx export`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from skindx.models.exports.spec import ExportSpec
 
 
 def export(
@@ -22,6 +25,10 @@ def export(
     An export is refused if it differs from the networks on the validation images: fp32 must rank
     the same class first on all of them, bf16 and int8 on at least 99.5 %. `skindx serve` and
     `skindx diagnose` then use the fastest export that the machine can run.
+
+    int8 learns its ranges from training images, and layers that it hurts stay in fp32. It is also
+    refused if it is not faster than bf16 and fp32 on this machine, or loses more than half a point
+    of balanced accuracy on the test images.
 
     Example: skindx export runs/mine/bundle --dataset runs/mine/data --to onnx
     """
@@ -43,5 +50,35 @@ def export(
         )
         table.add_row(parity.member, str(parity.pictures), *shown)
     console().print(table)
+    for line in _coarser(done):
+        print(line)
     digest = open_bundle(bundle).digest
     print(f"{bundle / done.folder}: now part of the bundle; its new digest is {digest}")
+
+
+def _coarser(done: "ExportSpec") -> list[str]:
+    """Return what int8 adds: its gain, layers kept, balanced accuracy, what was fitted again."""
+    from skindx.models.exports.spec import RULES
+
+    lines = []
+    if gain := done.gain:
+        spread = f"25 % to 75 % of the rounds: {gain.low:.2f} to {gain.high:.2f}"
+        lines.append(f"{gain.value:.2f} times as fast as {gain.over} ({spread})")
+    for member, layers in done.kept.items():
+        lines.append(f"{member}: in fp32 as before: {', '.join(layers)}")
+    if found := done.accuracy:
+        within = (
+            f", 95 % interval of the difference {100 * found.low:+.2f} to {100 * found.high:+.2f}"
+            if found.low is not None and found.high is not None
+            else ""
+        )
+        lines.append(
+            f"balanced accuracy on {found.pictures} test images: {100 * found.exported:.2f} %, "
+            f"that of the networks {100 * found.eager:.2f} %{within}"
+        )
+    elif gain:
+        lines.append("balanced accuracy: not measured, the dataset has no labelled test images")
+    if fitted := done.calibration:
+        again = [name.replace("_", " ") for name in RULES if getattr(fitted, name)]
+        lines.append(f"fitted again for its answers: {', '.join(['temperatures', *again])}")
+    return lines

@@ -12,6 +12,7 @@ from skindx.data.manifest import Split
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.least_side import least_side
 from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
+from skindx.models.bundle.spec import BundleSpec
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk, check_level
 from skindx.models.detector.detector import Detector, NoUltralyticsError
@@ -20,7 +21,7 @@ from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops
 from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ensemble.prediction import OodResult, Prediction
 from skindx.models.exports.serving import EAGER, with_backend
-from skindx.models.exports.spec import Backend
+from skindx.models.exports.spec import Backend, ExportCalibration
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.extraction import features_of, try_check
 from skindx.taxonomy import Taxonomy
@@ -45,6 +46,8 @@ class Predictor:
     """Runtime of the networks' bodies, such as `openvino bf16`."""
     miss_rate: float | None = None
     """Level of the urgent risk that makes a next step urgent; None: the default."""
+    calibration: ExportCalibration | None = None
+    """Rules fitted for the backend's answers; None: the bundle's own rules serve."""
 
     @classmethod
     def load(
@@ -71,19 +74,20 @@ class Predictor:
             detector = bundle.detector()
         except NoUltralyticsError as error:
             missing = str(error)
-        ensemble, answers = with_backend(bundle, bundle.ensemble(device), backend, device)
+        served = with_backend(bundle, bundle.ensemble(device), backend, device)
         ood = bundle.ood()
         if ood:
-            try_check(ood, ensemble)
+            try_check(ood, served.ensemble)
         return cls(
             bundle,
-            ensemble,
+            served.ensemble,
             detector,
             missing,
             bundle.spec.fusion,
             bundle.gallery(),
             ood,
-            answers,
+            served.name,
+            calibration=served.calibration,
         ).at_miss_rate(miss_rate)
 
     def at_miss_rate(self, miss_rate: float | None) -> Self:
@@ -112,8 +116,8 @@ class Predictor:
 
         None: the bundle has none, or none for a predictor without its detector; `no_sets` says so.
         """
-        spec = self.bundle.spec
-        return spec.whole_conformal if self._without_crops else spec.conformal
+        rules = self._rules
+        return rules.whole_conformal if self._without_crops else rules.conformal
 
     @property
     def no_sets(self) -> str:
@@ -135,8 +139,8 @@ class Predictor:
 
         None: the next step follows the sets of classes; `no_urgent_risk` says why.
         """
-        spec = self.bundle.spec
-        return spec.whole_urgent_risk if self._without_crops else spec.urgent_risk
+        rules = self._rules
+        return rules.whole_urgent_risk if self._without_crops else rules.urgent_risk
 
     @property
     def no_urgent_risk(self) -> str:
@@ -153,6 +157,10 @@ class Predictor:
             "version, or had too few calibration images of urgent conditions. The next step "
             "follows the most urgent condition that is not ruled out."
         )
+
+    @property
+    def _rules(self) -> BundleSpec | ExportCalibration:
+        return self.calibration or self.bundle.spec
 
     @property
     def _without_crops(self) -> bool:

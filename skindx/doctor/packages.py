@@ -36,6 +36,7 @@ DISTRIBUTIONS = {
         "sqlalchemy",
         "uvicorn",
     ),
+    "serve": ("nncf", "onnx", "onnxruntime", "openvino"),
     "scan": ("pyvips", "pyvips-binary", "sqlalchemy", "zarr"),
 }
 """What each extra installs, as in pyproject.toml."""

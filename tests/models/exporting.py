@@ -16,12 +16,14 @@ def export_image(seed: int) -> NDArray[np.uint8]:
     return cv2.resize(coarse, (90, 72), interpolation=cv2.INTER_CUBIC)
 
 
-def export_dataset(folder: Path, splits: tuple[str, ...] = ("train", "val")) -> Path:
+def export_dataset(
+    folder: Path, splits: tuple[str, ...] = ("train", "val"), label: str = "nv"
+) -> Path:
     records = []
     for n in range(24):
         data = cv2.imencode(".png", export_image(n))[1].tobytes()
         sha256, path = put(folder, data, ".png")
         split = splits[n % len(splits)]
-        records.append(Record(path, sha256, "0" * 16, 90, 72, "nv", f"g{n}", split))
+        records.append(Record(path, sha256, "0" * 16, 90, 72, label, f"g{n}", split))
     write_manifest(folder, records)
     return folder

@@ -17,7 +17,7 @@ from skindx.models.bundle.change import add_metrics
 from skindx.models.bundle.files import INDEX
 from skindx.models.exports import runtimes
 from skindx.models.exports.export import export_bundle
-from skindx.models.exports.spec import Precision, Runtime
+from skindx.models.exports.spec import Gain, Precision, Runtime
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
@@ -111,6 +111,8 @@ def test_a_coarser_export_is_checked_and_served_first(
         pytest.skip(why)
     # Random weights tell no class from another by much: what is tried here is the way.
     monkeypatch.setattr("skindx.models.exports.parity.LEAST_SHARE", 0.0)
+    faster = Gain(over="openvino bf16", value=2, low=2, high=2)
+    monkeypatch.setattr("skindx.models.exports.int8.measure_gain", lambda *_: faster)
     bundle = pack_tiny(tmp_path / "bundle").path
     spec = export_bundle(bundle, "openvino", precision, export_data)
     assert [result.cosine > 0.8 for result in spec.parity] == [True, True]

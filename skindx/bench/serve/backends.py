@@ -30,6 +30,7 @@ _FIGURES = ("ort_fp32", "openvino_bf16")
 _SERVED = ("eager", *_RUNTIMES)
 """What a server chooses from."""
 _CLASSES = 10
+_SAMPLES = 4
 
 
 def measure_backends(
@@ -46,7 +47,7 @@ def measure_backends(
     chosen: list[Figure] = []
     with one_thread(), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
         for network in networks:
-            candidates = _candidates(network, size, Path(folder))
+            candidates = body_candidates(network, size, Path(folder), _RUNTIMES)
             seconds = interleave(candidates, rounds, warmup=3, clock=time.process_time)
             served = {name: call for name, call in candidates.items() if name in _SERVED}
             best = min(served, key=lambda name: statistics.median(seconds[name]))
@@ -62,7 +63,17 @@ def measure_backends(
     return figures, baselines, _notes(ratios, networks)
 
 
-def _candidates(network: str, size: int, folder: Path) -> Mapping[str, Callable[[], object]]:
+def body_candidates(
+    network: str,
+    size: int,
+    folder: Path,
+    runtimes: Mapping[str, tuple[Runtime, Precision]],
+) -> Mapping[str, Callable[[], object]]:
+    """Return calls in which a network with random weights answers one image, by name.
+
+    Beside the runtimes that this machine can run: eager, in both of PyTorch's memory formats.
+    int8 learns its ranges from painted noise, which is enough for its speed.
+    """
     torch.manual_seed(0)
     preprocess = Preprocess(size=size)
     settings = ClassifierSettings(model=network, preprocess=preprocess)
@@ -70,16 +81,18 @@ def _candidates(network: str, size: int, folder: Path) -> Mapping[str, Callable[
     tall = copy.deepcopy(eager).to(memory_format=torch.channels_last)
     random = np.random.default_rng(0)
     squares_1SS3 = random.integers(0, 256, (1, size, size, 3), dtype=np.uint8)
+    squares = random.integers(0, 256, (_SAMPLES, size, size, 3), dtype=np.uint8)
 
     def judging(classifier: Classifier, body: Body | None = None) -> Callable[[], object]:
         member = Member(network, classifier, preprocess, exported=body)
         return lambda: member.log_probabilities_of_squares([squares_1SS3])
 
     candidates = {"eager": judging(eager), "eager_channels_last": judging(tall)}
-    for name, (to, precision) in _RUNTIMES.items():
+    for name, (to, precision) in runtimes.items():
         if not unsupported(to, precision):
             file = folder / f"{network}-{name}{SUFFIX[to]}"
-            make_body(file, eager, preprocess, to=to, precision=precision)
+            samples = list(squares) if precision == "int8" else []
+            make_body(file, eager, preprocess, to=to, precision=precision, samples=samples)
             candidates[name] = judging(eager, load_body(file, to, precision))
     return candidates
 

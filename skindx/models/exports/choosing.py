@@ -26,19 +26,27 @@ _WAIT_S = 120.0
 
 
 def fastest(candidates: Mapping[str, Callable[[], object]]) -> str:
-    """Return the name of the candidate that takes the least processor time on one thread.
+    """Return the name of the candidate that takes the least processor time on one thread."""
+    seconds = processor_seconds(candidates)
+    return min(candidates, key=lambda name: statistics.median(seconds[name]))
+
+
+def processor_seconds(
+    candidates: Mapping[str, Callable[[], object]], rounds: int = _ROUNDS
+) -> dict[str, list[float]]:
+    """Return the processor seconds of each candidate on one thread, one of each round.
 
     Candidates take turns, so that a busy machine counts alike for all.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     with one_thread():
-        for turn in range(_WARMUP + _ROUNDS):
+        for turn in range(_WARMUP + rounds):
             for name, call in candidates.items():
                 start = time.process_time()
                 call()
                 if turn >= _WARMUP:
                     seconds[name].append(time.process_time() - start)
-    return min(candidates, key=lambda name: statistics.median(seconds[name]))
+    return seconds
 
 
 def answering(ensemble: Ensemble) -> Callable[[], object]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +15,34 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import sha256_file, write_json
-from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.change import put_folder
 from skindx.models.classifier.preprocess import Preprocess, centre_square
-from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble.predicting import predict_members
+from skindx.models.exports.accuracy import measure_accuracy, refuse_loss
+from skindx.models.exports.int8 import make_int8
 from skindx.models.exports.making import make_body
-from skindx.models.exports.parity import measure_parity, refuse
-from skindx.models.exports.runtimes import load_body, unsupported, versions
-from skindx.models.exports.spec import SPEC, SUFFIX, ExportSpec, Precision, Runtime, folder_of
+from skindx.models.exports.parity import measure_parity, parity_with, refuse
+from skindx.models.exports.refitting import (
+    check_refittable,
+    known,
+    refit_rules,
+    refit_temperatures,
+    truth,
+)
+from skindx.models.exports.runtimes import QUANTISERS, load_body, unsupported, versions
+from skindx.models.exports.serving import with_temperatures
+from skindx.models.exports.spec import (
+    SPEC,
+    SUFFIX,
+    ExportSpec,
+    Parity,
+    Precision,
+    Runtime,
+    folder_of,
+)
+from skindx.system import require_extra
 
 _SAMPLES = 64
 """Training images from which int8 learns the ranges of its activations."""
@@ -30,46 +51,116 @@ _SAMPLES = 64
 def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) -> ExportSpec:
     """Export every member's body and put it into the bundle, in the place of an older such export.
 
+    int8 also fits temperatures, sets and urgent risk again, and is measured on the test split.
     Raises UserError, and the bundle is as it was, where this machine cannot run such an export,
-    and where it does not answer the dataset's validation images as the networks do.
+    where it does not answer the dataset's images as the networks do, and where int8 gains nothing.
     """
     if why := unsupported(to, precision):
         raise UserError(why)
+    if precision == "int8":
+        require_extra("serve", *QUANTISERS[to], purpose=f"int8 for {to}")
     records = read_manifest(dataset)
     val = split_of(records, "val")
     if not val:
         raise UserError(f"{dataset} has no validation images to check an export on; add some.")
-    members = open_bundle(path).ensemble().members
+    bundle = open_bundle(path)
+    ensemble = bundle.ensemble()
     # Beside the bundle: its files are then linked into it, not copied.
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.tmp-", dir=path.resolve().parent) as name:
-        folder = Path(name)
-        learned = split_of(records, "train") if precision == "int8" else []
-        for member in members:
-            samples = _samples(dataset, learned, member.preprocess)
-            file = folder / f"{member.name}{SUFFIX[to]}"
-            make_body(
-                file,
-                member.classifier,
-                member.preprocess,
-                to=to,
-                precision=precision,
-                samples=samples,
+        folder = Path(name) / "export"
+        folder.mkdir()
+        if precision == "int8":
+            found = _coarse(
+                bundle, ensemble, to=to, folder=folder, dataset=dataset, records=records
             )
-        exported = [_loaded(member, folder, to, precision) for member in members]
-        parity = measure_parity(members, exported, dataset, val)
-        for result in parity:
-            refuse(result, precision)
+        else:
+            found = {
+                "parity": _exact(
+                    ensemble.members,
+                    to=to,
+                    precision=precision,
+                    folder=folder,
+                    dataset=dataset,
+                    val=val,
+                )
+            }
         spec = ExportSpec(
             to=to,
             precision=precision,
             made=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=versions(to),
+            versions=versions(to, precision),
             manifest=sha256_file(dataset / MANIFEST),
-            parity=tuple(parity),
+            **found,
         )
         write_json(folder / SPEC, spec.model_dump(mode="json"))
         put_folder(path, folder_of(to, precision), folder)
     return spec
+
+
+def _exact(
+    members: Sequence[Member],
+    *,
+    to: Runtime,
+    precision: Precision,
+    folder: Path,
+    dataset: Path,
+    val: Sequence[Record],
+) -> tuple[Parity, ...]:
+    exported = []
+    for member in members:
+        file = folder / f"{member.name}{SUFFIX[to]}"
+        make_body(file, member.classifier, member.preprocess, to=to, precision=precision)
+        exported.append(replace(member, exported=load_body(file, to, precision)))
+    parity = measure_parity(members, exported, dataset, val)
+    for result in parity:
+        refuse(result, precision)
+    return tuple(parity)
+
+
+def _coarse(
+    bundle: Bundle,
+    ensemble: Ensemble,
+    *,
+    to: Runtime,
+    folder: Path,
+    dataset: Path,
+    records: Sequence[Record],
+) -> dict[str, Any]:
+    """Return what an int8 export says of itself beyond its names."""
+    train, val, test = (split_of(records, split) for split in ("train", "val", "test"))
+    if not train:
+        raise UserError(f"{dataset} has no training images for int8 to learn from; add some.")
+    check_refittable(bundle, records, dataset)
+    members, taxonomy = ensemble.members, bundle.taxonomy
+    eager_MNC = predict_members(members, dataset, val)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+        exported, parity, kept, gain = make_int8(
+            members,
+            lambda member: _samples(dataset, train, member.preprocess),
+            lambda at, member: parity_with(eager_MNC[at], member, dataset, val),
+            to=to,
+            folder=folder,
+            work=Path(work),
+        )
+    temperatures = tuple(member.temperature for member in members), ensemble.temperature
+    if judged := known(val, taxonomy):
+        exported_MNC = predict_members(exported, dataset, val)
+        truth_N = truth([val[n] for n in judged], taxonomy)
+        temperatures = refit_temperatures(
+            ensemble, eager_MNC[:, judged], exported_MNC[:, judged], truth_N
+        )
+    served = with_temperatures(replace(ensemble, members=tuple(exported)), *temperatures)
+    accuracy = measure_accuracy(ensemble, served, taxonomy, dataset, test)
+    if accuracy:
+        refuse_loss(accuracy, f"{to} int8")
+    calibration = refit_rules(bundle, served, temperatures, dataset, records)
+    return {
+        "parity": tuple(parity),
+        "kept": kept,
+        "gain": gain,
+        "accuracy": accuracy,
+        "calibration": calibration,
+    }
 
 
 def _samples(
@@ -79,8 +170,3 @@ def _samples(
     chosen = records[::step][:_SAMPLES]
     files = Files(dataset, chosen)
     return [centre_square(files.image(at), preprocess) for at in range(len(chosen))]
-
-
-def _loaded(member: Member, folder: Path, to: Runtime, precision: Precision) -> Member:
-    file = folder / f"{member.name}{SUFFIX[to]}"
-    return replace(member, exported=load_body(file, to, precision))

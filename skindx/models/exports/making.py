@@ -1,9 +1,9 @@
 """A classifier's body becomes a file for another runtime."""
 
+import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.exports.quantising import prepare, quantise
 from skindx.models.exports.spec import INPUT, OUTPUT, Precision, Runtime
 from skindx.system import go_offline
 
@@ -43,15 +44,18 @@ def make_body(
     the exporter cannot follow.
     """
     graph = file if to == "onnx" else file.with_suffix(".onnx")
-    _write_onnx(graph, classifier, preprocess.size)
+    write_onnx(graph, classifier, preprocess.size)
     if precision == "int8":
-        _quantise(graph, samples)
-    if to == "openvino":
+        with tempfile.TemporaryDirectory(prefix=f"{file.name}.tmp-", dir=file.parent) as folder:
+            quantise(prepare(graph, samples, Path(folder)), file, to)
+    elif to == "openvino":
         _write_openvino(graph, file)
+    if graph != file:
         graph.unlink()
 
 
-def _write_onnx(file: Path, classifier: Classifier, size: int) -> None:
+def write_onnx(file: Path, classifier: Classifier, size: int) -> None:
+    """Write the body of a classifier in fp32. Raises UserError for what cannot be followed."""
     body = _Body(classifier).eval()  # or the exporter leaves the classifier in training mode
     squares_BSS3 = torch.zeros((2, size, size, 3), dtype=torch.uint8)
     with warnings.catch_warnings(), torch.no_grad():
@@ -83,29 +87,3 @@ def _write_openvino(graph: Path, file: Path) -> None:
 
     # Not convert_model: it reports to OpenVINO's makers. Half precision would fail the check.
     openvino.save_model(openvino.Core().read_model(graph), file, compress_to_fp16=False)
-
-
-def _quantise(graph: Path, samples: Sequence[NDArray[np.uint8]]) -> None:
-    """Rewrite a graph in int8: weights by channel, activations by the ranges in the samples."""
-    from onnxruntime import quantization
-    from onnxruntime.quantization import shape_inference
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self, squares: Iterator[NDArray[np.uint8]]) -> None:
-            self.squares = squares
-
-        def get_next(self) -> dict[str, Any] | None:
-            square = next(self.squares, None)
-            return None if square is None else {INPUT: square[None]}
-
-    whole = graph.with_suffix(".whole.onnx")
-    shape_inference.quant_pre_process(graph, whole, skip_symbolic_shape=True)
-    quantization.quantize_static(
-        whole,
-        graph,
-        Reader(iter(samples)),
-        # Where the work is; sums and norms lose more than they save.
-        op_types_to_quantize=["Conv", "MatMul"],
-        per_channel=True,
-    )
-    whole.unlink()

@@ -15,6 +15,8 @@ from skindx.models.exports.spec import Parity, Precision
 
 # N = images, C = classes
 
+Floats = NDArray[np.float64]
+
 LEAST_COSINE = 0.9999
 LEAST_SHARE = 0.995
 """Of the images with the same first class, for what rounds coarser than fp32."""
@@ -27,8 +29,7 @@ def measure_parity(
 
     An export must answer batches, and images one by one as a page sends them.
     """
-    alone = [_OneByOne(**vars(member)) for member in exported]
-    logs_MNC = predict_members([*eager, *exported, *alone], dataset, records)
+    logs_MNC = predict_members([*eager, *exported, *_alone(exported)], dataset, records)
     count = len(eager)
     groups = [record.group for record in records]
     return [
@@ -37,17 +38,29 @@ def measure_parity(
     ]
 
 
+def parity_with(
+    eager_NC: Floats, exported: Member, dataset: Path, records: Sequence[Record]
+) -> Parity:
+    """Return the same of one member whose eager log-probabilities are known."""
+    others_2NC = predict_members([exported, *_alone([exported])], dataset, records)
+    return compare(exported.name, eager_NC, others_2NC, [record.group for record in records])
+
+
+def _alone(members: Sequence[Member]) -> list[Member]:
+    return [_OneByOne(**vars(member)) for member in members]
+
+
 class _OneByOne(Member):
     def log_probabilities(
         self, images: Sequence[NDArray[np.uint8]], batch: int = 1, memo: Memo | None = None
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         return super().log_probabilities(images, batch, memo)
 
 
 def compare(
     member: str,
-    eager_NC: NDArray[np.float64],
-    others: Iterable[NDArray[np.float64]],
+    eager_NC: Floats,
+    others: Iterable[Floats],
     groups: Sequence[str],
 ) -> Parity:
     """Return how far tables of log-probabilities agree: an image counts by its worst."""
@@ -69,15 +82,20 @@ def compare(
     )
 
 
+def good_enough(parity: Parity, precision: Precision) -> bool:
+    """Return whether an export answers as its network does."""
+    if precision == "fp32":
+        return parity.same == parity.pictures and parity.cosine >= LEAST_COSINE
+    return parity.share >= LEAST_SHARE
+
+
 def refuse(parity: Parity, precision: Precision) -> None:
     """Raise UserError for an export that does not answer as its network does."""
     if precision == "fp32":
-        good = parity.same == parity.pictures and parity.cosine >= LEAST_COSINE
         asked = f"all of them and a cosine of at least {LEAST_COSINE}"
     else:
-        good = parity.share >= LEAST_SHARE
         asked = f"at least {LEAST_SHARE:.1%} of them"
-    if not good:
+    if not good_enough(parity, precision):
         raise UserError(
             f"the {precision} export of {parity.member} is refused: it puts the same class first "
             f"in {parity.same} of {parity.pictures} validation images ({parity.share:.1%}, "
@@ -87,7 +105,7 @@ def refuse(parity: Parity, precision: Precision) -> None:
         )
 
 
-def _cosines(one_NC: NDArray[np.float64], other_NC: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cosines(one_NC: Floats, other_NC: Floats) -> Floats:
     """Return cosines of logits around their mean, which log-probabilities give back exactly."""
     one_NC = one_NC - one_NC.mean(axis=1, keepdims=True)
     other_NC = other_NC - other_NC.mean(axis=1, keepdims=True)
@@ -95,7 +113,5 @@ def _cosines(one_NC: NDArray[np.float64], other_NC: NDArray[np.float64]) -> NDAr
     # A network that gives all classes the same probability has no direction: compare for equality.
     still_N = (one_NC == other_NC).all(axis=1)
     products_N = (one_NC * other_NC).sum(axis=1)
-    cosines_N: NDArray[np.float64] = np.where(
-        still_N, 1.0, products_N / np.maximum(lengths_N, 1e-300)
-    )
+    cosines_N: Floats = np.where(still_N, 1.0, products_N / np.maximum(lengths_N, 1e-300))
     return cosines_N

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ from skindx.system import go_offline, missing_modules
 from skindx.untrusted import open_plain
 
 _MODULES: dict[Runtime, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
+QUANTISERS: dict[Runtime, tuple[str, ...]] = {
+    "onnx": ("onnx", "onnxruntime"),
+    "openvino": ("onnx", "onnxruntime", "nncf"),
+}
+"""What makes an int8 export; what runs one is the runtime alone."""
 _INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
     "bf16": ("avx512_bf16", "amx_bf16"),
     # Older ones add pairs of products in 16 bits, which overflow: other answers than checked.
@@ -55,9 +61,11 @@ def unsupported(to: Runtime, precision: Precision) -> str:
     return ""
 
 
-def versions(to: Runtime) -> dict[str, str]:
+def versions(to: Runtime, precision: Precision = "fp32") -> dict[str, str]:
     """Return the versions of what makes and runs an export."""
     own = {"skindx": skindx.__version__, "torch": torch.__version__}
+    made = QUANTISERS[to] if precision == "int8" else ()
+    own |= {name: metadata.version(name) for name in made if name != _MODULES[to]}
     return own | {_MODULES[to]: str(_module(to).__version__)}
 
 

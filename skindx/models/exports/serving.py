@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,24 +11,51 @@ from skindx.models.bundle.bundle import Bundle
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.exports.choosing import answering, fastest, remembered_choice
 from skindx.models.exports.runtimes import load_body, unsupported, versions
-from skindx.models.exports.spec import EXPORTS, Backend, ExportSpec, read_exports
+from skindx.models.exports.spec import (
+    EXPORTS,
+    RULES,
+    Backend,
+    ExportCalibration,
+    ExportSpec,
+    read_exports,
+)
 
 log = logging.getLogger(__name__)
 
 EAGER = "eager"
 
 
+@dataclass(frozen=True)
+class Served:
+    """An ensemble with the bodies of a backend."""
+
+    ensemble: Ensemble
+    name: str = EAGER
+    """Of what answers, such as `openvino bf16`."""
+    calibration: ExportCalibration | None = None
+    """Fitted for its answers; None: the bundle's own rules are."""
+
+
+def with_temperatures(ensemble: Ensemble, members: Sequence[float], temperature: float) -> Ensemble:
+    """Return the ensemble with other temperatures."""
+    changed = tuple(
+        replace(member, temperature=own)
+        for member, own in zip(ensemble.members, members, strict=True)
+    )
+    return replace(ensemble, members=changed, temperature=temperature)
+
+
 def with_backend(
     bundle: Bundle, ensemble: Ensemble, backend: Backend, device: str = "cpu"
-) -> tuple[Ensemble, str]:
-    """Return the ensemble with the bodies of `backend`, and the name of what answers.
+) -> Served:
+    """Return the ensemble with the bodies of `backend`.
 
     `auto` takes the fastest of the exports that this machine can run and of the eager ensemble; on
     any device but the CPU the ensemble stays eager. Speed is measured once, see choosing.py. Raises
     UserError for a named backend that cannot serve.
     """
     if backend == "eager" or (backend == "auto" and device != "cpu"):
-        return ensemble, EAGER
+        return Served(ensemble)
     wanted = [
         spec
         for spec in read_exports(bundle.path, bundle.spec.files)
@@ -49,7 +76,9 @@ def with_backend(
     found = _fastest(bundle, ensemble, usable, problems, eager=backend == "auto")
     if found is None:
         raise UserError(f"backend {backend!r} cannot serve {bundle.path}: {'; '.join(problems)}")
-    return found
+    chosen, name = found
+    fitted = {spec.name: spec.calibration for spec in usable}
+    return Served(chosen, name, fitted.get(name))
 
 
 def _fastest(
@@ -143,4 +172,14 @@ def _attached(bundle: Bundle, ensemble: Ensemble, spec: ExportSpec) -> Ensemble:
         side = member.preprocess.size
         exported.log_probabilities([np.zeros((side, side, 3), dtype=np.uint8)])
         members.append(exported)
-    return replace(ensemble, members=tuple(members))
+    served = replace(ensemble, members=tuple(members))
+    fitted = spec.calibration
+    if fitted is None:
+        return served
+    if len(fitted.members) != len(members):
+        raise UserError(f"its temperatures are of {len(fitted.members)} members")
+    rules = (getattr(fitted, name) for name in RULES)
+    columns = [column for rule in rules if rule for column in rule.urgent_columns]
+    if max(columns, default=-1) >= len(bundle.taxonomy.classes):
+        raise UserError(f"its rules name class {max(columns)}, beyond the last")
+    return with_temperatures(served, fitted.members, fitted.temperature)

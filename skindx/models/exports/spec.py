@@ -2,17 +2,22 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.untrusted import read_json
 
 Runtime = Literal["onnx", "openvino"]
 Precision = Literal["fp32", "bf16", "int8"]
 Backend = Literal["auto", "eager", "onnx", "openvino"]
+
+RULES = ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk")
+"""What a bundle and the calibration of an export have under the same names."""
 
 EXPORTS, SPEC = "exports", "export.json"
 INPUT, OUTPUT = "pictures", "map"
@@ -40,6 +45,42 @@ class Parity(Settings):
         return self.same / self.pictures
 
 
+class Gain(Settings):
+    """How many times faster an export answers than the fastest of a higher precision."""
+
+    over: str
+    """What that was: eager, or a runtime and its precision."""
+    value: float = Field(gt=0)
+    """Median of the ratios of interleaved rounds, one image on one thread."""
+    low: float
+    high: float
+    """Their 25th and 75th percentile."""
+
+
+class PairedAccuracy(Settings):
+    """Balanced accuracy of the ensemble by its export and by its networks, on the same images."""
+
+    pictures: int = Field(ge=1)
+    eager: float = Field(ge=0, le=1)
+    exported: float = Field(ge=0, le=1)
+    low: float | None
+    high: float | None
+    """95 % interval of `exported` - `eager` over groups; None where one group is all there is."""
+
+
+class ExportCalibration(Settings):
+    """What is fitted again for an export that rounds coarsely; it serves in the bundle's place."""
+
+    members: tuple[Annotated[float, Field(gt=0)], ...]
+    """Temperatures of the members."""
+    temperature: float = Field(gt=0)
+    """Of the ensemble."""
+    conformal: Conformal | None = None
+    whole_conformal: Conformal | None = None
+    urgent_risk: UrgentRisk | None = None
+    whole_urgent_risk: UrgentRisk | None = None
+
+
 class ExportSpec(Settings):
     """One export: for what, from what, and how it passed its check."""
 
@@ -53,6 +94,20 @@ class ExportSpec(Settings):
     manifest: str
     """SHA-256 of the manifest whose validation images checked it."""
     parity: tuple[Parity, ...] = Field(min_length=1)
+    kept: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By member: the layers of an int8 export that stayed in fp32, since int8 hurt there."""
+    gain: Gain | None = None
+    accuracy: PairedAccuracy | None = None
+    """On the test split; None where the dataset has none, or no labels of the bundle's classes."""
+    calibration: ExportCalibration | None = None
+    """None: the bundle's own serves."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What exports had no need of before is written where it is used.
+        parts: dict[str, Any] = write(self)
+        unused = {key for key in ("kept", "gain", "accuracy", "calibration") if not parts[key]}
+        return {key: value for key, value in parts.items() if key not in unused}
 
     @property
     def name(self) -> str:

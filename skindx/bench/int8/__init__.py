@@ -1,0 +1,1 @@
+"""Exports in int8 beside every higher precision."""
