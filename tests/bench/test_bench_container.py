@@ -112,9 +112,20 @@ def test_debootstrap_that_fails_falls_back_with_its_reason(
     root, note = rootfs.find_root(None, tmp_path / "debian")
     assert root == Path("/")
     assert "debootstrap is not installed" in note
+    inside = rootfs.see(root, tmp_path / "work", 1)
+    assert all(
+        not other.is_relative_to(one) or one == other
+        for one in inside.read_only
+        for other in inside.read_only
+    )
     (tmp_path / "debian/bin").mkdir(parents=True)
     (tmp_path / "debian/bin/sh").touch()
     assert rootfs.find_root(None, tmp_path / "debian")[0] == tmp_path / "debian"
+    rootfs.see(tmp_path / "debian", tmp_path / "work", 1)
+    assert (tmp_path / "debian" / str(tmp_path / "work").lstrip("/")).is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="set rootfs=/"):
+        rootfs.see(tmp_path / "file", tmp_path / "work", 1)
 
 
 def test_a_worker_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -150,7 +161,7 @@ def test_the_bench_runs_and_keeps_whole_rounds_after_ctrl_c(
     assert {each.n for each in result.figures.values()} == {3}
     assert {each.unit for each in result.figures.values()} == {"×"}
     assert not result.partial
-    assert not list(tmp_path.glob("bench-*"))
+    assert not list(tmp_path.glob("work/*"))
 
     def stop(run: object, turn: int) -> dict[str, float]:
         if turn == 2:

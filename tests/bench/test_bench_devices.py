@@ -114,6 +114,14 @@ def test_work_on_an_accelerator_is_awaited_before_the_clock_stops() -> None:
     assert found.rates(6.0) == [6.0 * found.repeats / each for each in found.seconds]
 
 
+def test_work_that_is_too_slow_is_left_out() -> None:
+    slow = Case(
+        "x", "fp16", "inference", "operator", lambda device: Work(lambda: time.sleep(0.02), 1, 1)
+    )
+    with pytest.raises(measure.TooSlowError, match=r"more than most_s = 0\.01"):
+        measure.measure(slow, Fake(), 2, 1e-9, steady, most_s=0.01)
+
+
 def test_measured_joules_and_those_above_idle() -> None:
     longer = [*TINY, "least_s=0.05", "modes=[inference]"]
     result = devices.run(devices.Config.load(None, longer), Fake(), steady)

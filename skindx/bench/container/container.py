@@ -90,19 +90,18 @@ def run(settings: Config) -> Result:
 
     Raises UserError when no runtime can run here, JobError when a worker ends.
     """
-    settings.folder.mkdir(parents=True, exist_ok=True)
+    shared = (settings.folder / "work").resolve()
+    shared.mkdir(parents=True, exist_ok=True)
     found: dict[str, Rounds] = {task: Rounds() for task in settings.tasks}
     partial = ""
     with ExitStack() as stack:
         work = Path(
             stack.enter_context(
-                tempfile.TemporaryDirectory(
-                    prefix="bench-", dir=settings.folder.resolve(), ignore_cleanup_errors=True
-                )
+                tempfile.TemporaryDirectory(prefix="bench-", dir=shared, ignore_cleanup_errors=True)
             )
         )
         root, root_note = find_root(settings.rootfs, settings.build)
-        inside = see(root, work, cpu_count())
+        inside = see(root, shared, cpu_count())
         chosen = choose_runtime(settings.runtime, inside, [sys.executable, "-c", "pass"])
         conditions = stack.enter_context(Conditions())
         try:

@@ -4,14 +4,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import skindx
 from skindx.bench.container.runtimes import Inside
+from skindx.errors import UserError
 from skindx.system import ONE_THREAD
 
 _LIMIT_S = 900
-PACKAGES = ("libgomp1", "libstdc++6", "zlib1g", "libbz2-1.0", "liblzma5", "libssl3", "libffi8")
+PACKAGES = (
+    *("libgomp1", "libstdc++6", "zlib1g", "libbz2-1.0", "liblzma5", "libssl3", "libffi8"),
+    *("libsqlite3-0", "libreadline8", "libexpat1", "libuuid1"),
+)
 """What Python and the project's wheels link to."""
 
 
@@ -38,7 +43,8 @@ def find_root(wanted: Path | None, build: Path | None) -> tuple[Path, str]:
 def see(root: Path, work: Path, threads: int) -> Inside:
     """Return what a container sees: this Python and its packages, this skindx, a work folder.
 
-    The project's lock is what its environment was installed from: it is the host's, read-only.
+    All but the last are the host's, read-only; the packages are those of the project's lock where
+    the host's are. Raises UserError for a root file system that has no place for them.
     """
     needed = {
         Path(sys.prefix).resolve(),
@@ -61,7 +67,22 @@ def see(root: Path, work: Path, threads: int) -> Inside:
         "PYTHONPATH": str(Path(skindx.__file__).resolve().parents[1]),
         "LC_ALL": "C.UTF-8",
     }
+    if root != Path("/"):
+        _make_places(root, (*folders, work))
     return Inside(root, folders, (work,), environment)
+
+
+def _make_places(root: Path, folders: Sequence[Path]) -> None:
+    """Make the folders on which the host's are mounted: inside, the root is read-only."""
+    for folder in folders:
+        place = root / str(folder).lstrip("/")
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"rootfs {root} has no {folder} and cannot get it ({error}); make that folder in "
+                "it, or set rootfs=/ for the host's own files."
+            ) from None
 
 
 def _debootstrap(folder: Path) -> str:
@@ -84,10 +105,6 @@ def _debootstrap(folder: Path) -> str:
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         return f"debootstrap failed: {lines[-1][:200]}"
-    # The places of what the host lends must exist: the root is read-only later.
-    for needed in (sys.prefix, sys.base_prefix, Path(skindx.__file__).resolve().parents[1]):
-        inside = beside / str(Path(needed).resolve()).lstrip("/")
-        inside.mkdir(parents=True, exist_ok=True)
     beside.rename(folder)
     return ""
 

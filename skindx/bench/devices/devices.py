@@ -54,6 +54,8 @@ class Config(Settings):
     rounds: int = Field(7, ge=2)
     least_s: float = Field(0.3, gt=0)
     """A round repeats its work for so long."""
+    most_s: float = Field(20, gt=0)
+    """Work whose first call takes longer is left out: some precisions are emulated slowly."""
     idle_s: float = Field(10, gt=0)
     """Seconds in which nothing is done, for the idle power."""
     memory_mb: float = Field(256, gt=0)
@@ -85,7 +87,9 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
         idle_w, idle = idle_watts(settings.idle_s, meter)
         for case in [*bandwidth_cases(settings.memory_mb), *cases]:
             try:
-                found = measure(case, device, settings.rounds, settings.least_s, meter)
+                found = measure(
+                    case, device, settings.rounds, settings.least_s, meter, settings.most_s
+                )
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 left_out[case.key] = str(error).splitlines()[0][:200]
             else:

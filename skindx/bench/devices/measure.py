@@ -1,5 +1,6 @@
 """Times one piece of work on a device, with its joules and what else the machine did."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,10 @@ from skindx.bench.meters.energy import EnergyMeter
 from skindx.bench.meters.reading import Energy
 
 Meter = Callable[[], EnergyMeter]
+
+
+class TooSlowError(RuntimeError):
+    """This device emulates the work so slowly that its rounds would take the whole run."""
 
 
 @dataclass
@@ -32,15 +37,23 @@ class Measured:
         return [amount * self.repeats / elapsed for elapsed in self.seconds]
 
 
-def measure(
-    case: Case, device: Device, rounds: int, least_s: float, meter: Meter = EnergyMeter
+def measure(  # noqa: PLR0917
+    case: Case,
+    device: Device,
+    rounds: int,
+    least_s: float,
+    meter: Meter = EnergyMeter,
+    most_s: float = math.inf,
 ) -> Measured:
-    """Time `rounds` rounds of at least `least_s` seconds after a round that is not counted.
+    """Time `rounds` rounds of at least `least_s` seconds after calls that are not counted.
 
     Raises RuntimeError (of torch) when the device does not have this operator or precision, or
-    not the memory.
+    not the memory; TooSlowError when the first call takes more than `most_s` seconds.
     """
     work = case.make(device.torch)
+    first = _time(work, device, 1)
+    if first > most_s:
+        raise TooSlowError(f"one call took {first:.1f} s, more than most_s = {most_s:g}")
     repeats = _repeats(work, device, least_s)
     found = Measured(case, work.samples, work.flops, work.bytes_moved, repeats)
     with Conditions(clock_mhz=device.clock_mhz) as conditions:
@@ -69,8 +82,7 @@ def joules_of(energies: Sequence[Energy]) -> list[float] | None:
 
 
 def _repeats(work: Work, device: Device, least_s: float) -> int:
-    """Warm up, and return how many calls take `least_s` seconds."""
-    _time(work, device, 1)
+    """Return how many calls take `least_s` seconds."""
     repeats, took = 1, _time(work, device, 1)
     while took < least_s / 4 and repeats < 1 << 20:
         repeats *= 4

@@ -27,6 +27,7 @@ QUICK: dict[str, tuple[str, ...]] = {
         "idle_s=3",
         "batch=4",
         "memory_mb=128",
+        "most_s=2",
     ),
     "exchange": ("parts=[full]", "model=resnet18", "rounds=3"),
     "loader": ("images=200",),
