@@ -163,6 +163,9 @@ def test_the_bench_runs_and_keeps_whole_rounds_after_ctrl_c(
     assert not result.partial
     assert not list(tmp_path.glob("work/*"))
 
+    late = settings.model_copy(update={"tasks": ("start-up",), "limit_s": 1e-9})
+    assert container.run(late).partial == "limit_s is over after 0 of 3 rounds"
+
     def stop(run: object, turn: int) -> dict[str, float]:
         if turn == 2:
             raise KeyboardInterrupt

@@ -193,6 +193,32 @@ def test_ctrl_c_keeps_the_figures_so_far_and_marks_them(
     assert json.loads((tmp_path / "x.json").read_text())["partial"] == result.partial
 
 
+def test_after_the_limit_nothing_new_is_begun() -> None:
+    result = devices.run(devices.Config.load(None, [*TINY, "limit_s=1e-9"]), Fake(), steady)
+    assert result.partial.startswith("limit_s is over after 0 of")
+    assert not result.figures
+
+
+def test_members_of_a_bundle_and_of_a_config_are_measured(tmp_path: Path) -> None:
+    from skindx.bench.serve.bundle import random_bundle
+
+    bundle = random_bundle(
+        tmp_path / "bundle", ["test_resnet"], side=64, detector_side=64, gallery=8
+    ).path
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "members: [{name: a, model: test_resnet, preprocess: {size: 64}}]\nrecipe: {batch: 4}\n"
+    )
+    sets = [*TINY, "sizes=[]", "networks=[]", f"bundle={bundle}", f"config={config}"]
+    result = devices.run(devices.Config.load(None, sets), Processor(), steady)
+    own = result.parts["bundle test_resnet, fp32, inference"]
+    trained = result.parts["member a, fp32, training"]
+    assert own["samples"] == 2  # of `batch`
+    assert trained["samples"] == 4
+    # The same network: a step of training does three forward passes, of twice as many images.
+    assert trained["flops"] / own["flops"] == pytest.approx(6, rel=0.01)
+
+
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert open_device("auto").kind == "cpu"

@@ -1,5 +1,6 @@
 """The same tasks on the host and in a container, in interleaved pairs, with a sham and a plant."""
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,8 @@ class Config(Settings):
         "start-up",
     )
     rounds: int = Field(30, ge=3)
+    limit_s: float | None = Field(None, gt=0)
+    """Seconds after which no round is begun; the rounds so far are marked as partial."""
     least_s: float = Field(0.3, gt=0)
     """A round repeats a task for so long; a start is one start."""
     planted: float = Field(0.05, gt=0, lt=1)
@@ -106,7 +109,9 @@ def run(settings: Config) -> Result:
         conditions = stack.enter_context(Conditions())
         try:
             arms = _arms(settings, inside, chosen, work, stack)
-            _measure(settings, arms, found)
+            done = _measure(settings, arms, found)
+            if done < settings.rounds:
+                partial = f"limit_s is over after {done} of {settings.rounds} rounds"
         except KeyboardInterrupt:
             done = min(len(rounds.seconds["host"]) for rounds in found.values())
             partial = f"stopped after {done} of {settings.rounds} rounds"
@@ -187,7 +192,9 @@ def _start(command: list[str], inside: Inside, slow: float) -> float:
     return time.perf_counter() - begin
 
 
-def _measure(settings: Config, arms: Arms, found: dict[str, Rounds]) -> None:
+def _measure(settings: Config, arms: Arms, found: dict[str, Rounds]) -> int:
+    """Add rounds to `found`; return how many there are when the rounds or the time are over."""
+    end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
     repeats = {}
     for task in settings.tasks:
         for each in arms.values():  # what is done for the first time takes longer
@@ -195,6 +202,8 @@ def _measure(settings: Config, arms: Arms, found: dict[str, Rounds]) -> None:
         took = arms["host"](task, 1)
         repeats[task] = 1 if task == START else max(1, round(settings.least_s / max(took, 1e-6)))
     for turn in range(settings.rounds):
+        if time.monotonic() > end:
+            return turn
         for task in settings.tasks:
             taken = one_round(
                 lambda arm, task=task: arms[arm](task, repeats[task]),  # type: ignore[misc]
@@ -202,6 +211,7 @@ def _measure(settings: Config, arms: Arms, found: dict[str, Rounds]) -> None:
             )
             found[task].add(taken)
         print(f"round {turn + 1} of {settings.rounds}: done", flush=True)
+    return settings.rounds
 
 
 def _figures(

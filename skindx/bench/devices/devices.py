@@ -1,5 +1,7 @@
 """Operators and networks on one device: speed, share of its peak, watts and joules a sample."""
 
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -56,6 +58,8 @@ class Config(Settings):
     """A round repeats its work for so long."""
     most_s: float = Field(20, gt=0)
     """Work whose first call takes longer is left out: some precisions are emulated slowly."""
+    limit_s: float | None = Field(None, gt=0)
+    """Seconds after which nothing new is begun; the figures so far are marked as partial."""
     idle_s: float = Field(10, gt=0)
     """Seconds in which nothing is done, for the idle power."""
     memory_mb: float = Field(256, gt=0)
@@ -83,9 +87,13 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
     partial = ""
     idle_w, idle = None, None
     load = load_now()
+    end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
     try:
         idle_w, idle = idle_watts(settings.idle_s, meter)
-        for case in [*bandwidth_cases(settings.memory_mb), *cases]:
+        for number, case in enumerate([*bandwidth_cases(settings.memory_mb), *cases]):
+            if time.monotonic() > end:
+                partial = f"limit_s is over after {number} of {len(cases) + 2} pieces of work"
+                break
             try:
                 found = measure(
                     case, device, settings.rounds, settings.least_s, meter, settings.most_s

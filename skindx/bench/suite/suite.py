@@ -28,11 +28,12 @@ QUICK: dict[str, tuple[str, ...]] = {
         "batch=4",
         "memory_mb=128",
         "most_s=2",
+        "limit_s=150",
     ),
     "exchange": ("parts=[full]", "model=resnet18", "rounds=3"),
     "loader": ("images=200",),
     "serve": ("models=[]", "rounds=5", "photos=2", "gallery=100", "page=false"),
-    "container": ("rounds=8", "least_s=0.1", "build=null", "disk_mb=32"),
+    "container": ("rounds=8", "least_s=0.1", "build=null", "disk_mb=32", "limit_s=60"),
 }
 """Bench -> settings with which all of them take less than ten minutes on two cores."""
 
