@@ -145,7 +145,8 @@ def _notes(
     notes = [
         f"Device: {machine.device.name} ({machine.device.kind}). Operations count 2 a "
         "multiply-add, three forward passes a step of training; bytes count each operand once. The "
-        "peak of a precision is its fastest GEMM here, the bandwidth the faster of copy and triad.",
+        "peak of a precision is its fastest operator here, the bandwidth the faster of copy and "
+        "triad.",
         machine.energy_sentence(),
     ]
     if machine.load is not None:

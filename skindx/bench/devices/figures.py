@@ -85,10 +85,10 @@ def summarise(
 
 
 def peak_rates(measured: Sequence[Measured]) -> dict[str, list[float]]:
-    """Return GFLOP/s of the fastest GEMM in each precision, by round."""
+    """Return GFLOP/s of the fastest operator in each precision, by round."""
     best: dict[str, list[float]] = {}
     for found in measured:
-        if found.case.name.startswith("gemm-") and found.case.mode == "inference":
+        if found.case.kind == "operator" and not found.case.name.startswith("memory "):
             rates = _giga(found.rates(found.flops))
             known = best.get(found.case.precision)
             if known is None or median(rates, "").value > median(known, "").value:

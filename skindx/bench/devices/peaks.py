@@ -1,4 +1,4 @@
-"""What the device reaches at best: memory bandwidth by copies, arithmetic by a product."""
+"""The memory bandwidth that the device reaches at best, by copies."""
 
 import torch
 

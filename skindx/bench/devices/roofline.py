@@ -46,6 +46,8 @@ def roofline(written: Mapping[str, Any]) -> Markup | None:
     }
     if not found or not peaks or BANDWIDTH not in figures:
         return None
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
     bandwidth = figures[BANDWIDTH]["value"]
     plot = new_plot(8, 4.5)
     axes = plot.subplots()
@@ -65,6 +67,10 @@ def roofline(written: Mapping[str, Any]) -> Markup | None:
         titles[f"point-{index}"] = f"{key}: {rate:.3g} GFLOP/s at {intensity:.3g} FLOP/byte"
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        # An SVG on a page has no formulas: 10 to a power is written out.
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("FLOP / byte", color=INK)
     axes.set_ylabel("GFLOP/s", color=INK)
     label = f"Roofline: {len(found)} operators under a bandwidth of {bandwidth:.3g} GB/s"
