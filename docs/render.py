@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import accuracy, data, networks, speed, statistics
+from blocks import accuracy, data, hardware, networks, speed, statistics
 from blocks.texts import Load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +36,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "copies scale": ("docs/measured/clean.md", data.copies_scale),
     "wrong labels": ("docs/measured/clean.md", data.wrong_labels),
     "links": ("docs/measured/clean.md", data.links),
+    "energy": ("docs/measured/hardware.md", hardware.energy),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
     "int8": ("docs/howto/export.md", speed.int8),

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from skindx.bench.harness.result import Result
 
 BENCHES: dict[str, str] = {
+    "all": "skindx.bench.suite.suite",
     "clean": "skindx.bench.clean.clean",
+    "container": "skindx.bench.container.container",
     "convergence": "skindx.bench.convergence.convergence",
     "dedup": "skindx.bench.data.dedup",
     "detector": "skindx.bench.detector.detector",
+    "devices": "skindx.bench.devices.devices",
+    "energy": "skindx.bench.energy.energy",
     "exchange": "skindx.bench.exchange.exchange",
     "families": "skindx.bench.families.families",
     "gpu": "skindx.bench.gpu.gpu",
@@ -45,6 +49,9 @@ BENCHES: dict[str, str] = {
 }
 """Name -> module, imported when it is asked for."""
 
+COMPARE = "compare"
+"""What stands in the place of a bench to lay JSON files side by side."""
+
 ALIASES = {"zoo": "model-comparison"}
 """Older name of a bench -> its name."""
 
@@ -55,12 +62,16 @@ def run_bench(
     sets: Iterable[str] = (),
     *,
     smallest: bool = False,
+    quick: bool = False,
+    html: Path | None = None,
+    files: Iterable[Path] = (),
 ) -> "Result":
     """Run a bench with its settings overridden by `sets`, print its table, write its JSON.
 
-    `smallest` starts from the bench's smallest settings instead of its usual ones.
+    `smallest` starts from the bench's smallest settings instead of its usual ones. `quick` and
+    `html` set the settings of these names, of benches that have them.
 
-    Raises UserError for an unknown bench, a bad setting, a `json_file` that is a folder.
+    Raises UserError for an unknown bench, a bad setting, a `json_file` that is a folder, `files`.
     """
     from rich.console import Console
 
@@ -70,12 +81,31 @@ def run_bench(
         raise UserError(
             f"there is no bench {name!r}; did you mean {near!r}? Valid: {', '.join(BENCHES)}."
         )
-    if json_file is not None and json_file.is_dir():
-        raise UserError(f"--json {json_file} is a folder; name a file in it.")
+    for option, file in (("--json", json_file), ("--html", html)):
+        if file is not None and file.is_dir():
+            raise UserError(f"{option} {file} is a folder; name a file in it.")
+    if listed := [str(file) for file in files]:
+        raise UserError(f"bench {name} takes no files ({listed[0]}); bench {COMPARE} does.")
     module = importlib.import_module(BENCHES[name])
-    start = module.SMALLEST if smallest else ()
+    start = list(module.SMALLEST) if smallest else []
+    for setting, value in (("quick", "true" if quick else None), ("html", html)):
+        if value is not None and setting not in module.Config.model_fields:
+            raise UserError(f"bench {name} has no --{setting}; leave it out.")
+        start += [] if value is None else [f"{setting}={value}"]
     result: Result = module.run(module.Config.load(None, [*start, *sets]))
     Console().print(result.table(), soft_wrap=True)
     if json_file is not None:
         result.to_json(json_file)
     return result
+
+
+def compare_results(files: Iterable[Path], html: Path | None = None, *, others: bool) -> None:
+    """Print JSON files of benches side by side, and write a page when asked.
+
+    Raises UserError for files that no bench wrote, and for `others`: options that only a bench has.
+    """
+    from skindx.bench.compare.compare import compare
+
+    if others:
+        raise UserError(f"bench {COMPARE} measures nothing; it takes JSON files and --html alone.")
+    compare(list(files), html)

@@ -5,15 +5,26 @@ from typing import Annotated
 
 import typer
 
-from skindx.bench import BENCHES
+from skindx.bench import BENCHES, COMPARE
 from skindx.cli.options import Sets
 
 
-def bench(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}.")],
+def bench(  # noqa: PLR0917
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}; or {COMPARE}.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="For compare: JSON files that benches wrote, of two machines or more."),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Also write a page, of all, devices or compare."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="For all: at most ten minutes on two cores.")
+    ] = False,
     smallest: Annotated[
         bool,
         typer.Option(
@@ -28,6 +39,11 @@ def bench(
 
     Example: skindx bench dedup --json dedup.json
     """
-    from skindx.bench import run_bench
+    from skindx.bench import compare_results, run_bench
 
-    run_bench(name, json_file, sets or [], smallest=smallest)
+    if name == COMPARE:
+        compare_results(files or [], html, others=bool(json_file or quick or smallest or sets))
+        return
+    run_bench(
+        name, json_file, sets or [], smallest=smallest, quick=quick, html=html, files=files or []
+    )

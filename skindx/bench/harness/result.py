@@ -77,6 +77,8 @@ class Result:
     """Status, seconds and more of each part, where a bench has parts that can fail."""
     headings: tuple[str, str] = MEDIANS
     """Meaning of the figures' values and spreads."""
+    partial: str = ""
+    """Why figures are missing, where a run was stopped; empty for a whole run."""
 
     def __post_init__(self) -> None:
         """Check that a ratio is named as one, and nothing else is."""
@@ -105,6 +107,8 @@ class Result:
                 **({"notes": list(self.notes)} if self.notes else {}),
                 **({"models": dict(self.models)} if self.models else {}),
                 **({"parts": dict(self.parts)} if self.parts else {}),
+                **({"headings": list(self.headings)} if self.headings != MEDIANS else {}),
+                **({"partial": self.partial} if self.partial else {}),
             },
         )
 
@@ -124,7 +128,9 @@ class Result:
             f"{self.hardware['memory_gb']} GB, accelerator: {self.hardware['accelerator']}"
         )
         packages = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        return Group(table, *(Text(line) for line in (*self.notes, machine, packages, self.date)))
+        stopped = (f"PARTIAL: {self.partial}",) if self.partial else ()
+        lines = (*stopped, *self.notes, machine, packages, self.date)
+        return Group(table, *(Text(line) for line in lines))
 
 
 def _spread(figure: Figure) -> str:

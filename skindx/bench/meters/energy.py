@@ -1,38 +1,45 @@
-"""Joules of this machine while something runs: RAPL for processors, NVML for NVIDIA's GPUs."""
+"""Joules of this machine while something runs: summed counters, or why there are none."""
 
 import threading
-from pathlib import Path
-from typing import Any, Protocol, Self
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
 
-_RAPL = Path("/sys/class/powercap")
+from skindx.bench.meters.counters import Counter, find_counters
+from skindx.bench.meters.reading import Energy
+
 _EVERY_S = 10.0
 """RAPL's counters start again at zero every few minutes under load: read them more often."""
 
-
-class Counter(Protocol):
-    """An energy counter that only grows, but may start again at zero."""
-
-    name: str
-
-    def read_j(self) -> float:
-        """Return joules since some time before."""
-
-    @property
-    def range_j(self) -> float:
-        """Joules after which it starts again at zero."""
+_LEAST_S = 1.0
+"""A counter that has not moved in so long does not count: an idle processor draws watts."""
 
 
 class EnergyMeter:
-    """Sums all counters between entering and leaving; `joules` is None without a counter.
+    """Sums all counters between entering and leaving.
 
-    What is counted is the whole machine's processors and GPUs, for all processes.
+    What is counted is the whole machine's processors and GPUs, for all processes. A counter that
+    goes backwards, stands still or cannot be read makes the figure unavailable: a sum without one
+    of its parts is no sum.
     """
 
-    def __init__(self, counters: list[Counter] | None = None, every_s: float = _EVERY_S) -> None:
-        self._counters = find_counters() if counters is None else counters
+    def __init__(
+        self,
+        counters: Sequence[Counter] | None = None,
+        every_s: float = _EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._refused: Sequence[str] = ()
+        if counters is None:
+            found = find_counters()
+            counters, self._refused = found.counters, found.refused
+        self._counters = counters
         self._every_s = every_s
-        self._last = [0.0] * len(self._counters)
-        self._sum = 0.0
+        self._clock = clock
+        self._last = [0.0] * len(counters)
+        self._grown = [0.0] * len(counters)
+        self._fault = ""
+        self._began = self._ended = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -43,11 +50,36 @@ class EnergyMeter:
 
     @property
     def joules(self) -> float | None:
-        """Joules so far."""
-        return self._sum if self._counters else None
+        """Joules so far; None where they are unavailable."""
+        return self.energy.joules
+
+    @property
+    def energy(self) -> Energy:
+        """Joules with their label."""
+        if not self._counters:
+            why = "; ".join(self._refused) or "no energy counter"
+            return Energy("unavailable", why=why)
+        if self._fault:
+            return Energy("unavailable", sensors=self.sensors, why=self._fault)
+        seconds = self._ended - self._began
+        if seconds >= _LEAST_S:
+            for counter, grown in zip(self._counters, self._grown, strict=True):
+                if grown == 0:
+                    why = f"{counter.name} did not move in {seconds:.1f} s"
+                    return Energy("unavailable", sensors=self.sensors, why=why)
+        elif not sum(self._grown):
+            why = f"the counters did not move in {seconds:.3f} s, which is too short for them"
+            return Energy("unavailable", sensors=self.sensors, why=why)
+        why = "; ".join(self._refused)
+        return Energy("measured", sum(self._grown), sensors=self.sensors, why=why)
 
     def __enter__(self) -> Self:
-        self._last = [counter.read_j() for counter in self._counters]
+        self._began = self._ended = self._clock()
+        for index, counter in enumerate(self._counters):
+            try:
+                self._last[index] = counter.read_j()
+            except (OSError, RuntimeError) as error:
+                self._fault = f"{counter.name} could not be read ({error})"
         if self._counters:
             self._thread.start()
         return self
@@ -63,64 +95,30 @@ class EnergyMeter:
             self._add()
 
     def _add(self) -> None:
+        self._ended = self._clock()
         for index, counter in enumerate(self._counters):
-            now = counter.read_j()
-            grown = now - self._last[index]
-            self._sum += grown if grown >= 0 else grown + counter.range_j
-            self._last[index] = now
-
-
-def find_counters(rapl: Path = _RAPL) -> list[Counter]:
-    """Return the counters that this process may read."""
-    return [*_rapl_counters(rapl), *_nvml_counters()]
-
-
-class _Rapl:
-    """One processor package (Intel and AMD): `energy_uj` in microjoules."""
-
-    def __init__(self, folder: Path) -> None:
-        self.name = f"RAPL {(folder / 'name').read_text().strip()}"
-        self._energy = folder / "energy_uj"
-        self.range_j = int((folder / "max_energy_range_uj").read_text()) / 1e6
-        self.read_j()  # raises PermissionError where only root may
-
-    def read_j(self) -> float:
-        return int(self._energy.read_text()) / 1e6
-
-
-def _rapl_counters(folder: Path) -> list[Counter]:
-    found: list[Counter] = []
-    # intel-rapl:0 is a package, intel-rapl:0:1 a part of it that the package counts as well.
-    for package in sorted(folder.glob("intel-rapl:*")):
-        if package.name.count(":") == 1:
+            if self._fault:
+                return
             try:
-                found.append(_Rapl(package))
-            except OSError:
-                continue
-    return found
+                now = counter.read_j()
+                self._grown[index] += growth(self._last[index], now, counter.range_j)
+                self._last[index] = now
+            except (OSError, RuntimeError) as error:
+                self._fault = f"{counter.name} could not be read ({error})"
+            except ValueError as error:
+                self._fault = f"{counter.name} {error}"
 
 
-class _Nvml:
-    """One GPU since its driver was loaded, millijoules (Volta and later)."""
+def growth(before_j: float, now_j: float, range_j: float) -> float:
+    """Return the joules between two readings of a counter that starts again after `range_j`.
 
-    range_j = 0.0
-
-    def __init__(self, nvml: Any, index: int) -> None:
-        self._nvml, self._handle = nvml, nvml.nvmlDeviceGetHandleByIndex(index)
-        self.name = f"NVML GPU {index}"
-        self.read_j()  # raises NVMLError on a GPU without the counter
-
-    def read_j(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
-
-
-def _nvml_counters() -> list[Counter]:
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-        return [_Nvml(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return []
+    Raises ValueError when it went backwards and did not start again: between two readings a
+    counter uses up far less than half of its range.
+    """
+    grown = now_j - before_j
+    if grown >= 0:
+        return grown
+    wrapped = grown + range_j
+    if 0 <= wrapped < range_j / 2:
+        return wrapped
+    raise ValueError(f"went backwards from {before_j:.3f} J to {now_j:.3f} J")

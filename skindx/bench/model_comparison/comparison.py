@@ -88,8 +88,7 @@ def _train(home: Path, training: TrainSettings) -> None:
             # A training that is asked to stop saves and ends well.
             raise JobError(f"{member.name} was stopped; run the same command again to go on")
         if not (trained or begun):
-            cost = {"joules": meter.joules, "sensors": list(meter.sensors)}
-            write_json(home / "cost" / f"{member.name}.json", cost)
+            write_json(home / "cost" / f"{member.name}.json", meter.energy.as_dict())
 
 
 def _alone(training: TrainSettings, members: tuple[MemberSettings, ...]) -> TrainSettings:

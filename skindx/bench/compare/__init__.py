@@ -1,0 +1,1 @@
+"""Machines beside each other, from the JSON files of benches."""

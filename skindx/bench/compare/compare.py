@@ -1,0 +1,112 @@
+"""`skindx bench compare A.json B.json …`: figures side by side, and which differences are real."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skindx.bench.compare.difference import Difference, difference, has_means, interval
+from skindx.bench.compare.files import Measurement, read_measurements
+from skindx.bench.harness.writing import terminal_table
+from skindx.errors import UserError
+from skindx.files import write_text
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of one bench on all machines; None where a machine lacks it."""
+
+    bench: str
+    key: str
+    unit: str
+    cells: tuple[str | None, ...]
+    differences: tuple[Difference | None, ...]
+    """Of each machine from the first that has the figure."""
+
+
+def compare(files: Sequence[Path], html: Path | None = None) -> list[Line]:
+    """Print the figures that at least two files share, and write a page when asked.
+
+    Raises UserError for fewer than two files, files that no bench wrote, and nothing in common.
+    """
+    from rich.console import Console
+
+    if len(files) < 2:
+        raise UserError("bench compare needs two JSON files of benches or more; name them.")
+    if html is not None and html.is_dir():
+        raise UserError(f"--html {html} is a folder; name a file in it.")
+    found = read_measurements(files)
+    lines = compare_lines(found)
+    if not lines:
+        benches = ", ".join(sorted({each.written["bench"] for each in found}))
+        raise UserError(f"these files share no figure (benches: {benches}); run one bench on each.")
+    headings = ["figure", *(each.name for each in found), "differs"]
+    rows = [
+        [f"{line.bench}: {line.key}", *(cell or "–" for cell in line.cells), told(line)]
+        for line in lines
+    ]
+    console = Console()
+    console.print(terminal_table("machines", headings, rows))
+    for each in found:
+        console.print(f"{each.name}: {each.machine}", soft_wrap=True)
+        if partial := each.written.get("partial"):
+            console.print(f"{each.name}: PARTIAL, {partial}", soft_wrap=True)
+    console.print(EXPLAINED, soft_wrap=True)
+    if html is not None:
+        write_text(html, page(found, lines))
+    return lines
+
+
+EXPLAINED = (
+    "In brackets: about 95 % for the value (McGill's notch of the rounds' median, or the interval "
+    "of a mean). Real: the intervals do not meet. Each figure is judged alone: among many equal "
+    "ones, about one in twenty looks real."
+)
+
+
+def compare_lines(found: Sequence[Measurement]) -> list[Line]:
+    """Return the figures that at least two machines share, in the order of the files."""
+    keys = dict.fromkeys(
+        (each.written["bench"], key) for each in found for key in each.written["figures"]
+    )
+    lines = [_line(found, bench, key) for bench, key in keys]
+    return [line for line in lines if sum(cell is not None for cell in line.cells) >= 2]
+
+
+def told(line: Line) -> str:
+    """Return a sentence a machine on how it differs from the first one."""
+    said = []
+    for each in line.differences:
+        if each is not None:
+            word = "real" if each.real else "not shown"
+            said.append(f"{each.ratio:.3g} ({word})")
+    return ", ".join(said) or "–"
+
+
+def page(found: Sequence[Measurement], lines: Sequence[Line]) -> str:
+    """Return the page: one file, no reference to another."""
+    from skindx.templates import html_environment
+
+    template = html_environment(__package__).get_template("compare.html.jinja")
+    rows = [(line, told(line), any(d and d.real for d in line.differences)) for line in lines]
+    return template.render(machines=found, rows=rows, explained=EXPLAINED)
+
+
+def _line(found: Sequence[Measurement], bench: str, key: str) -> Line:
+    figures = [
+        each.written["figures"].get(key) if each.written["bench"] == bench else None
+        for each in found
+    ]
+    means = [has_means(each.written) for each in found]
+    cells: list[str | None] = []
+    for figure, mean in zip(figures, means, strict=True):
+        if figure is None:
+            cells.append(None)
+        else:
+            low, high = interval(figure, means=mean)
+            cells.append(f"{figure['value']:.4g} [{low:.4g}, {high:.4g}] {figure['unit']}")
+    known = [(figure, mean) for figure, mean in zip(figures, means, strict=True) if figure]
+    first, first_mean = known[0]
+    differences = tuple(
+        difference(first, figure, means=(first_mean, mean)) for figure, mean in known[1:]
+    )
+    return Line(bench, key, first["unit"], tuple(cells), differences)

@@ -1,0 +1,213 @@
+"""Container runtimes: how each runs a command in a root file system, and which one works here."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from skindx.errors import UserError
+
+_PROBE_S = 60
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a container sees: a root file system, read-only folders of the host, writable ones."""
+
+    root: Path
+    """`/` is the host's own files, read-only."""
+    read_only: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Runtime(Protocol):
+    """Makes the command line that runs a command inside."""
+
+    name: str
+
+    def command(self, inside: Inside, command: Sequence[str], bundle: Path) -> list[str]:
+        """Return the command line; `bundle` is an empty folder for what the runtime reads."""
+
+
+class _Engine:
+    """podman takes a root file system as it is, docker imports it as an image."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def command(self, inside: Inside, command: Sequence[str], bundle: Path) -> list[str]:
+        line = [self.name, "run", "--rm", "--interactive", "--network=none"]
+        for folder in inside.read_only:
+            line += ["--volume", f"{folder}:{folder}:ro"]
+        for folder in inside.writable:
+            line += ["--volume", f"{folder}:{folder}"]
+        for key, value in inside.environment.items():
+            line += ["--env", f"{key}={value}"]
+        if self.name == "podman":
+            return [*line, "--read-only", "--rootfs", str(inside.root), *command]
+        return [*line, _import_image(inside.root), *command]
+
+
+class _Crun:
+    """crun: the runtime below podman, with a configuration of the Open Container Initiative."""
+
+    name = "crun"
+
+    def command(self, inside: Inside, command: Sequence[str], bundle: Path) -> list[str]:
+        mounts: list[dict[str, object]] = [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {
+                "destination": "/dev",
+                "type": "tmpfs",
+                "source": "tmpfs",
+                "options": ["nosuid", "mode=755"],
+            },
+            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"},  # noqa: S108
+        ]
+        for folders, mode in ((inside.read_only, "ro"), (inside.writable, "rw")):
+            mounts += [
+                {
+                    "destination": str(folder),
+                    "type": "bind",
+                    "source": str(folder),
+                    "options": ["rbind", mode],
+                }
+                for folder in folders
+            ]
+        names = ("pid", "ipc", "uts", "mount", "network")
+        configuration = {
+            "ociVersion": "1.0.2",
+            "process": {
+                "terminal": False,
+                "cwd": "/",
+                "args": list(command),
+                "env": [f"{key}={value}" for key, value in inside.environment.items()],
+                "user": {"uid": 0, "gid": 0},
+                "noNewPrivileges": True,
+            },
+            "root": {"path": str(inside.root), "readonly": True},
+            "mounts": mounts,
+            "linux": {"namespaces": [{"type": name} for name in names]},
+        }
+        bundle.mkdir(parents=True, exist_ok=True)
+        (bundle / "config.json").write_text(json.dumps(configuration))
+        return [
+            "crun",
+            "--cgroup-manager=disabled",
+            "run",
+            "--bundle",
+            str(bundle),
+            f"skindx-{bundle.name}",
+        ]
+
+
+class _Bubblewrap:
+    """bubblewrap: namespaces around one command, no daemon, no configuration."""
+
+    name = "bubblewrap"
+
+    def command(self, inside: Inside, command: Sequence[str], bundle: Path) -> list[str]:
+        line = ["bwrap", "--ro-bind", str(inside.root), "/", "--proc", "/proc", "--dev", "/dev"]
+        line += ["--unshare-all", "--die-with-parent", "--clearenv", "--chdir", "/"]
+        # Over the host's own files a bind would only say again what is there.
+        for folder in inside.read_only if inside.root != Path("/") else ():
+            line += ["--ro-bind", str(folder), str(folder)]
+        for folder in inside.writable:
+            line += ["--bind", str(folder), str(folder)]
+        for key, value in inside.environment.items():
+            line += ["--setenv", key, value]
+        return [*line, *command]
+
+
+RUNTIMES: dict[str, Runtime] = {
+    "podman": _Engine("podman"),
+    "docker": _Engine("docker"),
+    "crun": _Crun(),
+    "bubblewrap": _Bubblewrap(),
+}
+"""Name -> runtime, in the order in which they are tried."""
+
+PROGRAMS = {"podman": "podman", "docker": "docker", "crun": "crun", "bubblewrap": "bwrap"}
+"""Runtime -> the program that it is."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The first runtime that ran the probe, and why those before it did not."""
+
+    runtime: Runtime
+    refused: Mapping[str, str]
+
+
+def choose_runtime(wanted: str, inside: Inside, probe: Sequence[str]) -> Chosen:
+    """Return the first runtime that runs `probe` inside, or the wanted one.
+
+    Raises UserError that says of every runtime why it cannot run here.
+    """
+    refused: dict[str, str] = {}
+    for name, runtime in RUNTIMES.items():
+        if wanted not in ("auto", name):
+            continue
+        why = _try(runtime, inside, probe)
+        if not why:
+            return Chosen(runtime, refused)
+        refused[name] = why
+    told = "; ".join(f"{name}: {why}" for name, why in refused.items())
+    raise UserError(
+        f"no container can run here ({told}). On Debian: `apt install bubblewrap`; inside a "
+        "container, allow it new user and mount namespaces."
+    )
+
+
+def _try(runtime: Runtime, inside: Inside, probe: Sequence[str]) -> str:
+    """Return why a runtime does not run the probe, or an empty string when it does."""
+    if shutil.which(PROGRAMS[runtime.name]) is None:
+        return "not installed"
+    with tempfile.TemporaryDirectory(prefix="skindx-probe-") as folder:
+        try:
+            command = runtime.command(inside, probe, Path(folder) / Path(folder).name)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_PROBE_S,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no answer in {_PROBE_S} s"
+        except (OSError, UserError) as error:
+            return str(error)
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    return f"ended with {done.returncode}: {lines[-1][:200]}"
+
+
+def _import_image(root: Path) -> str:
+    """Import a root file system as an image of docker, once for each of its states.
+
+    Raises UserError for the host's own files, which are no root file system of their own.
+    """
+    if root == Path("/"):
+        raise UserError("docker runs images only; set rootfs to a folder of Debian's files")
+    name = f"skindx-bench:{root.stat().st_mtime_ns:x}"
+    known = subprocess.run(["docker", "image", "inspect", name], capture_output=True, check=False)
+    if known.returncode == 0:
+        return name
+    with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+        done = subprocess.run(
+            ["docker", "import", "-", name],
+            stdin=tar.stdout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise UserError(f"docker import failed: {(done.stderr.strip() or 'no message')[-200:]}")
+    return name

@@ -1,0 +1,1 @@
+"""What operators and networks reach on this machine's processor and accelerator."""

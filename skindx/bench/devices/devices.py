@@ -1,0 +1,159 @@
+"""Operators and networks on one device: speed, share of its peak, watts and joules a sample."""
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from skindx.bench.devices.device import Device, open_device
+from skindx.bench.devices.figures import Machine, summarise
+from skindx.bench.devices.measure import Measured, Meter, idle_watts, measure
+from skindx.bench.devices.members import bundle_cases, config_networks
+from skindx.bench.devices.networks import network_cases, networks
+from skindx.bench.devices.operators import operator_cases
+from skindx.bench.devices.peaks import bandwidth_cases
+from skindx.bench.devices.work import Case, Mode, Precision
+from skindx.bench.harness.result import Result, hardware
+from skindx.bench.meters.conditions import load_now
+from skindx.bench.meters.energy import EnergyMeter
+from skindx.config import Settings
+
+SMALLEST = (
+    "sizes=[16]",
+    "precisions=[fp32]",
+    "networks=[lstm-2]",
+    "shrink=32",
+    "batch=2",
+    "rounds=2",
+    "least_s=0.001",
+    "idle_s=0.01",
+    "memory_mb=1",
+)
+
+
+class Config(Settings):
+    """What is measured, and where."""
+
+    device: Literal["auto", "cpu", "cuda", "rocm", "xpu", "mps"] = "auto"
+    """auto: an accelerator if there is one, else the processor."""
+    sizes: tuple[int, ...] = (128, 512, 2048)
+    """Sizes of the operators: rows of a GEMM, units of an LSTM, places of attention."""
+    precisions: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "int8")
+    modes: tuple[Mode, ...] = ("inference", "training")
+    networks: tuple[str, ...] = ("resnet50", "lstm-2", "deep-speech-2", "transformer-6")
+    batch: int = Field(8, ge=2)
+    shrink: int = Field(1, ge=1, le=32)
+    """Divides the networks' widths: only to see that they run."""
+    config: Path | None = None
+    """One's own training settings: their members are measured, at their size and batch."""
+    config_batch: int | None = Field(None, ge=2)
+    """Batch of these members, where that of the settings does not fit."""
+    bundle: Path | None = None
+    """A bundle, whose members are measured as well."""
+    rounds: int = Field(7, ge=2)
+    least_s: float = Field(0.3, gt=0)
+    """A round repeats its work for so long."""
+    most_s: float = Field(20, gt=0)
+    """Work whose first call takes longer is left out: some precisions are emulated slowly."""
+    limit_s: float | None = Field(None, gt=0)
+    """Seconds after which nothing new is begun; the figures so far are marked as partial."""
+    idle_s: float = Field(10, gt=0)
+    """Seconds in which nothing is done, for the idle power."""
+    memory_mb: float = Field(256, gt=0)
+    """Of each operand of the copies that find the memory's bandwidth: more than the caches."""
+    full_w: float | None = Field(None, gt=0)
+    """The device's power limit: joules are then modelled where no counter can be read."""
+    html: Path | None = None
+    """Also write a page with the roofline and a table of what to buy."""
+    machines: tuple[Path, ...] = ()
+    """JSON files of other machines, which the page compares."""
+
+
+def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMeter) -> Result:
+    """Measure case after case; after Ctrl-C the figures so far are returned, marked as partial.
+
+    Raises UserError for a device that is not there and for settings that name no network.
+    """
+    from skindx.bench.devices.page import check_files, write_page
+
+    check_files(settings.machines)
+    cases = list(_cases(settings))
+    device = device or open_device(settings.device)
+    measured: list[Measured] = []
+    left_out: dict[str, str] = {}
+    partial = ""
+    idle_w, idle = None, None
+    load = load_now()
+    end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
+    try:
+        idle_w, idle = idle_watts(settings.idle_s, meter)
+        for number, case in enumerate([*bandwidth_cases(settings.memory_mb), *cases]):
+            if time.monotonic() > end:
+                partial = f"limit_s is over after {number} of {len(cases) + 2} pieces of work"
+                break
+            try:
+                found = measure(
+                    case, device, settings.rounds, settings.least_s, meter, settings.most_s
+                )
+            except (RuntimeError, NotImplementedError, TypeError) as error:
+                left_out[case.key] = str(error).splitlines()[0][:200]
+            else:
+                measured.append(found)
+                print(f"{case.key}: done", flush=True)
+    except KeyboardInterrupt:
+        partial = f"stopped after {len(measured)} of {len(cases) + 2} pieces of work"
+    machine = Machine(device, idle_w, idle, load, settings.full_w)
+    figures, parts = summarise(measured, machine)
+    described: dict[str, Any] = {**hardware(), "device": device.name, "kind": device.kind}
+    if device.kind != "cpu":
+        described["accelerator"] = device.name
+    result = Result(
+        "devices",
+        figures,
+        hardware=described,
+        notes=_notes(machine, parts, left_out),
+        parts=parts,
+        partial=partial,
+    )
+    if settings.html is not None:
+        write_page(settings.html, result, settings.machines)
+    return result
+
+
+def _cases(settings: Config) -> Iterator[Case]:
+    from skindx.errors import UserError
+
+    known = networks(settings.batch, settings.shrink)
+    if unknown := [name for name in settings.networks if name not in known]:
+        raise UserError(f"networks={unknown[0]} is not known; valid: {', '.join(known)}.")
+    yield from operator_cases(settings.sizes, settings.precisions, settings.modes)
+    chosen = {name: known[name] for name in settings.networks}
+    if settings.config is not None:
+        chosen |= config_networks(settings.config, settings.config_batch)
+    yield from network_cases(chosen, settings.precisions, settings.modes)
+    if settings.bundle is not None:
+        yield from bundle_cases(settings.bundle, settings.batch)
+
+
+def _notes(
+    machine: Machine, parts: dict[str, dict[str, Any]], left_out: dict[str, str]
+) -> tuple[str, ...]:
+    marked = [f"{key}: {'; '.join(part['marks'])}" for key, part in parts.items() if part["marks"]]
+    notes = [
+        f"Device: {machine.device.name} ({machine.device.kind}). Operations count 2 a "
+        "multiply-add, three forward passes a step of training; bytes count each operand once. The "
+        "peak of a precision is its fastest operator here, the bandwidth the faster of copy and "
+        "triad.",
+        machine.energy_sentence(),
+    ]
+    if machine.load is not None:
+        notes.append(f"Load before the run: {machine.load:.2f} runnable processes a core.")
+    if marked:
+        notes.append(f"Doubtful figures, {len(marked)} of {len(parts)}: {'. '.join(marked[:8])}.")
+    if left_out:
+        told = "; ".join(f"{key} ({why})" for key, why in list(left_out.items())[:8])
+        notes.append(f"Not on this device, {len(left_out)}: {told}.")
+    return tuple(notes)

@@ -1,0 +1,135 @@
+"""One page on one or several machines: roofline, networks, joules, and what to buy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from skindx.bench.compare.compare import EXPLAINED, compare_lines, told
+from skindx.bench.compare.files import Measurement, read_measurements
+from skindx.bench.devices.roofline import roofline
+from skindx.bench.harness.result import Result
+from skindx.errors import UserError
+from skindx.files import write_text
+
+_KWH = 3.6e6
+"""Joules."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a machine does of one network: images an hour and a kWh, with the rounds' quartiles."""
+
+    machine: str
+    network: str
+    mode: str
+    precision: str
+    per_hour: tuple[float, float, float]
+    per_kwh: tuple[float, float, float] | None
+    source: str
+    marks: str
+
+
+def write_page(html: Path, result: Result, others: Sequence[Path]) -> None:
+    """Write this machine's figures beside those of other JSON files into one HTML file."""
+    with TemporaryDirectory() as folder:
+        own = Path(folder) / "this machine.json"
+        result.to_json(own)
+        write_text(html, page(read_measurements([own, *others])))
+
+
+def check_files(files: Sequence[Path]) -> None:
+    """Raise UserError, before anything is measured, for a file that bench devices did not write."""
+    for found in read_measurements(files):
+        if found.written["bench"] != "devices":
+            raise UserError(
+                f"{found.name} is of bench {found.written['bench']}; name JSON files of "
+                "`skindx bench devices`."
+            )
+
+
+def page(machines: Sequence[Measurement]) -> str:
+    """Return the page as one HTML file that refers to nothing else."""
+    from jinja2 import ChoiceLoader
+
+    from skindx.templates import html_environment
+
+    environment = html_environment("skindx.bench.devices")
+    shared = html_environment("skindx.bench.compare")
+    loaders = [each.loader for each in (environment, shared) if each.loader is not None]
+    environment.loader = ChoiceLoader(loaders)
+    lines = compare_lines(machines) if len(machines) > 1 else []
+    return environment.get_template("devices.html.jinja").render(
+        machines=[(each, roofline(each.written)) for each in machines],
+        offers=[offer for each in machines for offer in offers(each)],
+        rows=[(line, told(line), any(d and d.real for d in line.differences)) for line in lines],
+        explained=EXPLAINED,
+    )
+
+
+def offers(machine: Measurement) -> list[Offer]:
+    """Return what a machine does of each network; all members of a config are one more line.
+
+    The members of a config are trained one after the other: an image counts when all have seen it.
+    """
+    parts: Mapping[str, Mapping[str, Any]] = machine.written.get("parts", {})
+    found = [
+        _offer(machine, key, part)
+        for key, part in parts.items()
+        if part["kind"] == "network" and f"{key}: samples" in machine.written["figures"]
+    ]
+    wholes = []
+    for mode in ("training", "inference"):
+        for precision in dict.fromkeys(each.precision for each in found):
+            members = [
+                each
+                for each in found
+                if each.network.startswith("member ")
+                and (each.mode, each.precision) == (mode, precision)
+            ]
+            if members:
+                wholes.append(_whole(machine.name, members))
+    return [*wholes, *found]
+
+
+def _offer(machine: Measurement, key: str, part: Mapping[str, Any]) -> Offer:
+    figures = machine.written["figures"]
+    rate = figures[f"{key}: samples"]
+    energy = figures.get(f"{key}: energy")
+    per_kwh = None
+    if energy is not None and energy["value"] > 0 and energy["spread"][0] > 0:
+        low, high = energy["spread"]
+        per_kwh = (_KWH / energy["value"], _KWH / high, _KWH / low)
+    hour = (3600 * rate["value"], 3600 * rate["spread"][0], 3600 * rate["spread"][1])
+    return Offer(
+        machine.name,
+        part["name"],
+        part["mode"],
+        part["precision"],
+        hour,
+        per_kwh,
+        part["energy"],
+        "; ".join(part["marks"]),
+    )
+
+
+def _whole(machine: str, members: Sequence[Offer]) -> Offer:
+    def together(rates: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+        value, low, high = (
+            1 / sum(1 / rate for rate in column) for column in zip(*rates, strict=True)
+        )
+        return value, low, high
+
+    known = [member.per_kwh for member in members if member.per_kwh is not None]
+    sources = {member.source for member in members}
+    return Offer(
+        machine,
+        f"all {len(members)} members of the config",
+        members[0].mode,
+        members[0].precision,
+        together([member.per_hour for member in members]),
+        together(known) if len(known) == len(members) else None,
+        sources.pop() if len(sources) == 1 else "unavailable",
+        "; ".join(dict.fromkeys(member.marks for member in members if member.marks)),
+    )

@@ -1,0 +1,1 @@
+"""How well joules can be modelled where no counter can be read."""

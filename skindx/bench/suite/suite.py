@@ -1,0 +1,187 @@
+"""`skindx bench all`: devices, exchange, loader, serve and container, on one page."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import Field
+
+from skindx.bench.compare.files import Measurement, read_measurements
+from skindx.bench.gpu.parts import Part, run_part
+from skindx.bench.harness.clock import Figure
+from skindx.bench.harness.result import Result
+from skindx.config import Settings
+from skindx.errors import UserError
+from skindx.files import write_text
+
+QUICK: dict[str, tuple[str, ...]] = {
+    "devices": (
+        "sizes=[128,512,1024]",
+        "precisions=[fp32,bf16]",
+        "rounds=4",
+        "least_s=0.1",
+        "idle_s=3",
+        "batch=4",
+        "memory_mb=128",
+        "most_s=2",
+        "limit_s=150",
+    ),
+    "exchange": ("parts=[full]", "model=resnet18", "rounds=3"),
+    "loader": ("images=200",),
+    "serve": ("models=[]", "rounds=5", "photos=2", "gallery=100", "page=false"),
+    "container": ("rounds=8", "least_s=0.1", "build=null", "disk_mb=32", "limit_s=60"),
+}
+"""Bench -> settings with which all of them take less than ten minutes on two cores."""
+
+QUICK_S: dict[str, float] = {
+    "devices": 210,
+    "exchange": 90,
+    "loader": 60,
+    "serve": 120,
+    "container": 120,
+}
+"""Bench -> seconds after which it is ended in a quick run; together ten minutes."""
+
+SMALLEST = ("benches=[startup]", "smallest=true")
+
+
+class Config(Settings):
+    """Which benches are run, and how long."""
+
+    benches: tuple[str, ...] = Field(
+        ("devices", "exchange", "loader", "serve", "container"), min_length=1
+    )
+    quick: bool = False
+    """At most ten minutes in all, on two cores."""
+    smallest: bool = False
+    """Each bench with its smallest settings: only to see that all run."""
+    limit_s: float = Field(3600, gt=0)
+    """Seconds after which a bench is ended, where it is not a quick run."""
+    folder: Path | None = None
+    """Where the JSON file and the log of each bench are kept; none: nowhere."""
+    html: Path | None = None
+
+
+def run(settings: Config) -> Result:
+    """Run each bench as a process of its own; one that cannot run here is named, with its reason.
+
+    After Ctrl-C the benches so far are kept, marked as partial. Raises UserError for an unknown
+    bench.
+    """
+    from skindx.bench import BENCHES
+
+    for name in settings.benches:
+        if name not in BENCHES or name == "all":
+            raise UserError(f"benches={name} is no bench that can be part of it; see --help.")
+    with TemporaryDirectory(prefix="skindx-all-") as temporary:
+        folder = (settings.folder or Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        parts: dict[str, dict[str, Any]] = {}
+        figures: dict[str, Figure] = {}
+        partial = ""
+        found: list[Measurement] = []
+        for name in settings.benches:
+            try:
+                outcome = run_part(_part(name, settings, folder), {}, folder)
+            except KeyboardInterrupt:
+                partial = f"stopped while {name} ran"
+                parts[name] = {"status": "stopped", "seconds": 0.0}
+                break
+            parts[name] = outcome.facts()
+            if outcome.status == "passed":
+                found += read_measurements([folder / f"{name}.json"])
+            else:
+                parts[name]["why"] = _reason(outcome.log)
+            seconds = outcome.seconds
+            figures[f"{name}: time"] = Figure(seconds, "s", 1, (seconds, seconds))
+        for each in found:
+            figures |= _figures(each)
+        result = Result("all", figures, notes=_notes(parts, found), parts=parts, partial=partial)
+        if settings.html is not None:
+            write_text(settings.html, page(result, found))
+        return result
+
+
+def page(result: Result, found: list[Measurement]) -> str:
+    """Return one HTML file on all benches that ran, and on those that did not."""
+    from jinja2 import ChoiceLoader
+
+    from skindx.bench.devices.page import offers
+    from skindx.bench.devices.roofline import roofline
+    from skindx.templates import html_environment
+
+    environment = html_environment("skindx.bench.suite")
+    shared = html_environment("skindx.bench.compare")
+    loaders = [each.loader for each in (environment, shared) if each.loader is not None]
+    environment.loader = ChoiceLoader(loaders)
+    devices = [each for each in found if each.written["bench"] == "devices"]
+    return environment.get_template("suite.html.jinja").render(
+        result=result,
+        found=found,
+        plots=[plot for each in devices if (plot := roofline(each.written)) is not None],
+        offers=[offer for each in devices for offer in offers(each)],
+        system=machine_words(),
+    )
+
+
+def _part(name: str, settings: Config, folder: Path) -> Part:
+    sets = QUICK.get(name, ()) if settings.quick else ()
+    if name == "container":
+        sets = (*sets, f"folder={folder / 'container'}")
+    given = [argument for assignment in sets for argument in ("--set", assignment)]
+    if settings.smallest:
+        given.append("--smallest")
+    command = [
+        sys.executable,
+        "-m",
+        "skindx",
+        "bench",
+        name,
+        "--json",
+        str(folder / f"{name}.json"),
+    ]
+    limit = QUICK_S.get(name, 120) if settings.quick else settings.limit_s
+    return Part(name, [*command, *given], limit)
+
+
+def _figures(measured: Measurement) -> dict[str, Figure]:
+    """Return the figures of a bench under its name."""
+    bench = measured.written["bench"]
+    return {
+        f"{bench}: {key}": Figure(
+            figure["value"], figure["unit"], figure["n"], (figure["spread"][0], figure["spread"][1])
+        )
+        for key, figure in measured.written["figures"].items()
+    }
+
+
+def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> tuple[str, ...]:
+    told = [
+        f"{name}: {part['status']}" + (f" ({part['why']})" if part.get("why") else "") + "."
+        for name, part in parts.items()
+        if part["status"] != "passed"
+    ]
+    notes = [
+        f"{each.written['bench']}: {note}"
+        for each in found
+        for note in each.written.get("notes", ())
+    ]
+    return (*told, *notes)
+
+
+def _reason(log: Path) -> str:
+    """Return the last line of a log that says something."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or ["no message"])[-1][:400]
+
+
+def machine_words() -> str:
+    """Return the system, and the free space of the disk."""
+    system = os.uname()
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    return f"{system.sysname} {system.release}, {system.machine}, {free:.0f} GB of disk free"

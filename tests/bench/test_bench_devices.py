@@ -1,0 +1,313 @@
+"""Devices: counted operations, a fake accelerator, labels of joules, what is kept after Ctrl-C."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from skindx.bench import run_bench
+from skindx.bench.compare.files import Measurement
+from skindx.bench.devices import devices, measure
+from skindx.bench.devices.device import Accelerator, Processor, open_device
+from skindx.bench.devices.networks import networks
+from skindx.bench.devices.operators import OPERATORS
+from skindx.bench.devices.page import offers, page
+from skindx.bench.devices.recurrent import (
+    DeepSpeech2,
+    TwoLayerLstm,
+    deep_speech_flops,
+    lstm_flops,
+)
+from skindx.bench.devices.roofline import attainable
+from skindx.bench.devices.work import Case, Work
+from skindx.bench.meters.energy import EnergyMeter
+from skindx.bench.meters.power_model import CALIBRATED
+from skindx.errors import UserError
+
+CPU = torch.device("cpu")
+TINY = [*devices.SMALLEST, "device=cpu"]
+
+
+class Fake:
+    """An accelerator whose work ends when it is awaited, as a GPU's does."""
+
+    kind, name, torch = "cuda", "Fake 1000", CPU
+
+    def __init__(self) -> None:
+        self.awaited = 0
+
+    def synchronize(self) -> None:
+        self.awaited += 1
+
+    def clock_mhz(self) -> float | None:
+        return None
+
+
+class Steady:
+    """A counter of a machine that draws 100 W."""
+
+    name, range_j = "steady", 0.0
+
+    def read_j(self) -> float:
+        return 100 * time.monotonic()
+
+
+def steady() -> EnergyMeter:
+    return EnergyMeter([Steady()])
+
+
+def counted(module: torch.nn.Module, inputs: torch.Tensor) -> float:
+    """Count the operations of a forward pass on the CPU, where recurrent layers are products."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module.eval()(inputs)
+    return float(counter.get_total_flops())
+
+
+@pytest.mark.parametrize("name", ["gemm", "convolution", "attention", "lstm-cell"])
+def test_operations_of_an_operator_are_those_that_torch_counts(name: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    work = OPERATORS[name](16, "fp32", "inference", CPU)
+    with FlopCounterMode(display=False) as counter:
+        work.run()
+    assert counter.get_total_flops() == work.flops
+    if name != "attention":  # its backward pass computes the forward pass once more
+        trained = OPERATORS[name](16, "fp32", "training", CPU)
+        with FlopCounterMode(display=False) as counter:
+            trained.run()
+        assert counter.get_total_flops() == trained.flops
+
+
+def test_operations_of_recurrent_networks_by_hand() -> None:
+    # Two layers, 3 steps, 4 gates of width 2 from 2 inputs and 2 states; a head of 10 classes.
+    assert lstm_flops(2, 3) == 2 * 3 * (2 * 4 * 2 * (2 + 2)) + 2 * 2 * 10
+    model = DeepSpeech2(width=4, bands=161)
+    frames = torch.zeros(1, 1, 161, 20)
+    assert model(frames).shape == (1, 10, 29)
+    assert model.features == model.recurrent.input_size == 32 * 41
+    assert deep_speech_flops(4, 20) == counted(model, frames)
+    assert TwoLayerLstm(2)(torch.zeros(1, 3, 2)).shape == (1, 10)
+
+
+def test_every_network_trains_a_step_on_its_own_input() -> None:
+    for name, network in networks(2, shrink=32).items():
+        if name != "resnet50":
+            out = network.build()(torch.randn(2, *network.shape))
+            assert torch.isfinite(network.loss(out)), name
+        assert network.flops() > 0
+
+
+def test_work_on_an_accelerator_is_awaited_before_the_clock_stops() -> None:
+    fake, done = Fake(), []
+    case = Case(
+        "x", "fp32", "inference", "operator", lambda device: Work(lambda: done.append(1), 3, 6.0)
+    )
+    found = measure.measure(case, fake, rounds=3, least_s=1e-9, meter=steady)
+    assert len(found.seconds) == 3
+    # Before and after each of: warming up, trying, rounds.
+    assert fake.awaited % 2 == 0
+    assert fake.awaited >= 2 * 5
+    assert found.rates(6.0) == [6.0 * found.repeats / each for each in found.seconds]
+
+
+def test_work_that_is_too_slow_is_left_out() -> None:
+    slow = Case(
+        "x", "fp16", "inference", "operator", lambda device: Work(lambda: time.sleep(0.02), 1, 1)
+    )
+    with pytest.raises(measure.TooSlowError, match=r"more than most_s = 0\.01"):
+        measure.measure(slow, Fake(), 2, 1e-9, steady, most_s=0.01)
+
+
+def test_measured_joules_and_those_above_idle() -> None:
+    longer = [*TINY, "least_s=0.05", "modes=[inference]"]
+    result = devices.run(devices.Config.load(None, longer), Fake(), steady)
+    key = "gemm-16, fp32, inference"
+    power, energy = result.figures[f"{key}: power"], result.figures[f"{key}: energy"]
+    assert power.value == pytest.approx(100, rel=0.3)
+    assert abs(result.figures[f"{key}: energy above idle"].value) < 0.5 * energy.value
+    assert result.parts[key]["energy"] == "measured"
+    assert result.hardware["accelerator"] == result.hardware["device"] == "Fake 1000"
+
+
+def test_without_a_counter_joules_are_unavailable_or_modelled_never_zero() -> None:
+    result = devices.run(devices.Config.load(None, TINY), Processor(), lambda: EnergyMeter([]))
+    assert not any("energy" in key or "power" in key for key in result.figures)
+    assert {part["energy"] for part in result.parts.values()} == {"unavailable"}
+    assert any("Energy: unavailable" in note for note in result.notes)
+    given = devices.Config.load(None, [*TINY, "full_w=200"])
+    result = devices.run(given, Processor(), lambda: EnergyMeter([]))
+    key = "gemm-16, fp32, inference"
+    # The fastest product uses the whole peak, by definition, but for the spread of its rounds.
+    assert result.parts[key]["energy"] in ("modelled", "unavailable")
+    assert not any("above idle" in key for key in result.figures)
+    for key, part in result.parts.items():
+        assert (f"{key}: energy" in result.figures) == (part["energy"] == "modelled")
+
+
+def test_the_model_in_the_code_is_the_one_that_was_fitted(pytestconfig: pytest.Config) -> None:
+    file = pytestconfig.rootpath / "docs/measured/energy.json"
+    fitted = json.loads(file.read_text())["models"]["power"]
+    assert CALIBRATED.coefficients == pytest.approx(fitted["coefficients"], abs=1e-4)
+    assert CALIBRATED.half_width == pytest.approx(fitted["half_width"], abs=1e-4)
+    assert CALIBRATED.arithmetic == pytest.approx(fitted["arithmetic"], abs=1e-4)
+    assert CALIBRATED.energy(250, 1, 0.0, 1.0).source == "unavailable"
+
+
+def test_what_a_device_does_not_have_is_named_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> Work:
+        raise RuntimeError('"addmm" not implemented for Half\nmore')
+
+    monkeypatch.setitem(OPERATORS, "convolution", refuse)
+    result = devices.run(devices.Config.load(None, TINY), Fake(), steady)
+    assert "convolution-16, fp32, inference: samples" not in result.figures
+    assert "attention-16, fp32, inference: samples" in result.figures
+    assert any(
+        'Not on this device, 2: convolution-16, fp32, inference ("addmm"' in note
+        for note in result.notes
+    )
+
+
+def test_ctrl_c_keeps_the_figures_so_far_and_marks_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[str] = []
+    original = measure.measure
+
+    def stopping(case: Case, *rest: object) -> measure.Measured:
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(case.key)
+        return original(case, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(devices, "measure", stopping)
+    result = devices.run(devices.Config.load(None, TINY), Fake(), steady)
+    assert result.partial.startswith("stopped after 4 of")
+    assert "gemm-16, fp32, inference: samples" in result.figures
+    result.to_json(tmp_path / "x.json")
+    assert json.loads((tmp_path / "x.json").read_text())["partial"] == result.partial
+
+
+def test_after_the_limit_nothing_new_is_begun() -> None:
+    result = devices.run(devices.Config.load(None, [*TINY, "limit_s=1e-9"]), Fake(), steady)
+    assert result.partial.startswith("limit_s is over after 0 of")
+    assert not result.figures
+
+
+def test_members_of_a_bundle_and_of_a_config_are_measured(tmp_path: Path) -> None:
+    from skindx.bench.serve.bundle import random_bundle
+
+    bundle = random_bundle(
+        tmp_path / "bundle", ["test_resnet"], side=64, detector_side=64, gallery=8
+    ).path
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "members: [{name: a, model: test_resnet, preprocess: {size: 64}}]\nrecipe: {batch: 4}\n"
+    )
+    sets = [*TINY, "sizes=[]", "networks=[]", f"bundle={bundle}", f"config={config}"]
+    result = devices.run(devices.Config.load(None, sets), Processor(), steady)
+    own = result.parts["bundle test_resnet, fp32, inference"]
+    trained = result.parts["member a, fp32, training"]
+    assert own["samples"] == 2  # of `batch`
+    assert trained["samples"] == 4
+    # The same network: a step of training does three forward passes, of twice as many images.
+    assert trained["flops"] / own["flops"] == pytest.approx(6, rel=0.01)
+
+
+def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert open_device("auto").kind == "cpu"
+    with pytest.raises(UserError, match="finds no accelerator"):
+        open_device("cuda")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    found = open_device("auto")
+    assert isinstance(found, Accelerator)
+    assert (found.kind, found.name) == ("mps", "MPS")
+    assert found.clock_mhz() is None
+    with pytest.raises(UserError, match="set device=mps"):
+        open_device("xpu")
+
+
+def test_an_unknown_network_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"networks=resnet5 is not known; valid: resnet50"):
+        run_bench("devices", None, [*TINY, "networks=[resnet5]"])
+    with pytest.raises(UserError, match="does not exist"):
+        run_bench("devices", None, [*TINY, f"machines=[{tmp_path / 'x.json'}]"])
+
+
+def test_a_roof_by_hand() -> None:
+    assert attainable(peak=100, bandwidth=10, intensity=2) == 20
+    assert attainable(peak=100, bandwidth=10, intensity=50) == 100
+
+
+def written(rate: float, joules: float | None, wide: float = 2.0) -> dict:
+    key = "{}, fp32, training"
+    figures, parts = {}, {}
+    for member in ("member a", "member b"):
+        name = key.format(member)
+        figures[f"{name}: samples"] = {
+            "value": rate,
+            "unit": "samples/s",
+            "n": 5,
+            "spread": [rate / wide, rate * wide],
+        }
+        if joules is not None:
+            figures[f"{name}: energy"] = {
+                "value": joules,
+                "unit": "J/sample",
+                "n": 5,
+                "spread": [joules, joules],
+            }
+        parts[name] = {
+            "name": member,
+            "precision": "fp32",
+            "mode": "training",
+            "kind": "network",
+            "energy": "unavailable" if joules is None else "measured",
+            "marks": [],
+            "bytes": None,
+            "flops": 1.0,
+        }
+    machine = {"cpu": "x", "cores": 1, "memory_gb": 1.0, "accelerator": "none", "device": "x <i>"}
+    return {
+        "bench": "devices",
+        "date": "today",
+        "figures": figures,
+        "parts": parts,
+        "hardware": machine,
+        "versions": {},
+    }
+
+
+def test_what_to_buy_by_hand() -> None:
+    whole = offers(Measurement("m", written(10.0, 36.0)))[0]
+    # An image of both members: 0.1 s and 36 J each.
+    assert whole.network == "all 2 members of the config"
+    assert whole.per_hour == pytest.approx((18000, 9000, 36000))
+    assert whole.per_kwh == pytest.approx((50000, 50000, 50000))
+    assert offers(Measurement("m", written(10.0, None)))[0].per_kwh is None
+
+
+def test_the_page_of_two_machines_says_what_differs_and_fetches_nothing() -> None:
+    text = page(
+        [Measurement("slow", written(1, None, 1.1)), Measurement("fast", written(1000, 36.0, 1.1))]
+    )
+    assert "x &lt;i&gt;" in text
+    assert "1e+03 (real)" in text
+    assert "unavailable" in text
+    assert "src=" not in text
+    assert "href=" not in text
+
+
+def test_the_smallest_run_writes_json_and_a_page_with_a_roofline(tmp_path: Path) -> None:
+    run_bench("devices", tmp_path / "a.json", [*TINY, f"html={tmp_path / 'a.html'}"])
+    text = (tmp_path / "a.html").read_text()
+    assert "<svg" in text
+    assert "Roofline: " in text
+    assert "lstm-2" in text
