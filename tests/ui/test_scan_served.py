@@ -52,7 +52,13 @@ def until_it_searches(client: httpx.Client, url: str) -> None:
 def processes(server: Served, script: str) -> list[psutil.Process]:
     """Return the processes below a server that run a script."""
     below = psutil.Process(server.process.pid).children(recursive=True)
-    return [one for one in below if any(script in word for word in one.cmdline())]
+    return [one for one in below if works(one) and script in _words(one)]
+
+
+def _words(process: psutil.Process) -> str:
+    with suppress(psutil.Error):  # it ended meanwhile
+        return " ".join(process.cmdline())
+    return ""
 
 
 def works(process: psutil.Process) -> bool:
