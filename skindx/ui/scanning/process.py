@@ -9,8 +9,9 @@ import json
 import logging
 import os
 import shutil
-import sys
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _NICE = 10
 """People wait for diagnoses on the page; a scan gives way to them."""
+_PATIENCE_S = 10.0
 _COMMANDS = {
     "use `skindx diagnose` for this one": "ask for a diagnosis of it instead",
     "use `skindx diagnose`": "ask for a diagnosis",
@@ -47,30 +49,35 @@ def main(arguments: Sequence[str], make_crew: "MakeCrew | None" = None) -> None:
     go_offline()
     hide_messages()
     folder, send = Path(arguments[0]), _sender()
-    threading.Thread(target=_end_with_server, args=(folder.parent,), daemon=True).start()
+    scans, gone = folder.parent, threading.Event()
     os.nice(_NICE)
     with stoppable():
+        threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
         try:
             _scan(folder, send, make_crew)
             send({"ended": True})
         except UserError as error:
             send({"error": sentence_of(error, folder)})
         except KeyboardInterrupt:
-            sys.exit(1)
+            pass  # deleted, or the server ends; the workers have ended already
         except (JobError, Exception) as error:
             log_fault(log, "a scan failed", error)
             send({"failed": True})
+    if gone.is_set():
+        remove(scans)
 
 
-def _end_with_server(scans: Path) -> None:
-    """End as soon as the server is gone, and delete what it cannot delete any more."""
+def _watch_server(scans: Path, gone: threading.Event) -> None:
+    """End the scan as soon as the server is gone, which can delete nothing any more.
+
+    The main thread ends its workers first: they would make new files.
+    """
     while os.read(0, 4096):
         pass
-    # Under another name nobody who still works on the scan finds it, and makes new files in it.
-    gone = scans.with_name(f"{scans.name}-gone")
-    with suppress(OSError):
-        scans.rename(gone)
-    remove(gone)
+    gone.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE_S)  # a library may keep the main thread
+    remove(scans)
     os._exit(1)
 
 
@@ -88,8 +95,9 @@ def _sender() -> Send:
     os.dup2(2, 1)
 
     def send(message: dict[str, Any]) -> None:
-        stream.write(json.dumps(message) + "\n")
-        stream.flush()
+        with suppress(OSError):  # the server is gone, and `_watch_server` ends the scan
+            stream.write(json.dumps(message) + "\n")
+            stream.flush()
 
     return send
 
