@@ -37,6 +37,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "wrong labels": ("docs/measured/clean.md", data.wrong_labels),
     "links": ("docs/measured/clean.md", data.links),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
+    "sparse": ("docs/measured/speed.md", speed.sparse),
     "int8": ("docs/howto/export.md", speed.int8),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }

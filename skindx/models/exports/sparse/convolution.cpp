@@ -15,6 +15,10 @@
 #include <vector>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
 constexpr int LANES = 16;
 #elif defined(__AVX2__)
 constexpr int LANES = 8;
@@ -70,12 +74,27 @@ void list(const float* input, const Shape& s, Listed& listed) {
                 float* value = listed.value.data() + at;
                 int32_t* place = listed.place.data() + at;
                 const int most = std::min<int64_t>(CB, s.own_in - block * CB);
-                int found = 0;
-                for (int c = 0; c < most; ++c) {  // without a branch: zeros are overwritten
-                    const float x = from[block * CB + c];
-                    value[found] = x;
+                const float* own = from + block * CB;
+                int found = 0, c = 0;
+#if defined(__AVX512F__)
+                // A whole vector is written each time; it ends inside the block, as found <= c.
+                const __m512i counting = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
+                                                           12, 13, 14, 15);
+                for (; c + 16 <= most; c += 16) {
+                    const __m512 x = _mm512_loadu_ps(own + c);
+                    const __mmask16 some =
+                        _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+                    const __m512i places = _mm512_add_epi32(counting, _mm512_set1_epi32(c));
+                    _mm512_storeu_ps(value + found, _mm512_maskz_compress_ps(some, x));
+                    _mm512_storeu_si512(place + found,
+                                        _mm512_maskz_compress_epi32(some, places));
+                    found += __builtin_popcount(some);
+                }
+#endif
+                for (; c < most; ++c) {  // without a branch: zeros are overwritten
+                    value[found] = own[c];
                     place[found] = c;
-                    found += x != 0.0f;
+                    found += own[c] != 0.0f;
                 }
                 listed.count[block * pixels + pixel] = found;
             }
