@@ -39,6 +39,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "energy": ("docs/measured/hardware.md", hardware.energy),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
+    "sparse": ("docs/measured/speed.md", speed.sparse),
     "int8": ("docs/howto/export.md", speed.int8),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }

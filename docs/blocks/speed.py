@@ -1,6 +1,6 @@
 """The figures of the benches of speed."""
 
-from blocks.texts import Load, bench_machine, digits, median, scaled
+from blocks.texts import Load, bench_machine, digits, median, scaled, whole
 
 _EXCHANGE = "exchange.json"
 
@@ -170,3 +170,19 @@ def int8(load: Load) -> str:
         lines.append(f"| `{network}` | {cells} |")
     notes = [line for note in written["notes"] for line in ("", note)]
     return "\n".join([*lines, *notes, "", bench_machine(written)])
+
+
+def sparse(load: Load) -> str:
+    """Return how many times faster than oneDNN each layer is, by its share of zeros."""
+    written = load("sparse.json")
+    models = written["models"]
+    shares = list(next(iter(models.values()))["sparse_over_onednn"])
+    heads = " | ".join(f"{whole(float(share))} zeros" for share in shares)
+    lines = [f"| layer | {heads} | faster from |", "|---" * (len(shares) + 2) + "|"]
+    for name, row in models.items():
+        cells = " | ".join(f"{digits(row['sparse_over_onednn'][share])} ×" for share in shares)
+        even = row["break_even"]
+        lines.append(f"| {name} | {cells} | {'–' if even is None else whole(even)} |")
+    figures = [f"- `{key}`: {median(figure)}" for key, figure in written["figures"].items()]
+    notes = [line for note in written["notes"] for line in ("", note)]
+    return "\n".join([*lines, "", *figures, *notes, "", bench_machine(written)])

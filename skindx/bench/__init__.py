@@ -44,6 +44,7 @@ BENCHES: dict[str, str] = {
     "scan-compare": "skindx.bench.scan_compare.scan_compare",
     "screen": "skindx.bench.data.screen",
     "serve": "skindx.bench.serve.serve",
+    "sparse": "skindx.bench.sparse.sparse",
     "startup": "skindx.bench.startup.startup",
     "trainer": "skindx.bench.trainer.trainer",
 }

@@ -67,3 +67,28 @@ def test_without_us_onnx_runtime_would_report_its_import(tmp_path: Path) -> None
             "either: an older version, one built without reports, or a process that ended before "
             "its thread wrote"
         )
+
+
+QUANTISES = """
+import numpy as np
+from skindx.models.exports.quantising import _nncf
+nncf = _nncf()
+import openvino
+from openvino import opset13 as ops
+one = ops.parameter([1, 8, 8, 8], dtype=np.float32)
+two = ops.convolution(one, ops.constant(np.ones((8, 8, 3, 3), np.float32)), [1, 1], [1, 1],
+                      [1, 1], [1, 1])
+model = openvino.Model([two], [one])
+nncf.quantize(model, nncf.Dataset([np.ones((1, 8, 8, 8), np.float32)]), subset_size=1)
+print("quantised")
+"""
+
+
+@pytest.mark.long
+def test_nncf_reports_nothing_to_its_makers(tmp_path: Path) -> None:
+    pytest.importorskip("nncf")
+    done = run_guarded(["-c", QUANTISES], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "quantised" in done.stdout
+    assert done.calls == []
+    assert not (tmp_path / "intel").exists()

@@ -1,7 +1,7 @@
 """An ensemble in int8: all layers first, then fewer, until each member answers as it did.
 
-The layers that int8 hurts most go back to fp32, one, then two, then four of them, up to half: with
-more in fp32 nothing would be gained.
+The layers that int8 hurts most go back to fp32, one, then two, then four of them and so on; whether
+the rest is still worth it, its speed decides.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ def make_int8(
     """Write the members' bodies into `folder`; `work` is for what goes again.
 
     Returns the members with those bodies, their parity, the layers kept in fp32 by member, and the
-    gain. Raises UserError where nothing is gained, and where half of the layers in fp32 do not
+    gain. Raises UserError where nothing is gained, and where most of the layers in fp32 do not
     bring a member back to its answers.
     """
     prepared = [_prepared(member, samples(member), work) for member in members]
@@ -74,7 +74,7 @@ def _until_good(
     if good_enough(result, "int8"):
         return exported, result, ()
     ranked, count = rank_layers(prepared), 1
-    while count <= len(ranked) // 2:
+    while count < len(ranked):
         layers = tuple(ranked[:count])
         quantise(prepared, file, to, layers)
         exported = _loaded(exported, file, to)

@@ -5,6 +5,7 @@ OpenVINO, which also corrects the biases (Nagel et al. 2019, arXiv 1906.04721, s
 """
 
 import contextlib
+import importlib
 import io
 import logging
 import warnings
@@ -116,6 +117,19 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
             ignored_scope=nncf.IgnoredScope(names=names, validate=False) if names else None,
         )
     openvino.save_model(done, file, compress_to_fp16=False)
+
+
+def _nncf() -> Any:
+    """Return NNCF, imported without what it and torch's builder of extensions remark on the way."""
+    go_offline()
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("nncf")
+    finally:
+        logging.disable(before)
 
 
 _QUANTISERS: dict[Runtime, Callable[[Prepared, Path, Collection[str]], None]] = {

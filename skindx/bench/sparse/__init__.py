@@ -1,0 +1,1 @@
+"""Convolutions that skip zeros beside dense ones."""

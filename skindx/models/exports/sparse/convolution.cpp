@@ -1,0 +1,229 @@
+// A convolution that skips the zeros of its input (Shi and Chu 2017, arXiv 1704.07724).
+//
+// Images lie as N x H x W x C. First the non-zero values of every pixel are listed, in blocks of
+// CB input channels; NaN counts as non-zero. Then each value is multiplied by the weights of KB
+// output channels, which lie together: [K / KB][C / CB][kh][ci][kw][KB]. The block of one kernel
+// row stays in the first cache while all rows of the image pass.
+//
+// A 3 x 3 kernel of stride 1 sweeps the input's columns, since a value belongs to three columns
+// of the output; all other kernels gather for each column of the output.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+typedef float Vector __attribute__((vector_size(LANES * 4)));
+
+namespace {
+
+constexpr int CB = 64;
+constexpr int SWEEP = 4, GATHER = 8;  // vectors of output channels in a block
+
+struct Shape {
+    int64_t images, height, width, channels;           // of the input, all groups
+    int64_t out_height, out_width, out_channels;       // of the output, all groups
+    int64_t first_in, first_out, own_in, own_out;      // channels of one group
+    int64_t kernel_height, kernel_width, stride, pad_y, pad_x;
+    int64_t relu, threads;
+};
+
+struct Listed {
+    std::vector<float> value;
+    std::vector<int32_t> place;  // of a channel inside its block
+    std::vector<int32_t> count;  // of a pixel and block
+    int64_t blocks;
+};
+
+int64_t blocks_of(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
+
+template <class Work>
+void split(int64_t count, int64_t threads, Work work) {
+    if (threads < 2 || count < 2) return work(int64_t(0), count);
+    std::vector<std::thread> others;
+    const int64_t parts = std::min(threads, count);
+    for (int64_t part = 1; part < parts; ++part)
+        others.emplace_back(work, count * part / parts, count * (part + 1) / parts);
+    work(int64_t(0), count / parts);
+    for (auto& other : others) other.join();
+}
+
+void list(const float* input, const Shape& s, Listed& listed) {
+    const int64_t pixels = s.images * s.height * s.width;
+    listed.blocks = blocks_of(s.own_in, CB);
+    listed.value.resize(pixels * listed.blocks * CB);
+    listed.place.resize(pixels * listed.blocks * CB);
+    listed.count.resize(pixels * listed.blocks);
+    split(pixels, s.threads, [&](int64_t first, int64_t last) {
+        for (int64_t pixel = first; pixel < last; ++pixel) {
+            const float* from = input + pixel * s.channels + s.first_in;
+            for (int64_t block = 0; block < listed.blocks; ++block) {
+                const int64_t at = (block * pixels + pixel) * CB;
+                float* value = listed.value.data() + at;
+                int32_t* place = listed.place.data() + at;
+                const int most = std::min<int64_t>(CB, s.own_in - block * CB);
+                const float* own = from + block * CB;
+                int found = 0, c = 0;
+#if defined(__AVX512F__)
+                // A whole vector is written each time; it ends inside the block, as found <= c.
+                const __m512i counting = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
+                                                           12, 13, 14, 15);
+                for (; c + 16 <= most; c += 16) {
+                    const __m512 x = _mm512_loadu_ps(own + c);
+                    const __mmask16 some =
+                        _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+                    const __m512i places = _mm512_add_epi32(counting, _mm512_set1_epi32(c));
+                    _mm512_storeu_ps(value + found, _mm512_maskz_compress_ps(some, x));
+                    _mm512_storeu_si512(place + found,
+                                        _mm512_maskz_compress_epi32(some, places));
+                    found += __builtin_popcount(some);
+                }
+#endif
+                for (; c < most; ++c) {  // without a branch: zeros are overwritten
+                    value[found] = own[c];
+                    place[found] = c;
+                    found += own[c] != 0.0f;
+                }
+                listed.count[block * pixels + pixel] = found;
+            }
+        }
+    });
+}
+
+// One row of the output, 3 x 3 and stride 1: column x of the input adds to x - 1, x and x + 1.
+void sweep(const Listed& listed, const Shape& s, int64_t line, int64_t block, const float* weights,
+           Vector* sums) {
+    const int64_t pixels = s.images * s.height * s.width;
+    Vector left[SWEEP], middle[SWEEP], right[SWEEP];
+    std::memset(left, 0, sizeof left);
+    std::memset(right, 0, sizeof right);
+    std::memcpy(middle, sums, sizeof middle);
+    for (int64_t x = 0; x < s.width; ++x) {
+        if (x + 1 < s.width) std::memcpy(right, sums + (x + 1) * SWEEP, sizeof right);
+        const int64_t pixel = block * pixels + line * s.width + x;
+        const float* value = listed.value.data() + pixel * CB;
+        const int32_t* place = listed.place.data() + pixel * CB;
+        const int32_t count = listed.count[pixel];
+        for (int32_t n = 0; n < count; ++n) {
+            const float* w = weights + int64_t(place[n]) * 3 * SWEEP * LANES;
+            const float v = value[n];
+            for (int i = 0; i < SWEEP; ++i) {
+                Vector one;
+                std::memcpy(&one, w + i * LANES, sizeof one);
+                right[i] += v * one;
+                std::memcpy(&one, w + (SWEEP + i) * LANES, sizeof one);
+                middle[i] += v * one;
+                std::memcpy(&one, w + (2 * SWEEP + i) * LANES, sizeof one);
+                left[i] += v * one;
+            }
+        }
+        if (x > 0) std::memcpy(sums + (x - 1) * SWEEP, left, sizeof left);
+        for (int i = 0; i < SWEEP; ++i) {
+            left[i] = middle[i];
+            middle[i] = right[i];
+        }
+    }
+    std::memcpy(sums + (s.width - 1) * SWEEP, left, sizeof left);
+}
+
+// One row of the output, any kernel and stride.
+void gather(const Listed& listed, const Shape& s, int64_t line, int64_t block,
+            const float* weights, Vector* sums) {
+    const int64_t pixels = s.images * s.height * s.width;
+    for (int64_t x = 0; x < s.out_width; ++x) {
+        Vector sum[GATHER];
+        std::memcpy(sum, sums + x * GATHER, sizeof sum);
+        for (int64_t k = 0; k < s.kernel_width; ++k) {
+            const int64_t column = x * s.stride + k - s.pad_x;
+            if (column < 0 || column >= s.width) continue;
+            const int64_t pixel = block * pixels + line * s.width + column;
+            const float* value = listed.value.data() + pixel * CB;
+            const int32_t* place = listed.place.data() + pixel * CB;
+            const int32_t count = listed.count[pixel];
+            for (int32_t n = 0; n < count; ++n) {
+                const float* w =
+                    weights + (int64_t(place[n]) * s.kernel_width + k) * GATHER * LANES;
+                const float v = value[n];
+                for (int i = 0; i < GATHER; ++i) {
+                    Vector one;
+                    std::memcpy(&one, w + i * LANES, sizeof one);
+                    sum[i] += v * one;
+                }
+            }
+        }
+        std::memcpy(sums + x * GATHER, sum, sizeof sum);
+    }
+}
+
+bool sweeps(const Shape& s) {
+    return s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad_x == 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t block_channels(int64_t sweeping) { return (sweeping ? SWEEP : GATHER) * LANES; }
+
+int64_t input_block() { return CB; }
+
+// weights: [K / KB][C / CB][kh][CB][kw][KB] of one group; bias: its output channels.
+void convolve(const float* input, const float* weights, const float* bias, float* output,
+              const Shape* shape) {
+    const Shape& s = *shape;
+    static thread_local Listed memory;  // serves the next call of this thread
+    Listed& listed = memory;            // and by this name also the threads of this call
+    list(input, s, listed);
+    const bool sweeping = sweeps(s);
+    const int64_t size = block_channels(sweeping);
+    const int64_t taps = CB * s.kernel_width * size;  // weights of one row of a kernel
+    split(s.images * s.out_height, s.threads, [&](int64_t first, int64_t last) {
+        // Sums lie together: in the output they would be a whole pixel apart, in the same few sets
+        // of the cache.
+        static thread_local std::vector<float> room;
+        const int64_t outputs = (last - first) * s.out_width;
+        room.resize(outputs * size + LANES);
+        const auto address = reinterpret_cast<std::uintptr_t>(room.data());
+        float* sums = room.data() + (-address % sizeof(Vector)) / sizeof(float);
+        for (int64_t k = 0; k < blocks_of(s.own_out, size); ++k) {
+            const int64_t channels = std::min(size, s.own_out - k * size);
+            for (int64_t n = 0; n < outputs; ++n)
+                std::memcpy(sums + n * size, bias + k * size, sizeof(float) * channels);
+            for (int64_t block = 0; block < listed.blocks; ++block)
+                for (int64_t tap = 0; tap < s.kernel_height; ++tap) {
+                    const float* w =
+                        weights + ((k * listed.blocks + block) * s.kernel_height + tap) * taps;
+                    for (int64_t row = first; row < last; ++row) {
+                        const int64_t y = row % s.out_height * s.stride + tap - s.pad_y;
+                        if (y < 0 || y >= s.height) continue;
+                        const int64_t line = row / s.out_height * s.height + y;
+                        auto* to = reinterpret_cast<Vector*>(
+                            sums + (row - first) * s.out_width * size);
+                        (sweeping ? sweep : gather)(listed, s, line, block, w, to);
+                    }
+                }
+            for (int64_t n = 0; n < outputs; ++n) {
+                const float* from = sums + n * size;
+                float* to = output + (first * s.out_width + n) * s.out_channels + s.first_out +
+                            k * size;
+                // NaN stays NaN, as in torch.
+                for (int64_t c = 0; c < channels; ++c)
+                    to[c] = s.relu && from[c] < 0.0f ? 0.0f : from[c];
+            }
+        }
+    });
+}
+
+}  // extern "C"

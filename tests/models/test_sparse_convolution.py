@@ -1,0 +1,148 @@
+"""A convolution that skips zeros returns what torch's returns, whatever the zeros."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from skindx.models.exports.sparse import compiling
+from skindx.models.exports.sparse.convolution import SparseConvolution, fits
+
+needs_compiler = pytest.mark.skipif(not compiling.compiler(), reason="there is no C++ compiler")
+
+
+def _layer(channels: int, out: int, kernel: int, stride: int, groups: int = 1) -> nn.Conv2d:
+    torch.manual_seed(channels + out)
+    layer = nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups)
+    return layer.eval().requires_grad_(requires_grad=False)
+
+
+def _input(images: int, channels: int, height: int, width: int, zeros: float) -> Tensor:
+    random = torch.Generator().manual_seed(height * width)
+    values = torch.randn((images, channels, height, width), generator=random)
+    return values * (torch.rand(values.shape, generator=random) >= zeros)
+
+
+@needs_compiler
+@settings(deadline=None, max_examples=40)
+@given(
+    kernel=st.sampled_from([1, 3]),
+    stride=st.sampled_from([1, 2]),
+    groups=st.sampled_from([1, 2, 3]),
+    own=st.sampled_from([16, 24, 64, 65, 130]),
+    out=st.sampled_from([1, 7, 64, 70, 129]),
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    images=st.integers(1, 3),
+    zeros=st.sampled_from([0.0, 0.5, 0.97, 1.0]),
+    threads=st.sampled_from([1, 2]),
+    relu=st.booleans(),
+)
+def test_it_is_the_dense_convolution(
+    kernel: int,
+    stride: int,
+    groups: int,
+    own: int,
+    out: int,
+    height: int,
+    width: int,
+    images: int,
+    zeros: float,
+    threads: int,
+    relu: bool,
+) -> None:
+    layer = _layer(own * groups, out * groups, kernel, stride, groups)
+    sparse = SparseConvolution(layer, relu=relu, threads=threads)
+    assert sparse.compiled
+    input_NCHW = _input(images, own * groups, height, width, zeros)
+    wanted = layer(input_NCHW)
+    wanted = wanted.relu() if relu else wanted
+    torch.testing.assert_close(sparse(input_NCHW), wanted, atol=2e-5, rtol=2e-5)
+    # A second call, in memory that the first one left.
+    tall = input_NCHW.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(sparse(tall), wanted, atol=2e-5, rtol=2e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("relu", [True, False])
+def test_nan_counts_as_non_zero(kernel: int, relu: bool) -> None:
+    layer = _layer(32, 20, kernel, 1)
+    input_NCHW = _input(1, 32, 6, 5, 0.7)
+    input_NCHW[0, 3, 2, 2] = torch.nan
+    input_NCHW[0, 4, 5, 4] = torch.inf
+    wanted = layer(input_NCHW)
+    wanted = wanted.relu() if relu else wanted
+    found = SparseConvolution(layer, relu=relu)(input_NCHW)
+    assert wanted.isnan().any()
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(32, 32, 5, padding=2),
+        nn.Conv2d(32, 32, 3, stride=3),
+        nn.Conv2d(32, 32, 3, dilation=2),
+        nn.Conv2d(32, 32, 3, padding=1, groups=32),
+        nn.Conv2d(32, 32, 3, padding="same"),
+        nn.Conv2d(32, 32, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(32, 32, (1, 3)),
+    ],
+)
+def test_other_layers_are_refused(layer: nn.Conv2d) -> None:
+    assert not fits(layer)
+    with pytest.raises(ValueError, match="no kernel for Conv2d"):
+        SparseConvolution(layer)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiling.library.cache_clear()
+    yield tmp_path / "skindx/native"
+    compiling.library.cache_clear()
+
+
+@pytest.mark.parametrize("program", ["", "false"])
+def test_without_a_compiler_it_stays_dense(
+    program: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is there, or it fails: torch computes, to the bit."""
+    monkeypatch.setattr(compiling, "compiler", lambda: program and shutil.which(program))
+    layer = _layer(32, 20, 3, 1)
+    sparse = SparseConvolution(layer, relu=True)
+    assert not sparse.compiled
+    input_NCHW = _input(2, 32, 6, 5, 0.7)
+    assert torch.equal(sparse(input_NCHW), layer(input_NCHW).relu())
+    assert not list(empty_cache.glob("*.so"))
+
+
+@needs_compiler
+def test_it_is_compiled_once_for_a_processor(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compiling.library() is not None
+    (file,) = empty_cache.iterdir()
+    made = file.stat().st_mtime_ns
+    compiling.library.cache_clear()
+    assert compiling.library() is not None
+    assert file.stat().st_mtime_ns == made
+    compiling.library.cache_clear()
+    monkeypatch.setattr(compiling, "cpu_flags", lambda: frozenset({"another"}))
+    assert compiling.library() is not None
+    assert len(list(empty_cache.iterdir())) == 2
+
+
+@needs_compiler
+def test_a_damaged_file_is_compiled_again(empty_cache: Path) -> None:
+    empty_cache.mkdir(parents=True)
+    file = compiling._compiled(compiling.compiler())
+    file.write_bytes(b"no library")
+    assert compiling.library() is not None
+    assert file.stat().st_size > 1000
