@@ -178,7 +178,12 @@ def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> 
         for each in found
         for note in each.written.get("notes", ())
     ]
-    return (*told, *notes)
+    partial = [
+        f"{each.written['bench']}: PARTIAL, {each.written['partial']}."
+        for each in found
+        if "partial" in each.written
+    ]
+    return (*told, *partial, *notes)
 
 
 def _reason(log: Path) -> str:
