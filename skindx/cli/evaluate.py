@@ -35,6 +35,7 @@ def evaluate(
 
     External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
     """
+    from skindx.bench.meters.reported import energy_reported
     from skindx.evaluation.evaluate import METRICS
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
     from skindx.evaluation.report.report import print_table
@@ -43,7 +44,7 @@ def evaluate(
 
     folder = out or bundle.resolve().parent / "evaluation"
     changed = None
-    with progress_bars() as progress:
+    with energy_reported("evaluate", folder), progress_bars() as progress:
         evaluation = evaluate_bundle(
             bundle,
             dataset,

@@ -75,6 +75,7 @@ def train(
 
     Compare pretrained towers: skindx train DATA --config my.yaml --suggest
     """
+    from skindx.bench.meters.reported import energy_reported
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
     from skindx.training.run import train as train_run
@@ -95,7 +96,8 @@ def train(
         raise UserError("--out is missing; name the run folder to write.")
     try:
         begin = partial(keep, out, predicted) if plan else _nothing
-        bundle = train_run(dataset, settings, out, begin)
+        with energy_reported("train", out):
+            bundle = train_run(dataset, settings, out, begin)
     except StoppedError as stopped:
         if not str(stopped):
             # One rank of several that another launcher started: the first rank reports for all, and

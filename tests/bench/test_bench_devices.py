@@ -11,6 +11,8 @@ from skindx.bench import run_bench
 from skindx.bench.compare.files import Measurement
 from skindx.bench.devices import devices, measure
 from skindx.bench.devices.device import Accelerator, Processor, open_device
+from skindx.bench.devices.figures import Machine, summarise
+from skindx.bench.devices.measure import Measured
 from skindx.bench.devices.networks import networks
 from skindx.bench.devices.operators import OPERATORS
 from skindx.bench.devices.page import offers, page
@@ -24,6 +26,7 @@ from skindx.bench.devices.roofline import attainable
 from skindx.bench.devices.work import Case, Work
 from skindx.bench.meters.energy import EnergyMeter
 from skindx.bench.meters.power_model import CALIBRATED
+from skindx.bench.meters.reading import Energy
 from skindx.errors import UserError
 
 CPU = torch.device("cpu")
@@ -122,14 +125,49 @@ def test_work_that_is_too_slow_is_left_out() -> None:
         measure.measure(slow, Fake(), 2, 1e-9, steady, most_s=0.01)
 
 
-def test_measured_joules_and_those_above_idle() -> None:
-    longer = [*TINY, "least_s=0.05", "modes=[inference]"]
-    result = devices.run(devices.Config.load(None, longer), Fake(), steady)
-    key = "gemm-16, fp32, inference"
-    power, energy = result.figures[f"{key}: power"], result.figures[f"{key}: energy"]
-    assert power.value == pytest.approx(100, rel=0.3)
-    assert abs(result.figures[f"{key}: energy above idle"].value) < 0.5 * energy.value
-    assert result.parts[key]["energy"] == "measured"
+def test_measured_joules_and_those_above_idle_by_hand() -> None:
+    case = Case(
+        "gemm-8", "fp32", "inference", "operator", lambda device: Work(lambda: None, 4, 1e9)
+    )
+    read = Energy("measured", 300.0, sensors=("RAPL package-0",))
+    found = Measured(case, 4, 1e9, 2e9, 5, [2.0, 2.0], [read, read], {"marks": ["noisy"]})
+    machine = Machine(Fake(), 50.0, read, 0.1, None)
+    figures, parts = summarise([found], machine)
+    # 5 calls of 4 samples in 2 s and 300 J, of which 2 s of 50 W are idle.
+    expected = {
+        "samples": (10.0, "samples/s"),
+        "arithmetic": (2.5, "GFLOP/s"),
+        "memory": (5.0, "GB/s"),
+        "power": (150.0, "W"),
+        "energy": (15.0, "J/sample"),
+        "energy above idle": (10.0, "J/sample"),
+    }
+    shown = {
+        key: (figures[f"{case.key}: {key}"].value, figures[f"{case.key}: {key}"].unit)
+        for key in expected
+    }
+    assert shown == expected
+    assert figures["peak fp32"].value == 2.5
+    assert parts[case.key]["energy"] == "measured"
+    assert parts[case.key]["marks"] == ["noisy"]
+    assert "idle 50.0 W" in machine.energy_sentence()
+
+
+def test_one_round_without_joules_makes_the_figure_unavailable() -> None:
+    case = Case(
+        "gemm-8", "fp32", "inference", "operator", lambda device: Work(lambda: None, 4, 1e9)
+    )
+    rounds = [Energy("measured", 300.0), Energy("unavailable", why="went backwards")]
+    found = Measured(case, 4, 1e9, 2e9, 5, [2.0, 2.0], rounds)
+    figures, parts = summarise([found], Machine(Fake(), None, rounds[1], None, None))
+    assert f"{case.key}: energy" not in figures
+    assert parts[case.key]["energy"] == "unavailable"
+    assert parts[case.key]["energy_why"] == "went backwards"
+
+
+def test_an_accelerator_is_named_in_the_result() -> None:
+    sets = [*TINY, "sizes=[]", "networks=[lstm-2]", "modes=[inference]"]
+    result = devices.run(devices.Config.load(None, sets), Fake(), steady)
     assert result.hardware["accelerator"] == result.hardware["device"] == "Fake 1000"
 
 
@@ -189,6 +227,10 @@ def test_ctrl_c_keeps_the_figures_so_far_and_marks_them(
     result = devices.run(devices.Config.load(None, TINY), Fake(), steady)
     assert result.partial.startswith("stopped after 4 of")
     assert "gemm-16, fp32, inference: samples" in result.figures
+    assert done == [
+        *("memory copy, fp32, inference", "memory triad, fp32, inference"),
+        *("gemm-16, fp32, inference", "gemm-16, fp32, training"),
+    ]
     result.to_json(tmp_path / "x.json")
     assert json.loads((tmp_path / "x.json").read_text())["partial"] == result.partial
 

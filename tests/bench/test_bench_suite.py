@@ -58,3 +58,9 @@ def test_an_unknown_bench_is_refused() -> None:
         suite.run(suite.Config(benches=("nothing",)))
     with pytest.raises(UserError, match="benches=all"):
         suite.run(suite.Config(benches=("all",)))
+
+
+def test_the_smallest_run_has_the_figures_of_its_bench() -> None:
+    result = run_bench("all", smallest=True)
+    assert result.parts["startup"]["status"] == "passed"
+    assert result.figures["startup: help_s"].value > 0
