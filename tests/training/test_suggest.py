@@ -93,8 +93,8 @@ def test_a_cache_that_is_not_what_its_name_says(
     assert suggest(small_dataset, settings, None)
 
 
-def test_no_trunk_at_hand(small_dataset: Path, tower: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no trunk is at hand"):
+def test_without_a_trunk(small_dataset: Path, tower: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no trunk is available"):
         suggest(small_dataset, _settings(tower), None)
 
 

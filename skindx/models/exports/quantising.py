@@ -104,7 +104,8 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
         for operation in model.get_ops()
         if operation.get_friendly_name().removesuffix(_BIAS_APART) in kept
     ]
-    nncf.set_log_level(logging.ERROR)
+    # Its own `set_log_level` also changes handlers that other loggers share.
+    logging.getLogger("nncf").setLevel(logging.ERROR)
     # It draws bars of its progress, whoever calls it.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -122,7 +123,7 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
 def _nncf() -> Any:
     """Return NNCF, imported without what it and torch's builder of extensions remark on the way."""
     go_offline()
-    before = logging.root.manager.disable
+    before, logger_class = logging.root.manager.disable, logging.getLoggerClass()
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -130,6 +131,7 @@ def _nncf() -> Any:
             return importlib.import_module("nncf")
     finally:
         logging.disable(before)
+        logging.setLoggerClass(logger_class)  # it makes its own the class of all later loggers
 
 
 _QUANTISERS: dict[Runtime, Callable[[Prepared, Path, Collection[str]], None]] = {

@@ -83,12 +83,13 @@ def test_a_turn_of_the_space_of_embeddings_does_not_matter(seed: int, count: int
         assert one.appearance == pytest.approx(other.appearance, abs=1e-3)
 
 
-@given(SEEDS, st.integers(LEAST_LESIONS, 60), st.sampled_from(["size", "colour", "appearance"]))
+# Among fewer a chance outlier may come first, and a planted one need not stand out.
+@given(SEEDS, st.integers(12, 60), st.sampled_from(["size", "colour", "appearance"]))
 def test_a_planted_ugly_duckling_comes_first_and_says_why(seed: int, count: int, how: str) -> None:
     lesions = alike(np.random.default_rng(seed), count)
     plain = np.array([1, 0, 0, 0, 0, 0])
     odd = {
-        "size": lesion(30, 30, 400, embedding=plain),
+        "size": lesion(30, 30, 1200, embedding=plain),
         "colour": lesion(30, 30, 40, embedding=plain, colour=(-60, 4, 2)),
         "appearance": lesion(30, 30, 40, embedding=(0, 0, 0, 0, 1, 0)),
     }[how]
