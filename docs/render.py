@@ -37,6 +37,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "wrong labels": ("docs/measured/clean.md", data.wrong_labels),
     "links": ("docs/measured/clean.md", data.links),
     "energy": ("docs/measured/hardware.md", hardware.energy),
+    "devices": ("docs/measured/hardware.md", hardware.devices),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
     "sparse": ("docs/measured/speed.md", speed.sparse),
