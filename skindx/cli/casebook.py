@@ -7,30 +7,20 @@ from typing import Annotated
 import typer
 
 from skindx.cli.casebook_scans import add_scans
-from skindx.cli.options import console
+from skindx.cli.options import CasebookKey, CasebookPath, console
 from skindx.text import cell
 
 app = typer.Typer(
     no_args_is_help=True,
     help="List, export and delete the cases of a case book; keep and compare scans.",
 )
-Book = Annotated[
-    str,
-    typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
-]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--casebook-key",
-        metavar="FILE",
-        help="Its key file; default: that of SKINDX_CASEBOOK_KEYS, then BOOK.keys.",
-    ),
-]
 Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: all logins.")]
 
 
 @app.command("list")
-def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None) -> None:
+def list_cases(
+    book: CasebookPath, *, owner: Owner = None, casebook_key: CasebookKey = None
+) -> None:
     """List the stored cases, oldest first.
 
     Example: skindx casebook list runs/cases.db
@@ -65,11 +55,11 @@ def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None)
 
 @app.command()
 def export(
-    book: Book,
+    book: CasebookPath,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
     *,
     owner: Owner = None,
-    casebook_key: KeyFile = None,
+    casebook_key: CasebookKey = None,
     taxonomy: Annotated[
         str | None,
         typer.Option(help="Taxonomy of the labels, written into the recipe: skin10, a YAML file."),
@@ -96,12 +86,12 @@ def export(
 
 @app.command()
 def delete(
-    book: Book,
+    book: CasebookPath,
     case: Annotated[
         list[str], typer.Argument(help="Cases or scans as `list` and `scans` name them.")
     ],
     *,
-    casebook_key: KeyFile = None,
+    casebook_key: CasebookKey = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete cases or scans and destroy their keys, so that remaining bytes cannot be read.

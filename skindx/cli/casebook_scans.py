@@ -5,30 +5,17 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import console
+from skindx.cli.options import CasebookKey, CasebookPath, console
 from skindx.text import cell
-
-Book = Annotated[
-    str,
-    typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
-]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--casebook-key",
-        metavar="FILE",
-        help="Its key file; default: that of SKINDX_CASEBOOK_KEYS, then BOOK.keys.",
-    ),
-]
 
 
 def list_scans(
-    book: Book,
+    book: CasebookPath,
     *,
     owner: Annotated[
         str | None, typer.Option(help="Only scans of this login; default: all logins.")
     ] = None,
-    casebook_key: KeyFile = None,
+    casebook_key: CasebookKey = None,
 ) -> None:
     """List the stored scans, oldest first.
 
@@ -57,7 +44,7 @@ def list_scans(
 
 
 def keep_scan(
-    book: Book,
+    book: CasebookPath,
     scan: Annotated[Path, typer.Argument(help="A folder that `skindx scan run` wrote.")],
     *,
     patient: Annotated[str, typer.Option(help="A pseudonym, no name.")],
@@ -66,7 +53,7 @@ def keep_scan(
         bool, typer.Option("--consent", help="The patient agrees that it is kept and compared.")
     ] = False,
     owner: Annotated[str, typer.Option(help="The login that shall see it.")] = "",
-    casebook_key: KeyFile = None,
+    casebook_key: CasebookKey = None,
 ) -> None:
     """Keep a scan in the case book, encrypted; the folder stays as it is.
 
@@ -81,12 +68,12 @@ def keep_scan(
 
 
 def compare(
-    book: Book,
+    book: CasebookPath,
     first: Annotated[str, typer.Argument(help="A scan as `skindx casebook scans` names it.")],
     second: Annotated[str, typer.Argument(help="Another one of the same view.")],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it is not encrypted.")],
-    casebook_key: KeyFile = None,
+    casebook_key: CasebookKey = None,
 ) -> None:
     """List what changed between two kept scans of a view, as `skindx scan compare` does.
 

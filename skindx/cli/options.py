@@ -1,5 +1,6 @@
 """Options that several verbs of the command line share."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -32,6 +33,20 @@ Expect = Annotated[
         metavar="DIGEST",
         help="Refuse a bundle with another digest (at least the first 16 digits). The hashes in a "
         "bundle show that it is complete, not who made it.",
+    ),
+]
+
+
+CasebookPath = Annotated[
+    str,
+    typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
+]
+CasebookKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--casebook-key",
+        metavar="FILE",
+        help="Its key file; default: that of SKINDX_CASEBOOK_KEYS, then BOOK.keys.",
     ),
 ]
 

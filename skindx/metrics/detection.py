@@ -9,8 +9,8 @@ from typing import Any, Protocol
 # P = images
 
 
-class LabelledBox(Protocol):
-    """A rectangle in pixels with its class; `score` in 0..1 when a detector found it."""
+class Rectangle(Protocol):
+    """A rectangle in pixels."""
 
     @property
     def x1(self) -> float: ...
@@ -20,6 +20,11 @@ class LabelledBox(Protocol):
     def x2(self) -> float: ...
     @property
     def y2(self) -> float: ...
+
+
+class LabelledBox(Rectangle, Protocol):
+    """A rectangle with its class; `score` in 0..1 when a detector found it."""
+
     @property
     def label(self) -> str: ...
     @property

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
+from reference_training import Reference, train_reference
 from torch import Tensor, nn
 
 from skindx.comm.gtopk import GTopKSettings
@@ -135,17 +136,9 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    net, first = _net(), dict[str, Tensor]()
-    optimizer = _sgd(net)
-    for number in range(steps):
-        inputs, labels = _data(number)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(inputs), labels).backward()
-        first = first or {name: weight.grad.clone() for name, weight in net.named_parameters()}
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        optimizer.step()
-    return first, net.state_dict()
+def _alone(steps: int) -> Reference:
+    net = _net()
+    return train_reference(net, _sgd(net), _data, steps)
 
 
 def _close(found: dict[str, Any], expected: dict[str, Any], relative: float) -> None:
@@ -158,11 +151,10 @@ def _close(found: dict[str, Any], expected: dict[str, Any], relative: float) -> 
 
 @pytest.mark.distributed
 def test_gradients_and_weights_are_those_of_one_process(ranks: Any) -> None:
-    first, weights = _alone(STEPS)
-    once = _alone(1)[1]
+    reference, once = _alone(STEPS), _alone(1).weights
     for result in ranks:
-        _close(result["gradients"], first, 1e-5)
-        _close(result["steps"], weights, 1e-4)
+        _close(result["gradients"], reference.gradients, 1e-5)
+        _close(result["steps"], reference.weights, 1e-4)
         _close(result["gtopk"], once, 1e-4)
         _close(result["there"], result["back"], 1e-4)
 

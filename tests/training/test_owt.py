@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
+from reference_training import Reference, train_reference
 from states import as_arrays, assert_near
 from torch import Tensor, nn
 
@@ -183,49 +184,34 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-Alone = tuple[dict[str, Tensor], dict[str, Tensor], nn.Module]
-
-
-def _alone(steps: int = STEPS, frozen: tuple[str, ...] = ()) -> Alone:
-    """Return the first gradients, the weights, and the average after all steps of one process."""
-    net, first = _net(), dict[str, Tensor]()
+def _alone(steps: int = STEPS, frozen: tuple[str, ...] = ()) -> Reference:
+    net = _net()
     for name in frozen:
         net.get_submodule(name).requires_grad_(False)
-    average = WeightAverage(net, Ema(decay=0.5, warmup=False))
-    optimizer = _sgd(net)
-    for number in range(steps):
-        inputs, labels = _data(number)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(inputs), labels).backward()
-        trained = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
-        first = first or {name: weight.grad.clone() for name, weight in trained.items()}
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        optimizer.step()
-        average.update(net, number + 1)
-    return first, net.state_dict(), average.module
+    return train_reference(net, _sgd(net), _data, steps)
 
 
 @pytest.fixture(scope="module")
-def alone() -> Alone:
+def alone() -> Reference:
     return _alone()
 
 
 @pytest.mark.distributed
-def test_gradients_are_those_of_one_process(ranks: Any, alone: Any) -> None:
+def test_gradients_are_those_of_one_process(ranks: Any, alone: Reference) -> None:
     for result in ranks:
-        assert result["gradients"].keys() == alone[0].keys()
-        assert_near(result["gradients"], alone[0], 1e-5)
+        assert result["gradients"].keys() == alone.gradients.keys()
+        assert_near(result["gradients"], alone.gradients, 1e-5)
 
 
 @pytest.mark.distributed
-def test_weights_after_many_steps_are_those_of_one_process(ranks: Any, alone: Any) -> None:
+def test_weights_after_many_steps_are_those_of_one_process(ranks: Any, alone: Reference) -> None:
     for result in ranks:
-        assert_near(result["steps"], alone[1], 1e-4)
+        assert_near(result["steps"], alone.weights, 1e-4)
 
 
 @pytest.mark.distributed
 def test_an_exchange_acts_on_what_is_not_split(ranks: Any) -> None:
-    expected = _alone(FEW)[1]
+    expected = _alone(FEW).weights
     for result in ranks:
         assert_near(result["gtopk"], expected, 1e-4)
 
@@ -233,7 +219,7 @@ def test_an_exchange_acts_on_what_is_not_split(ranks: Any) -> None:
 @pytest.mark.distributed
 @pytest.mark.parametrize("scheme", ["b", "c"])
 def test_a_batch_in_rounds_is_the_same_batch_at_the_same_bytes(ranks: Any, scheme: str) -> None:
-    expected = _alone(FEW)[1]
+    expected = _alone(FEW).weights
     for result in ranks:
         assert_near(result[scheme], expected, 1e-4)
         assert result[f"{scheme} sent"] == result["sent"][0]
@@ -247,7 +233,7 @@ def test_rounds_have_each_image_once() -> None:
 
 @pytest.mark.distributed
 def test_half_the_bits_are_half_the_bytes(ranks: Any) -> None:
-    expected = _alone(FEW)[1]
+    expected = _alone(FEW).weights
     for result in ranks:
         assert_near(result["bf16"], expected, 0.1)
         assert result["half sent"] == result["sent"][0] / 2
@@ -262,17 +248,16 @@ def test_dropout_and_pieces_of_a_batch_are_those_of_data_parallel_ranks(ranks: A
 
 @pytest.mark.distributed
 def test_frozen_layers_stay_and_the_others_learn(ranks: Any) -> None:
-    expected = _alone(FEW, FROZEN)[1]
+    expected = _alone(FEW, FROZEN).weights
     for result in ranks:
         assert_near(result["frozen"], expected, 1e-4)
         assert (result["frozen"]["6.weight"] == _net().state_dict()["6.weight"].numpy()).all()
 
 
 @pytest.mark.distributed
-def test_evaluation_sees_the_whole_network_and_its_average(ranks: Any, alone: Any) -> None:
-    _, _, average = alone
+def test_evaluation_sees_the_whole_network_and_its_average(ranks: Any, alone: Reference) -> None:
     for result in ranks:
-        assert_near(result["average"], average.state_dict(), 1e-4)
+        assert_near(result["average"], alone.average.state_dict(), 1e-4)
         assert result["whole"].keys() == _net().state_dict().keys()
         net = _net().eval()
         net.load_state_dict(_tensors(result["whole"]))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
+from reference_training import Reference, train_reference
 from states import as_arrays, assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -180,27 +181,16 @@ def others() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int, frozen: str = "") -> tuple[dict[str, Tensor], dict[str, Tensor], nn.Module]:
-    """Return the first gradients, the weights, and the average after all steps of one process."""
-    net, first = _net(), dict[str, Tensor]()
+def _alone(steps: int, frozen: str = "") -> Reference:
+    net = _net()
     if frozen:
         net.get_submodule(frozen).requires_grad_(False)
-    average, optimizer = WeightAverage(net, Ema(decay=0.5, warmup=False)), _sgd(net)
-    for number in range(steps):
-        inputs, labels = _data(number)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(inputs), labels).backward()
-        trained = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
-        first = first or {name: weight.grad.clone() for name, weight in trained.items()}
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        optimizer.step()
-        average.update(net, number + 1)
-    return first, net.state_dict(), average.module
+    return train_reference(net, _sgd(net), _data, steps)
 
 
 @pytest.mark.distributed
 def test_gradients_are_those_of_one_process(ranks: Any) -> None:
-    expected = _alone(1)[0]
+    expected = _alone(1).gradients
     for result in ranks:
         assert result["gradients"].keys() == expected.keys()
         assert_near(result["gradients"], expected, 1e-5, 1e-9)
@@ -208,10 +198,10 @@ def test_gradients_are_those_of_one_process(ranks: Any) -> None:
 
 @pytest.mark.distributed
 def test_weights_and_average_after_some_steps_are_those_of_one_process(ranks: Any) -> None:
-    _, weights, average = _alone(FEW)
+    reference = _alone(FEW)
     for result in ranks:
-        assert_near(result["steps"], weights, 1e-4, 1e-9)
-        assert_near(result["average"], average.state_dict(), 1e-4, 1e-9)
+        assert_near(result["steps"], reference.weights, 1e-4, 1e-9)
+        assert_near(result["average"], reference.average.state_dict(), 1e-4, 1e-9)
 
 
 @pytest.mark.distributed
@@ -262,7 +252,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_taken_by_none(ranks: Any) 
 @pytest.mark.long
 @pytest.mark.distributed
 def test_weights_after_many_steps_are_those_of_one_process(others: Any) -> None:
-    expected = _alone(STEPS)[1]
+    expected = _alone(STEPS).weights
     for result in others:
         assert_near(result["many"], expected, 1e-4, 1e-9)
 
@@ -282,7 +272,7 @@ def test_a_state_goes_on_under_data_parallelism_and_back(others: Any) -> None:
 def test_what_changes_a_step_changes_it_as_on_one_process(
     others: Any, name: str, relative: float
 ) -> None:
-    expected = _alone(FEW, "blocks.0" if name == "frozen" else "")[1]
+    expected = _alone(FEW, "blocks.0" if name == "frozen" else "").weights
     for result in others:
         assert_near(result[name], expected, relative, 1e-9)
         assert result["again sent"] == 4 * _values(again=True)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
+from reference_training import Reference, train_reference
 from states import assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -168,22 +169,14 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int) -> tuple[dict[str, Tensor], nn.Module]:
-    net, first = _net(), dict[str, Tensor]()
-    optimizer = torch.optim.SGD(net.parameters(), **MOMENTUM)
-    for number in range(steps):
-        inputs, labels = _data(number)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(inputs), labels).backward()
-        first = first or {name: weight.grad.clone() for name, weight in net.named_parameters()}
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        optimizer.step()
-    return first, net
+def _alone(steps: int) -> Reference:
+    net = _net()
+    return train_reference(net, torch.optim.SGD(net.parameters(), **MOMENTUM), _data, steps)
 
 
 @pytest.mark.distributed
 def test_gradients_are_those_of_one_process(ranks: Any) -> None:
-    expected, _ = _alone(1)
+    expected = _alone(1).gradients
     for result in ranks:
         assert result["gradients"].keys() == expected.keys()
         assert_near(result["gradients"], expected, 1e-5, 1e-7)
@@ -194,7 +187,7 @@ def test_gradients_are_those_of_one_process(ranks: Any) -> None:
 def test_weights_after_many_steps_are_those_of_one_process(
     ranks: Any, what: str, steps: int
 ) -> None:
-    _, net = _alone(steps)
+    net = _alone(steps).net
     for result in ranks:
         assert_near(result[what], net.state_dict(), 1e-4, 1e-7)
     if what == "steps 2":
@@ -214,7 +207,7 @@ def test_what_ranks_hold_alike_stays_alike_to_the_bit(ranks: Any, what: str) -> 
 
 @pytest.mark.distributed
 def test_half_the_bits_follow_the_whole_ones(ranks: Any) -> None:
-    _, net = _alone(FEW)
+    net = _alone(FEW).net
     for result in ranks:
         for name in ("head.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.fc2.weight"):
             assert_near({name: result["bf16"][name]}, net.state_dict(), 0.1, 1e-7)

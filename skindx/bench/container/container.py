@@ -18,26 +18,13 @@ from skindx.bench.container.agent import Agent
 from skindx.bench.container.pairs import Rounds, bootstrap, judge, one_round
 from skindx.bench.container.rootfs import find_root, see
 from skindx.bench.container.runtimes import Chosen, Inside, choose_runtime
-from skindx.bench.container.tasks import Amounts
+from skindx.bench.container.tasks import START, TASKS, Amounts, TaskName
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result
 from skindx.bench.meters.conditions import Conditions
 from skindx.config import Settings
 from skindx.errors import JobError
 from skindx.system import cpu_count
-
-START = "start-up"
-
-TaskName = Literal[
-    "disk write",
-    "disk read",
-    "cpu",
-    "memory bandwidth",
-    "loader",
-    "train step",
-    "server answer",
-    "start-up",
-]
 
 SMALLEST = (
     "tasks=[cpu,disk write,start-up]",
@@ -62,16 +49,7 @@ class Config(Settings):
     """Where debootstrap makes one, once; null: the host's own."""
     folder: Path = Path("runs/container")
     """Where the tasks' files lie, on the disk that is measured."""
-    tasks: tuple[TaskName, ...] = (
-        "disk write",
-        "disk read",
-        "cpu",
-        "memory bandwidth",
-        "loader",
-        "train step",
-        "server answer",
-        "start-up",
-    )
+    tasks: tuple[TaskName, ...] = TASKS
     rounds: int = Field(30, ge=3)
     limit_s: float | None = Field(None, gt=0)
     """Seconds after which no round is begun; the rounds so far are marked as partial."""

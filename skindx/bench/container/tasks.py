@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Amounts:
 Task = Callable[[], object]
 
 
-TASKS = (
+TaskName = Literal[
     "disk write",
     "disk read",
     "cpu",
@@ -32,8 +33,11 @@ TASKS = (
     "loader",
     "train step",
     "server answer",
-)
-"""Tasks of a process that stays; a start is timed from outside."""
+    "start-up",
+]
+START: TaskName = "start-up"
+"""Timed from outside; all others are tasks of a process that stays."""
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 
 def prepare(

@@ -1,26 +1,13 @@
 """Which photo is a wide one: it shows several lesions, each small against it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from pydantic import Field
 
 from skindx.config import Settings
 from skindx.diagnosis.record import Photo
 from skindx.diagnosis.refusal import Refused
-
-
-class Boxed(Protocol):
-    """A rectangle in pixels."""
-
-    @property
-    def x1(self) -> float: ...
-    @property
-    def y1(self) -> float: ...
-    @property
-    def x2(self) -> float: ...
-    @property
-    def y2(self) -> float: ...
+from skindx.metrics.detection import Rectangle
 
 
 class WideRule(Settings):
@@ -35,7 +22,7 @@ class WideRule(Settings):
     at an eighth, with the networks' margin around it, less than a fiftieth of what they see is
     lesion."""
 
-    def small_lesions(self, width: int, height: int, boxes: Sequence[Boxed]) -> int:
+    def small_lesions(self, width: int, height: int, boxes: Sequence[Rectangle]) -> int:
         """Return how many small lesions a wide photo shows; 0: it is not wide.
 
         `boxes` are of the detector, the highest score first. A photo whose best box is large is of
