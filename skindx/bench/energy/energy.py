@@ -106,7 +106,7 @@ def _inner_errors(
     Single convolutions are fitted to, but calibrate no interval: it is made for networks.
     """
     found = []
-    for name in sorted({str(each) for each in readings.network_N} & set(networks)):
+    for name in sorted({str(name) for name in readings.network_N} & set(networks)):
         inner = readings.take(readings.network_N == name)
         errors_n = log_errors(fit(readings.take(readings.network_N != name)), inner)
         if anchored:

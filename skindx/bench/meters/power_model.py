@@ -79,7 +79,7 @@ def half_width(errors: Sequence[Floats]) -> float:
     Each network was left out when its errors were made. The quantile weighs networks alike: the
     next one is exchangeable with them, and the settings of one network are not independent.
     """
-    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in errors])
+    weights = np.concatenate([np.full(len(error_n), 1 / len(error_n)) for error_n in errors])
     sizes = np.abs(np.concatenate(errors))
     order = np.argsort(sizes)
     reached = np.cumsum(weights[order]) / weights.sum()
