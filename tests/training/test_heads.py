@@ -70,10 +70,8 @@ def run(small_dataset: Path, tower: Path, tmp_path_factory: pytest.TempPathFacto
 
 def _train(dataset: Path, folder: Path, tower: Path) -> int:
     """Return over how many views of all images features were computed."""
-    import os
     import socket
 
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     connect = socket.socket.connect
 
     def here_only(self: socket.socket, address: Any) -> None:

@@ -96,12 +96,14 @@ def test_the_stem_that_damages_memory_gives_the_same_gradient(layout: torch.memo
     from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
 
     torch.manual_seed(0)
-    layer = torch.nn.Conv2d(3, 8, 1, stride=2).to(memory_format=layout)
+    layer = torch.nn.Conv2d(3, 8, 1, stride=2)
     avoid_strided_pointwise_fault(layer)
+    layer = layer.to(memory_format=layout)  # as a training does, after the network is built
     images = torch.rand(2, 3, 32, 32).to(memory_format=torch.channels_last)
     seen = []
     layer.register_forward_hook(lambda _, given, __: seen.append(given[0].is_contiguous()))
     layer(images).square().sum().backward()
+    assert layer.weight.stride() == (3, 1, 1, 1)
     expected = torch.nn.Conv2d(3, 8, 1)
     expected.load_state_dict(layer.state_dict())
     expected(images[..., ::2, ::2].contiguous()).square().sum().backward()

@@ -12,10 +12,11 @@ _FEWEST = 16
 def avoid_strided_pointwise_fault(net: nn.Module) -> None:
     """Let strided 1 x 1 convolutions over few channels see their input channels first on a CPU.
 
-    Where the input is channels last, their weight gradient is written beyond its buffer (torch
-    2.15 with oneDNN on x86: `Conv2d(3, 48, 1, stride=2)` on 96 x 96 pixels), and the process ends
-    or computes with damaged memory. The stems of fastvit, mobileone and repvgg hold one. The
-    values stay the same; only the order of the input in memory changes.
+    Where the input or the weight is channels last, their weight gradient is written beyond its
+    buffer (torch 2.15 with oneDNN on x86: `Conv2d(3, 48, 1, stride=2)` on 96 x 96 pixels), and the
+    process ends or computes with damaged memory. The stems of fastvit, mobileone and repvgg hold
+    one. The values stay the same; only the order of the input in memory and the strides of the
+    weight change.
     """
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d) and _is_faulty(layer):
@@ -27,8 +28,11 @@ def _is_faulty(layer: nn.Conv2d) -> bool:
     return pointwise and strided and layer.in_channels // layer.groups < _FEWEST
 
 
-def _channels_first(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _channels_first(layer: nn.Conv2d, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
     image_BDHW = inputs[0]
     if image_BDHW.device.type != "cpu" or not torch.is_grad_enabled():
         return None
+    # A 1 x 1 weight lies in memory alike in both formats: its strides alone name one.
+    weight = layer.weight
+    weight.data = weight.data.as_strided(weight.shape, (weight.shape[1], 1, 1, 1))
     return (image_BDHW.contiguous(), *inputs[1:])
