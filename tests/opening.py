@@ -101,9 +101,11 @@ FIXTURES = TESTS / "fixtures/v0_1"
 
 def main() -> None:
     """Load all libraries once, then answer lines under limits."""
+    from skindx.light_imports import collect_rarely
     from skindx.system import go_offline
 
     go_offline()
+    collect_rarely()
     with _silenced():
         _bundle(FIXTURES / "whole/bundle")
         _run(FIXTURES / "whole")

@@ -1,5 +1,7 @@
 """What every rank imports, once for all of them; see `ranks`."""
 
+import gc
+
 from skindx.light_imports import light_imports
 
 with light_imports():
@@ -22,3 +24,6 @@ def _call_once() -> None:
 
 
 _call_once()
+# No rank looks through what was imported, or copies its memory by doing so.
+gc.freeze()
+gc.enable()

@@ -58,3 +58,19 @@ def test_a_start_leaves_the_compiler_and_the_trackers_out_and_they_still_work() 
         "pooled": [1.0] * 4,
         "same": True,
     }
+
+
+COUNTS = """
+import gc
+from skindx.light_imports import collect_rarely
+collect_rarely()
+import torch
+print(gc.get_stats()[2]["collections"], gc.isenabled())
+"""
+
+
+def test_a_start_collects_no_imports_and_later_garbage_is_collected() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0", "True"]

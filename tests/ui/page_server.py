@@ -14,6 +14,7 @@ from painted_answers import Painter
 from spot_scan import command
 
 from skindx.casebook.casebook import Casebook
+from skindx.light_imports import collect_rarely
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.system import go_offline
 from skindx.ui.api.metrics import Metrics
@@ -67,6 +68,7 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
 
 if __name__ == "__main__":
     go_offline()
+    collect_rarely()
     folder = tempfile.mkdtemp(prefix="skindx-uploads-", dir=Path.cwd())
     os.environ["GRADIO_TEMP_DIR"] = folder
     port, bundle, book = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from skindx.errors import UserError
+from skindx.light_imports import collect_rarely
 from skindx.system import go_offline
 from skindx.ui.faults import hide_messages
 from skindx.ui.pool.worker import Answerer, serve_cases
@@ -50,6 +51,7 @@ def load_bundle(
 def main(arguments: Sequence[str]) -> None:
     """Run a worker: BUNDLE VERSION EXPECT MISS_RATE DESCRIPTOR FOLDER; "" for what is not given."""
     go_offline()
+    collect_rarely()
     hide_messages()
     bundle, version, expect, level, descriptor, folder = arguments
     miss_rate = float(level) if level else None

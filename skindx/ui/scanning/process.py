@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.errors import JobError, UserError
 from skindx.files import write_text
+from skindx.light_imports import collect_rarely
 from skindx.system import go_offline
 from skindx.ui.faults import hide_messages, log_fault
 from skindx.ui.listening import stoppable
@@ -47,6 +48,7 @@ Send = Callable[[dict[str, Any]], None]
 def main(arguments: Sequence[str], make_crew: "MakeCrew | None" = None) -> None:
     """Scan by the order in a folder, the only argument. Ends with this process's standard input."""
     go_offline()
+    collect_rarely()
     hide_messages()
     folder, send = Path(arguments[0]), _sender()
     scans, gone = folder.parent, threading.Event()
