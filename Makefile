@@ -10,10 +10,11 @@ demo: install
 	$(BIN)/skindx demo --out runs/demo
 
 # Three workers, a file at a time, so that what a file shares is made once: much of the time a test
-# waits for ranks, a server or a browser that it started.
+# waits for ranks, a server or a browser that it started. A worker that crashes ends the run with the
+# test's name: pytest-xdist cannot give a crashed worker's files to another one, and hangs.
 WORKERS ?= 3
 test: install browser network
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-long: install browser network
 	$(BIN)/python -m pytest -m long --timeout 3600

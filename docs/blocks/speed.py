@@ -139,6 +139,36 @@ def forms(load: Load) -> str:
     return "\n".join([*lines, "", bench_machine(load("parallel.json"))])
 
 
+def second_order(load: Load) -> str:
+    """Return what each optimizer needs for AdamW's accuracy, and what K-FAC costs a step."""
+    written = load("second-order.json")
+    figures = written["figures"]
+    lines = [
+        "| optimizer | learning rate | time | epochs | runs that reach it | best, points |",
+        "|---|---|---|---|---|---|",
+    ]
+    for arm, row in written["models"].items():
+        if arm == "adamw":
+            shown = ["1", "1", "", "0"]
+        else:
+            time, epochs, hits, gain = (
+                figures[f"{arm}_{key}"]
+                for key in (
+                    *("time_to_adamw", "epochs_to_adamw"),
+                    *("reached_adamw", "minus_adamw_balanced"),
+                )
+            )
+            shown = [median(time, ""), median(epochs, ""), median(hits, ""), median(gain, "")]
+        lines.append(f"| `{arm}` | {row['learning_rate']:g} | {' | '.join(shown)} |")
+    asked = {"kfac_time_to_adamw": 0.75, "kfac_overhead_step": 1.25, "eigen_share_p4": 0.3}
+    targets = []
+    for key, limit in asked.items():
+        missed = "; **missed**" if figures[key]["value"] > limit else ""
+        targets.append(f"`{key}` {median(figures[key], '')} (asked: at most {limit}{missed})")
+    notes = "\n\n".join(written["notes"])
+    return "\n".join([*lines, "", "; ".join(targets) + ".", "", notes, "", bench_machine(written)])
+
+
 def exchanges(load: Load) -> str:
     """Return the times of the exchanges, part by part."""
     written = load(_EXCHANGE)

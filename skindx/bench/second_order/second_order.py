@@ -18,6 +18,7 @@ from skindx.bench.second_order.arms import ARMS, BASELINE
 from skindx.bench.second_order.painted import write_painted
 from skindx.config import Settings
 from skindx.data.layout import MANIFEST
+from skindx.metrics.proportion import proportion_interval
 
 SMALLEST = (
     *("model=test_resnet", "size=32", "images=90", "epochs=1", "batch=16", "trials=1"),
@@ -139,8 +140,10 @@ def run(settings: Config) -> Result:
         both = list(zip(reached, of_base, strict=True))
         figures[f"{arm}_time_to_adamw"] = _mean_ratio([a[2] / b[2] for a, b in both])
         figures[f"{arm}_epochs_to_adamw"] = _mean_ratio([a[1] / b[1] for a, b in both])
-        hits = statistics.fmean(hit for hit, _, _ in reached)
-        figures[f"{arm}_reached_adamw"] = Figure(hits, "of runs", len(own), (hits, hits))
+        hits = proportion_interval(statistics.fmean(hit for hit, _, _ in reached), len(own))
+        figures[f"{arm}_reached_adamw"] = Figure(
+            hits.value, "of runs", len(own), (hits.low, hits.high)
+        )
         gain = student_interval(
             [100 * (curve.best - other.best) for curve, other in zip(own, base, strict=True)]
         )
