@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ from ranks import run_ranks
 
 from skindx.bench import run_bench
 from skindx.bench.second_order.arms import ARMS
-from skindx.bench.second_order.second_order import Config
+from skindx.bench.second_order.second_order import Config, tuned
 from skindx.errors import UserError
 
 
@@ -38,6 +39,23 @@ def test_equal_numbers_of_rates_about_the_usual_one() -> None:
         assert len(rates) == 4
         assert arm.rate in rates
     assert ARMS["adamw"].rates(3) == [0.000316, 0.001, 0.00316]
+
+
+@pytest.mark.parametrize(
+    ("peak", "chosen", "tried"),
+    [(0.001, 0.001, 3), (0.01, 0.01, 5), (0.00316, 0.00316, 4), (1e-9, 1e-5, 6)],
+)
+def test_a_best_rate_at_an_edge_has_further_ones_tried(
+    peak: float, chosen: float, tried: int
+) -> None:
+    seen: list[float] = []
+
+    def best(rate: float) -> float:
+        seen.append(rate)
+        return -abs(math.log(rate / peak))
+
+    assert tuned([0.000316, 0.001, 0.00316], best) == pytest.approx(chosen, rel=0.02)
+    assert len(seen) == len(set(seen)) == tried
 
 
 @pytest.mark.parametrize("arms", ["[kfac]", "[sgd, adamw]", "[adamw, adam]"])

@@ -11,6 +11,9 @@ from skindx.training.config.recipe import Recipe
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.tasks.classifier.job import MakeOptimizer
 
+RATE_FACTOR = 10**0.5
+"""Between two learning rates that are tried."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -26,7 +29,7 @@ class Arm:
     def rates(self, trials: int) -> list[float]:
         """Return the learning rates that are tried, the usual one in their middle."""
         low = -(trials // 2)
-        return [float(f"{self.rate * 10 ** (0.5 * step):.3g}") for step in range(low, low + trials)]
+        return [float(f"{self.rate * RATE_FACTOR**step:.3g}") for step in range(low, low + trials)]
 
 
 def _muon(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:

@@ -3,9 +3,10 @@
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
@@ -14,11 +15,14 @@ from skindx.bench.harness.clock import Figure, median
 from skindx.bench.harness.ports import free_port
 from skindx.bench.harness.result import MEANS, Result
 from skindx.bench.harness.stopping import end_on_sigterm
-from skindx.bench.second_order.arms import ARMS, BASELINE
+from skindx.bench.second_order.arms import ARMS, BASELINE, RATE_FACTOR
 from skindx.bench.second_order.painted import write_painted
 from skindx.config import Settings
 from skindx.data.layout import MANIFEST
 from skindx.metrics.proportion import proportion_interval
+
+if TYPE_CHECKING:
+    from skindx.bench.second_order.trainings import Trainings
 
 SMALLEST = (
     *("model=test_resnet", "size=32", "images=90", "epochs=1", "batch=16", "trials=1"),
@@ -51,7 +55,7 @@ class Config(Settings):
     """Folds to validate on, of 0 .. folds - 1."""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     trials: int = Field(5, ge=1)
-    """Learning rates that each optimizer is tuned over, on the first fold and seed."""
+    """Learning rates of each optimizer that the first fold and seed choose from; see `tuned`."""
     steps: int = Field(100, ge=1)
     """Steps of a timed round: those between two decompositions."""
     rounds: int = Field(5, ge=2)
@@ -103,11 +107,8 @@ def run(settings: Config) -> Result:
         )
         chosen = {}
         for arm in settings.arms:
-            tried = {
-                rate: trainings.curve(arm, rate, settings.use[0], settings.seeds[0]).best
-                for rate in ARMS[arm].rates(settings.trials)
-            }
-            chosen[arm] = max(tried, key=lambda rate: tried[rate])
+            first = partial(_first_best, trainings, settings, arm)
+            chosen[arm] = tuned(ARMS[arm].rates(settings.trials), first)
         curves = {
             arm: [
                 trainings.curve(arm, rate, fold, seed)
@@ -159,6 +160,26 @@ def run(settings: Config) -> Result:
     )
 
 
+def _first_best(trainings: "Trainings", settings: Config, arm: str, rate: float) -> float:
+    """Return the best accuracy on the first fold and seed."""
+    return trainings.curve(arm, rate, settings.use[0], settings.seeds[0]).best
+
+
+def tuned(rates: Sequence[float], best: Callable[[float], float]) -> float:
+    """Return the rate of the best accuracy; where it is the first or last, further ones are tried.
+
+    `rates` ascend and are a factor of 10^(1/2) apart. At most as many again are tried.
+    """
+    tried = {rate: best(rate) for rate in rates}
+    while True:
+        chosen = max(tried, key=lambda rate: tried[rate])
+        factor = {max(tried): RATE_FACTOR, min(tried): 1 / RATE_FACTOR}.get(chosen)
+        if factor is None or len(tried) >= 2 * len(rates) or len(rates) < 2:
+            return chosen
+        further = float(f"{chosen * factor:.3g}")
+        tried[further] = best(further)
+
+
 def _mean_ratio(ratios: Sequence[float]) -> Figure:
     """Return the geometric mean of paired ratios with Student's interval of their logarithm."""
     interval = student_interval([math.log(ratio) for ratio in ratios])
@@ -175,7 +196,7 @@ def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
         f"{settings.model} at {settings.size} px from {start}, {where}, batch {settings.batch}, "
         f"{settings.epochs} epochs, {len(settings.use)} folds x {len(settings.seeds)} seeds, "
         f"paired. Each optimizer was tuned over {settings.trials} learning rates on the first fold "
-        "and seed.",
+        "and seed, and over further ones while the best was the smallest or the largest.",
         "X_time_to_adamw: seconds (on a CPU those of the processor) to the best balanced accuracy "
         "that tuned AdamW reaches on the validation images of the same fold and seed, over "
         "AdamW's; validation is in both. A run "
