@@ -214,11 +214,11 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     return f"{origin}: {where or 'value'!r} = {shown}: {message}.{more}"
 
 
-def _follows(each: Any, errors: Sequence[Any]) -> bool:
+def _follows(error: Any, errors: Sequence[Any]) -> bool:
     """Tell whether a list is too short only because what stands in it is wrong."""
-    loc = each["loc"]
+    loc = error["loc"]
     inside = (other["loc"] for other in errors if len(other["loc"]) > len(loc))
-    return each["type"] == "too_short" and any(other[: len(loc)] == loc for other in inside)
+    return error["type"] == "too_short" and any(other[: len(loc)] == loc for other in inside)
 
 
 def _nearest(word: str, valid: Sequence[str]) -> str:
@@ -226,20 +226,22 @@ def _nearest(word: str, valid: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
-def _plainly(each: Any) -> str:
+def _plainly(error: Any) -> str:
     """Return pydantic's message in the words of who writes YAML."""
-    if each["type"] == "too_short":
-        least = each["ctx"]["min_length"]
+    if error["type"] == "too_short":
+        least = error["ctx"]["min_length"]
         return f"give at least {least} item{'s' if least > 1 else ''}"
-    if each["type"] in ("tuple_type", "list_type"):
+    if error["type"] in ("tuple_type", "list_type"):
         return "it must be a list: [a, b], or lines that begin with `- `"
-    if each["type"] in ("dict_type", "model_type", "model_attributes_type"):
+    if error["type"] in ("dict_type", "model_type", "model_attributes_type"):
         return "it must hold `key: value` lines"
-    if each["type"] == "union_tag_not_found":
-        return f"it needs the key {each['ctx']['discriminator']}, which says what it is"
-    if each["type"] == "string_pattern_mismatch" and each["ctx"]["pattern"].startswith("^https?:"):
+    if error["type"] == "union_tag_not_found":
+        return f"it needs the key {error['ctx']['discriminator']}, which says what it is"
+    if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"].startswith(
+        "^https?:"
+    ):
         return "write a URL, as in https://host/path"
-    message: str = each["msg"]
+    message: str = error["msg"]
     return message.removeprefix("Value error, ")
 
 

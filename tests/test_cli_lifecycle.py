@@ -105,7 +105,7 @@ def test_mistakes_are_one_sentence_and_change_nothing(
     monkeypatch.chdir(tmp_path)
     names = {"DATA": "data", "PICTURES": "pictures"}
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
-    code, _, err = skindx(*(names.get(each, each) for each in arguments))
+    code, _, err = skindx(*(names.get(argument, argument) for argument in arguments))
     assert code == 2, err
     assert said in err
     assert err.startswith("error: ")
@@ -175,7 +175,7 @@ def test_a_bundle_says_which_of_its_parts_change(
     skindx: Skindx, data: Path, tmp_path: Path
 ) -> None:
     """One image is of no use to the check alone; with the other goes all of its calibration."""
-    first, second = (each.sha256 for each in read_manifest(data)[:2])
+    first, second = (record.sha256 for record in read_manifest(data)[:2])
     bundle = pack_whole(tmp_path / "bundle")
     images, spec = bundle.ood_images(), bundle.spec.ood
     assert images is not None

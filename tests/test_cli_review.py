@@ -60,7 +60,7 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     tiny_dataset(tmp_path, 4)
     before = {path.name for path in tmp_path.iterdir()}
-    code, _, err = skindx(*(each.replace("{data}", str(tmp_path)) for each in arguments))
+    code, _, err = skindx(*(argument.replace("{data}", str(tmp_path)) for argument in arguments))
     assert code == 2, err
     assert err.startswith("error: ")
     assert err.count("\n") == 1

@@ -41,9 +41,9 @@ def test_the_machine_that_runs_the_tests_passes(monkeypatch: pytest.MonkeyPatch)
     assert findings[-1] == Finding(
         "DeepSpeed's op", True, "built", advice=findings[-1].advice, required=True
     )
-    assert [each for each in findings if each.required and not each.ok] == []
-    assert len({each.name for each in findings}) == len(findings)
-    assert all(each.advice or each.ok for each in findings)
+    assert [finding for finding in findings if finding.required and not finding.ok] == []
+    assert len({finding.name for finding in findings}) == len(findings)
+    assert all(finding.advice or finding.ok for finding in findings)
 
 
 def test_without_build_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_the_extras_are_those_of_the_package() -> None:
 
 def test_a_missing_extra_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, {**dict.fromkeys(DISTRIBUTIONS["data"], "1.0"), "ninja": "1.13"})
-    by_name = {each.name: each for each in extras()}
+    by_name = {extra.name: extra for extra in extras()}
     assert by_name["extra data"].ok
     train = by_name["extra train"]
     assert (train.ok, train.required) == (False, False)

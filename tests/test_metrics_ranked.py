@@ -85,9 +85,9 @@ def test_hand_computed_areas() -> None:
     area = Ranked.selective_risk_area(HAND_NC, HAND_TRUTH_N).value
     assert area == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
     points = risk_curve(HAND_NC, HAND_TRUTH_N, steps=4)
-    assert [each.coverage for each in points] == [0.25, 0.5, 0.75, 1.0]
-    assert [each.risk for each in points] == pytest.approx([0, 0, 1 / 3, 1 / 2])
-    assert [each.confidence for each in points] == [0.8, 0.7, 0.6, 0.5]
+    assert [point.coverage for point in points] == [0.25, 0.5, 0.75, 1.0]
+    assert [point.risk for point in points] == pytest.approx([0, 0, 1 / 3, 1 / 2])
+    assert [point.confidence for point in points] == [0.8, 0.7, 0.6, 0.5]
 
 
 def test_equal_confidence_is_answered_together() -> None:

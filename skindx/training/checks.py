@@ -105,10 +105,10 @@ def _check_member(
             "more than the dataset has groups for."
         )
     if len(train) < batch or batch < 2 * ranks * pieces:
-        each = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
+        least = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
         raise UserError(
             f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
-            f"({each}) and at most the {len(train)} training images."
+            f"({least}) and at most the {len(train)} training images."
         )
     if member.trunk != "trained" and not (member.weights or member.pretrained):
         raise UserError(

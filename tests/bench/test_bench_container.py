@@ -158,8 +158,8 @@ def test_the_bench_runs_and_keeps_whole_rounds_after_ctrl_c(
     settings = container.Config.load(None, [*container.SMALLEST, f"folder={tmp_path}"])
     result = container.run(settings)
     assert set(result.parts) == {"cpu", "disk write", "start-up"}
-    assert {each.n for each in result.figures.values()} == {3}
-    assert {each.unit for each in result.figures.values()} == {"×"}
+    assert {figure.n for figure in result.figures.values()} == {3}
+    assert {figure.unit for figure in result.figures.values()} == {"×"}
     assert not result.partial
     assert not list(tmp_path.glob("work/*"))
 

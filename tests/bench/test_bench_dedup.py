@@ -23,7 +23,7 @@ def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     result = run_bench("dedup", tmp_path / "dedup.json", smallest=True)
     assert list(result.figures) == KEYS
     assert result.figures["exact"].value == 1.0
-    assert [each.n for each in result.figures.values()] == [3, 3, 3, 1]
+    assert [figure.n for figure in result.figures.values()] == [3, 3, 3, 1]
     assert json.loads((tmp_path / "dedup.json").read_text())["notes"] == list(result.notes)
     assert "one in ten" in capsys.readouterr().out
 

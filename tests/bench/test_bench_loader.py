@@ -13,8 +13,8 @@ KEYS = ["loader_over_decode", "loader_over_imagefolder", "cache_over_imagefolder
 def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = run_bench("loader", tmp_path / "loader.json", smallest=True)
     assert list(result.figures) == KEYS
-    assert {each.n for each in result.figures.values()} == {5}
-    assert all(each.value > 0 for each in result.figures.values())
+    assert {figure.n for figure in result.figures.values()} == {5}
+    assert all(figure.value > 0 for figure in result.figures.values())
     notes = json.loads((tmp_path / "loader.json").read_text())["notes"]
     assert "32 noisy JPEGs of 500 x 375 pixels, quality 90" in notes[0]
     assert "ImageFolder, uint8" in capsys.readouterr().out

@@ -60,5 +60,5 @@ def test_all_processes_of_a_server_are_counted(tmp_path: Path) -> None:
 def test_keys_and_notes(tmp_path: Path) -> None:
     result = run_bench("serve", tmp_path / "serve.json", smallest=True)
     assert list(result.figures) == ["direct_over_http_cpu", "page_12mp_s"]
-    assert all(each.value > 0 for each in result.figures.values())
+    assert all(figure.value > 0 for figure in result.figures.values())
     assert "4000 x 3000" in result.notes[0]

@@ -191,7 +191,7 @@ def test_the_committed_study_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     study = Study.load(preset("convergence"))
     arms = arm_settings(study, (0, 1, 2), "convergence")
     assert len(study.pairs) >= 2
-    first, *others = (each.recipe for each in arms.values())
+    first, *others = (arm.recipe for arm in arms.values())
     for recipe in others:
         assert recipe.epochs == first.epochs  # every arm sees as many images
         # Batch norm sees as many images at once.

@@ -109,7 +109,7 @@ def test_packages_are_counted_and_their_parts_and_the_platform_are_not(tmp_path:
     package(tmp_path, "intel-rapl:1", "psys", "9000000")
     package(tmp_path, "other", "package-0", "2")
     found = find_counters(tmp_path)
-    assert [(each.name, each.read_j(), each.range_j) for each in found.counters] == [
+    assert [(counter.name, counter.read_j(), counter.range_j) for counter in found.counters] == [
         ("RAPL package-0", 5.0, 65.0)
     ]
     assert found.refused == []
@@ -146,5 +146,5 @@ def test_zeus_counts_gpus_where_it_is_installed(
     monkeypatch.setitem(sys.modules, "zeus", types.ModuleType("zeus"))
     monkeypatch.setitem(sys.modules, "zeus.device", zeus)
     found = find_counters(tmp_path)
-    assert [(each.name, each.read_j()) for each in found.counters] == [("zeus GPU 1", 1.5)]
+    assert [(counter.name, counter.read_j()) for counter in found.counters] == [("zeus GPU 1", 1.5)]
     assert "GPU 0 has no energy counter" in found.refused

@@ -38,9 +38,7 @@ def test_each_run_is_a_line_with_its_label(
     with energy_reported("evaluate", tmp_path, EnergyMeter([])):
         pass
     assert capsys.readouterr().out == "energy: unavailable (no energy counter)\n"
-    found = [
-        (each["verb"], each["finished"], each["joules"], each["source"]) for each in runs(tmp_path)
-    ]
+    found = [(run["verb"], run["finished"], run["joules"], run["source"]) for run in runs(tmp_path)]
     assert found == [
         ("train", True, 1500.0, "measured"),
         ("train", False, 1500.0, "measured"),

@@ -14,7 +14,7 @@ def test_figures_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     result = startup.run(startup.Config(rounds=3))
     assert list(result.figures) == ["help_s", "import_s"]
     assert list(result.baselines) == ["bare python"]
-    assert {(each.unit, each.n) for each in result.figures.values()} == {("s", 3)}
+    assert {(figure.unit, figure.n) for figure in result.figures.values()} == {("s", 3)}
     # A warm-up and three rounds, a process each, all of them ended.
     assert trace.read_text() == "xxxx"
 

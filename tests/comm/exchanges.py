@@ -209,8 +209,8 @@ class _Late:
     def launch(self, group: int) -> None:
         if group == len(self.groups) - 1:
             self._spoil()
-            for each in range(len(self.groups)):
-                self._exchange.launch(each)
+            for number in range(len(self.groups)):
+                self._exchange.launch(number)
 
     def finish(self) -> bool:
         return self._exchange.finish()

@@ -76,7 +76,7 @@ def test_the_density_falls_epoch_by_epoch() -> None:
     exchange = GTopK(GTopKSettings(density=0.1, warmup=(0.5, 0.3)))
     gradients = _attached(exchange, _Alone(), steps_per_epoch=2)
     sent = [
-        int((_step(exchange, gradients, [float(each) for each in range(1, 11)]) != 0).sum())
+        int((_step(exchange, gradients, [float(number) for number in range(1, 11)]) != 0).sum())
         for _ in range(6)
     ]
     assert sent == [5, 5, 3, 3, 1, 1]

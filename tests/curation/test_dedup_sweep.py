@@ -104,7 +104,7 @@ def test_the_smallest_set_within_the_loss_is_chosen() -> None:
 def test_files_hold_every_point(found: Sweep, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("stays")
     write_sweep(tmp_path, found)
-    assert {each.name for each in tmp_path.iterdir()} == {JSON, TABLE, PLOT, "mine.txt"}
+    assert {file.name for file in tmp_path.iterdir()} == {JSON, TABLE, PLOT, "mine.txt"}
     rows = list(csv.DictReader(io.StringIO((tmp_path / TABLE).read_text())))
     assert [(row["hashes"], int(row["kept"])) for row in rows] == [
         (each.hashes, each.kept) for each in found.points

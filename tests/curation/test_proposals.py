@@ -152,7 +152,7 @@ def test_other_proposals_stay_and_everybody_looked_is_reported(
     done = propose(dataset, other.path)
     assert [row.annotator for row in read_proposals(dataset)].count(done.model) == 6
     assert len(read_proposals(dataset)) == 8
-    records = [dataclasses.replace(each, boxes=()) for each in read_manifest(dataset)]
+    records = [dataclasses.replace(record, boxes=()) for record in read_manifest(dataset)]
     write_manifest(dataset, records)
     with pytest.raises(UserError, match="add --everywhere"):
         propose(dataset, bare.path)

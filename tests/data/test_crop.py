@@ -37,9 +37,9 @@ def test_a_window_lies_inside(height: int, width: int, low: float, seed: int) ->
 def test_windows_cover_the_image_evenly() -> None:
     rng = np.random.default_rng(0)
     windows = [random_window(300, 300, (0.25, 0.25), (1.0, 1.0), rng) for _ in range(2000)]
-    assert {round(each.height, 6) for each in windows} == {0.5}
-    assert np.mean([each.top for each in windows]) == pytest.approx(0.25, abs=0.01)
-    assert np.mean([each.left for each in windows]) == pytest.approx(0.25, abs=0.01)
+    assert {round(window.height, 6) for window in windows} == {0.5}
+    assert np.mean([window.top for window in windows]) == pytest.approx(0.25, abs=0.01)
+    assert np.mean([window.left for window in windows]) == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_strip_gives_its_middle() -> None:

@@ -24,7 +24,7 @@ def test_test_splits_are_disjoint_and_make_up_the_dataset() -> None:
     seen: Counter[str] = Counter()
     for fold in range(5):
         view = refold(records, fold, 5)
-        assert [each.sha256 for each in view] == [each.sha256 for each in records]
+        assert [each.sha256 for each in view] == [record.sha256 for record in records]
         sides: dict[str, set[str]] = {}
         for each in view:
             sides.setdefault(each.group, set()).add(each.split)

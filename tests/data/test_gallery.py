@@ -157,7 +157,7 @@ def test_thumbnails_are_small_and_bear_no_metadata(gallery: Path, dataset: Path)
 def test_pages_hold_at_most_200_and_miss_nobody() -> None:
     tiles = [Tile(f"{n}", (f"class {n % 3}",), ("train",), (), ()) for n in range(2 * PER_PAGE + 1)]
     shelf = Shelf("kept", tiles)
-    pages = [each for each in shelf.pages() if each[:2] == ("", "")]
+    pages = [page for page in shelf.pages() if page[:2] == ("", "")]
     assert [(number, count) for _, _, number, count in pages] == [(1, 3), (2, 3), (3, 3)]
     names = [shelf.page(label, facet, number) for label, facet, number, _ in shelf.pages()]
     assert len(set(names)) == len(names)

@@ -108,7 +108,7 @@ def test_every_number_once_in_its_batch(sizes: list[int], threads: int, prefetch
         assert images.shape == (len(indices), 4, 4, 3)
         assert images.dtype == np.uint8
         assert (images == (indices % 256).astype(np.uint8)[:, None, None, None]).all()
-    seen = Counter(int(each) for indices in batches for each in indices)
+    seen = Counter(int(index) for indices in batches for index in indices)
     assert seen == Counter(range(sum(sizes)))
 
 
@@ -254,6 +254,6 @@ def test_a_fork_in_mid_epoch_can_load_for_itself(tmp_path: Path) -> None:
 
 def test_the_loader_never_imports_torch() -> None:
     modules = "load", "pixels", "budget", "settings", "source"
-    code = f"import sys, {', '.join(f'skindx.data.loader.{each}' for each in modules)}\n"
+    code = f"import sys, {', '.join(f'skindx.data.loader.{module}' for module in modules)}\n"
     code += "sys.exit('torch' in sys.modules or 'cv2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

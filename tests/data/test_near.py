@@ -118,7 +118,7 @@ def test_a_build_drops_what_its_embeddings_call_the_same(tmp_path: Path) -> None
     )
     summary = build(second, tmp_path / "b")
     assert summary.issues == {"near-duplicate": 1, "conflicting-duplicate": 2}
-    assert any("15 of 16 images were compared by embeddings" in each for each in summary.notes)
+    assert any("15 of 16 images were compared by embeddings" in note for note in summary.notes)
     gone = {issue.url: issue for issue in read_issues(tmp_path / "b")}
     assert gone.keys() > {"nevus/2.jpg", "melanoma/3.jpg"}
     (dropped,) = gone.keys() - {"nevus/2.jpg", "melanoma/3.jpg"}

@@ -222,7 +222,7 @@ def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:
         ("wart/was acne.jpg", "acne", "wart")
     ]
     assert found.moved == ()
-    assert [(each.before, each.after) for each in found.boxes] == [("nobody looked", "1")]
+    assert [(box.before, box.after) for box in found.boxes] == [("nobody looked", "1")]
     assert found.classes == {"acne": (10, 8), "wart": (10, 11)}
     assert found.settings["dedup.radius"] == (4, 2)
     assert found.settings["split.frozen"] == (None, str(old))

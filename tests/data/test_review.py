@@ -59,7 +59,7 @@ def _dataset(folder: Path, count: int = 6) -> Path:
 
 def _tables(folder: Path) -> dict[str, object]:
     return {
-        "manifest": {each.sha256: each.boxes for each in read_manifest(folder)},
+        "manifest": {record.sha256: record.boxes for record in read_manifest(folder)},
         "annotations": sorted(map(str, read_annotations(folder))),
     }
 
@@ -85,7 +85,7 @@ def test_a_save_is_on_disk_at_once_and_signed(dataset: Path) -> None:
     review = Review(dataset, "me")
     review.save(_sha(2), [Box(1, 2, 3.5, 4.25, "b", "m", 0.5)])
     review.save(_sha(4), [])
-    stored = {each.sha256: each.boxes for each in read_manifest(dataset)}
+    stored = {record.sha256: record.boxes for record in read_manifest(dataset)}
     (box,) = stored[_sha(2)] or ()
     assert (box.x1, box.y1, box.x2, box.y2, box.label) == (1, 2, 3.5, 4.25, "b")
     assert (box.drawn_by, box.score) == ("me", None)

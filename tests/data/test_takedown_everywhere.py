@@ -187,7 +187,7 @@ def test_nothing_is_left_anywhere(skindx: Skindx, tmp_path: Path) -> None:
     assert {name for name, files in after.items() if files} == {"sha256", "url", "name"}
     assert not (out / CACHE).exists()
     assert not (out / PARTS).exists()
-    (like,) = (each for each in read_issues(out) if each.reason == "near-duplicate")
+    (like,) = (issue for issue in read_issues(out) if issue.reason == "near-duplicate")
     assert (like.url, like.detail, like.kept_sha256) == (url.replace("jane", "like"), "", "")
     assert read_manifest(out) == [record for record in records if record.sha256 != jane.sha256]
 

@@ -71,7 +71,7 @@ def simulate(n: int, seed: int = 0) -> tuple[list[str], list[Prediction]]:
     truth_N = random.integers(3, size=n)
     scores_NMC = random.normal(size=(n, 2, 4)) + 2 * np.eye(4)[truth_N][:, None]
     probabilities_NMC = np.exp(scores_NMC) / np.exp(scores_NMC).sum(axis=-1, keepdims=True)
-    table = [Prediction(each.mean(axis=0), each) for each in probabilities_NMC]
+    table = [Prediction(probability.mean(axis=0), probability) for probability in probabilities_NMC]
     return [CLASSES[i].key for i in truth_N], table
 
 

@@ -99,7 +99,7 @@ def test_what_the_manifest_does_not_know_and_a_missing_extra_are_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bare = answers(["nevus", "scc"], [NEVUS, SCC])
-    assert [each.note for each in breakdowns(bare, draws=10)] == [
+    assert [breakdown.note for breakdown in breakdowns(bare, draws=10)] == [
         "the manifest names no skin type",
         "the manifest names no source",
     ]
@@ -107,7 +107,7 @@ def test_what_the_manifest_does_not_know_and_a_missing_extra_are_one_sentence(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "fairlearn" else found(name)
     )
-    assert [each.note for each in breakdowns(whole(), draws=10)] == [MISSING] * 2
+    assert [breakdown.note for breakdown in breakdowns(whole(), draws=10)] == [MISSING] * 2
     assert "pip install 'skindx[audit]'" in MISSING
 
 

@@ -54,7 +54,7 @@ def test_hand_counted_case() -> None:
     top1 = found.figures[0]
     assert (top1.key, top1.first, top1.second) == ("top1", 0.8, 0.6)
     assert top1.difference.value == pytest.approx(0.2)
-    parts = {(each.attribute, each.value): each for each in found.parts}
+    parts = {(part.attribute, part.value): part for part in found.parts}
     urgent = parts["not to be missed", "urgent classes"]
     # The first calls one melanoma a carcinoma, which is urgent too; the second one a nevus.
     assert (urgent.n, urgent.first, urgent.second) == (3, 1.0, pytest.approx(2 / 3))
@@ -70,19 +70,19 @@ def test_hand_counted_case() -> None:
 def test_differences_are_paired_over_groups_and_change_sign() -> None:
     first, second = pair()
     found, turned = compare(first, second, NAMES), compare(second, first, NAMES[::-1])
-    assert [each.key for each in found.figures] == list(FIGURES)
+    assert [figure.key for figure in found.figures] == list(FIGURES)
     measures = (
         Statistic.balanced_accuracy(each.ensemble_NC, first.truth_N) for each in (first, second)
     )
-    balanced = next(each for each in found.figures if each.key == "balanced_accuracy")
+    balanced = next(figure for figure in found.figures if figure.key == "balanced_accuracy")
     assert balanced.difference == paired_interval(*measures, first.groups_N)
     for here, there in zip(found.figures, turned.figures, strict=True):
         assert here.difference.value == pytest.approx(-there.difference.value)
         assert here.difference.low == pytest.approx(-there.difference.high)
     assert found.test.p == turned.test.p
-    types = [each for each in found.parts if each.attribute == "skin type"]
+    types = [part for part in found.parts if part.attribute == "skin type"]
     assert [(each.value, each.n) for each in types] == [("I", 30), ("V", 30)]
-    assert not [each for each in found.parts if each.attribute == "source"]  # only one
+    assert not [part for part in found.parts if part.attribute == "source"]  # only one
 
 
 def test_the_order_of_images_and_classes_does_not_matter() -> None:
@@ -104,7 +104,7 @@ def test_the_order_of_images_and_classes_does_not_matter() -> None:
 def test_a_predictor_does_not_differ_from_itself() -> None:
     first, _ = pair(20)
     found = compare(first, first, NAMES, draws=30)
-    assert all(each.difference.value == 0 for each in found.figures)
+    assert all(figure.difference.value == 0 for figure in found.figures)
     assert found.test.p == 1
     assert "cannot tell them apart" in verdict(found)
 
@@ -136,7 +136,7 @@ def test_folders_are_compared_on_disk(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one", first), write(tmp_path / "two", second)
     out = tmp_path / "out"
     found = compare_folders(one, two, out, draws=30)
-    assert sorted(each.name for each in out.iterdir()) == ["comparison.html", "comparison.json"]
+    assert sorted(file.name for file in out.iterdir()) == ["comparison.html", "comparison.json"]
     reported = json.loads((out / "comparison.json").read_text())
     assert reported == found.to_dict()
     assert (reported["first"], reported["second"]) == (str(one), str(two))
@@ -188,9 +188,9 @@ def test_page_and_terminal_say_the_same_and_names_stay_text() -> None:
 def test_the_verdict_follows_the_interval(difference: Interval, said: str) -> None:
     found = compare(*pair(20), NAMES, draws=10)
     figures = tuple(
-        dataclasses.replace(each, difference=difference)
-        if each.key == "balanced_accuracy"
-        else each
-        for each in found.figures
+        dataclasses.replace(figure, difference=difference)
+        if figure.key == "balanced_accuracy"
+        else figure
+        for figure in found.figures
     )
     assert said in verdict(dataclasses.replace(found, figures=figures))

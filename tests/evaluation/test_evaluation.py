@@ -40,7 +40,7 @@ def test_three_files_tell_the_same(served: FakePredictor, dataset: Path, tmp_pat
     found = evaluate(
         Path("some/bundle"), dataset, out, draws=50, progress=lambda *step: steps.append(step)
     )
-    assert sorted(each.name for each in out.iterdir()) == [
+    assert sorted(file.name for file in out.iterdir()) == [
         "metrics.json",
         "predictions.parquet",
         "report.html",
@@ -69,7 +69,7 @@ def test_a_second_run_replaces_the_first_and_agrees(
 ) -> None:
     runs = [evaluate(Path("b"), dataset, tmp_path / "out", draws=50) for _ in range(2)]
     assert runs[0].to_dict() == runs[1].to_dict()
-    assert [each.name for each in tmp_path.iterdir() if "tmp" in each.name] == []
+    assert [file.name for file in tmp_path.iterdir() if "tmp" in file.name] == []
 
 
 def test_a_failed_run_keeps_the_first(served: FakePredictor, dataset: Path, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_two_bundles_are_evaluated_and_compared(
     )
     assert found.pictures == 35
     assert found.test.only_first == found.test.only_second == 0
-    assert sorted(each.name for each in out.iterdir()) == [
+    assert sorted(file.name for file in out.iterdir()) == [
         "comparison.html",
         "comparison.json",
         "first",

@@ -43,7 +43,7 @@ def test_difference_is_against_the_best_member_by_top1() -> None:
         prediction(WART, NEVUS, WART),
     ]
     found = scored(records_of(labels), table, ["bad", "good", "odd"], draws=50)
-    assert [each.top1.value for each in found.members] == [0.5, 0.75, 0.5]
+    assert [member.top1.value for member in found.members] == [0.5, 0.75, 0.5]
     assert found.difference is not None
     assert found.difference.member == "good"
     # The ensemble is right on nevus, melanoma and wart: as often as the best, elsewhere.
@@ -55,7 +55,7 @@ def test_figures_belong_together() -> None:
     found = simulated()
     assert found.pictures == found.groups == 120
     assert found.difference is not None
-    best = max(each.top1.value for each in found.members)
+    best = max(member.top1.value for member in found.members)
     assert found.difference.top1.value == pytest.approx(found.ensemble.top1.value - best)
     assert sum(map(sum, found.confusion)) == sum(each.n for each in found.classes) == 120
     assert sum(each.n for each in found.reliability) == 120

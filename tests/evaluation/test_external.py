@@ -48,7 +48,7 @@ def test_classes_match_by_key_then_name_then_a_code_of_their_own() -> None:
     labels = ["Nevus", "mm", "mm", "naevus", "verruca", "keratosis", "rosacea", "rosacea"]
     known, external = join_taxonomies(records_of(labels), THEIRS, OURS, "b")
     assert external is not None
-    assert {each.label: (each.key, each.how) for each in external.matches} == {
+    assert {match.label: (match.key, match.how) for match in external.matches} == {
         "Nevus": ("Nevus", "key"),
         "mm": ("Melanoma", "name"),
         "naevus": ("Wart", "name"),  # our name is a synonym of theirs
@@ -59,7 +59,7 @@ def test_classes_match_by_key_then_name_then_a_code_of_their_own() -> None:
     assert Counter(record.label for record in known) == {"Nevus": 1, "Melanoma": 2, "Wart": 2}
     assert external.left_out == 3
     assert external.absent == ("Seborrheic keratosis", "Benign keratosis")
-    assert {each.label: each.pictures for each in external.matches}["rosacea"] == 2
+    assert {match.label: match.pictures for match in external.matches}["rosacea"] == 2
 
 
 def test_a_code_that_several_of_their_classes_bear_matches_nothing() -> None:
@@ -98,7 +98,7 @@ def test_packaged_taxonomies_meet() -> None:
     isic9, skin10 = load_taxonomy("isic9"), load_taxonomy("skin10")
     _, external = join_taxonomies(records_of(list(skin10.keys)), skin10, isic9, "b")
     assert external is not None
-    matched = {each.label: each.key for each in external.matches if each.key}
+    matched = {match.label: match.key for match in external.matches if match.key}
     assert matched["Basal_Cell_Carcinoma"] == "Basal_Cell_Carcinoma"
     assert matched["Seborrheic_Keratosis"] == "Seborrheic_Keratosis"
     assert matched["Actinic_solar_Damage_Actinic_Keratosis"] == "Actinic_Keratosis"

@@ -311,7 +311,7 @@ def test_a_browser_shows_it_without_a_request_or_a_complaint(tmp_path: Path, wid
 def test_long_names_cut_no_interval_off() -> None:
     evaluation = simulated()
     name = "a-network-with-a-rather-long-name-and-its-settings"
-    members = tuple(dataclasses.replace(each, name=name) for each in evaluation.members)
+    members = tuple(dataclasses.replace(member, name=name) for member in evaluation.members)
     console = Console(width=110, file=io.StringIO(), color_system=None)
     print_table(dataclasses.replace(evaluation, members=members), console)
     assert isinstance(console.file, io.StringIO)

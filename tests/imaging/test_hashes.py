@@ -127,8 +127,8 @@ def test_the_integral_image_changed_no_hash_of_real_images(real: Path) -> None:
     files = sorted((real / "isic9" / "Train").rglob("*.jpg"))[::5]
     images = [decode(file.read_bytes()) for file in files]
     assert len(images) > 400
-    now = hash_thumbnails(np.stack([thumbnail(each) for each in images]), list(HASHES))
-    before = hash_thumbnails(np.stack([old_thumbnail(each) for each in images]), list(HASHES))
+    now = hash_thumbnails(np.stack([thumbnail(image) for image in images]), list(HASHES))
+    before = hash_thumbnails(np.stack([old_thumbnail(image) for image in images]), list(HASHES))
     assert np.bitwise_count(now ^ before).max() <= 1
     assert np.bitwise_count(now ^ before).mean() < 0.001
 

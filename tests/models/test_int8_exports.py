@@ -166,7 +166,7 @@ def test_int8_serves_by_its_own_rules(whole_data: Path, tmp_path: Path) -> None:
     assert coarse.conformal == fitted.conformal != own.conformal
     assert coarse.urgent_risk is None  # six calibration images are too few to fit it again
     assert coarse.ensemble.temperature == fitted.temperature
-    assert tuple(each.temperature for each in coarse.ensemble.members) == fitted.members
+    assert tuple(member.temperature for member in coarse.ensemble.members) == fitted.members
     eager = Predictor.load(bundle, backend="eager")
     assert (eager.conformal, eager.urgent_risk) == (own.conformal, own.urgent_risk)
     assert eager.ensemble.temperature == own.temperature

@@ -86,10 +86,10 @@ class Truth:
         for _ in range(3):
             messages = tuple(
                 replace(
-                    each,
-                    timed=Timed(0.0, self.about(self.cost(each.size_bytes) * wire, self.noise)),
+                    message,
+                    timed=Timed(0.0, self.about(self.cost(message.size_bytes) * wire, self.noise)),
                 )
-                for each in own.schedule.messages
+                for message in own.schedule.messages
             )
             schedule = replace(own.schedule, messages=messages)
             rounds.append(simulate_step(trace, schedule, own.network).seconds)

@@ -89,7 +89,7 @@ def test_a_foreign_trace_is_scaled_to_one_measured_step() -> None:
     assert scaled.trace().forward_s == pytest.approx(6)
     assert scaled.update_s == pytest.approx(1)
     no_forward = profile(
-        layers=tuple(each.model_copy(update={"forward_s": 0.0}) for each in profile().layers)
+        layers=tuple(layer.model_copy(update={"forward_s": 0.0}) for layer in profile().layers)
     )
     assert as_measured(no_forward, 12.0).trace().forward_s == pytest.approx(12 - 7 - 0.5)
 

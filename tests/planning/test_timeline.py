@@ -62,11 +62,11 @@ def test_one_wire_carries_one_message_at_a_time_and_none_before_it_is_ready(
 ) -> None:
     trace, groups = trace_and_groups
     timeline = simulate(trace, groups, cost)
-    assert [each.tensors for each in timeline.groups] == groups
-    assert sum(each.size_bytes for each in timeline.groups) == sum(trace.sizes_bytes)
-    for each in timeline.groups:
-        assert each.ready_s <= each.begin_s
-        assert each.end_s == each.begin_s + cost(each.size_bytes)
+    assert [group.tensors for group in timeline.groups] == groups
+    assert sum(group.size_bytes for group in timeline.groups) == sum(trace.sizes_bytes)
+    for group in timeline.groups:
+        assert group.ready_s <= group.begin_s
+        assert group.end_s == group.begin_s + cost(group.size_bytes)
     for before, after in pairwise(timeline.groups):
         # The wire is idle only while nothing is ready.
         assert after.begin_s == max(before.end_s, after.ready_s)

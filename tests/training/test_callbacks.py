@@ -124,7 +124,7 @@ def drive(folder: Path, *monitors: Recorder, at: BaseException | None = None) ->
         for epoch in (1, 2):
             progress.step(2 * epoch - 1, 0.5)
             progress.step(2 * epoch, 0.5)
-            progress.epoch([row(each) for each in range(1, epoch + 1)], f"epoch {epoch}")
+            progress.epoch([row(number) for number in range(1, epoch + 1)], f"epoch {epoch}")
         if at:
             raise at
 
@@ -204,7 +204,7 @@ def test_monitors_by_name_or_with_settings() -> None:
     settings = TrainSettings.parse(
         {"monitors": ["tensorboard", {"kind": "wandb", "mode": "online", "project": "p"}]}
     )
-    assert [each.kind for each in settings.monitors] == ["tensorboard", "wandb"]
+    assert [monitor.kind for monitor in settings.monitors] == ["tensorboard", "wandb"]
     assert TrainSettings.parse(settings.model_dump(mode="json")) == settings
     with pytest.raises(UserError, match=r"'tensorboard'\? Valid: tensorboard, wandb, mlflow"):
         TrainSettings.parse({"monitors": ["tensorbord"]})

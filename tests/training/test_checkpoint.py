@@ -100,7 +100,7 @@ def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
         "plain": {"n": 2**70, "x": 0.1, "none": None, "inf": float("inf"), "word": "ä/$tensor"},
     }
     write_state(tmp_path / "s", state)
-    assert not [each for each in (tmp_path / "s").iterdir() if b"pickle" in each.read_bytes()]
+    assert not [file for file in (tmp_path / "s").iterdir() if b"pickle" in file.read_bytes()]
     found = read_state(tmp_path / "s")
     assert found["plain"] == state["plain"]
     assert found["empty"] == {}
@@ -233,7 +233,7 @@ def test_a_full_disk_warns_and_the_old_checkpoint_stays(size_bytes: int, tmp_pat
         assert not keeper.save(At(0, 3))
     assert len(said) == 2
     assert all("no checkpoint was written" in line for line in said)
-    assert [each.name for each in tmp_path.iterdir()] == ["epoch-0001-step-000001"]
+    assert [file.name for file in tmp_path.iterdir()] == ["epoch-0001-step-000001"]
     assert keeper.save(At(0, 4))
     assert store.saved_in(tmp_path) == [At(0, 4), At(0, 1)]
 

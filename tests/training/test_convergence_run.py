@@ -52,14 +52,14 @@ def test_from_a_dataset_to_the_verdict(small_dataset: Path, tmp_path: Path) -> N
     assert (tmp_path / "out" / "convergence.md").read_text().count("\n") == 9
     bundles = sorted((tmp_path / "out").glob("arms/*/*/run/bundle"))
     assert len(bundles) == 2
-    dense, sparse = (_moved(each.parent / "members" / "seed-4") for each in bundles)
+    dense, sparse = (_moved(bundle.parent / "members" / "seed-4") for bundle in bundles)
     assert 0 < sparse.sum() <= STEPS * math.ceil(SPARSE["density"] * len(sparse))
     assert dense.sum() > 10 * sparse.sum()
-    before = [each.stat().st_mtime_ns for each in bundles]
+    before = [bundle.stat().st_mtime_ns for bundle in bundles]
     # Again, and nothing is trained or evaluated again.
     again = run(config)
     assert again.figures == result.figures
-    assert [each.stat().st_mtime_ns for each in bundles] == before
+    assert [bundle.stat().st_mtime_ns for bundle in bundles] == before
     study["training"]["recipe"]["epochs"] = 3
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     with pytest.raises(UserError, match="was trained with other settings"):

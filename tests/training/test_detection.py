@@ -118,7 +118,7 @@ def test_uneven_ranks_give_the_gradients_of_one() -> None:
     targets = {"batch_idx": batch.image_K, "cls": batch.labels_K, "bboxes": batch.boxes_K4}
     times_batch, _ = v8DetectionLoss(net)(net(_pixels(batch)), targets)
     (times_batch.sum() / 7).backward()
-    expected = [each.grad for each in net.parameters() if each.grad is not None]
+    expected = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
     assert len(expected) > 100
     for gradients in everyone:
         assert len(gradients) == len(expected)

@@ -63,7 +63,7 @@ def _steps(settings: EngineSettings, exchange: ExchangeSettings, pieces: int) ->
             loss = outputs.float().square().sum()
             engine.backward(loss, 4 * mesh.data.size, last=piece == pieces - 1)
         taken.append(engine.step(0.01))
-        held.append([each.detach().clone() for each in net.parameters()])
+        held.append([parameter.detach().clone() for parameter in net.parameters()])
     sent = engine.exchange.bytes_sent if engine.exchange else 0
     engine.close()
     unchanged = all(torch.equal(*pair) for pair in zip(held[1], held[2], strict=True))
@@ -147,7 +147,7 @@ def _preconditioned() -> dict[str, list[float]]:
         engine.close()
         moved[name] = [float((after - before).norm()), *(after - before).abs().aminmax()]
     leave()
-    return {name: [float(each) for each in lengths] for name, lengths in moved.items()}
+    return {name: [float(length) for length in lengths] for name, lengths in moved.items()}
 
 
 @pytest.mark.distributed

@@ -20,8 +20,11 @@ def _engine(mesh: Mesh, zero: int, optimizer: str) -> Engine:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     groups = [
-        {"params": [each for each in module.parameters() if each.ndim > 1], "weight_decay": 0.1},
-        {"params": [each for each in module.parameters() if each.ndim == 1]},
+        {
+            "params": [parameter for parameter in module.parameters() if parameter.ndim > 1],
+            "weight_decay": 0.1,
+        },
+        {"params": [parameter for parameter in module.parameters() if parameter.ndim == 1]},
     ]
     made: torch.optim.Optimizer = (
         torch.optim.AdamW(groups, lr=0.1)

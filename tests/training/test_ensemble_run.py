@@ -138,7 +138,7 @@ def test_sets_are_fitted_on_calibration_alone_as_the_ensemble_answers(
     assert predictor.conformal.thresholds == pytest.approx(fitted.thresholds)
     assert predictor.conformal.urgent == pytest.approx(fitted.urgent)
     # A dataset without a calibration split, such as a fold of a cross-validation.
-    others = [each for each in read_manifest(small_dataset) if each.split != "calibration"]
+    others = [record for record in read_manifest(small_dataset) if record.split != "calibration"]
     parts = fit_on_calibration(
         predictor.ensemble, small_dataset, others, predictor.taxonomy, predictor.gallery
     )

@@ -52,7 +52,7 @@ def _history(run: Path) -> list[dict[str, str]]:
 
 
 def _checkpoints(run: Path) -> list[str]:
-    return sorted(each.name for each in (run / "checkpoints" / "a").iterdir())
+    return sorted(file.name for file in (run / "checkpoints" / "a").iterdir())
 
 
 @pytest.fixture(scope="module")

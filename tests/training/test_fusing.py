@@ -60,7 +60,7 @@ def _train(exchange: ExchangeSettings) -> tuple[list[str], list[Any], Any, list[
         assert list(again.groups) == state["groups"]
         assert again.planned
     engine.close()
-    return lines, [each.detach().numpy() for each in net.parameters()], state, order
+    return lines, [parameter.detach().numpy() for parameter in net.parameters()], state, order
 
 
 def _both() -> list[Any]:

@@ -98,7 +98,9 @@ def _learn(place: Any, world: int, exchange: ExchangeSettings, **mode: Any) -> d
     settings = _settings(place.device.type, **mode).engine
     model, (inputs, labels) = _model().to(place.device), _data()
     inputs, labels = inputs.to(place.device), labels.to(place.device)
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], RATE)
+    optimizer = torch.optim.SGD(
+        [parameter for parameter in model.parameters() if parameter.requires_grad], RATE
+    )
     engine = Engine(model, optimizer, replace(place, settings=settings), BATCH, exchange=exchange)
     skipped, losses = 0, []
     for epoch in range(2):
@@ -135,7 +137,7 @@ def _two_ranks(device: str) -> dict[str, Any]:
 
 def _plain() -> dict[str, np.ndarray]:
     model, (inputs, labels) = _model(), _data()
-    trained = [each for each in model.parameters() if each.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, RATE)
     for epoch in range(2):
         for batch in global_batches(COUNT, BATCH, 0, epoch):

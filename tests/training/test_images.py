@@ -121,7 +121,7 @@ def test_a_cache_on_disk_may_lie_elsewhere(small_dataset: Path, tmp_path: Path) 
     epoch_of(small_dataset, 0, 1, cache={"kind": "disk", "folder": str(tmp_path)})
     epoch_of(small_dataset, 1, 2, cache={"kind": "disk", "folder": str(tmp_path)}, sharded=True)
     (folder,) = tmp_path.iterdir()
-    names = sorted(each.name for each in folder.glob("*.pixels"))
+    names = sorted(file.name for file in folder.glob("*.pixels"))
     assert names == ["train-45-1of2.pixels", "train-45.pixels"]
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_dataset_is_one_sentence(
     records = read_manifest(small_dataset)[:8]
     data = (small_dataset / records[3].path).read_bytes()
     path = put(tmp_path, data[: len(data) // 2], ".png")[1] if damage == "truncated" else "gone.png"
-    bad = [dataclasses.replace(each, path=path) for each in records]
+    bad = [dataclasses.replace(record, path=path) for record in records]
 
     def epoch() -> None:
         broken = TrainingData(tmp_path, bad, [], CLASSES)

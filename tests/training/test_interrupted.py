@@ -56,7 +56,7 @@ class Training:
 
     def _saved(self) -> list[str]:
         folder = self.run / "checkpoints" / "a"
-        return [each.name for each in folder.glob("epoch-*") if not each.name.endswith("-000000")]
+        return [file.name for file in folder.glob("epoch-*") if not file.name.endswith("-000000")]
 
     def wait_until_mid_epoch(self, epoch: int = 1) -> dict[int, psutil.Process]:
         """Wait for a new checkpoint in the middle of `epoch` or a later one; return the ranks."""
@@ -105,8 +105,8 @@ def _training(
         yield Training(run, process)
     finally:
         if process.poll() is None:
-            for each in psutil.Process(process.pid).children(recursive=True):
-                each.kill()
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
             process.kill()
 
 

@@ -212,10 +212,10 @@ def _dtypes_under_bf16() -> dict[str, Any]:
     optimizer = build_optimizer(net, Recipe(optimizer="lars", learning_rate=1.0), fresh=[])
     engine = Engine(net, optimizer, mesh, batch=4)
     engine.backward(engine(torch.randn(4, 3, 8, 8)).float().square().sum(), 4)
-    kinds["gradients"] = {each.grad.dtype for each in net.parameters()}
+    kinds["gradients"] = {parameter.grad.dtype for parameter in net.parameters()}
     engine.step(1.0)
     kinds["state"] = {each["momentum_buffer"].dtype for each in optimizer.state.values()}
-    kinds["weights"] = {each.dtype for each in net.parameters()}
+    kinds["weights"] = {parameter.dtype for parameter in net.parameters()}
     kinds["statistics"] = net[1].running_mean.dtype
     engine.close()
     leave()

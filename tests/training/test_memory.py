@@ -47,4 +47,4 @@ def test_the_shared_buffer_loses_its_name(tmp_path: Path) -> None:
         (tmp_path / f"{name}{rank}").touch()
     unlink_shared_buffer(1, "127.0.0.1", "4711", tmp_path)
     unlink_shared_buffer(1, "127.0.0.1", "4711", tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == [f"{name}0"]
+    assert [file.name for file in tmp_path.iterdir()] == [f"{name}0"]

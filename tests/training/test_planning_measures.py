@@ -170,7 +170,7 @@ def test_links_are_measured_alike_on_all_ranks_and_a_plan_of_both_is_followed(
     assert first["collectives"] == second["collectives"]
     cluster = Cluster.model_validate(first)
     assert (cluster.nodes, cluster.ranks_per_node, cluster.source) == (2, 1, "measured")
-    assert {each.collective for each in cluster.collectives} == {
+    assert {collective.collective for collective in cluster.collectives} == {
         "all_reduce", "all_gather", "exchange",
     }  # fmt: skip
     for known in cluster.collectives:

@@ -85,8 +85,8 @@ def test_a_build_refuses_what_keeps_no_image() -> None:
 def test_a_class_without_images_of_a_split_is_named(small_dataset: Path, split: str) -> None:
     taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
     records = [
-        replace(each, split="test") if (each.label, each.split) == ("Disc", split) else each
-        for each in read_manifest(small_dataset)
+        replace(record, split="test") if (record.label, record.split) == ("Disc", split) else record
+        for record in read_manifest(small_dataset)
     ]
     settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 8}})
     with pytest.raises(UserError, match=f"the {split} images show nothing of the class 'Disc'"):
@@ -96,8 +96,8 @@ def test_a_class_without_images_of_a_split_is_named(small_dataset: Path, split: 
 def test_a_class_that_a_fold_cannot_learn_is_named(small_dataset: Path) -> None:
     taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
     records = [
-        replace(each, group="one") if each.label == "Disc" else each
-        for each in read_manifest(small_dataset)
+        replace(record, group="one") if record.label == "Disc" else record
+        for record in read_manifest(small_dataset)
     ]
     member = {**SMALL["members"][0], "fold": "each"}
     settings = TrainSettings.parse({"members": [member], "folds": 3, "recipe": {"batch": 8}})

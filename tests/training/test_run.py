@@ -123,9 +123,9 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     assert bundle is not None
     gallery = bundle.gallery()
     assert gallery is not None
-    records = [each for each in read_manifest(small_dataset) if each.split == "train"]
-    assert [row.sha256 for row in gallery.rows] == [each.sha256 for each in records]
-    assert [row.label for row in gallery.rows] == [each.label for each in records]
+    records = [record for record in read_manifest(small_dataset) if record.split == "train"]
+    assert [row.sha256 for row in gallery.rows] == [record.sha256 for record in records]
+    assert [row.label for row in gallery.rows] == [record.label for record in records]
     assert gallery.spec.shown == 0  # their licence is not known
     assert bundle.spec.conformal is not None
     assert bundle.spec.conformal.pictures == 12
@@ -254,7 +254,7 @@ def test_a_detector_needs_boxes(small_dataset: Path) -> None:
 
     from skindx.taxonomy import Taxonomy
 
-    records = [dataclasses.replace(each, boxes=None) for each in read_manifest(small_dataset)]
+    records = [dataclasses.replace(record, boxes=None) for record in read_manifest(small_dataset)]
     taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
     with pytest.raises(UserError, match="no training image has a box"):
         check(_settings(), records, taxonomy)

@@ -176,16 +176,16 @@ def test_each_epoch_has_every_image_once_and_ranks_see_others(ranks: list[Any]) 
 def test_bytes_sent_are_those_that_changed_hands(ranks: list[Any]) -> None:
     for epoch in range(1, 5):
         before, after = (owners(COUNT, SEED, each, WORLD) for each in (epoch - 1, epoch))
-        sent = sum(each["epochs"]["sent"][epoch - 1] for each in ranks)
+        sent = sum(rank["epochs"]["sent"][epoch - 1] for rank in ranks)
         assert sent == SIZES[before != after].sum()
-    whole = np.mean([sum(each["epochs"]["sent"]) / 4 for each in ranks]) * WORLD
+    whole = np.mean([sum(rank["epochs"]["sent"]) / 4 for rank in ranks]) * WORLD
     assert whole == pytest.approx((1 - 1 / WORLD) * SIZES.sum(), rel=0.1)
 
 
 @pytest.mark.distributed
 def test_memory_is_bounded_by_the_share_and_two_chunks(ranks: list[Any]) -> None:
-    for each in ranks:
-        peak = each["peak"]
+    for rank in ranks:
+        peak = rank["peak"]
         share = max(peak["before"], peak["after"])
         assert share > 5 * CHUNK  # or the bound would say nothing
         # A chunk each way, and for each partner what a piece is uneven by; and lists of numbers.
@@ -200,15 +200,15 @@ def test_what_either_end_does_not_keep_is_not_sent(ranks: list[Any]) -> None:
     before, after = (owners(COUNT, SEED, each, WORLD) for each in (1, 2))
     places = np.array([rank_in_memory(index) for index in range(COUNT)])
     moved = (before != after) & (places < kept[before]) & (places < kept[after])
-    assert sum(each["part"] for each in ranks) == SIZES[moved].sum()
+    assert sum(rank["part"] for rank in ranks) == SIZES[moved].sum()
 
 
 @pytest.mark.distributed
 def test_the_ranks_of_a_node_hold_one_copy(ranks: list[Any]) -> None:
     if not hasattr(os, "memfd_create"):
         pytest.skip("memfd is Linux's")
-    assert not any(sharded for sharded, _, _ in (each["shared"] for each in ranks))
-    files = {(inode, size) for _, inode, size in (each["shared"] for each in ranks)}
+    assert not any(sharded for sharded, _, _ in (rank["shared"] for rank in ranks))
+    files = {(inode, size) for _, inode, size in (rank["shared"] for rank in ranks)}
     assert len(files) == 1
     ((_, size),) = files
     assert SIZES.sum() <= size <= SIZES.sum() + COUNT + 2 * 4096
@@ -216,8 +216,8 @@ def test_the_ranks_of_a_node_hold_one_copy(ranks: list[Any]) -> None:
 
 @pytest.mark.distributed
 def test_a_training_that_starts_in_the_middle_holds_the_same(ranks: list[Any]) -> None:
-    for each in ranks:
-        assert each["resumed"] == each["epochs"]["held"][2:4]
+    for rank in ranks:
+        assert rank["resumed"] == rank["epochs"]["held"][2:4]
 
 
 @pytest.mark.distributed

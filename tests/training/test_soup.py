@@ -78,9 +78,9 @@ def test_statistics_are_those_of_the_training_images() -> None:
     conv = nn.Conv2d(3, 4, 3)
     conv.load_state_dict({"weight": mean["0.weight"], "bias": mean["0.bias"]})
     scaled = [
-        torch.from_numpy(each).permute(0, 3, 1, 2) * member.classifier.scale
+        torch.from_numpy(batch).permute(0, 3, 1, 2) * member.classifier.scale
         + member.classifier.shift
-        for each in batches
+        for batch in batches
     ]
     with torch.no_grad():
         seen = [conv(each) for each in scaled]

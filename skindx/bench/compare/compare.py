@@ -37,19 +37,19 @@ def compare(files: Sequence[Path], html: Path | None = None) -> list[Line]:
     found = read_measurements(files)
     lines = compare_lines(found)
     if not lines:
-        benches = ", ".join(sorted({each.written["bench"] for each in found}))
+        benches = ", ".join(sorted({file.written["bench"] for file in found}))
         raise UserError(f"these files share no figure (benches: {benches}); run one bench on each.")
-    headings = ["figure", *(each.name for each in found), "differs"]
+    headings = ["figure", *(file.name for file in found), "differs"]
     rows = [
         [f"{line.bench}: {line.key}", *(cell or "–" for cell in line.cells), told(line)]
         for line in lines
     ]
     console = Console()
     console.print(terminal_table("machines", headings, rows))
-    for each in found:
-        console.print(f"{each.name}: {each.machine}", soft_wrap=True)
-        if partial := each.written.get("partial"):
-            console.print(f"{each.name}: PARTIAL, {partial}", soft_wrap=True)
+    for file in found:
+        console.print(f"{file.name}: {file.machine}", soft_wrap=True)
+        if partial := file.written.get("partial"):
+            console.print(f"{file.name}: PARTIAL, {partial}", soft_wrap=True)
     console.print(EXPLAINED, soft_wrap=True)
     if html is not None:
         write_text(html, page(found, lines))
@@ -66,7 +66,7 @@ EXPLAINED = (
 def compare_lines(found: Sequence[Measurement]) -> list[Line]:
     """Return the figures that at least two machines share, in the order of the files."""
     keys = dict.fromkeys(
-        (each.written["bench"], key) for each in found for key in each.written["figures"]
+        (file.written["bench"], key) for file in found for key in file.written["figures"]
     )
     lines = [_line(found, bench, key) for bench, key in keys]
     return [line for line in lines if sum(cell is not None for cell in line.cells) >= 2]
@@ -75,10 +75,10 @@ def compare_lines(found: Sequence[Measurement]) -> list[Line]:
 def told(line: Line) -> str:
     """Return a sentence a machine on how it differs from the first one."""
     said = []
-    for each in line.differences:
-        if each is not None:
-            word = "real" if each.real else "not shown"
-            said.append(f"{each.ratio:.3g} ({word})")
+    for other in line.differences:
+        if other is not None:
+            word = "real" if other.real else "not shown"
+            said.append(f"{other.ratio:.3g} ({word})")
     return ", ".join(said) or "–"
 
 
@@ -93,10 +93,10 @@ def page(found: Sequence[Measurement], lines: Sequence[Line]) -> str:
 
 def _line(found: Sequence[Measurement], bench: str, key: str) -> Line:
     figures = [
-        each.written["figures"].get(key) if each.written["bench"] == bench else None
-        for each in found
+        file.written["figures"].get(key) if file.written["bench"] == bench else None
+        for file in found
     ]
-    means = [has_means(each.written) for each in found]
+    means = [has_means(file.written) for file in found]
     cells: list[str | None] = []
     for figure, mean in zip(figures, means, strict=True):
         if figure is None:

@@ -33,7 +33,7 @@ def read_measurements(files: Sequence[Path]) -> list[Measurement]:
     for file in files:
         written = _read(file)
         name, count = file.stem, 2
-        while name in {each.name for each in found}:
+        while name in {other.name for other in found}:
             name, count = f"{file.stem} ({count})", count + 1
         found.append(Measurement(name, written))
     return found
@@ -63,14 +63,14 @@ def _fits(written: Mapping[str, Any]) -> bool:
         return False
     if not {"cpu", "cores", "memory_gb", "accelerator"} <= machine.keys():
         return False
-    return all(isinstance(each, dict) and _is_figure(each) for each in figures.values())
+    return all(isinstance(figure, dict) and _is_figure(figure) for figure in figures.values())
 
 
-def _is_figure(each: Mapping[str, Any]) -> bool:
-    spread = each.get("spread")
-    if not isinstance(spread, list) or len(spread) != 2 or not isinstance(each.get("unit"), str):
+def _is_figure(figure: Mapping[str, Any]) -> bool:
+    spread = figure.get("spread")
+    if not isinstance(spread, list) or len(spread) != 2 or not isinstance(figure.get("unit"), str):
         return False
-    numbers = [each.get("value"), each.get("n"), *spread]
+    numbers = [figure.get("value"), figure.get("n"), *spread]
     return all(
         isinstance(number, int | float) and math.isfinite(number) for number in numbers
-    ) and bool(each["n"] >= 1)
+    ) and bool(figure["n"] >= 1)

@@ -175,8 +175,8 @@ def _measure(settings: Config, arms: Arms, found: dict[str, Rounds]) -> int:
     end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
     repeats = {}
     for task in settings.tasks:
-        for each in arms.values():  # what is done for the first time takes longer
-            each(task, 1)
+        for run_arm in arms.values():  # what is done for the first time takes longer
+            run_arm(task, 1)
         took = arms["host"](task, 1)
         repeats[task] = 1 if task == START else max(1, round(settings.least_s / max(took, 1e-6)))
     for turn in range(settings.rounds):

@@ -76,7 +76,7 @@ def summarise(
             "bytes": found.bytes_moved,
             "repeats": found.repeats,
             "energy": energy[0].source if joules is not None else "unavailable",
-            "energy_why": next((each.why for each in energy if each.why), ""),
+            "energy_why": next((reading.why for reading in energy if reading.why), ""),
             "clock_mhz": found.conditions.get("clock_mhz"),
             "others_share": found.conditions.get("others_share"),
             "marks": found.conditions.get("marks", []),
@@ -98,9 +98,9 @@ def peak_rates(measured: Sequence[Measured]) -> dict[str, list[float]]:
 
 def _bandwidth(measured: Sequence[Measured]) -> list[float]:
     found = [
-        _giga(each.rates(each.bytes_moved or 0.0))
-        for each in measured
-        if each.case.name.startswith("memory ")
+        _giga(row.rates(row.bytes_moved or 0.0))
+        for row in measured
+        if row.case.name.startswith("memory ")
     ]
     return max(found, key=lambda rates: median(rates, "").value, default=[])
 
@@ -133,17 +133,17 @@ def _joule_figures(
     found: Measured, joules: Sequence[float], label: Energy, machine: Machine
 ) -> dict[str, Figure]:
     key, samples = found.case.key, found.samples * found.repeats
-    watts = [each / seconds for each, seconds in zip(joules, found.seconds, strict=True)]
+    watts = [round_j / seconds for round_j, seconds in zip(joules, found.seconds, strict=True)]
     # An idle device lies outside of what the model was calibrated on.
     idle_w = machine.idle_w if label.source == "measured" else None
     figures = {
         f"{key}: power": median(watts, "W"),
-        f"{key}: energy": median([each / samples for each in joules], "J/sample"),
+        f"{key}: energy": median([round_j / samples for round_j in joules], "J/sample"),
     }
     if idle_w is not None:
         above = [
-            (each - idle_w * seconds) / samples
-            for each, seconds in zip(joules, found.seconds, strict=True)
+            (round_j - idle_w * seconds) / samples
+            for round_j, seconds in zip(joules, found.seconds, strict=True)
         ]
         figures[f"{key}: energy above idle"] = median(above, "J/sample")
     if label.source == "modelled" and label.interval is not None and label.joules:

@@ -57,12 +57,12 @@ def page(machines: Sequence[Measurement]) -> str:
 
     environment = html_environment("skindx.bench.devices")
     shared = html_environment("skindx.bench.compare")
-    loaders = [each.loader for each in (environment, shared) if each.loader is not None]
+    loaders = [found.loader for found in (environment, shared) if found.loader is not None]
     environment.loader = ChoiceLoader(loaders)
     lines = compare_lines(machines) if len(machines) > 1 else []
     return environment.get_template("devices.html.jinja").render(
-        machines=[(each, roofline(each.written)) for each in machines],
-        offers=[offer for each in machines for offer in offers(each)],
+        machines=[(machine, roofline(machine.written)) for machine in machines],
+        offers=[offer for machine in machines for offer in offers(machine)],
         rows=[(line, told(line), any(d and d.real for d in line.differences)) for line in lines],
         explained=EXPLAINED,
     )
@@ -81,12 +81,12 @@ def offers(machine: Measurement) -> list[Offer]:
     ]
     wholes = []
     for mode in ("training", "inference"):
-        for precision in dict.fromkeys(each.precision for each in found):
+        for precision in dict.fromkeys(row.precision for row in found):
             members = [
-                each
-                for each in found
-                if each.network.startswith("member ")
-                and (each.mode, each.precision) == (mode, precision)
+                row
+                for row in found
+                if row.network.startswith("member ")
+                and (row.mode, row.precision) == (mode, precision)
             ]
             if members:
                 wholes.append(_whole(machine.name, members))

@@ -146,8 +146,8 @@ def _written(file: Path, outcome: Outcome) -> tuple[dict[str, Figure], tuple[str
         return {}, ()
     found = json.loads(file.read_text(encoding="utf-8"))
     figures = {
-        key: Figure(each["value"], each["unit"], each["n"], tuple(each["spread"]))
-        for key, each in found["figures"].items()
+        key: Figure(figure["value"], figure["unit"], figure["n"], tuple(figure["spread"]))
+        for key, figure in found["figures"].items()
     }
     return figures, tuple(found["notes"])
 

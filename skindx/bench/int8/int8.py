@@ -55,7 +55,7 @@ def run(settings: Config) -> Result:
             candidates = body_candidates(network, settings.size, Path(folder), RUNTIMES)
             seconds = interleave(candidates, settings.rounds, warmup=3, clock=time.process_time)
             by_network[network] = _ratios(seconds, peer)
-            models[network] = {name: _milliseconds(each) for name, each in seconds.items()}
+            models[network] = {name: _milliseconds(measured) for name, measured in seconds.items()}
     figures = {
         f"{network}_{key}": figure
         for network, found in by_network.items()
@@ -79,7 +79,7 @@ def _ratios(seconds: Mapping[str, list[float]], peer: str) -> dict[str, Figure]:
 
 
 def _milliseconds(seconds: list[float]) -> dict[str, float]:
-    found = median([1000 * each for each in seconds], "ms")
+    found = median([1000 * second for second in seconds], "ms")
     return {"value": found.value, "low": found.spread[0], "high": found.spread[1]}
 
 

@@ -54,7 +54,7 @@ class RaplPackage:
 
 def _add_rapl(folder: Path, found: Found) -> None:
     # intel-rapl:0 is a package, intel-rapl:0:1 a part of it that the package counts as well.
-    packages = [each for each in sorted(folder.glob("intel-rapl:*")) if each.name.count(":") == 1]
+    packages = [file for file in sorted(folder.glob("intel-rapl:*")) if file.name.count(":") == 1]
     if not packages:
         found.refused.append("this machine shows no RAPL counter (most virtual machines hide it)")
     for package in packages:

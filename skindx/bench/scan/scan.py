@@ -162,10 +162,10 @@ def _points(photos: Sequence[Photo]) -> Figure:
 
 
 def _difference(ours: Sequence[Photo], others: Sequence[Photo]) -> Figure:
-    each = [
+    differences = [
         average_precision([a]) - average_precision([b]) for a, b in zip(ours, others, strict=True)
     ]
-    return _spread(each, average_precision(ours) - average_precision(others))
+    return _spread(differences, average_precision(ours) - average_precision(others))
 
 
 def _spread(of_photos: Sequence[float], value: float) -> Figure:

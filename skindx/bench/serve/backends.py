@@ -111,8 +111,8 @@ def _notes(
     ]
     for name, (to, precision) in _RUNTIMES.items():
         if ratios[name]:
-            each = ", ".join(f"{key} {of.value:.2f} ×" for key, of in ratios[name].items())
-            notes.append(f"{name} over eager: {each}.")
+            gains = ", ".join(f"{key} {of.value:.2f} ×" for key, of in ratios[name].items())
+            notes.append(f"{name} over eager: {gains}.")
         else:
             notes.append(f"Left out: {unsupported(to, precision)}")
     return tuple(notes)

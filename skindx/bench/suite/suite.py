@@ -106,8 +106,8 @@ def run(settings: Config) -> Result:
                 parts[name]["why"] = _reason(outcome.log)
             seconds = outcome.seconds
             figures[f"{name}: time"] = Figure(seconds, "s", 1, (seconds, seconds))
-        for each in found:
-            figures |= _figures(each)
+        for bench in found:
+            figures |= _figures(bench)
         result = Result("all", figures, notes=_notes(parts, found), parts=parts, partial=partial)
         if settings.html is not None:
             write_text(settings.html, page(result, found))
@@ -124,14 +124,14 @@ def page(result: Result, found: list[Measurement]) -> str:
 
     environment = html_environment("skindx.bench.suite")
     shared = html_environment("skindx.bench.compare")
-    loaders = [each.loader for each in (environment, shared) if each.loader is not None]
+    loaders = [found.loader for found in (environment, shared) if found.loader is not None]
     environment.loader = ChoiceLoader(loaders)
-    devices = [each for each in found if each.written["bench"] == "devices"]
+    devices = [bench for bench in found if bench.written["bench"] == "devices"]
     return environment.get_template("suite.html.jinja").render(
         result=result,
         found=found,
-        plots=[plot for each in devices if (plot := roofline(each.written)) is not None],
-        offers=[offer for each in devices for offer in offers(each)],
+        plots=[plot for device in devices if (plot := roofline(device.written)) is not None],
+        offers=[offer for device in devices for offer in offers(device)],
         system=machine_words(),
     )
 
@@ -174,14 +174,14 @@ def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> 
         if part["status"] != "passed"
     ]
     notes = [
-        f"{each.written['bench']}: {note}"
-        for each in found
-        for note in each.written.get("notes", ())
+        f"{bench.written['bench']}: {note}"
+        for bench in found
+        for note in bench.written.get("notes", ())
     ]
     partial = [
-        f"{each.written['bench']}: PARTIAL, {each.written['partial']}."
-        for each in found
-        if "partial" in each.written
+        f"{bench.written['bench']}: PARTIAL, {bench.written['partial']}."
+        for bench in found
+        if "partial" in bench.written
     ]
     return (*told, *partial, *notes)
 

@@ -47,7 +47,7 @@ def measure(
     }
     # The first rounds compile: once for the first shape, and again for whatever changes after it.
     seconds = interleave(
-        {name: _whole(each, device) for name, each in candidates.items()}, rounds, 2
+        {name: _whole(loop, device) for name, loop in candidates.items()}, rounds, 2
     )
     loop.close()
     per_epoch = steps * batch

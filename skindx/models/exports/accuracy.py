@@ -30,8 +30,8 @@ def measure_accuracy(
         return None
     truth_N = truth(judged, taxonomy)
     ours, before = (
-        Statistic.balanced_accuracy(predict_records(each, dataset, judged)[0], truth_N)
-        for each in (exported, eager)
+        Statistic.balanced_accuracy(predict_records(predictor, dataset, judged)[0], truth_N)
+        for predictor in (exported, eager)
     )
     difference = paired_interval(ours, before, [record.group for record in judged])
     low, high = (

@@ -84,8 +84,8 @@ def tensor_cells(ground: Ground, ranks: int) -> tuple[Cell, ...]:
 def _images_bytes(ground: Ground) -> int:
     """Return the bytes of a rank's images: three of a pixel, or what the first layer takes."""
     side = ground.profile.size
-    each = 3 * side * side if side else ground.operators[0].input_bytes
-    return round(ground.images * each)
+    image_bytes = 3 * side * side if side else ground.operators[0].input_bytes
+    return round(ground.images * image_bytes)
 
 
 def _sum(name: str, axis: Axis, size_bytes: int) -> Border:

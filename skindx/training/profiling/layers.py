@@ -101,7 +101,7 @@ def layers_of(
     for place, name in enumerate(order):
         owned = _owned(clock, name)
         end_s = max(last[name], backward_s) if place == len(order) - 1 else last[name]
-        each = [max(ready.get(own, 0.0) for own in owned) for ready in readies]
+        ready_s = [max(ready.get(own, 0.0) for own in owned) for ready in readies]
         owned.sort(key=lambda own: median(ready.get(own, 0.0) for ready in readies))
         shapes = tuple(tuple(parameters[own].shape) or (1,) for own in owned)
         forward = [times[name] for times in forwards]
@@ -112,7 +112,7 @@ def layers_of(
                 forward_s=median(forward),
                 backward_s=max(0.0, end_s - before),
                 forward_spread=_spread(forward),
-                backward_spread=_spread(each),
+                backward_spread=_spread(ready_s),
                 shapes=shapes,
                 parameter_bytes=4 * sum(parameters[own].numel() for own in owned),
                 activation_bytes=clock.activations.get(name, 0),

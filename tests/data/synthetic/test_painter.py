@@ -85,7 +85,7 @@ def test_mean_colour_tells_no_class(images: list[tuple[str, NDArray[np.uint8]]])
 
     labels = [label for label, _ in images]
     colours = [pixels.reshape(-1, 3) for _, pixels in images]
-    features = np.array([np.r_[each.mean(0), each.std(0)] for each in colours])
+    features = np.array([np.r_[colour.mean(0), colour.std(0)] for colour in colours])
     for model in (
         make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)),
         RandomForestClassifier(100, random_state=0),

@@ -40,7 +40,7 @@ def issue(path: str, reason: str, kept: str = "") -> Issue:
 
 def scored(truth: SiteTruth, *issues: Issue) -> dict[str, tuple[int, int, int]]:
     scores = score_build(truth, issues, ORIGIN)
-    return {each.name: (each.planted, each.found, each.true_found) for each in scores}
+    return {score.name: (score.planted, score.found, score.true_found) for score in scores}
 
 
 def test_a_perfect_build(truth: SiteTruth) -> None:
@@ -58,7 +58,7 @@ def test_a_perfect_build(truth: SiteTruth) -> None:
         ],
         ORIGIN,
     )
-    planted = {each.name: each.planted for each in scores}
+    planted = {score.name: score.planted for score in scores}
     assert planted == {
         "dead-link": 4,
         "not-a-picture": 1,
@@ -67,7 +67,7 @@ def test_a_perfect_build(truth: SiteTruth) -> None:
         "near-duplicate": 2,
         "conflicting-duplicate": 2,
     }
-    assert all(each.precision == each.recall == 1 for each in scores)
+    assert all(score.precision == score.recall == 1 for score in scores)
 
 
 def test_precision_and_recall_by_hand(truth: SiteTruth) -> None:
@@ -84,8 +84,8 @@ def test_precision_and_recall_by_hand(truth: SiteTruth) -> None:
         ],
         ORIGIN,
     )
-    dead = next(each for each in scores if each.name == "dead-link")
-    near = next(each for each in scores if each.name == "near-duplicate")
+    dead = next(score for score in scores if score.name == "dead-link")
+    near = next(score for score in scores if score.name == "near-duplicate")
     assert (dead.precision, dead.recall) == (2 / 3, 1 / 2)
     assert (near.precision, near.recall) == (1 / 4, 1 / 2)
 
