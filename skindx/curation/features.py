@@ -1,4 +1,4 @@
-"""Features of all layers of a network, with colours: what the last layer alone has forgotten.
+"""Features of all layers of a network, with colours: what the last layer alone has lost.
 
 The mean and standard deviation of each channel over the positions of a feature map (Gatys, Ecker,
 Bethge 2015, arXiv 1505.07376, describe textures by such sums) tell colours and textures apart that
