@@ -144,7 +144,7 @@ def wrong_labels(load: Load) -> str:
         "| ranking | swapped with any class (asked: 70 %) | with a similar class |",
         "|---|---|---|",
     ]
-    for name in ("", "cleanlab, ", "cleanlab margin, ", "selfclean, "):
+    for name in ("", "cleanlab, ", "cleanlab kernel, ", "cleanlab margin, ", "selfclean, "):
         found = [written["figures"][f"{name}{key}{kind}"] for kind in ("", "_confusable")]
         cells = [cell(named((figure["value"], *figure["spread"]))) for figure in found]
         lines.append(f"| {name.rstrip(', ') or '**combined (skindx)**'} | {' | '.join(cells)} |")

@@ -30,7 +30,7 @@ def audit(
         Path | None,
         typer.Option(
             help="With --labels or --off-topic: a table that `skindx dedup embed` wrote; default: "
-            "DATASET/embeddings.parquet."
+            "DATASET/embeddings.parquet, for --labels DATASET/label_features.parquet if it exists."
         ),
     ] = None,
     weights: Annotated[
@@ -56,8 +56,8 @@ def audit(
         bool,
         typer.Option(
             "--combine",
-            help="With --labels: also rank by neighbours, copies and training dynamics, weighted "
-            "by errors planted among the labels; takes three times as long.",
+            help="With --labels: rank by a kernel regression, neighbours, copies and training "
+            "dynamics, weighted by errors planted among the labels; takes longer.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of folds and planted errors.")] = 0,
@@ -123,13 +123,15 @@ def _off_topic(
     progress: "Progress",
 ) -> list[str]:
     from skindx.curation.audit.off_topic import off_topic as score
+    from skindx.data.dedup.near import EMBEDDINGS
     from skindx.data.screening.ood_table import OOD, THRESHOLD
 
     least = THRESHOLD if threshold is None else threshold
     if not least > 0:
         raise UserError(f"--threshold {least:g} must be above 0, the score of the median image.")
     out = dataset / OOD
-    found = score(dataset, _embeddings(dataset, sources, sets, progress), out, least)
+    table = _embeddings(dataset, dataset / EMBEDDINGS, sources, sets, progress)
+    found = score(dataset, table, out, least)
     return [
         f"{int((found.scores_N >= least).sum())} of {len(found.sha256s)} images are unusual "
         f"(score {least:g} or more) by {found.model}; `skindx gallery` shows them under To review.",
@@ -157,6 +159,7 @@ def _labels(
     from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
     from skindx.curation.labels.page import PAGE, write_review
     from skindx.curation.labels.review import review_labels
+    from skindx.data.dedup.near import label_table
     from skindx.data.manifest import read_manifest
     from skindx.system import require_extra
 
@@ -167,7 +170,7 @@ def _labels(
         if sources["--bundle"]:
             raise UserError("a bundle has learned the true labels; plant errors with --weights.")
     records = read_manifest(dataset)
-    table = _embeddings(dataset, sources, sets, progress)
+    table = _embeddings(dataset, label_table(dataset), sources, sets, progress)
     if plant is not None:
         return _planted(records, table, plant, seed, ranker=ranker, progress=progress)
     review = review_labels(records, table, seed=seed, ranker=ranker, progress=progress)
@@ -208,10 +211,14 @@ def _planted(
 
 
 def _embeddings(
-    dataset: Path, sources: dict[str, Path | None], sets: list[str], progress: "Progress"
+    dataset: Path,
+    default: Path,
+    sources: dict[str, Path | None],
+    sets: list[str],
+    progress: "Progress",
 ) -> "Embeddings":
     from skindx.cli.dedup import embed_dataset
-    from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
+    from skindx.data.dedup.near import read_embeddings
 
     if sum(path is not None for path in sources.values()) > 1:
         raise UserError("give one of --embeddings, --weights and --bundle.")
@@ -219,4 +226,4 @@ def _embeddings(
         return embed_dataset(
             dataset, sources["--weights"], sources["--bundle"], sets, partial(progress, "embed")
         )
-    return read_embeddings(sources["--embeddings"] or dataset / EMBEDDINGS)
+    return read_embeddings(sources["--embeddings"] or default)

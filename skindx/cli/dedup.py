@@ -37,7 +37,12 @@ def embed(
         Path | None, typer.Option("--config", "-c", help="The network's settings (YAML).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Default: DATASET/embeddings.parquet.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Default: DATASET/embeddings.parquet, or label_features.parquet with layers=all.",
+        ),
     ] = None,
     sets: Sets = None,
 ) -> None:
@@ -45,7 +50,8 @@ def embed(
 
     The network is a timm model, by default mobilenetv2_100 (--set model=NAME). `skindx audit
     --labels` and `--off-topic` use the table. A recipe can use it to confirm near duplicates:
-    `dedup: {embeddings: {path: TABLE}}`.
+    `dedup: {embeddings: {path: TABLE}}`. --set layers=all and --set views=8 write features of all
+    layers instead, for the label review alone: configs/label-features.yaml has both.
 
     Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
     """
@@ -71,19 +77,19 @@ def embed_dataset(
     """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
     from skindx.curation.embeddings import EmbedSettings, embed_with_bundle
     from skindx.curation.embeddings import embed as embed_images
-    from skindx.data.dedup.near import EMBEDDINGS
+    from skindx.data.dedup.near import EMBEDDINGS, LABEL_FEATURES
 
-    target = out or dataset / EMBEDDINGS
     if (weights is None and config is None) == (bundle is None):
         raise UserError(
             "embeddings need a trained network: give one of --weights, --config and --bundle."
         )
     if bundle:
-        return embed_with_bundle(dataset, bundle, target, progress)
+        return embed_with_bundle(dataset, bundle, out or dataset / EMBEDDINGS, progress)
     if weights:
         sets = [*sets, f"weights={json.dumps(str(weights))}"]
     settings = EmbedSettings.load(config, sets)
-    return embed_images(dataset, settings, target, progress)
+    table = LABEL_FEATURES if settings.layers == "all" else EMBEDDINGS
+    return embed_images(dataset, settings, out or dataset / table, progress)
 
 
 @dedup.command()

@@ -11,6 +11,7 @@ from tiny_dataset import with_embeddings
 
 from skindx.curation.labels.combining import combined_doubts, plant
 from skindx.curation.labels.evidence import NAMES, gather, training_margin
+from skindx.curation.labels.kernel import GroupedKernel
 from skindx.curation.labels.review import doubt_order, out_of_fold
 
 
@@ -48,7 +49,8 @@ def test_evidence_has_its_columns_and_a_copy_tells() -> None:
     vectors_ND, labels_N, groups_N = _images(120, 3)
     labels_N = labels_N.copy()
     labels_N[20] = (labels_N[20] + 1) % 3  # its copy keeps the label
-    own = gather(vectors_ND, labels_N, groups_N, 0)
+    kernel = GroupedKernel(vectors_ND, groups_N)
+    own = gather(kernel, vectors_ND, labels_N, groups_N, 0.2)
     assert own.columns_NF.shape == (120, len(NAMES))
     assert np.isfinite(own.columns_NF).all()
     agrees_N = own.columns_NF[:, NAMES.index("group agrees")]

@@ -28,10 +28,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> EmbedSettings:
 def test_one_vector_an_image_whatever_stands_beside_it(
     settings: EmbedSettings, tmp_path: Path
 ) -> None:
-    records = tiny_dataset(tmp_path, 36)
+    records = tiny_dataset(tmp_path, 12)
     steps: list[tuple[int, int]] = []
     made = embed(tmp_path, settings, tmp_path / EMBEDDINGS, lambda *step: steps.append(step))
-    assert steps == [(32, 36), (36, 36)]
+    assert steps == [(8, 12), (12, 12)]
     assert made.sha256s == tuple(record.sha256 for record in records)
     assert np.allclose(np.linalg.norm(made.vectors_ND, axis=1), 1, atol=1e-5)
     assert made.model.startswith("test_resnet at 64, ")

@@ -9,7 +9,7 @@ from pydantic import Field
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import MEANS, Result
 from skindx.config import Settings
-from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
+from skindx.data.dedup.near import label_table, read_embeddings
 from skindx.data.manifest import read_manifest
 
 SMALLEST = ("images=120", "seeds=2")
@@ -25,7 +25,7 @@ class Config(Settings):
 
     dataset: Path | None = None
     embeddings: Path | None = None
-    """A table of `skindx dedup embed`; none: the dataset's."""
+    """A table of `skindx dedup embed`; none: the dataset's, of all layers if it has it."""
     share: float = Field(0.05, gt=0, le=0.3)
     seeds: int = Field(5, ge=2)
     images: int = Field(400, ge=40)
@@ -75,7 +75,7 @@ def _images(
         note = f"{len(labels_N)} made-up vectors of 4 classes in pairs."
         return made.astype(np.float32), labels_N, groups_N, note
     records = read_manifest(settings.dataset)
-    table = read_embeddings(settings.embeddings or settings.dataset / EMBEDDINGS)
+    table = read_embeddings(settings.embeddings or label_table(settings.dataset))
     known_N, vectors_ND = table.of([record.sha256 for record in records])
     records = [records[at] for at in known_N]
     classes, labels_N = np.unique([record.label for record in records], return_inverse=True)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.curation.labels.combining import plant, weigh
-from skindx.curation.labels.evidence import Evidence, Floats, Ints, gather
+from skindx.curation.labels.evidence import Floats, Ints
+from skindx.curation.labels.kernel import GroupedKernel
 from skindx.curation.labels.review import doubt_order, out_of_fold
 
 
@@ -21,8 +22,12 @@ class Given:
     vectors_ND: NDArray[np.float32]
     labels_N: Ints
     groups_N: NDArray[np.str_]
-    own: Evidence
-    seed: int
+    probabilities_NC: Floats
+    """Of the linear classifier, out of fold."""
+    kernel_NC: Floats
+    """Of the kernel regression, without the image's group."""
+    wrong_N: Floats
+    """Of the combination."""
 
 
 def found_shares(
@@ -36,13 +41,17 @@ def found_shares(
 ) -> dict[str, list[float]]:
     """Return for each ranking which share of n planted errors is among its first n, by seed."""
     truth_NC, _ = out_of_fold(vectors_ND, labels_N, groups_N)
+    kernel = GroupedKernel(vectors_ND, groups_N)
     found: dict[str, list[float]] = {name: [] for name in RANKINGS}
     for seed in range(seeds):
         # Other streams than those of the errors that the combination plants for itself.
         random = np.random.default_rng((seed, 1_000_003))
         swapped_N, wrong_P = plant(labels_N, truth_NC, share, even, random)
-        own = gather(vectors_ND, swapped_N, groups_N, seed)
-        given = Given(vectors_ND, swapped_N, groups_N, own, seed)
+        probabilities_NC, _ = out_of_fold(vectors_ND, swapped_N, groups_N, seed=seed)
+        wrong_N, own = weigh(kernel, vectors_ND, swapped_N, groups_N, seed)
+        given = Given(
+            vectors_ND, swapped_N, groups_N, probabilities_NC, own.probabilities_NC, wrong_N
+        )
         for name, ranking in RANKINGS.items():
             first = ranking(given)[: len(wrong_P)]
             found[name].append(float(np.isin(first, wrong_P).mean()))
@@ -50,19 +59,23 @@ def found_shares(
 
 
 def _combined(given: Given) -> Ints:
-    parts = (given.vectors_ND, given.labels_N, given.groups_N, given.seed)
-    return np.argsort(-weigh(given.own, *parts), kind="stable")
+    return np.argsort(-given.wrong_N, kind="stable")
 
 
 def _cleanlab(given: Given) -> Ints:
-    return doubt_order(given.labels_N, given.own.probabilities_NC)
+    return doubt_order(given.labels_N, given.probabilities_NC)
+
+
+def _cleanlab_kernel(given: Given) -> Ints:
+    """Return cleanlab's ranking of the predictions that the combination uses."""
+    return doubt_order(given.labels_N, given.kernel_NC)
 
 
 def _cleanlab_margin(given: Given) -> Ints:
     from cleanlab.rank import get_label_quality_scores
 
     quality_N = get_label_quality_scores(
-        given.labels_N, given.own.probabilities_NC, method="normalized_margin"
+        given.labels_N, given.probabilities_NC, method="normalized_margin"
     )
     return np.argsort(quality_N, kind="stable")
 
@@ -95,6 +108,7 @@ def indicator(
 RANKINGS: dict[str, Callable[[Given], Ints]] = {
     "combined": _combined,
     "cleanlab": _cleanlab,
+    "cleanlab kernel": _cleanlab_kernel,
     "cleanlab margin": _cleanlab_margin,
     "selfclean": _selfclean,
 }

@@ -1,7 +1,7 @@
 """Doubts ranked by all the evidence at once, weighed by errors planted among the labels.
 
 Which evidence is worth how much depends on images and embeddings. So errors are planted among the
-labels as they are given, half of them drawn evenly and half as the classifier confuses the classes,
+labels as they are given, half of them drawn evenly and half as the regression confuses the classes,
 and a logistic regression learns to tell the planted ones by their evidence. It then ranks the
 labels as they are given. Nobody says which of these are wrong, and planting needs nobody to.
 
@@ -12,37 +12,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.curation.labels.evidence import Evidence, Floats, Ints, gather
+from skindx.curation.labels.kernel import GroupedKernel
 
-_SHARE, _ROUNDS = 0.05, 2
+_SHARE, _ROUNDS = 0.05, 6
 
 
 def combined_doubts(
     vectors_ND: NDArray[np.float32], labels_N: Ints, groups_N: NDArray[np.str_], seed: int
 ) -> Floats:
     """Return how likely each label is wrong, 0 to 1, as far as planted errors tell."""
-    own = gather(vectors_ND, labels_N, groups_N, seed)
-    return weigh(own, vectors_ND, labels_N, groups_N, seed)
+    kernel = GroupedKernel(vectors_ND, groups_N)
+    return weigh(kernel, vectors_ND, labels_N, groups_N, seed)[0]
 
 
 def weigh(
-    own: Evidence,
+    kernel: GroupedKernel,
     vectors_ND: NDArray[np.float32],
     labels_N: Ints,
     groups_N: NDArray[np.str_],
     seed: int,
-) -> Floats:
-    """Return the same from evidence that is there already."""
+) -> tuple[Floats, Evidence]:
+    """Return the same with a kernel that is there already, and the evidence of these labels."""
     from sklearn.linear_model import LogisticRegression
 
+    penalty = kernel.best_penalty(labels_N)
+    own = gather(kernel, vectors_ND, labels_N, groups_N, penalty)
     rows, planted = [], []
     for turn in range(_ROUNDS):
         random = np.random.default_rng((seed, turn))
         swapped_N, wrong_P = plant(labels_N, own.probabilities_NC, _SHARE, 0.5, random)
-        rows.append(gather(vectors_ND, swapped_N, groups_N, seed).columns_NF)
+        evidence = gather(kernel, vectors_ND, swapped_N, groups_N, penalty)
+        rows.append(evidence.columns_NF)
         planted.append(np.isin(np.arange(len(labels_N)), wrong_P))
     model = LogisticRegression(C=0.1, max_iter=500)
     model.fit(np.concatenate(rows), np.concatenate(planted))
-    return np.asarray(model.predict_proba(own.columns_NF)[:, 1])
+    return np.asarray(model.predict_proba(own.columns_NF)[:, 1]), own
 
 
 def plant(

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.curation.labels.review import out_of_fold
+from skindx.curation.labels.kernel import GroupedKernel, as_probabilities
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 NAMES = (
-    *("linear", "linear margin", "linear, other folds", "linear margin, other folds"),
+    *("predicted", "predicted, log", "predicted margin"),
     *("neighbours", "neighbours margin", "training margin", "frequency", "uncertainty"),
     *("against its class", "group agrees", "group is larger"),
 )
@@ -32,25 +32,30 @@ class Evidence:
     columns_NF: Floats
     """As `NAMES`; each standardised, so that those of other labels can be compared."""
     probabilities_NC: Floats
-    """Out of fold, by the linear classifier."""
+    """Of each class, by the images of other groups."""
 
 
 def gather(
-    vectors_ND: NDArray[np.float32], labels_N: Ints, groups_N: NDArray[np.str_], seed: int
+    kernel: GroupedKernel,
+    vectors_ND: NDArray[np.float32],
+    labels_N: Ints,
+    groups_N: NDArray[np.str_],
+    penalty: float,
 ) -> Evidence:
     """Return the evidence for these labels; vectors have length 1."""
-    probabilities_NC, _ = out_of_fold(vectors_ND, labels_N, groups_N, seed=seed)
-    others_NC, _ = out_of_fold(vectors_ND, labels_N, groups_N, seed=seed + 1)
-    votes_NC = _votes(vectors_ND, labels_N, groups_N, probabilities_NC.shape[1])
-    given_N = np.log(probabilities_NC[np.arange(len(labels_N)), labels_N] + _LEAST)
+    scores_NC = kernel.predict(labels_N, penalty)
+    probabilities_NC = as_probabilities(scores_NC)
+    votes_NC = _votes(vectors_ND, labels_N, groups_N, scores_NC.shape[1])
+    given_N, margin_N = _given_and_margin(scores_NC, labels_N)
     own_N, size_N = _group(labels_N, groups_N)
     columns = [
-        *_given_and_margin(probabilities_NC, labels_N),
-        *_given_and_margin(others_NC, labels_N),
-        *_given_and_margin(votes_NC, labels_N),
+        given_N,
+        np.log(probabilities_NC[np.arange(len(labels_N)), labels_N]),
+        margin_N,
+        *_given_and_margin(np.log(votes_NC), labels_N),
         training_margin(vectors_ND, labels_N),
         np.log(np.bincount(labels_N) / len(labels_N))[labels_N],
-        -(probabilities_NC * np.log(probabilities_NC + _LEAST)).sum(axis=1),
+        -(probabilities_NC * np.log(probabilities_NC)).sum(axis=1),
         given_N - _class_mean(given_N, labels_N),
         own_N,
         (size_N > 0).astype(float),
@@ -83,12 +88,12 @@ def training_margin(vectors_ND: NDArray[np.float32], labels_N: Ints) -> Floats:
     return total_N / _EPOCHS
 
 
-def _given_and_margin(probabilities_NC: Floats, labels_N: Ints) -> tuple[Floats, Floats]:
+def _given_and_margin(scores_NC: Floats, labels_N: Ints) -> tuple[Floats, Floats]:
     rows = np.arange(len(labels_N))
-    given_N = np.log(probabilities_NC[rows, labels_N] + _LEAST)
-    others_NC = probabilities_NC.copy()
-    others_NC[rows, labels_N] = 0
-    return given_N, given_N - np.log(others_NC.max(axis=1) + _LEAST)
+    given_N = scores_NC[rows, labels_N]
+    others_NC = scores_NC.copy()
+    others_NC[rows, labels_N] = -np.inf
+    return given_N, given_N - others_NC.max(axis=1)
 
 
 def _votes(

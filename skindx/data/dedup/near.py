@@ -20,6 +20,8 @@ from skindx.system import require_extra
 # N = images, D = dimensions, P = pairs, L = links
 
 EMBEDDINGS = "embeddings.parquet"
+LABEL_FEATURES = "label_features.parquet"
+"""The same of all layers, for the label review: nothing else should search with them."""
 _QUERIES = 1024
 """So many rows are compared with all others at once."""
 
@@ -91,6 +93,12 @@ def read_embeddings(path: Path) -> Embeddings:
     if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
         raise UserError(f"{path} holds vectors without a direction; {advice}.")
     return Embeddings(tuple(table["sha256"].to_pylist()), vectors_ND / length_N1, models.pop())
+
+
+def label_table(dataset: Path) -> Path:
+    """Return the table that the label review uses: of all layers where there is one."""
+    features = dataset / LABEL_FEATURES
+    return features if features.is_file() else dataset / EMBEDDINGS
 
 
 def similar_pairs(vectors_ND: NDArray[np.float32], threshold: float) -> NDArray[np.int64]:

@@ -110,6 +110,11 @@ class Classifier(nn.Module):
         pooled_BD: Tensor = self.net.forward_head(map_, pre_logits=True)  # type: ignore[operator]
         return pooled_BD
 
+    def forward_stages(self, images_BSS3: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return what the last layer sees, B x D, and the map of each stage, B x D x h x w."""
+        last, maps = self.net.forward_intermediates(self._normalised(images_BSS3))  # type: ignore[operator]
+        return self.forward_pooled(last), list(maps)
+
     def _normalised(self, images_BSS3: Tensor) -> Tensor:
         return images_BSS3.permute(0, 3, 1, 2).to(self.scale.dtype) * self.scale + self.shift
 
