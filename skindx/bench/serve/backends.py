@@ -16,7 +16,7 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Body, Member
 from skindx.models.exports.choosing import fastest, one_thread
 from skindx.models.exports.making import make_body
-from skindx.models.exports.runtimes import load_body, unsupported
+from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
@@ -91,9 +91,11 @@ def body_candidates(
     for name, (to, precision) in runtimes.items():
         if not unsupported(to, precision):
             file = folder / f"{network}-{name}{SUFFIX[to]}"
-            samples = list(squares) if precision == "int8" else []
+            samples = list(squares) if precision == "int8" or to == "sparse" else []
             make_body(file, eager, preprocess, to=to, precision=precision, samples=samples)
-            candidates[name] = judging(eager, load_body(file, to, precision))
+            candidates[name] = judging(
+                eager, with_export(Member(network, eager, preprocess), file, to, precision).exported
+            )
     return candidates
 
 

@@ -15,7 +15,7 @@ from skindx.bench.sparse.inputs import LAYERS, Layer, relu_input
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.models.exports.choosing import one_thread
-from skindx.models.exports.runtimes import cpu_flags
+from skindx.models.exports.processor import cpu_flags
 from skindx.models.exports.sparse.convolution import SparseConvolution
 
 SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]")
