@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from exporting import export_image
+from opening import PHOTO
 from tiny_bundle import pack_tiny
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -20,6 +21,7 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import put_folder
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.exports import serving
 from skindx.models.exports.export import export_bundle
 from skindx.models.exports.sparse import body as sparse_body
 from skindx.models.exports.sparse import compiling, measuring
@@ -261,6 +263,17 @@ def test_an_exported_bundle_answers_the_same(skipping: Path) -> None:
         "exports/sparse-fp32/resnet.json",
         "exports/sparse-fp32/vit.json",
     }
+
+
+def test_a_diagnosis_uses_it_where_it_is_fastest(
+    skipping: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(serving, "fastest", lambda candidates: max(candidates, key=str))
+    _timed(monkeypatch, FASTER)  # the kernel may be another one than that of the fixture
+    done = CliRunner().invoke(app, ["diagnose", str(skipping), str(PHOTO), "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"sparse fp32"' in done.output
 
 
 def test_without_a_compiler_the_export_answers_densely(

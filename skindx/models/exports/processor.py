@@ -1,9 +1,8 @@
 """The processor of this machine: its instruction sets, and the facts on which its speed depends."""
 
 from functools import cache
+from importlib import metadata
 from pathlib import Path
-
-import torch
 
 from skindx.system import cpu_count
 
@@ -26,4 +25,4 @@ def processor_facts() -> list[object]:
     """Return the facts on which the speed of a machine depends, without its instruction sets."""
     text = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.is_file() else ""
     model = [line for line in text.splitlines() if line.startswith("model name")][:1]
-    return [model, cpu_count(), torch.__version__]
+    return [model, cpu_count(), metadata.version("torch")]
