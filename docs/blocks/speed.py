@@ -205,7 +205,7 @@ def int8(load: Load) -> str:
 def sparse(load: Load) -> str:
     """Return how many times faster than oneDNN each layer is, by its share of zeros."""
     written = load("sparse.json")
-    models = written["models"]
+    models = {name: row for name, row in written["models"].items() if "break_even" in row}
     shares = list(next(iter(models.values()))["sparse_over_onednn"])
     heads = " | ".join(f"{whole(float(share))} zeros" for share in shares)
     lines = [f"| layer | {heads} | faster from |", "|---" * (len(shares) + 2) + "|"]
@@ -213,6 +213,10 @@ def sparse(load: Load) -> str:
         cells = " | ".join(f"{digits(row['sparse_over_onednn'][share])} ×" for share in shares)
         even = row["break_even"]
         lines.append(f"| {name} | {cells} | {'–' if even is None else whole(even)} |")
+    for name, row in written["models"].items():
+        if natural := row.get("natural_zeros"):
+            lines += ["", f"| {name} | share |", "|---|---|"]
+            lines += [f"| `{layer}` | {whole(share)} |" for layer, share in natural.items()]
     figures = [f"- `{key}`: {median(figure)}" for key, figure in written["figures"].items()]
     notes = [line for note in written["notes"] for line in ("", note)]
     return "\n".join([*lines, "", *figures, *notes, "", bench_machine(written)])

@@ -14,10 +14,13 @@ def export(
     dataset: Annotated[
         Path, typer.Option("--dataset", help="Dataset whose validation images check the export.")
     ],
-    to: Annotated[Literal["onnx", "openvino"], typer.Option(help="The runtime.")],
+    to: Annotated[
+        Literal["onnx", "openvino", "sparse"],
+        typer.Option(help="The runtime; sparse: convolutions that skip the zeros of ReLU."),
+    ],
     precision: Annotated[
         Literal["fp32", "bf16", "int8"],
-        typer.Option(help="bf16: only openvino, on CPUs with avx512_bf16 or amx_bf16."),
+        typer.Option(help="bf16: openvino and sparse, on CPUs with avx512_bf16 or amx_bf16."),
     ] = "fp32",
 ) -> None:
     """Add a version of a bundle's networks for a faster runtime to the bundle.
@@ -29,6 +32,9 @@ def export(
     int8 learns its ranges from training images, and layers that it hurts stay in fp32. It is also
     refused if it is not faster than bf16 and fp32 on this machine, or loses more than half a point
     of balanced accuracy on the test images.
+
+    sparse times each convolution on calibration images, beside the dense one, and skips zeros where
+    that is faster. Networks without zeros of a ReLU are left alone. It has no int8.
 
     Example: skindx export runs/mine/bundle --dataset runs/mine/data --to onnx
     """
@@ -50,10 +56,24 @@ def export(
         )
         table.add_row(parity.member, str(parity.pictures), *shown)
     console().print(table)
-    for line in _coarser(done):
+    for line in [*_skipping(bundle, done), *_coarser(done)]:
         print(line)
     digest = open_bundle(bundle).digest
     print(f"{bundle / done.folder}: now part of the bundle; its new digest is {digest}")
+
+
+def _skipping(bundle: Path, done: "ExportSpec") -> list[str]:
+    """Return how many convolutions of each member skip zeros, or why it was left alone."""
+    from skindx.models.exports.sparse.body import layers_that_skip
+
+    lines = []
+    for parity in done.parity if done.to == "sparse" else ():
+        if why := done.alone.get(parity.member):
+            lines.append(f"{parity.member} is left alone: {why}")
+        else:
+            skip, total = layers_that_skip(bundle / done.file(parity.member))
+            lines.append(f"{parity.member}: {skip} of {total} convolutions skip zeros")
+    return lines
 
 
 def _coarser(done: "ExportSpec") -> list[str]:

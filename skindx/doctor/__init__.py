@@ -10,7 +10,7 @@ from skindx.doctor.accelerator import nvidia_driver, torch_facts, torch_finding
 from skindx.doctor.finding import Finding, installed
 from skindx.doctor.packages import extras, opencv
 from skindx.doctor.storage import cache, disk, writable
-from skindx.doctor.tools import chromium, compiler, headers, ninja, prebuild, python
+from skindx.doctor.tools import chromium, compiler, headers, ninja, prebuild, python, sparse_kernel
 
 __all__ = ["Finding", "examine", "render"]
 
@@ -29,6 +29,7 @@ def examine(*, build: bool = True) -> list[Finding]:
         *extras(),
         opencv(),
         chromium(),
+        sparse_kernel(),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),
         writable(cache()),

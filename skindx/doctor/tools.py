@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.doctor.finding import Finding, last_line, run, search_path
+from skindx.models.exports.sparse.compiling import kernel_state
 from skindx.training.deepspeed.prebuild import COMMAND as PREBUILD
 
 
@@ -44,6 +45,14 @@ def ninja(*, required: bool) -> Finding:
     found = shutil.which("ninja", path=search_path())
     advice = "Run: pip install 'skindx[train]' (it brings ninja)."
     return Finding("ninja", found is not None, found or "not found", advice, required)
+
+
+def sparse_kernel() -> Finding:
+    ok, detail = kernel_state()
+    advice = (
+        "Only exports to sparse use it; install a C++ compiler (Debian, Ubuntu: apt install g++)."
+    )
+    return Finding("sparse convolutions", ok, detail, advice, required=False)
 
 
 def chromium() -> Finding:

@@ -3,19 +3,38 @@ from pathlib import Path
 import pytest
 
 from skindx.bench import run_bench
+from skindx.bench.serve.backends import network_of
 from skindx.bench.sparse import sparse
+from skindx.bench.sparse.end_to_end import measure_end_to_end
 from skindx.bench.sparse.inputs import LAYERS, relu_input
 from skindx.errors import UserError
 from skindx.models.exports.sparse.compiling import compiler
+from skindx.models.tensors import save_tensors
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
 
 
 @pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
 def test_keys_and_break_even(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "cpu_flags", lambda: frozenset({"avx2"}))
     result = run_bench("sparse", tmp_path / "sparse.json", smallest=True)
-    assert list(result.figures) == ["sparse_over_onednn_70", "sparse_over_im2col"]
+    keys = ["sparse_over_onednn_70", "sparse_over_im2col"]
+    ends = ["eager", "ort", "openvino_fp32", "dense"]
+    assert list(result.figures) == keys + [f"end_to_end_over_{end}" for end in ends]
     assert set(result.models) == {layer.name for layer in LAYERS[:2]}
     assert "no bf16" in result.notes[1]
+    assert "test_resnet with random weights" in result.notes[2]
+
+
+@pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
+def test_natural_zeros_of_given_weights(tmp_path: Path) -> None:
+    weights = tmp_path / "resnet.safetensors"
+    save_tensors(network_of("test_resnet", 64).classifier.net.state_dict(), weights)
+    found = measure_end_to_end("test_resnet", 64, 5, weights)
+    assert 0.2 < max(found.zeros.values()) < 1
+    assert found.zeros["conv1.0"] < 0.05  # reads the image
+    assert "weights of resnet.safetensors" in found.notes[0]
 
 
 def test_without_the_asked_share_there_is_no_figure() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from skindx.doctor.tools import sparse_kernel
 from skindx.models.exports.sparse import compiling
 from skindx.models.exports.sparse.convolution import SparseConvolution, fits
 
@@ -101,48 +102,106 @@ def test_other_layers_are_refused(layer: nn.Conv2d) -> None:
         SparseConvolution(layer)
 
 
+@needs_compiler
+@pytest.mark.parametrize(("kernel", "groups"), [(3, 1), (1, 2)])
+def test_a_residual_is_added_before_the_relu(kernel: int, groups: int) -> None:
+    layer = _layer(64, 70, kernel, 2, groups)
+    input_NCHW = _input(2, 64, 7, 6, 0.5)
+    residual = torch.randn_like(layer(input_NCHW))
+    found = SparseConvolution(layer, relu=True)(input_NCHW, residual, threads=2)
+    torch.testing.assert_close(found, (layer(input_NCHW) + residual).relu(), atol=2e-5, rtol=2e-5)
+    with pytest.raises(ValueError, match="does not fit"):
+        SparseConvolution(layer)(input_NCHW, residual[:, :, :1])
+
+
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiling.library.cache_clear()
+    compiling.kernel.cache_clear()
     yield tmp_path / "skindx/native"
-    compiling.library.cache_clear()
+    compiling.kernel.cache_clear()
 
 
 @pytest.mark.parametrize("program", ["", "false"])
 def test_without_a_compiler_it_stays_dense(
     program: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is there, or it fails: torch computes, to the bit."""
+    """None is there, or it fails: torch computes, to the bit, and doctor says so."""
     monkeypatch.setattr(compiling, "compiler", lambda: program and shutil.which(program))
     layer = _layer(32, 20, 3, 1)
     sparse = SparseConvolution(layer, relu=True)
     assert not sparse.compiled
     input_NCHW = _input(2, 32, 6, 5, 0.7)
     assert torch.equal(sparse(input_NCHW), layer(input_NCHW).relu())
+    residual = torch.randn_like(layer(input_NCHW))
+    wanted = (layer(input_NCHW) + residual).relu()
+    assert torch.equal(sparse(input_NCHW, residual), wanted)
     assert not list(empty_cache.glob("*.so"))
+    found = sparse_kernel()
+    assert (found.ok, found.required) == (False, False)
+    assert "convolutions stay dense" in found.detail
+
+
+def _kernel() -> compiling.Kernel:
+    found = compiling.kernel()
+    assert found is not None
+    return found
 
 
 @needs_compiler
-def test_it_is_compiled_once_for_a_processor(
-    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_it_is_compiled_once_for_a_processor_and_a_version(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert compiling.library() is not None
+    fastest = compiling.instruction_sets()[0]
+    assert sparse_kernel().detail == f"{fastest}, to be compiled at first use"
+    assert _kernel().instructions == fastest
+    assert sparse_kernel().detail == f"{fastest}, compiled"
     (file,) = empty_cache.iterdir()
-    made = file.stat().st_mtime_ns
-    compiling.library.cache_clear()
-    assert compiling.library() is not None
+    made, digest = file.stat().st_mtime_ns, compiling.kernel_digest()
+    compiling.kernel.cache_clear()
+    _kernel()
     assert file.stat().st_mtime_ns == made
-    compiling.library.cache_clear()
-    monkeypatch.setattr(compiling, "cpu_flags", lambda: frozenset({"another"}))
-    assert compiling.library() is not None
+    compiling.kernel.cache_clear()
+    newer = tmp_path / "newer.cpp"
+    newer.write_text(compiling.SOURCE.read_text() + "// of another version\n")
+    monkeypatch.setattr(compiling, "SOURCE", newer)
+    monkeypatch.setattr(compiling, "cpu_flags", frozenset)  # and a processor without AVX2
+    assert _kernel().instructions == "portable"
+    assert compiling.kernel_digest() != digest
     assert len(list(empty_cache.iterdir())) == 2
+    assert sparse_kernel().detail.endswith(
+        "compiled, 1 in the cache for other versions or processors"
+    )
+
+
+@needs_compiler
+def test_where_instructions_fail_the_portable_kernel_returns_the_same(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A processor may claim instructions that end the process, as under an emulator."""
+    dies_once = f"import os; p = {str(tmp_path / 'died')!r}; "
+    dies_once += "os.path.exists(p) or (open(p, 'w').close(), os.abort()); "
+    monkeypatch.setattr(compiling, "_CHECK", dies_once + compiling._CHECK)
+    monkeypatch.setattr(compiling, "_SETS", {"claimed": (), "portable": ()})
+    for _ in range(2):  # remembered: the other kernel is not compiled again
+        assert _kernel().instructions == "portable"
+        compiling.kernel.cache_clear()
+    found = sparse_kernel()
+    assert found.ok
+    assert found.detail == "claimed fails its check on this processor; portable, compiled"
+    for kernel, stride in ((1, 1), (3, 1), (3, 2)):
+        layer = _layer(70, 33, kernel, stride)
+        input_NCHW = _input(2, 70, 7, 5, 0.6)
+        input_NCHW[1, 2, 3, 3] = torch.nan
+        found = SparseConvolution(layer, relu=True, threads=2)(input_NCHW)
+        wanted = layer(input_NCHW).relu()
+        torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5, equal_nan=True)
 
 
 @needs_compiler
 def test_a_damaged_file_is_compiled_again(empty_cache: Path) -> None:
     empty_cache.mkdir(parents=True)
-    file = compiling._compiled(compiling.compiler())
+    file = compiling.cached_file(compiling.compiler(), compiling.instruction_sets()[0])
     file.write_bytes(b"no library")
-    assert compiling.library() is not None
+    _kernel()
     assert file.stat().st_size > 1000

@@ -5,18 +5,20 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from skindx.bench.harness.clock import Figure, interleave, median, ratio
-from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.ensemble.ensemble import Body, Member
+from skindx.models.ensemble.ensemble import Member
 from skindx.models.exports.choosing import fastest, one_thread
 from skindx.models.exports.making import make_body
-from skindx.models.exports.runtimes import load_body, unsupported
+from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
@@ -68,33 +70,57 @@ def body_candidates(
     size: int,
     folder: Path,
     runtimes: Mapping[str, tuple[Runtime, Precision]],
-) -> Mapping[str, Callable[[], object]]:
-    """Return calls in which a network with random weights answers one image, by name.
+    weights: Path | None = None,
+) -> dict[str, Callable[[], object]]:
+    """Return calls in which a network answers one image, by name; without weights, random ones.
 
     Beside the runtimes that this machine can run: eager, in both of PyTorch's memory formats.
-    int8 learns its ranges from painted noise, which is enough for its speed.
+    int8 learns its ranges from painted noise, which is enough for its speed; so does sparse find
+    its zeros.
     """
-    torch.manual_seed(0)
-    preprocess = Preprocess(size=size)
-    settings = ClassifierSettings(model=network, preprocess=preprocess)
-    eager = build_classifier(settings, _CLASSES).eval()
-    tall = copy.deepcopy(eager).to(memory_format=torch.channels_last)
-    random = np.random.default_rng(0)
-    squares_1SS3 = random.integers(0, 256, (1, size, size, 3), dtype=np.uint8)
-    squares = random.integers(0, 256, (_SAMPLES, size, size, 3), dtype=np.uint8)
-
-    def judging(classifier: Classifier, body: Body | None = None) -> Callable[[], object]:
-        member = Member(network, classifier, preprocess, exported=body)
-        return lambda: member.log_probabilities_of_squares([squares_1SS3])
-
-    candidates = {"eager": judging(eager), "eager_channels_last": judging(tall)}
+    eager = network_of(network, size, weights)
+    tall = copy.deepcopy(eager.classifier).to(memory_format=torch.channels_last)
+    squares = noise_squares(_SAMPLES, size)
+    candidates = {
+        "eager": judging(eager),
+        "eager_channels_last": judging(replace(eager, classifier=tall)),
+    }
     for name, (to, precision) in runtimes.items():
         if not unsupported(to, precision):
             file = folder / f"{network}-{name}{SUFFIX[to]}"
-            samples = list(squares) if precision == "int8" else []
-            make_body(file, eager, preprocess, to=to, precision=precision, samples=samples)
-            candidates[name] = judging(eager, load_body(file, to, precision))
+            samples = list(squares) if precision == "int8" or to == "sparse" else []
+            make_body(
+                file,
+                eager.classifier,
+                eager.preprocess,
+                to=to,
+                precision=precision,
+                samples=samples,
+            )
+            candidates[name] = judging(with_export(eager, file, to, precision))
     return candidates
+
+
+def network_of(network: str, size: int, weights: Path | None = None) -> Member:
+    """Return a network with the weights of a file, or always the same random ones."""
+    torch.manual_seed(0)
+    preprocess = Preprocess(size=size)
+    settings = ClassifierSettings(model=network, preprocess=preprocess)
+    classifier = build_classifier(settings, _CLASSES).eval()
+    if weights:
+        load_weights(classifier, weights)
+    return Member(network, classifier, preprocess)
+
+
+def noise_squares(count: int, size: int) -> NDArray[np.uint8]:
+    """Return count x size x size x 3 of noise, always the same."""
+    return np.random.default_rng(0).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+
+
+def judging(member: Member) -> Callable[[], object]:
+    """Return a call in which a member answers one image."""
+    squares_1SS3 = noise_squares(1, member.preprocess.size)
+    return lambda: member.log_probabilities_of_squares([squares_1SS3])
 
 
 def _least(of: Mapping[str, Figure]) -> Figure:

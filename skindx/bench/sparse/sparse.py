@@ -4,6 +4,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from pydantic import Field
@@ -11,14 +12,15 @@ from torch import Tensor, nn
 
 from skindx.bench.harness.clock import Figure, interleave, ratio
 from skindx.bench.harness.result import Result
+from skindx.bench.sparse.end_to_end import measure_end_to_end
 from skindx.bench.sparse.inputs import LAYERS, Layer, relu_input
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.models.exports.choosing import one_thread
-from skindx.models.exports.runtimes import cpu_flags
+from skindx.models.exports.processor import cpu_flags
 from skindx.models.exports.sparse.convolution import SparseConvolution
 
-SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]")
+SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]", "network=test_resnet", "size=64")
 
 _ASKED = 0.7
 _BF16 = ("avx512_bf16", "amx_bf16")
@@ -30,6 +32,11 @@ class Config(Settings):
     layers: int = Field(len(LAYERS), ge=1, le=len(LAYERS))
     shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
     rounds: int = Field(11, ge=5)
+    network: str = "resnet50"
+    """Timed from end to end."""
+    size: int = Field(224, ge=32)
+    weights: Path | None = None
+    """Of the network; with them, the natural zeros of each of its convolutions are given."""
 
 
 def run(settings: Config) -> Result:
@@ -52,8 +59,19 @@ def run(settings: Config) -> Result:
         )
         for key in found[wide[0]][_ASKED]
     }
-    models = {name: _row(by_share) for name, by_share in found.items()}
-    return Result("sparse", figures, models=models, notes=_notes(settings))
+    whole = measure_end_to_end(settings.network, settings.size, settings.rounds, settings.weights)
+    models: dict[str, dict[str, object]] = {
+        name: _row(by_share) for name, by_share in found.items()
+    }
+    if settings.weights:
+        models[f"zeros in {settings.network}"] = {"natural_zeros": whole.zeros}
+    return Result(
+        "sparse",
+        figures | whole.figures,
+        whole.baselines,
+        models=models,
+        notes=(*_notes(), *whole.notes),
+    )
 
 
 def _ratios(layer: Layer, zeros: float, rounds: int) -> dict[str, Figure]:
@@ -129,7 +147,7 @@ def _break_even(points: list[tuple[float, float]]) -> float | None:
     return low + (high - low) * (1 - before) / (after - before)
 
 
-def _notes(settings: Config) -> tuple[str, ...]:
+def _notes() -> tuple[str, ...]:
     notes = [
         "One image on one thread, fp32, random weights, inputs whose zeros lie as behind a ReLU; "
         "seconds of the processor. sparse_over_onednn_70: the least of the 3 x 3 layers of stride "

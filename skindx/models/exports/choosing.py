@@ -15,8 +15,8 @@ import torch
 from skindx.errors import UserError
 from skindx.files import only_writer, write_json
 from skindx.models.ensemble.ensemble import Ensemble
-from skindx.models.exports.runtimes import cpu_flags
-from skindx.system import cache_folder, cpu_count
+from skindx.models.exports.processor import cpu_flags, processor_facts
+from skindx.system import cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -108,11 +108,7 @@ class Choice:
 
 
 def _processor() -> list[object]:
-    """Return the facts on which the speed of a machine depends."""
-    info = Path("/proc/cpuinfo")
-    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
-    model = [line for line in text.splitlines() if line.startswith("model name")][:1]
-    return [model, sorted(cpu_flags()), cpu_count(), torch.__version__]
+    return [*processor_facts(), sorted(cpu_flags())]
 
 
 @contextmanager

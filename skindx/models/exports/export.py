@@ -31,8 +31,9 @@ from skindx.models.exports.refitting import (
     refit_temperatures,
     truth,
 )
-from skindx.models.exports.runtimes import QUANTISERS, load_body, unsupported, versions
+from skindx.models.exports.runtimes import QUANTISERS, unsupported, versions, with_export
 from skindx.models.exports.serving import with_temperatures
+from skindx.models.exports.sparse.record import SparseRecord
 from skindx.models.exports.spec import (
     SPEC,
     SUFFIX,
@@ -44,8 +45,9 @@ from skindx.models.exports.spec import (
 )
 from skindx.system import require_extra
 
-_SAMPLES = 64
-"""Training images from which int8 learns the ranges of its activations."""
+_SAMPLES, _TIMED = 64, 8
+"""Training images from which int8 learns the ranges of its activations; calibration images on
+which sparse measures zeros and times layers."""
 
 
 def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) -> ExportSpec:
@@ -82,8 +84,11 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
                     folder=folder,
                     dataset=dataset,
                     val=val,
+                    records=records,
                 )
             }
+        if to == "sparse":
+            found["alone"] = _left_alone(ensemble.members, folder)
         spec = ExportSpec(
             to=to,
             precision=precision,
@@ -105,16 +110,42 @@ def _exact(
     folder: Path,
     dataset: Path,
     val: Sequence[Record],
+    records: Sequence[Record],
 ) -> tuple[Parity, ...]:
     exported = []
+    # Zeros of images alone, not of labels: nothing is fitted on what conformal sets are fitted on.
+    measured = (split_of(records, "calibration") or val) if to == "sparse" else ()
     for member in members:
         file = folder / f"{member.name}{SUFFIX[to]}"
-        make_body(file, member.classifier, member.preprocess, to=to, precision=precision)
-        exported.append(replace(member, exported=load_body(file, to, precision)))
+        make_body(
+            file,
+            member.classifier,
+            member.preprocess,
+            to=to,
+            precision=precision,
+            samples=_samples(dataset, measured, member.preprocess, _TIMED),
+        )
+        exported.append(with_export(member, file, to, precision))
     parity = measure_parity(members, exported, dataset, val)
     for result in parity:
         refuse(result, precision)
     return tuple(parity)
+
+
+def _left_alone(members: Sequence[Member], folder: Path) -> dict[str, str]:
+    """Return why networks were left alone, by member. Raises UserError if all were."""
+    found = {
+        member.name: SparseRecord.read(folder / f"{member.name}{SUFFIX['sparse']}").alone
+        for member in members
+    }
+    alone = {name: why for name, why in found.items() if why}
+    if len(alone) == len(members):
+        said = " ".join(f"{name}: {why}" for name, why in alone.items())
+        raise UserError(
+            f"the sparse export would change nothing; {said} The bundle is as it was, use "
+            "--to onnx or --to openvino."
+        )
+    return alone
 
 
 def _coarse(
@@ -164,9 +195,9 @@ def _coarse(
 
 
 def _samples(
-    dataset: Path, records: Sequence[Record], preprocess: Preprocess
+    dataset: Path, records: Sequence[Record], preprocess: Preprocess, count: int = _SAMPLES
 ) -> list[NDArray[np.uint8]]:
-    step = max(1, len(records) // _SAMPLES)
-    chosen = records[::step][:_SAMPLES]
+    step = max(1, len(records) // count)
+    chosen = records[::step][:count]
     files = Files(dataset, chosen)
     return [centre_square(files.image(at), preprocess) for at in range(len(chosen))]

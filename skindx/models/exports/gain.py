@@ -3,14 +3,13 @@
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.exports.choosing import answering, processor_seconds
 from skindx.models.exports.making import make_body
-from skindx.models.exports.runtimes import load_body, unsupported
+from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.spec import SUFFIX, Gain, Precision, Runtime
 
 _HIGHER: tuple[Precision, ...] = ("fp32", "bf16")
@@ -50,4 +49,4 @@ def _answering(members: Sequence[Member]) -> Callable[[], object]:
 def _made(member: Member, to: Runtime, precision: Precision, folder: Path) -> Member:
     file = folder / f"{member.name}-{precision}{SUFFIX[to]}"
     make_body(file, member.classifier, member.preprocess, to=to, precision=precision)
-    return replace(member, exported=load_body(file, to, precision))
+    return with_export(member, file, to, precision)

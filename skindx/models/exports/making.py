@@ -14,6 +14,7 @@ from skindx.errors import UserError
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.exports.quantising import prepare, quantise
+from skindx.models.exports.sparse.body import write_sparse
 from skindx.models.exports.spec import INPUT, OUTPUT, Precision, Runtime
 from skindx.system import go_offline
 
@@ -40,9 +41,12 @@ def make_body(
 ) -> None:
     """Write `file`: uint8 squares of any number in, the body's last map out.
 
-    `samples` are squares from which int8 learns its ranges. Raises UserError for a network that
-    the exporter cannot follow.
+    `samples` are squares from which int8 learns its ranges, and on which sparse times its layers.
+    Raises UserError for a network that the exporter cannot follow.
     """
+    if to == "sparse":
+        write_sparse(file, classifier, samples, precision)
+        return
     graph = file if to == "onnx" else file.with_suffix(".onnx")
     write_onnx(graph, classifier, preprocess.size)
     if precision == "int8":

@@ -8,8 +8,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,23 @@ from torch import Tensor
 
 import skindx
 from skindx.errors import UserError
-from skindx.models.ensemble.ensemble import Body
+from skindx.models.ensemble.ensemble import Body, Member
+from skindx.models.exports.processor import cpu_flags
+from skindx.models.exports.sparse.body import load_sparse
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
 from skindx.system import go_offline, missing_modules
 from skindx.untrusted import open_plain
 
-_MODULES: dict[Runtime, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
+_MODULES: dict[Runtime, str] = {
+    "onnx": "onnxruntime",
+    "openvino": "openvino",
+    "sparse": "torch",
+}
 QUANTISERS: dict[Runtime, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxruntime"),
     "openvino": ("onnx", "onnxruntime", "nncf"),
+    "sparse": (),
 }
 """What makes an int8 export; what runs one is the runtime alone."""
 _INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
@@ -38,7 +44,6 @@ _INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
     # Older ones add pairs of products in 16 bits, which overflow: other answers than checked.
     "int8": ("avx512_vnni", "avx_vnni", "amx_int8"),
 }
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def unsupported(to: Runtime, precision: Precision) -> str:
@@ -47,6 +52,11 @@ def unsupported(to: Runtime, precision: Precision) -> str:
         return (
             "onnx bf16 is unsupported: ONNX Runtime computes nothing in bf16 on this kind of CPU; "
             "use --to openvino."
+        )
+    if to == "sparse" and precision == "int8":
+        return (
+            "sparse int8 is unsupported: its convolutions compute in fp32, and in bf16 where a CPU "
+            "has it; use --precision fp32."
         )
     if missing_modules(_MODULES[to]):
         return (
@@ -69,21 +79,18 @@ def versions(to: Runtime, precision: Precision = "fp32") -> dict[str, str]:
     return own | {_MODULES[to]: str(_module(to).__version__)}
 
 
-@cache
-def cpu_flags() -> frozenset[str]:
-    """Return the names of the CPU's instruction sets as Linux lists them; none on other systems."""
-    if not _CPU_INFO.is_file():
-        return frozenset()
-    for line in _CPU_INFO.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "flags":
-            return frozenset(value.split())
-    return frozenset()
-
-
 def load_body(file: Path, to: Runtime, precision: Precision) -> Body:
-    """Load an exported body for CPU tensors. Raises what the runtime raises for a bad file."""
+    """Load a graph for CPU tensors. Raises what the runtime raises for a bad file."""
     return _LOADERS[to](file, precision)
+
+
+def with_export(member: Member, file: Path, to: Runtime, precision: Precision) -> Member:
+    """Return the member with its exported body. Raises what the runtime raises for a bad file."""
+    if to == "sparse":  # a file of choices, without weights
+        body = load_sparse(file, member.classifier, member.preprocess.size, precision)
+    else:
+        body = load_body(file, to, precision)
+    return replace(member, exported=body)
 
 
 @dataclass(frozen=True)

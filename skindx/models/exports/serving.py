@@ -10,7 +10,7 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.exports.choosing import answering, fastest, remembered_choice
-from skindx.models.exports.runtimes import load_body, unsupported, versions
+from skindx.models.exports.runtimes import unsupported, versions, with_export
 from skindx.models.exports.spec import (
     EXPORTS,
     RULES,
@@ -167,7 +167,7 @@ def _attached(bundle: Bundle, ensemble: Ensemble, spec: ExportSpec) -> Ensemble:
         file = bundle.path / spec.file(member.name)
         if spec.file(member.name) not in bundle.spec.files:
             raise UserError(f"the bundle does not list {spec.file(member.name)}")
-        exported = replace(member, exported=load_body(file, spec.to, spec.precision))
+        exported = with_export(member, file, spec.to, spec.precision)
         # A graph whose map does not fit the network's head shows it here, not in a diagnosis.
         side = member.preprocess.size
         exported.log_probabilities([np.zeros((side, side, 3), dtype=np.uint8)])

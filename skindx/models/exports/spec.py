@@ -12,9 +12,9 @@ from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.untrusted import read_json
 
-Runtime = Literal["onnx", "openvino"]
+Runtime = Literal["onnx", "openvino", "sparse"]
 Precision = Literal["fp32", "bf16", "int8"]
-Backend = Literal["auto", "eager", "onnx", "openvino"]
+Backend = Literal["auto", "eager", "onnx", "openvino", "sparse"]
 
 RULES = ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk")
 """What a bundle and the calibration of an export have under the same names."""
@@ -23,7 +23,7 @@ EXPORTS, SPEC = "exports", "export.json"
 INPUT, OUTPUT = "pictures", "map"
 """Names of the graph's ends: uint8 B x S x S x 3 in, the body's last map out."""
 
-SUFFIX: dict[Runtime, str] = {"onnx": ".onnx", "openvino": ".xml"}
+SUFFIX: dict[Runtime, str] = {"onnx": ".onnx", "openvino": ".xml", "sparse": ".json"}
 
 
 class Parity(Settings):
@@ -96,6 +96,8 @@ class ExportSpec(Settings):
     parity: tuple[Parity, ...] = Field(min_length=1)
     kept: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By member: the layers of an int8 export that stayed in fp32, since int8 hurt there."""
+    alone: dict[str, str] = Field(default_factory=dict)
+    """By member: why a sparse export left its network alone."""
     gain: Gain | None = None
     accuracy: PairedAccuracy | None = None
     """On the test split; None where the dataset has none, or no labels of the bundle's classes."""
@@ -106,7 +108,9 @@ class ExportSpec(Settings):
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # What exports had no need of before is written where it is used.
         parts: dict[str, Any] = write(self)
-        unused = {key for key in ("kept", "gain", "accuracy", "calibration") if not parts[key]}
+        unused = {
+            key for key in ("kept", "alone", "gain", "accuracy", "calibration") if not parts[key]
+        }
         return {key: value for key, value in parts.items() if key not in unused}
 
     @property

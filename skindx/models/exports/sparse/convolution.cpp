@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -60,6 +60,18 @@ void split(int64_t count, int64_t threads, Work work) {
     for (auto& other : others) other.join();
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+struct Compression {
+    alignas(32) int32_t lanes[256][8] = {};  // by mask: the lanes that are set, first of all
+    Compression() {
+        for (int mask = 0; mask < 256; ++mask)
+            for (int lane = 0, found = 0; lane < 8; ++lane)
+                if (mask >> lane & 1) lanes[mask][found++] = lane;
+    }
+};
+const Compression COMPRESSION;
+#endif
+
 void list(const float* input, const Shape& s, Listed& listed) {
     const int64_t pixels = s.images * s.height * s.width;
     listed.blocks = blocks_of(s.own_in, CB);
@@ -88,6 +100,18 @@ void list(const float* input, const Shape& s, Listed& listed) {
                     _mm512_storeu_ps(value + found, _mm512_maskz_compress_ps(some, x));
                     _mm512_storeu_si512(place + found,
                                         _mm512_maskz_compress_epi32(some, places));
+                    found += __builtin_popcount(some);
+                }
+#elif defined(__AVX2__)
+                for (; c + 8 <= most; c += 8) {
+                    const __m256 x = _mm256_loadu_ps(own + c);
+                    const int some = _mm256_movemask_ps(
+                        _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+                    const __m256i lanes = _mm256_load_si256(
+                        reinterpret_cast<const __m256i*>(COMPRESSION.lanes[some]));
+                    _mm256_storeu_ps(value + found, _mm256_permutevar8x32_ps(x, lanes));
+                    _mm256_storeu_si256(reinterpret_cast<__m256i*>(place + found),
+                                        _mm256_add_epi32(lanes, _mm256_set1_epi32(c)));
                     found += __builtin_popcount(some);
                 }
 #endif
@@ -179,9 +203,10 @@ int64_t block_channels(int64_t sweeping) { return (sweeping ? SWEEP : GATHER) * 
 
 int64_t input_block() { return CB; }
 
-// weights: [K / KB][C / CB][kh][CB][kw][KB] of one group; bias: its output channels.
-void convolve(const float* input, const float* weights, const float* bias, float* output,
-              const Shape* shape) {
+// weights: [K / KB][C / CB][kh][CB][kw][KB] of one group; bias: its output channels; residual: as
+// the output, added before the ReLU, or none.
+void convolve(const float* input, const float* weights, const float* bias, const float* residual,
+              float* output, const Shape* shape) {
     const Shape& s = *shape;
     static thread_local Listed memory;  // serves the next call of this thread
     Listed& listed = memory;            // and by this name also the threads of this call
@@ -216,14 +241,69 @@ void convolve(const float* input, const float* weights, const float* bias, float
                 }
             for (int64_t n = 0; n < outputs; ++n) {
                 const float* from = sums + n * size;
-                float* to = output + (first * s.out_width + n) * s.out_channels + s.first_out +
-                            k * size;
+                const int64_t at = (first * s.out_width + n) * s.out_channels + s.first_out +
+                                   k * size;
                 // NaN stays NaN, as in torch.
-                for (int64_t c = 0; c < channels; ++c)
-                    to[c] = s.relu && from[c] < 0.0f ? 0.0f : from[c];
+                for (int64_t c = 0; c < channels; ++c) {
+                    const float sum = residual ? from[c] + residual[at + c] : from[c];
+                    output[at + c] = s.relu && sum < 0.0f ? 0.0f : sum;
+                }
             }
         }
     });
+}
+
+// Returns 0 if small convolutions of every kind are what plain loops make of them. A processor,
+// or what stands for it, that lacks an instruction ends the process here.
+int check() {
+    int wrong = 0;
+    for (int64_t kernel : {1, 3})
+        for (int64_t stride : {1, 2}) {
+            const int64_t side = 9, in = CB + 13, pad = kernel / 2;
+            const int64_t out_side = (side + 2 * pad - kernel) / stride + 1;
+            Shape s = {2, side, side, in, out_side, out_side, 0, 0, 0, in, 0,
+                       kernel, kernel, stride, pad, pad, 1, 2};
+            const int64_t size = block_channels(sweeps(s)), out = size + 3;
+            s.out_channels = s.own_out = out;
+            const int64_t blocks = blocks_of(in, CB), taps = CB * kernel * size;
+            std::vector<float> input(2 * side * side * in), bias(out);
+            std::vector<float> output(2 * out_side * out_side * out), residual(output.size());
+            std::vector<float> packed(blocks_of(out, size) * blocks * kernel * taps + LANES);
+            uint32_t state = 1;
+            const auto next = [&state] {
+                state = state * 1664525u + 1013904223u;
+                return int32_t(state >> 16) / 32768.0f - 1.0f;
+            };
+            for (float& x : input) x = std::max(0.0f, next());
+            for (auto* some : {&bias, &packed, &residual})
+                for (float& x : *some) x = next();
+            const auto address = reinterpret_cast<std::uintptr_t>(packed.data());
+            const float* weights = packed.data() + (-address % sizeof(Vector)) / sizeof(float);
+            convolve(input.data(), weights, bias.data(), residual.data(), output.data(), &s);
+            for (int64_t n = 0; n < 2; ++n)
+                for (int64_t y = 0; y < out_side; ++y)
+                    for (int64_t x = 0; x < out_side; ++x)
+                        for (int64_t k = 0; k < out; ++k) {
+                            const int64_t at = ((n * out_side + y) * out_side + x) * out + k;
+                            double sum = double(bias[k]) + residual[at];
+                            for (int64_t i = 0; i < kernel; ++i)
+                                for (int64_t j = 0; j < kernel; ++j) {
+                                    const int64_t row = y * stride + i - pad;
+                                    const int64_t column = x * stride + j - pad;
+                                    if (row < 0 || column < 0 || row >= side || column >= side)
+                                        continue;
+                                    for (int64_t c = 0; c < in; ++c)
+                                        sum += double(input[((n * side + row) * side + column) *
+                                                                in + c]) *
+                                               weights[((k / size * blocks + c / CB) * kernel +
+                                                        i) * taps +
+                                                       (c % CB * kernel + j) * size + k % size];
+                                }
+                            const double off = std::max(sum, 0.0) - output[at];
+                            wrong |= !(off < 1e-3 && off > -1e-3);
+                        }
+        }
+    return wrong;
 }
 
 }  // extern "C"
