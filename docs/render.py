@@ -40,6 +40,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "devices": ("docs/measured/hardware.md", hardware.devices),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
+    "second order": ("docs/explanation/second-order.md", speed.second_order),
     "sparse": ("docs/measured/speed.md", speed.sparse),
     "int8": ("docs/howto/export.md", speed.int8),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
