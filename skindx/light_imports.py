@@ -23,7 +23,7 @@ def collect_rarely() -> None:
     """Let the garbage collector look through new objects less often; call it first in a process.
 
     Imports are half a million objects that stay. At Python's thresholds the collector passes over
-    all of them seven times during a start, which is a fifth of its processor time.
+    all of them again and again during a start.
     """
     gc.set_threshold(10_000, 10, 100)
 
