@@ -1,11 +1,13 @@
 """Start the ranks and wait for them: on this machine, or on many by DeepSpeed's launcher."""
 
 import os
+import random
 import re
 import shutil
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from skindx.errors import UserError
@@ -19,6 +21,9 @@ from skindx.training.parallel.devices import resolve_ranks
 _LOCAL = "skindx.training.launching.local"
 PRELOADED = "skindx.training.deepspeed.preloaded"
 """Imports what every rank on a CPU needs, for the process from which they are forked."""
+
+_PORTS = range(15_000, 30_000)
+"""Below what Linux, macOS and Windows give to connections."""
 
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
@@ -43,7 +48,7 @@ def launch(
     Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    variables, port = os.environ | accelerator_variables(accelerator), str(_free_port())
+    variables, port = os.environ | accelerator_variables(accelerator), str(free_port())
     command = [sys.executable, "-m"]
     if engine.hostfile:
         command += ["deepspeed.launcher.runner", *_on_hosts(engine, engine.hostfile)]
@@ -112,8 +117,15 @@ def read_hosts(hostfile: Path) -> list[str]:
     return hosts
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens.
+
+    Rank 0 listens seconds later. Ports of the system's range for connections would be given to
+    other processes meanwhile, so it is below that range; any port where none there is free.
+    """
+    for port in [*random.SystemRandom().sample(_PORTS, 100), 0]:
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            free: int = listener.getsockname()[1]
+            return free
+    raise UserError("no port of this machine is free for the ranks to meet at; end other programs.")
