@@ -3,7 +3,10 @@
 import importlib.util
 import math
 import os
+import random
+import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from skindx.errors import UserError
@@ -27,6 +30,8 @@ _QUIET = {
     "WANDB_ERROR_REPORTING": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+_PORTS = range(15_000, 30_000)
+"""Below what Linux, macOS and Windows give to connections."""
 _HUB = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
@@ -49,6 +54,21 @@ def cache_folder() -> Path:
     """Return the user's folder for what can be made or fetched again."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "skindx"
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens.
+
+    Who listens there may start seconds later. Ports of the system's range for connections would be
+    given to other processes meanwhile, so it is below that range; any port where none there is
+    free. Raises UserError where there is no port at all.
+    """
+    for port in [*random.SystemRandom().sample(_PORTS, 100), 0]:
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            free: int = listener.getsockname()[1]
+            return free
+    raise UserError("no port of this machine is free; end other programs.")
 
 
 def missing_modules(*modules: str) -> list[str]:

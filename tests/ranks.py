@@ -6,7 +6,6 @@ fraction of a second instead of DeepSpeed's fifteen.
 
 import multiprocessing
 import os
-import socket
 import sys
 import time
 import traceback
@@ -16,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 from unittest.mock import patch
+
+from skindx.system import free_port
 
 PRELOADED = ["compiled", "preloaded"]
 
@@ -33,13 +34,6 @@ def forking() -> ForkServerContext:
     with patch.dict(os.environ, ranks_have):
         forkserver.ensure_running()
     return context
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def run_ranks(

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from typing import Any
 
 import httpx
 from network_guard import guarded_environment
+
+from skindx.system import free_port
 
 # On SIGUSR1 the server lists the tabs whose image it still remembers.
 CODE = """
@@ -115,13 +116,6 @@ class Served:
                 if event.get("msg") == "process_completed":
                     return Told(bool(event["success"]), said)
         raise AssertionError("the server closed without an answer")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""How many cores a process may use: by its affinity, and by the quotas of its cgroups."""
+"""Cores that a process may use, by its affinity and the quotas of its cgroups; free ports."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,18 @@ def test_cores_are_those_of_affinity_and_quota(
 
 def test_this_process_may_use_some() -> None:
     assert 1 <= system.cpu_count() <= (os.cpu_count() or 1)
+
+
+def test_a_free_port_is_one_that_the_system_gives_to_no_connection() -> None:
+    ports = {system.free_port() for _ in range(20)}
+    assert ports <= set(range(15_000, 30_000))
+    assert len(ports) > 1
+
+
+def test_a_port_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", system.free_port()))
+        listener.listen()
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr(system, "_PORTS", [taken] * 100)
+        assert system.free_port() not in (0, taken)

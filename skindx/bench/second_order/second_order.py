@@ -12,7 +12,6 @@ from pydantic import Field, field_validator
 
 from skindx.bench.convergence.pairs import student_interval
 from skindx.bench.harness.clock import Figure, median
-from skindx.bench.harness.ports import free_port
 from skindx.bench.harness.result import MEANS, Result
 from skindx.bench.harness.stopping import end_on_sigterm
 from skindx.bench.second_order.arms import ARMS, BASELINE, RATE_FACTOR
@@ -20,6 +19,7 @@ from skindx.bench.second_order.painted import write_painted
 from skindx.config import Settings
 from skindx.data.layout import MANIFEST
 from skindx.metrics.proportion import proportion_interval
+from skindx.system import free_port
 
 if TYPE_CHECKING:
     from skindx.bench.second_order.trainings import Trainings

@@ -1,7 +1,6 @@
 """Overhead of the trainer over a bare PyTorch loop, and how long its steps wait for images."""
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from skindx.bench.data.images import describe, noisy_jpegs
 from skindx.bench.harness.clock import interleave, median, ratio
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
+from skindx.system import free_port
 
 SMALLEST = ("model=test_resnet", "size=32", "batch=4", "steps=2", "rounds=3")
 
@@ -50,7 +50,7 @@ def run(settings: Config) -> Result:
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = noisy_jpegs(settings.steps * settings.batch)
         work = job(Path(name), files, settings.model, settings.size, settings.batch)
-        os.environ["MASTER_PORT"] = str(_free_port())
+        os.environ["MASTER_PORT"] = str(free_port())
         mesh = join(work.settings.engine)
         on_gpu = mesh.device.type == "cuda"
         with ExitStack() as stack:
@@ -93,13 +93,6 @@ def run(settings: Config) -> Result:
             figures |= more
         leave()
     return Result("trainer", figures, rates, notes=(*_notes(settings, files), gpu_note))
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextmanager

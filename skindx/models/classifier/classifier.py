@@ -119,6 +119,18 @@ class Classifier(nn.Module):
         return images_BSS3.permute(0, 3, 1, 2).to(self.scale.dtype) * self.scale + self.shift
 
 
+class ClassifierBody(nn.Module):
+    """A classifier without its head, as a module that exporters and tracers follow."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, squares_BSS3: Tensor) -> Tensor:
+        """Return the body's last map, as `Classifier.forward_features`."""
+        return self.classifier.forward_features(squares_BSS3)
+
+
 def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
     """Create the model with random weights. Raises UserError for a name timm does not know."""
     go_offline()

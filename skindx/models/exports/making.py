@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.classifier import Classifier, ClassifierBody
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.exports.quantising import prepare, quantise
 from skindx.models.exports.sparse.body import write_sparse
@@ -19,15 +18,6 @@ from skindx.models.exports.spec import INPUT, OUTPUT, Precision, Runtime
 from skindx.system import go_offline
 
 _OPSET = 18
-
-
-class _Body(nn.Module):
-    def __init__(self, classifier: Classifier) -> None:
-        super().__init__()
-        self.classifier = classifier
-
-    def forward(self, squares_BSS3: Tensor) -> Tensor:
-        return self.classifier.forward_features(squares_BSS3)
 
 
 def make_body(
@@ -60,7 +50,9 @@ def make_body(
 
 def write_onnx(file: Path, classifier: Classifier, size: int) -> None:
     """Write the body of a classifier in fp32. Raises UserError for what cannot be followed."""
-    body = _Body(classifier).eval()  # or the exporter leaves the classifier in training mode
+    body = ClassifierBody(
+        classifier
+    ).eval()  # or the exporter leaves the classifier in training mode
     squares_BSS3 = torch.zeros((2, size, size, 3), dtype=torch.uint8)
     with warnings.catch_warnings(), torch.no_grad():
         # The exporter by tracing is deprecated, but the newer one needs a package more. What it

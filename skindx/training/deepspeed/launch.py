@@ -1,17 +1,15 @@
 """Start the ranks and wait for them: on this machine, or on many by DeepSpeed's launcher."""
 
 import os
-import random
 import re
 import shutil
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.system import cpu_count
+from skindx.system import cpu_count, free_port
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.library import accelerator_variables, unlink_shared_buffer
 from skindx.training.launching.local import ADDRESS, NO_IMPORTS
@@ -21,9 +19,6 @@ from skindx.training.parallel.devices import resolve_ranks
 _LOCAL = "skindx.training.launching.local"
 PRELOADED = "skindx.training.deepspeed.preloaded"
 """Imports what every rank on a CPU needs, for the process from which they are forked."""
-
-_PORTS = range(15_000, 30_000)
-"""Below what Linux, macOS and Windows give to connections."""
 
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
@@ -115,17 +110,3 @@ def read_hosts(hostfile: Path) -> list[str]:
             "machine for each of them; give its name in your network."
         )
     return hosts
-
-
-def free_port() -> int:
-    """Return a port of this machine on which nobody listens.
-
-    Rank 0 listens seconds later. Ports of the system's range for connections would be given to
-    other processes meanwhile, so it is below that range; any port where none there is free.
-    """
-    for port in [*random.SystemRandom().sample(_PORTS, 100), 0]:
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            free: int = listener.getsockname()[1]
-            return free
-    raise UserError("no port of this machine is free for the ranks to meet at; end other programs.")

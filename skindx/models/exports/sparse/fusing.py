@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from skindx.errors import UserError
 from skindx.light_imports import light_imports
-from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.classifier import Classifier, ClassifierBody
 from skindx.models.exports.sparse.layer import FusedConvolution
 
 _ROOT, _PREFIX = "classifier.net.", "fused."
@@ -36,15 +36,6 @@ class FusedBody:
         return map_
 
 
-class _Body(nn.Module):
-    def __init__(self, classifier: Classifier) -> None:
-        super().__init__()
-        self.classifier = classifier
-
-    def forward(self, squares_BSS3: Tensor) -> Tensor:
-        return self.classifier.forward_features(squares_BSS3)
-
-
 class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         with light_imports():
@@ -62,7 +53,7 @@ def fuse(classifier: Classifier) -> FusedBody:
 
     Raises UserError for a network whose path depends on its input.
     """
-    body = _Body(classifier).eval()
+    body = ClassifierBody(classifier).eval()
     try:
         graph = fx.GraphModule(body, _Tracer().trace(body))
     # Any code of a network runs here with stand-ins for tensors.
