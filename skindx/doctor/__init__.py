@@ -10,7 +10,17 @@ from skindx.doctor.accelerator import nvidia_driver, torch_facts, torch_finding
 from skindx.doctor.finding import Finding, installed
 from skindx.doctor.packages import extras, opencv
 from skindx.doctor.storage import cache, disk, writable
-from skindx.doctor.tools import chromium, compiler, headers, ninja, prebuild, python, sparse_kernel
+from skindx.doctor.tools import (
+    chromium,
+    compiler,
+    headers,
+    ninja,
+    prebuild,
+    products,
+    python,
+    resize_kernel,
+    sparse_kernel,
+)
 
 __all__ = ["Finding", "examine", "render"]
 
@@ -30,6 +40,8 @@ def examine(*, build: bool = True) -> list[Finding]:
         opencv(),
         chromium(),
         sparse_kernel(),
+        resize_kernel(),
+        products(),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),
         writable(cache()),

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.doctor.finding import Finding, last_line, run, search_path
-from skindx.models.exports.sparse.compiling import kernel_state
+from skindx.gemm.record import LEARN, choice_in_force, kept_choices
+from skindx.imaging.resize.bilinear import SOURCE as RESIZE
+from skindx.models.exports.sparse.convolution import SOURCE as CONVOLUTION
 from skindx.training.deepspeed.prebuild import COMMAND as PREBUILD
 
 
@@ -48,11 +50,25 @@ def ninja(*, required: bool) -> Finding:
 
 
 def sparse_kernel() -> Finding:
-    ok, detail = kernel_state()
+    ok, detail = CONVOLUTION.state()
     advice = (
         "Only exports to sparse use it; install a C++ compiler (Debian, Ubuntu: apt install g++)."
     )
     return Finding("sparse convolutions", ok, detail, advice, required=False)
+
+
+def resize_kernel() -> Finding:
+    ok, detail = RESIZE.state()
+    advice = "Trainings load images faster with a C++ compiler (Debian, Ubuntu: apt install g++)."
+    return Finding("resize of images", ok, detail, advice, required=False)
+
+
+def products() -> Finding:
+    found = choice_in_force()
+    gpus = kept_choices("cuda")
+    detail = found.reason + f"; {gpus} in the cache for GPUs" * bool(gpus)
+    advice = f"Learn again: {LEARN}"
+    return Finding("products A B^T", found.usable, detail, advice, required=False)
 
 
 def chromium() -> Finding:

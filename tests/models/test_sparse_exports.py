@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tiny_bundle import pack_tiny
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from skindx import cpp
 from skindx.cli import app
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
@@ -24,8 +26,9 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.exports import serving
 from skindx.models.exports.export import export_bundle
 from skindx.models.exports.sparse import body as sparse_body
-from skindx.models.exports.sparse import compiling, measuring
+from skindx.models.exports.sparse import measuring
 from skindx.models.exports.sparse.body import layers_that_skip, load_sparse, write_sparse
+from skindx.models.exports.sparse.convolution import SOURCE
 from skindx.models.exports.sparse.fusing import fuse
 from skindx.models.exports.sparse.layer import FusedConvolution
 from skindx.models.exports.sparse.record import SparseRecord
@@ -56,13 +59,15 @@ def _timed(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> lis
     """Let candidates take these seconds; return what was timed."""
     timed: list[list[str]] = []
 
-    def in_turns(calls: Mapping[str, Callable[[], object]], *_: object) -> dict[str, list[float]]:
+    def in_turns(
+        calls: Mapping[str, Callable[[], object]], *_: object, **__: object
+    ) -> dict[str, list[float]]:
         for call in calls.values():
             call()
         timed.append(list(calls))
         return {name: [seconds[name]] * 4 for name in calls}
 
-    monkeypatch.setattr(measuring, "_in_turns", in_turns)
+    monkeypatch.setattr(measuring, "interleave", in_turns)
     return timed
 
 
@@ -170,9 +175,9 @@ def test_the_faster_choice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Classifier]]:
     """Return a file and its network, whose layers skip zeros wherever they can."""
-    if not compiling.compiler():
+    if not cpp.compiler():
         pytest.skip("there is no C++ compiler")
-    compiling.kernel()  # by the user's cache, before it is replaced
+    SOURCE.kernel()  # by the user's cache, before it is replaced
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _timed(monkeypatch, FASTER)
     classifier, file = _classifier("test_resnet"), tmp_path / "body.json"
@@ -196,6 +201,58 @@ def test_another_machine_measures_again_once(
         counts.append(len(timed))
     assert counts[0] == counts[1] > 0
     assert any("sparse" in names for names in timed)
+
+
+def _slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[list[str]]:
+    """Let every layer and every network take these seconds to time; return what was timed."""
+    timed = _timed(monkeypatch, FASTER)
+    in_turns = measuring.interleave
+    now = [1000.0]
+
+    def slowly(*arguments: Any, **others: Any) -> dict[str, list[float]]:
+        now[0] += seconds
+        return in_turns(*arguments, **others)
+
+    monkeypatch.setattr(measuring, "interleave", slowly)
+    for module in (measuring, sparse_body):
+        monkeypatch.setattr(
+            module,
+            "time",
+            SimpleNamespace(monotonic=lambda: now[0], process_time=None, perf_counter=None),
+        )
+    return timed
+
+
+def test_measuring_another_machine_ends_and_says_so(
+    written: tuple[Path, Classifier],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was not measured stays dense, and that is remembered."""
+    file, classifier = written
+    wanted = classifier.forward_features(_squares(2))
+    monkeypatch.setattr(sparse_body, "fingerprint", lambda: "slow")
+    timed = _slow(monkeypatch, sparse_body.MOST_S / 2.5)
+    body = load_sparse(file, classifier, SIDE, "fp32")
+    assert len(timed) == 3  # the third passes the limit
+    assert any("sparse" in names for names in timed)
+    assert {choice for layer in body.layers.values() for choice in layer.choices.values()} <= {
+        "packed",
+        "torch",
+    }
+    assert all(layer.choices.keys() >= {"one", "many"} for layer in body.layers.values())
+    torch.testing.assert_close(body(_squares(2)), wanted, atol=1e-4, rtol=1e-4)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "took its limit of 60 s: what was not measured is computed densely" in said
+    cached = Path(said.rpartition("delete ")[2])
+    load_sparse(file, classifier, SIDE, "fp32")
+    assert len(timed) == 3
+    cached.unlink()
+    timed = _slow(monkeypatch, 0.01)
+    caplog.clear()
+    body = load_sparse(file, classifier, SIDE, "fp32")
+    assert "sparse" in {layer.choices["one"] for layer in body.layers.values()}
+    assert not caplog.records
 
 
 def test_files_of_another_network_are_refused(written: tuple[Path, Classifier]) -> None:
@@ -280,16 +337,16 @@ def test_without_a_compiler_the_export_answers_densely(
     skipping: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiling, "compiler", lambda: "")
+    monkeypatch.setattr(cpp, "compiler", lambda: "")
     _timed(monkeypatch, FASTER | {"sparse": 9.0})
-    compiling.kernel.cache_clear()
+    cpp.Source.kernel.cache_clear()
     try:
         served = Predictor.load(skipping, backend="sparse").ensemble
         eager = Predictor.load(skipping, backend="eager").ensemble
         images = [export_image(7), export_image(8)]
-        found, wanted = (each.probabilities(images)[0] for each in (served, eager))
+        found, wanted = (member.probabilities(images)[0] for member in (served, eager))
     finally:
-        compiling.kernel.cache_clear()
+        cpp.Source.kernel.cache_clear()
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 

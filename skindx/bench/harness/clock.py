@@ -1,8 +1,7 @@
-"""Timing that compares fairly: candidates take turns in the same run, medians with quartiles."""
+"""Figures of interleaved rounds: medians with quartiles, and how many times faster."""
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -17,31 +16,6 @@ class Figure:
     unit: str
     n: int
     spread: tuple[float, float]
-
-
-def interleave(
-    candidates: Mapping[str, Callable[[], object]],
-    rounds: int,
-    warmup: int = 1,
-    clock: Callable[[], float] | None = None,
-) -> dict[str, list[float]]:
-    """Time every candidate once a round and return their seconds, `rounds` each.
-
-    A slow minute of the machine then hits all of them, and the order turns by one each round so
-    that no candidate always follows the same one. `warmup` rounds come first and are not timed.
-    """
-    clock = clock or time.perf_counter
-    names = list(candidates)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-warmup, rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            start = clock()
-            candidates[name]()
-            took = clock() - start
-            if turn >= 0:
-                seconds[name].append(took)
-    return seconds
 
 
 def median(samples: Sequence[float], unit: str) -> Figure:

@@ -7,6 +7,9 @@ from pathlib import Path
 from skindx.errors import JobError
 from skindx.training.finished.member import HISTORY, member_folder
 
+_TRUNK = "trunk"
+"""Column of a head's history that names its trunk; all others hold numbers."""
+
 
 def run_skindx(*arguments: object) -> None:
     """Run a verb in a process of its own, as a user starts it. Raises JobError when it fails.
@@ -26,10 +29,10 @@ def run_skindx(*arguments: object) -> None:
 
 
 def read_history(run: Path, name: str) -> list[dict[str, float]]:
-    """Return the figures of each epoch of a finished member."""
+    """Return the figures of each epoch of a finished member, without what is no number."""
     lines = (member_folder(run, name) / HISTORY).read_text().splitlines()
     keys = lines[0].split(",")
+    rows = [dict(zip(keys, line.split(","), strict=True)) for line in lines[1:]]
     return [
-        {key: float(value) for key, value in zip(keys, line.split(","), strict=True) if value}
-        for line in lines[1:]
+        {key: float(value) for key, value in row.items() if key != _TRUNK and value} for row in rows
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.result import Result
 from skindx.bench.serve.backends import body_candidates
 from skindx.config import Settings
@@ -16,6 +16,7 @@ from skindx.errors import UserError
 from skindx.models.exports.choosing import one_thread
 from skindx.models.exports.runtimes import unsupported
 from skindx.models.exports.spec import Precision, Runtime
+from skindx.timing import interleave
 
 SMALLEST = ("networks=[test_resnet]", "size=64", "rounds=5")
 

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.serve.backends import body_candidates, judging, network_of
 from skindx.files import write_json
 from skindx.models.exports.choosing import one_thread
 from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.sparse.record import LayerRecord, SparseRecord
 from skindx.models.exports.spec import Precision, Runtime
+from skindx.timing import interleave
 
 _RUNTIMES: dict[str, tuple[Runtime, Precision]] = {
     "sparse": ("sparse", "fp32"),

@@ -10,15 +10,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from skindx.bench.harness.clock import Figure, interleave, ratio
+from skindx.bench.harness.clock import Figure, ratio
 from skindx.bench.harness.result import Result
 from skindx.bench.sparse.end_to_end import measure_end_to_end
 from skindx.bench.sparse.inputs import LAYERS, Layer, relu_input
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.models.exports.choosing import one_thread
-from skindx.models.exports.processor import cpu_flags
 from skindx.models.exports.sparse.convolution import SparseConvolution
+from skindx.processor import cpu_flags
+from skindx.timing import interleave
 
 SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]", "network=test_resnet", "size=64")
 

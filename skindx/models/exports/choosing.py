@@ -15,8 +15,9 @@ import torch
 from skindx.errors import UserError
 from skindx.files import only_writer, write_json
 from skindx.models.ensemble.ensemble import Ensemble
-from skindx.models.exports.processor import cpu_flags, processor_facts
+from skindx.processor import cpu_flags, processor_facts
 from skindx.system import cache_folder
+from skindx.timing import interleave
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +39,8 @@ def processor_seconds(
 
     Candidates take turns, so that a busy machine counts alike for all.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     with one_thread():
-        for turn in range(_WARMUP + rounds):
-            for name, call in candidates.items():
-                start = time.process_time()
-                call()
-                if turn >= _WARMUP:
-                    seconds[name].append(time.process_time() - start)
-    return seconds
+        return interleave(candidates, rounds, _WARMUP, time.process_time)
 
 
 def answering(ensemble: Ensemble) -> Callable[[], object]:

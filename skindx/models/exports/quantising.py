@@ -106,7 +106,7 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
     ]
     # Its own `set_log_level` also changes handlers that other loggers share.
     logging.getLogger("nncf").setLevel(logging.ERROR)
-    # It draws bars of its progress, whoever calls it.
+    # It always draws progress bars.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = nncf.quantize(
@@ -121,7 +121,7 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
 
 
 def _nncf() -> Any:
-    """Return NNCF, imported without what it and torch's builder of extensions remark on the way."""
+    """Return NNCF, imported without the messages that it and torch's extension builder print."""
     go_offline()
     before, logger_class = logging.root.manager.disable, logging.getLoggerClass()
     logging.disable(logging.WARNING)

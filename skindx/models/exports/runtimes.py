@@ -21,10 +21,10 @@ from torch import Tensor
 import skindx
 from skindx.errors import UserError
 from skindx.models.ensemble.ensemble import Body, Member
-from skindx.models.exports.processor import cpu_flags
 from skindx.models.exports.sparse.body import load_sparse
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
+from skindx.processor import cpu_flags
 from skindx.system import go_offline, missing_modules
 from skindx.untrusted import open_plain
 

@@ -5,6 +5,8 @@ The file holds choices alone; the weights are the network's own, in the bundle's
 
 import hashlib
 import logging
+import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +34,9 @@ from skindx.models.exports.sparse.record import LayerRecord, SparseRecord, finge
 from skindx.system import cache_folder, cpu_count
 
 log = logging.getLogger(__name__)
+
+MOST_S = 60.0
+"""Measuring a network when it is opened ends after so many seconds."""
 
 _NO_ZEROS = (
     "no convolution of it reads zeros of a ReLU (activations such as SiLU and GELU make none), so "
@@ -101,11 +106,13 @@ def _choose_all(
     zeros: dict[str, float],
     precision: str,
     thin: Thin = lambda _, input_NCHW: input_NCHW,
+    *,
+    end: float = math.inf,
 ) -> None:
     many = squares_BSS3.repeat(-(-MANY // len(squares_BSS3)), 1, 1, 1)[:MANY]
     for threads in sorted({1, cpu_count()}):
         for batch in (squares_BSS3[:1], many):
-            choose(body, batch, zeros, precision, threads=threads, thin=thin)
+            choose(body, batch, zeros, precision, threads=threads, thin=thin, end=end)
 
 
 def _record(body: FusedBody, zeros: dict[str, float], machine: str) -> SparseRecord:
@@ -134,7 +141,8 @@ def _remembered(
     """Return the choices of this machine for a file of another, from the user's cache if there.
 
     The images are not here: noise takes the place of what reaches a layer, with the layer's share
-    of zeros.
+    of zeros. After `MOST_S` seconds convolutions that were not measured stay dense, in later
+    processes too: it would take as long there.
     """
     parts = (file.read_bytes(), here.encode(), str(size).encode(), precision.encode())
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
@@ -147,7 +155,14 @@ def _remembered(
     zeros = {name: layer.zeros for name, layer in record.layers.items()}
     random = torch.Generator().manual_seed(0)
     squares_BSS3 = torch.randint(0, 256, (MANY, size, size, 3), dtype=torch.uint8, generator=random)
-    _choose_all(body, squares_BSS3, zeros, precision, thinned(zeros))
+    end = time.monotonic() + MOST_S
+    _choose_all(body, squares_BSS3, zeros, precision, thinned(zeros), end=end)
+    if time.monotonic() >= end:
+        log.warning(
+            "measuring %s took its limit of %g s: what was not measured is computed densely; to "
+            "measure again when the machine has less to do, delete %s",
+            *(file.name, MOST_S, cached),
+        )
     found = _record(body, zeros, here)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)

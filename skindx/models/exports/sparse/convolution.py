@@ -1,14 +1,18 @@
 """A convolution of torch as one that skips zeros: weights packed once, NHWC in and out."""
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from skindx.models.exports.sparse.compiling import kernel
+from skindx.cpp import Source
 
+SOURCE = Source(
+    Path(__file__).with_name("convolution.cpp"), "sparse convolution", "convolutions stay dense"
+)
 _LINE = 64
 """Bytes of a line of the cache."""
 
@@ -63,7 +67,7 @@ class SparseConvolution:
         self.dense = convolution
         self.relu = relu
         self.threads = threads
-        found = kernel()
+        found = SOURCE.kernel()
         self._library = found.library if found else None
         self._weights: list[NDArray[np.float32]] = []
         if self._library is None:

@@ -1,11 +1,11 @@
 """Which convolutions skip zeros: each is timed beside its dense choices, on what reaches it."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,18 +13,18 @@ from torch import Tensor
 from skindx.models.exports.sparse.fusing import FusedBody
 from skindx.models.exports.sparse.layer import FusedConvolution, dense_choices, setting_of
 from skindx.models.exports.sparse.record import Choice, Setting
+from skindx.timing import interleave
 
 LEAST_ZEROS = 0.05
 """Share of zeros below which a convolution has nothing to skip."""
 MANY = 4
 """Images of the setting of several."""
-_ROUNDS, _WARMUP, _END_ROUNDS = 5, 1, 9
+_ROUNDS, _END_ROUNDS = 5, 9
 _LEAST_GAINS = (1.05, 1.3)
 """Of a layer alone, tried in turn: what is little faster alone may be slower among the others,
 where its weights have left the cache."""
 _LEAST_GAIN_IN_ALL = 1.01
 
-Name = TypeVar("Name", bound=str)
 Seen = Callable[[str, FusedConvolution, Tensor, Tensor | None], None]
 Thin = Callable[[str, Tensor], Tensor]
 """A layer and its input -> what it is timed on."""
@@ -51,12 +51,16 @@ def choose(
     *,
     threads: int,
     thin: Thin = lambda _, input_NCHW: input_NCHW,
+    end: float = math.inf,
 ) -> dict[str, Choice]:
     """Return the choice for each convolution, and leave it in the body, for such a batch.
 
     Layers are timed first, in turns. Where the network as a whole is not faster with those that
     skip zeros, each convolution has its fastest dense choice. Seconds are of the processor, and of
     the clock for several threads.
+
+    From `end` on, by `time.monotonic`, nothing more is timed: a layer that has had no turn has the
+    usual dense choice, and none skips zeros where the network as a whole has had no turn.
     """
     setting = setting_of(len(squares_BSS3), threads)
     clock = time.process_time if threads == 1 else time.perf_counter
@@ -66,12 +70,15 @@ def choose(
     def look(
         name: str, layer: FusedConvolution, input_NCHW: Tensor, residual_NKHW: Tensor | None
     ) -> None:
-        input_NCHW = thin(name, input_NCHW)
         names = dense_choices(precision)
+        if time.monotonic() >= end:
+            dense[name] = names[0]
+            return
+        input_NCHW = thin(name, input_NCHW)
         if layer.skips and zeros.get(name, 0) >= LEAST_ZEROS:
             names.append("sparse")
         calls = {name: partial(layer.by, name, input_NCHW, residual_NKHW) for name in names}
-        seconds = _in_turns(calls, clock, _ROUNDS)
+        seconds = interleave(calls, _ROUNDS, clock=clock)
         dense[name] = _fastest_dense(seconds)
         if "sparse" in seconds:
             low, middle = _ratio(seconds["sparse"], seconds[dense[name]])
@@ -82,6 +89,8 @@ def choose(
         with _watched(body, look):
             body(squares_BSS3)
         for least in _LEAST_GAINS:
+            if time.monotonic() >= end:
+                break
             skipping: dict[str, Choice] = {
                 name: "sparse" for name, gain in gains.items() if gain >= least
             }
@@ -131,7 +140,7 @@ def _faster_in_all(
         body(squares_BSS3)
 
     calls = {"best": partial(answer, best), "dense": partial(answer, dense)}
-    seconds = _in_turns(calls, clock, _END_ROUNDS)
+    seconds = interleave(calls, _END_ROUNDS, clock=clock)
     return _ratio(seconds["best"], seconds["dense"])[1] >= _LEAST_GAIN_IN_ALL
 
 
@@ -140,23 +149,6 @@ def _fastest_dense(seconds: Mapping[Choice, list[float]]) -> Choice:
         (name for name in seconds if name != "sparse"),
         key=lambda name: statistics.median(seconds[name]),
     )
-
-
-def _in_turns(
-    calls: Mapping[Name, Callable[[], object]], clock: Callable[[], float], rounds: int
-) -> dict[Name, list[float]]:
-    """Return the seconds of each call, one of each round; the order turns round by round."""
-    names = list(calls)
-    seconds: dict[Name, list[float]] = {name: [] for name in names}
-    for turn in range(-_WARMUP, rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            start = clock()
-            calls[name]()
-            took = clock() - start
-            if turn >= 0:
-                seconds[name].append(took)
-    return seconds
 
 
 def _ratio(ours: list[float], other: list[float]) -> tuple[float, float]:

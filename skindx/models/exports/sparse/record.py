@@ -1,15 +1,13 @@
 """The file of a sparse export: which of a network's convolutions skip zeros, and where measured."""
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from skindx.config import Settings
-from skindx.models.exports.processor import cpu_flags, processor_facts
-from skindx.models.exports.sparse.compiling import kernel_digest
+from skindx.models.exports.sparse.convolution import SOURCE
+from skindx.processor import machine_fingerprint
 from skindx.untrusted import read_json
 
 Choice = Literal["sparse", "packed", "torch", "bf16"]
@@ -47,5 +45,4 @@ class SparseRecord(Settings):
 
 def fingerprint() -> str:
     """Return what stands for this machine and its kernel: choices hold where it is the same."""
-    facts = [*processor_facts(), sorted(cpu_flags()), kernel_digest()]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    return machine_fingerprint(SOURCE.digest())

@@ -1,5 +1,7 @@
-"""The processor of this machine: its instruction sets, and the facts on which its speed depends."""
+"""The processor of this machine: its instruction sets, what its speed depends on, a fingerprint."""
 
+import hashlib
+import json
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -25,4 +27,17 @@ def processor_facts() -> list[object]:
     """Return the facts on which the speed of a machine depends, without its instruction sets."""
     text = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.is_file() else ""
     model = [line for line in text.splitlines() if line.startswith("model name")][:1]
-    return [model, cpu_count(), metadata.version("torch")]
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:  # none, or one that was built in place
+        torch = ""
+    return [model, cpu_count(), torch]
+
+
+def machine_fingerprint(*more: str) -> str:
+    """Return what stands for this machine, in hexadecimal: what was timed holds where it is equal.
+
+    It changes with the processor, the cores that this process may use, torch, and with `more`.
+    """
+    facts = [*processor_facts(), sorted(cpu_flags()), *more]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

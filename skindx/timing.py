@@ -1,0 +1,32 @@
+"""Timing that compares fairly: candidates take turns in the same run."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=str)
+
+
+def interleave(
+    candidates: Mapping[Name, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    clock: Callable[[], float] | None = None,
+) -> dict[Name, list[float]]:
+    """Time every candidate once a round and return their seconds, `rounds` each.
+
+    A slow minute of the machine then hits all of them, and the order turns by one each round so
+    that no candidate always follows the same one. `warmup` rounds come first and are not timed.
+    """
+    clock = clock or time.perf_counter
+    names = list(candidates)
+    seconds: dict[Name, list[float]] = {name: [] for name in names}
+    for turn in range(-warmup, rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            start = clock()
+            candidates[name]()
+            took = clock() - start
+            if turn >= 0:
+                seconds[name].append(took)
+    return seconds
