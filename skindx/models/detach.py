@@ -1,8 +1,7 @@
 """A bundle without its trunk: for weights that may be used and not passed on.
 
-The archive holds the bundle as it is, but for the files of the folder `trunks`. It is no bundle,
-and no verb opens it. Whoever gets it fetches the trunk from its own makers; the bundle that comes
-of both is the same to the byte, and has the same digest.
+The archive is the bundle without the files of its folder `trunks`, and no verb opens it. The
+receiver fetches the trunk from its publisher. The bundle of both has the same bytes and digest.
 """
 
 import json
@@ -77,7 +76,7 @@ def attach(
                     _write_trunk(_found(member, tower, weights), file)
                     _check(file, spec.files.get(trunk_file(key), ""), member)
                 open_bundle(folder)  # every hash, before it takes its place
-    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, OSError, RuntimeError) as error:
         detail = " ".join(str(error).split())[:120]
         raise UserError(
             f"{archive} is no archive of `skindx bundle detach` ({detail}); copy it again."

@@ -28,7 +28,7 @@ from skindx.system import go_offline
 
 _DO_NOT_FIT = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
-    *(NotImplementedError, RuntimeError, TypeError, ValueError),
+    *(RuntimeError, TypeError, ValueError),
 )
 """What timm's constructors raise for values that do not go together."""
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from skindx.config import Settings
+from skindx.gemm.product import nt_gemm
 
 _SMOOTH = 1e-3
 """Share of the neighbours' votes that is spread evenly, so that no class is impossible."""
@@ -97,7 +98,8 @@ class Knn(nn.Module):
 
     def forward(self, features_BD: Tensor) -> Tensor:
         """Return logits."""
-        cosine_BN = functional.normalize(features_BD, dim=1) @ self.bank_ND.T.to(features_BD.dtype)
+        unit_BD = functional.normalize(features_BD, dim=1)
+        cosine_BN = nt_gemm(unit_BD, self.bank_ND.to(unit_BD.dtype))
         most = min(self.settings.neighbours, len(self.bank_ND))
         near_BK, at_BK = cosine_BN.topk(most, dim=1)
         label_BK = self.labels_N[at_BK]
@@ -125,7 +127,7 @@ class Prototypes(nn.Module):
         """Return logits."""
         centred_BD = features_BD - self.mean_D.to(features_BD.dtype)
         unit_BD = functional.normalize(centred_BD, dim=1)
-        return unit_BD @ self.prototypes_CD.T.to(unit_BD.dtype) / self.temperature
+        return nt_gemm(unit_BD, self.prototypes_CD.to(unit_BD.dtype)) / self.temperature
 
 
 def make_head(head: Head, dimensions: int, classes: int) -> nn.Module:

@@ -16,6 +16,7 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.data.publish.row import web_address
 from skindx.errors import UserError
+from skindx.gemm.product import nt_gemm
 from skindx.models.tables import read_rows
 from skindx.models.tensors import load_tensors, save_tensors
 
@@ -40,7 +41,7 @@ class EmbeddingIndexSpec(Settings):
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """One image; `label` is a class's key. The credit is empty where nobody may be named."""
+    """One image; `label` is a class's key. The credit is empty where no name may be shown."""
 
     sha256: str
     label: str
@@ -111,8 +112,9 @@ class EmbeddingIndex:
                 f"{self.embeddings_ND.shape[1]} numbers, theirs {embeddings_QD.shape[1]}); "
                 "pack the bundle again."
             )
-        others_DQ = torch.from_numpy(np.ascontiguousarray(embeddings_QD)).T
-        parts = [part.float() @ others_DQ for part in torch.split(self.embeddings_ND, _CHUNK)]
+        others_QD = torch.from_numpy(np.ascontiguousarray(embeddings_QD))
+        chunks = torch.split(self.embeddings_ND, _CHUNK)
+        parts = [nt_gemm(part.float(), others_QD) for part in chunks]
         products_QN: NDArray[np.float32] = torch.cat(parts).T.nan_to_num(0).clamp(-1, 1).numpy()
         return products_QN
 

@@ -97,7 +97,7 @@ def _log_mean(member_MNC: Floats, weights: tuple[float, ...] | None) -> Floats:
 def _vote(member_MNC: Floats, weights: tuple[float, ...] | None) -> Floats:
     """Return shares of the votes, to which the mean probability adds one vote.
 
-    That vote decides ties, cannot overturn a majority of equals, and keeps a class that nobody
+    That vote decides ties, cannot overturn a majority of equals, and keeps a class that no member
     puts first from being called impossible.
     """
     members, _, classes = member_MNC.shape

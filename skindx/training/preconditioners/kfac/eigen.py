@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from skindx.gemm.product import Multiply, plain_nt
+
 # S = blocks, W = width of a factor, G = outputs, A = inputs
 
 _MORE = (10.0, 100.0, 1000.0)
@@ -48,11 +50,16 @@ def _try(factor_SWW: Tensor, added: float) -> Eigen | None:
 
 
 def precondition(
-    gradient_SGA: Tensor, inside: Eigen, outside: Eigen | None, damping: float
+    gradient_SGA: Tensor,
+    inside: Eigen,
+    outside: Eigen | None,
+    damping: float,
+    multiply: Multiply = plain_nt,
 ) -> Tensor:
     """Return Q_G [(Q_G^T gradient Q_A) / (v_G v_A^T + damping)] Q_A^T (arXiv 2007.00784, eq. 15).
 
-    It is (A kron G + damping)^-1 times the gradient. Without `outside`, G is 1.
+    It is (A kron G + damping)^-1 times the gradient. Without `outside`, G is 1. `multiply` makes
+    the product with Q_A^T.
     """
     rotated_SGA = gradient_SGA @ inside.vectors_SWW
     scale = inside.values_SW[:, None, :]
@@ -62,4 +69,4 @@ def precondition(
     rotated_SGA = rotated_SGA / (scale + damping)
     if outside:
         rotated_SGA = outside.vectors_SWW @ rotated_SGA
-    return rotated_SGA @ inside.vectors_SWW.transpose(1, 2)
+    return multiply(rotated_SGA, inside.vectors_SWW)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from skindx.gemm.product import NtChoice, nt_product
 from skindx.planning.sharing import plan_sharing
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh
@@ -19,6 +20,7 @@ from skindx.training.preconditioners.kfac.eigen import precondition
 from skindx.training.preconditioners.kfac.factors import Factors
 from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
+from skindx.training.preconditioners.kfac.products import choice_of_run, choice_state, load_choice
 from skindx.training.preconditioners.kfac.state import kfac_state, load_kfac_state
 from skindx.training.preconditioners.preconditioner import State
 
@@ -54,6 +56,7 @@ class Kfac:
         shapes = {layer.name: layer.shapes for layer in self.layers}
         sharing = plan_sharing(shapes, mesh.data.size, settings.gradient_workers)
         self.bases = Bases(self.factors.shapes, sharing, mesh)
+        self._multiply_by(choice_of_run(mesh))
         self._collector = Collector(module, self.layers, draw)
         self._generator = torch.Generator(mesh.device)
         self._seeded: int | None = None
@@ -95,12 +98,15 @@ class Kfac:
         self._seeded = None
 
     def state_dict(self) -> State:
-        """Return steps, factors and eigenvectors; every rank calls this."""
-        return kfac_state(self.steps, self.factors.averages, self.bases.whole())
+        """Return steps, factors, eigenvectors, choice of products; every rank calls this."""
+        state = kfac_state(self.steps, self.factors.averages, self.bases.whole())
+        return state | choice_state(self.choice)
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state, on any number of ranks. Raises UnfitStateError before any change."""
+        choice = load_choice(state)
         self.steps, averages, whole = load_kfac_state(state, self.factors.shapes)
+        self._multiply_by(choice)
         device = self._mesh.device
         self.factors.averages = {key: value.to(device) for key, value in averages.items()}
         self.bases.load(whole)
@@ -109,6 +115,13 @@ class Kfac:
     def close(self) -> None:
         """Remove the hooks from the module."""
         self._collector.close()
+
+    def _multiply_by(self, choice: NtChoice | None) -> None:
+        self.choice = choice
+        """How products with a transpose are made; None: NT."""
+        self._multiply = nt_product(choice, self._mesh.device.type)
+        for layer in self.layers:
+            layer.multiply = self._multiply
 
     def _precondition(self, learning_rate: float) -> None:
         gradients = {
@@ -132,7 +145,7 @@ class Kfac:
     def _natural(self, name: str, gradient_SGA: Tensor) -> Tensor:
         found = self.bases.found
         inside, outside = found[name, INSIDE], found.get((name, OUTSIDE))
-        return precondition(gradient_SGA, inside, outside, self.damping)
+        return precondition(gradient_SGA, inside, outside, self.damping, self._multiply)
 
     def _exchange(self, gradients: dict[str, Tensor], done: dict[str, Tensor]) -> None:
         """Let each row send its layers' finished gradients down the columns."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from skindx.gemm.product import Multiply, plain_nt
 from skindx.training.parallel.batch_norm import is_synchronised, statistics_over_ranks
 
 Sums = dict[str, Tensor]
@@ -32,6 +33,8 @@ class Layer(ABC):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name, self.module = name, module
+        self.multiply: Multiply = plain_nt
+        """How its factors are made of rows: A B^T."""
 
     @property
     @abstractmethod
@@ -77,6 +80,9 @@ class Layer(ABC):
         blocks, width = self.shapes[OUTSIDE]
         return blocks, width
 
+    def _gram(self, rows_SAR: Tensor) -> Tensor:
+        return self.multiply(rows_SAR, rows_SAR)
+
     @property
     def _biased(self) -> int:
         return int(self._parts()[1] is not None)
@@ -98,11 +104,11 @@ class Linear(Layer):
         """Multiply the rows with themselves."""
         rows_RA = inputs.detach().reshape(-1, inputs.shape[-1]).float()
         positions = len(rows_RA) / images
-        inside = _gram(_with_ones(rows_RA.T[None], self._biased))
+        inside = self._gram(_with_ones(rows_RA.T[None], self._biased))
 
         def outside(gradient: Tensor) -> Sums:
             rows_RG = gradient.reshape(-1, gradient.shape[-1]).float()
-            return {OUTSIDE: _gram(rows_RG.T[None]) / positions}
+            return {OUTSIDE: self._gram(rows_RG.T[None]) / positions}
 
         return {INSIDE: inside}, outside
 
@@ -131,14 +137,14 @@ class Conv(Layer):
             many, _, length = patches_NCL.shape
             rows = patches_NCL.view(many, blocks, -1, length).permute(1, 2, 0, 3)
             rows_SAR = rows.reshape(blocks, width - self._biased, many * length)
-            inside += _gram(_with_ones(rows_SAR, self._biased))
+            inside += self._gram(_with_ones(rows_SAR, self._biased))
 
         def outside(gradient: Tensor) -> Sums:
             many, channels = gradient.shape[:2]
             rows = gradient.float().reshape(many, blocks, channels // blocks, -1)
             positions = rows.shape[3]
             rows_SGR = rows.permute(1, 2, 0, 3).reshape(blocks, channels // blocks, -1)
-            return {OUTSIDE: _gram(rows_SGR) / positions}
+            return {OUTSIDE: self._gram(rows_SGR) / positions}
 
         return {INSIDE: inside}, outside
 
@@ -191,13 +197,9 @@ class BatchNorm(Layer):
             shift_NC = g_NCT.sum(2)
             centred_NCT = x_NCT.float() - mean_C[:, None]
             parts = [(g_NCT * centred_NCT).sum(2) * scale_C, shift_NC][: 1 + self._biased]
-            return {INSIDE: _gram(torch.stack(parts).permute(2, 0, 1))}
+            return {INSIDE: self._gram(torch.stack(parts).permute(2, 0, 1))}
 
         return {}, inside
-
-
-def _gram(rows_SAR: Tensor) -> Tensor:
-    return rows_SAR @ rows_SAR.transpose(1, 2)
 
 
 def _with_ones(rows_SAR: Tensor, biased: int) -> Tensor:

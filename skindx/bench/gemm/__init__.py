@@ -1,0 +1,1 @@
+"""Products with a transposed matrix: NT, a transposed copy, and the tree that chooses."""

@@ -1,0 +1,55 @@
+"""How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
+
+NT and a transposed copy may round differently in the last bits. All ranks must compute the same
+gradient, and a training must go on to the bit: so the main rank's choice goes to all, a limit for
+copies takes the place of the free memory, and a checkpoint holds both.
+"""
+
+from typing import Any
+
+from skindx.errors import UserError
+from skindx.gemm.product import SHARE_OF_FREE, NtChoice, current_threads, free_bytes, learned
+from skindx.states import UnfitStateError
+from skindx.training.parallel.mesh import Mesh
+
+PRODUCTS = "products"
+"""Key of the choice in a state; absent: NT."""
+
+
+def choice_of_run(mesh: Mesh) -> NtChoice | None:
+    """Return the choice of a training that begins, the same on all ranks; every rank calls this."""
+    device = mesh.device.type
+
+    def of_main() -> dict[str, Any] | None:
+        choice = learned(device)
+        return choice.tree.model_dump(mode="json") if choice else None
+
+    found = mesh.broadcast_from_main(of_main) if mesh.data.size > 1 else of_main()
+    if found is None:
+        return None
+    ranks = mesh.gather([free_bytes(mesh.device), current_threads(device)])
+    return NtChoice.parse(
+        {
+            "tree": found,
+            "copy_bytes": int(SHARE_OF_FREE * min(free for free, _ in ranks)),
+            "threads": ranks[0][1],
+        },
+        expand=False,
+    )
+
+
+def choice_state(choice: NtChoice | None) -> dict[str, Any]:
+    """Return what a state holds of a choice."""
+    return {} if choice is None else {PRODUCTS: choice.model_dump(mode="json")}
+
+
+def load_choice(state: dict[str, Any]) -> NtChoice | None:
+    """Undo `choice_state`. Raises UnfitStateError."""
+    if PRODUCTS not in state:
+        return None
+    try:
+        if not isinstance(state[PRODUCTS], dict):
+            raise UserError("it is no mapping")
+        return NtChoice.parse(state[PRODUCTS], f"kfac/{PRODUCTS}", expand=False)
+    except UserError as error:
+        raise UnfitStateError(f"kfac has no usable choice of products ({error})") from None

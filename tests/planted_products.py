@@ -1,0 +1,38 @@
+"""Trees and timings of products that a test makes up."""
+
+from collections.abc import Callable
+
+from skindx.gemm.measuring import Timed
+from skindx.gemm.shape import FEATURES, Shape
+from skindx.gemm.tree import Leaf, Tree
+
+
+def one_leaf(*, transposed: bool, threads: int = 64) -> Tree:
+    """A tree that says the same of every product."""
+    return Tree(
+        nodes=(Leaf(transposed=transposed, products=9, gain=0.5 if transposed else -0.5),),
+        dtypes=("float32", "bfloat16", "float16"),
+        least=dict.fromkeys(FEATURES, -60.0),
+        most=dict.fromkeys(FEATURES, 60.0) | {"threads": float(threads)},
+    )
+
+
+ALWAYS_COPY = one_leaf(transposed=True)
+
+
+def timed(shape: Shape, nt_over_copy: float, rounds: int = 5) -> Timed:
+    """A product of which NT takes so many times what the copy takes, in each round."""
+    return Timed(shape, (nt_over_copy * 1e-3,) * rounds, (1e-3,) * rounds)
+
+
+def grid(nt_over_copy: Callable[[Shape], float]) -> list[Timed]:
+    """Many products on one and two threads."""
+    sides = (8, 32, 128, 512)
+    shapes = [
+        Shape(m, n, k, 0, "float32", threads)
+        for m in sides
+        for n in sides
+        for k in sides
+        for threads in (1, 2)
+    ]
+    return [timed(shape, nt_over_copy(shape)) for shape in shapes]
