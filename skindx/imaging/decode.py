@@ -1,7 +1,5 @@
 """Bytes to pixels: upright 8-bit RGB, or a reason why not; nothing above a cap is decoded."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,10 +9,6 @@ from skindx.imaging.formats import HEAD, image_suffix, unusable
 from skindx.imaging.jpeg import decode_jpeg
 from skindx.imaging.orientation import orientation_of, turned
 from skindx.imaging.pillow import decode_with_pillow
-
-if TYPE_CHECKING:
-    pass
-
 
 MAX_PIXELS = 50_000_000
 

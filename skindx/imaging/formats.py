@@ -49,7 +49,7 @@ def image_suffix(head: bytes) -> str | None:
 def unusable(head: bytes, said: str = "") -> tuple[str, str]:
     """Return (reason, why) for bytes that have no suffix: a format not read, or no image.
 
-    `said` is what somebody claims them to be, "" for nothing. `head` should have HEAD bytes.
+    `said` is the format that the sender claims, "" for none. `head` should have HEAD bytes.
     """
     name = _unread_format(head)
     if name:

@@ -85,7 +85,7 @@ class TrainingTask(Protocol[Result_co]):
         """
 
     def after_epoch(self, epoch: int) -> None:
-        """Keep what is kept of an epoch (from 1) that was validated; every rank calls this."""
+        """Save the result of a validated epoch (from 1); every rank calls this."""
 
     def enough(self, history: Sequence[Row]) -> str:
         """Return why no further epoch is needed; empty to train on."""

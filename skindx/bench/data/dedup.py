@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.bench.harness.clock import Figure, interleave, median
+from skindx.bench.harness.clock import Figure, median
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
 from skindx.data.dedup.join import pairs_within
+from skindx.timing import interleave
 
 # N = codes, P = pairs, L = limits
 

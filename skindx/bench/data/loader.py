@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
-from skindx.bench.harness.clock import interleave, median, ratio
+from skindx.bench.harness.clock import median, ratio
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.load import fill_crop, load
+from skindx.data.loader.crop import Window, random_window, resize_into
+from skindx.data.loader.load import fill_crops, load
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
 from skindx.data.store import put
+from skindx.imaging.resize.bilinear import Resize, resize_by_opencv
 from skindx.system import cpu_count
+from skindx.timing import interleave
 
 # N = images, S = side
 
@@ -50,6 +53,7 @@ def run(settings: Config) -> Result:
         encoded = [files.read(index) for index in range(n)]
         pixels = open_pixels(Path(name) / "cache.pixels", files, CACHED_SIDE, threads=threads)
         in_memory = InMemory(files.dataset, files.records)
+        windows = _windows(pixels, range(n))
         pool = Pool()
 
         def epoch(source: Source) -> Callable[[], object]:
@@ -61,6 +65,9 @@ def run(settings: Config) -> Result:
                 "loader": epoch(in_memory),
                 "loader, files": epoch(files),
                 "cache": epoch(pixels),
+                "resize": lambda: _resize(pixels, windows, resize_into, threads),
+                "resize, OpenCV": lambda: _resize(pixels, windows, resize_by_opencv, threads),
+                "copy": lambda: _resize(pixels, windows, _copy, threads),
                 **peers,
             }
             seconds = interleave(candidates, settings.rounds)
@@ -72,6 +79,9 @@ def run(settings: Config) -> Result:
         "loader_over_decode": ratio(seconds["loader"], seconds["decode"]),
         "loader_over_imagefolder": ratio(seconds["loader"], seconds["ImageFolder"]),
         "cache_over_imagefolder": ratio(seconds["cache"], seconds["ImageFolder"]),
+        "cache_over_resize_limit": ratio(seconds["cache"], seconds["resize"]),
+        "resize_over_opencv": ratio(seconds["resize"], seconds["resize, OpenCV"]),
+        "resize_over_copy": ratio(seconds["resize"], seconds["copy"]),
     }
     return Result("loader", figures, rates, notes=_notes(threads, encoded))
 
@@ -97,16 +107,41 @@ def _decode(encoded: Sequence[bytes], threads: int) -> None:
         pass
 
 
+def _resize(pixels: Source, windows: Sequence[Window], resize: Resize, threads: int) -> None:
+    """Resize a window of each image, drawn before; nothing else is done."""
+
+    def work(indices: range) -> None:
+        out_SS3 = np.empty((SIDE, SIDE, 3), np.uint8)
+        for index in indices:
+            resize(windows[index].of(pixels.image(index)), out_SS3)
+
+    n = len(windows)
+    parts = [range(at, min(n, at + BATCH)) for at in range(0, n, BATCH)]
+    for _ in work_ahead(work, parts, threads=threads, ahead=len(parts)):
+        pass
+
+
+def _copy(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
+    """Read the pixels of a window and write as many."""
+    np.array(image_HW3, copy=True)
+
+
 def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
-    def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
-        rng = np.random.default_rng((0, index))
-        fill_crop(source, index, out_SS3, rng, scale=SCALE, ratio=RATIO)
+    def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
+        fill_crops(source, indices, _windows(source, indices), out_TSS3)
 
     order = np.random.default_rng(0).permutation(n)
     batches = np.array_split(order, -(-n // BATCH))
     loaded = load(fill, batches, SIDE, threads=threads, prefetch=4, allocate=pool)
     seen = sum(len(batch) for batch in loaded)
     assert seen == n
+
+
+def _windows(source: Source, indices: Sequence[int]) -> list[Window]:
+    return [
+        random_window(*source.size(index), SCALE, RATIO, np.random.default_rng((0, index)))
+        for index in indices
+    ]
 
 
 @contextmanager
@@ -149,6 +184,9 @@ def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
         f"{RATIO[0]}..{RATIO[1]}, bilinear), uint8 batches of {BATCH}; loader, files: reads the "
         "files in each epoch; cache: the same crop from the memory-mapped uint8 images, shorter "
         f"side {CACHED_SIDE}, written before the clock starts.",
+        "resize: the crop of the cache alone, windows drawn before; resize, OpenCV: the same by "
+        "INTER_LINEAR; copy: the pixels of the same windows copied, which is the memory's part of "
+        "it.",
         "No turning, no colour; the loader leaves normalising to the model's device.",
         f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "
         f"float32, Normalize) in a DataLoader with {threads} persistent workers; ImageFolder, "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.bench.data import copy_search
-from skindx.bench.harness.clock import Figure, interleave, median
+from skindx.bench.harness.clock import Figure, median
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
 from skindx.data.build.records import make_records
@@ -29,6 +29,7 @@ from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import place_groups
 from skindx.progress import silent
+from skindx.timing import interleave
 
 # N = codes, K = kinds of hash, O = orientations
 
@@ -66,7 +67,7 @@ def run(settings: Config) -> Result:
     """
     figures: dict[str, Figure] = {}
     notes: list[str] = []
-    # The processes come first: one is born with the largest resident size of its parent.
+    # The processes come first: each starts with the largest resident size of its parent.
     if settings.rows:
         rows_s, grown_bytes = _apart(settings)
     if settings.copies:

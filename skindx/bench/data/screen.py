@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from pydantic import Field
 
 from skindx.bench.data.images import describe, noisy_jpegs
-from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
 from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
 from skindx.imaging.hashes import HashKind, hash_images
+from skindx.timing import interleave
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 

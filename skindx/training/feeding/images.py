@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.data.loader.load import fill_crop, load
+from skindx.data.loader.crop import random_window
+from skindx.data.loader.load import fill_crops, load
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.classifier.preprocess import Preprocess, centre_square
@@ -21,7 +22,7 @@ from skindx.training.feeding.shuffler import ShardShuffler
 from skindx.training.feeding.visits import Visits
 from skindx.training.parallel.mesh import Mesh
 
-# N = images, B = batch, S = side
+# N = images, B = batch, T = images of a task, S = side
 
 RATIO = (0.8, 1.25)
 """Aspects of the random crop, width / height."""
@@ -94,8 +95,9 @@ class ValidationSet:
         return self._kept
 
     def _load(self) -> Iterator[NDArray[np.uint8]]:
-        def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
-            out_SS3[...] = centre_square(self.source.image(index), self.preprocess)
+        def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
+            for index, out_SS3 in zip(indices, out_TSS3, strict=True):
+                out_SS3[...] = centre_square(self.source.image(index), self.preprocess)
 
         pieces = -(-len(self) // _VALIDATION_BATCH)
         return load(
@@ -104,7 +106,7 @@ class ValidationSet:
             self.preprocess.size,
             threads=self.reading.threads,
             prefetch=self.reading.prefetch,
-            # What is kept must not be pinned.
+            # Cached images must not be pinned memory.
             allocate=None if self.keep else self.reading.allocate,
         )
 
@@ -132,11 +134,17 @@ def training_batches(
     """
     change = changer(augment)
 
-    def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
-        own = sample_seed(seed, epoch, index)
-        rng = np.random.default_rng(own)
-        fill_crop(data.source, index, out_SS3, rng, scale=augment.scale, ratio=RATIO)
-        out_SS3[...] = change(out_SS3, own)
+    def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
+        seeds = [sample_seed(seed, epoch, index) for index in indices]
+        windows = [
+            random_window(
+                *data.source.size(index), augment.scale, RATIO, np.random.default_rng(own)
+            )
+            for index, own in zip(indices, seeds, strict=True)
+        ]
+        fill_crops(data.source, indices, windows, out_TSS3)
+        for out_SS3, own in zip(out_TSS3, seeds, strict=True):
+            out_SS3[...] = change(out_SS3, own)
 
     learned = data.labels_N if data.targets_NC is None else data.targets_NC
     with closing(data.reading.load(fill, shares, side)) as batches:

@@ -13,7 +13,7 @@ from skindx.training.feeding.batches import steps_of
 
 @dataclass
 class Visits:
-    """Where each image lies, and which partitions an epoch has visited so far, the last at hand.
+    """Where each image lies, and which partitions an epoch has visited; the last one is here.
 
     The steps of a partition depend on (seed, epoch, partition) alone: whichever worker takes them,
     and whatever came before, they show the same images in the same order.

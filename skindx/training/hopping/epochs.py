@@ -20,7 +20,7 @@ def close_epoch(
     trained: Sequence[TaskState],
     history: Sequence[Row],
 ) -> Row:
-    """Return the row of the epoch that follows `history`, and write what is kept of it.
+    """Return the row of the epoch that follows `history`, and save its result.
 
     After the last epoch that is the member itself. All of it is written whole or not at all, and
     is the same when a worker that died wrote it before.

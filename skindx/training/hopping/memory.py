@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from skindx.data.loader.budget import free_memory
 from skindx.errors import UserError
+from skindx.system import free_memory
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.devices import resolve_accelerator

@@ -29,7 +29,7 @@ from skindx.training.tasks.detector.augment import Boxes, Labels, box_changer
 
 @dataclass(frozen=True)
 class BoxedSet:
-    """Images that somebody looked at; one without boxes teaches what is no lesion."""
+    """Reviewed images; one without boxes teaches what is no lesion."""
 
     source: Source
     records: Sequence[Record]
@@ -79,7 +79,7 @@ def open_boxed(
 ) -> tuple[BoxedSet, BoxedSet]:
     """Return the training images of all ranks, and this rank's validation images.
 
-    Only images that somebody looked at. Every rank calls this. Raises UserError for an image
+    Only reviewed images. Every rank calls this. Raises UserError for an image
     that is gone and for a cache that cannot be written.
     """
     labels = box_labels(records)
@@ -104,7 +104,7 @@ def open_boxed(
 
 
 def looked_at(records: Sequence[Record], split: Split) -> list[Record]:
-    """Return a split's images in which somebody looked for boxes, also those without any."""
+    """Return a split's images that were reviewed for boxes, also those without any."""
     return [record for record in split_of(records, split) if record.boxes is not None]
 
 
@@ -118,10 +118,11 @@ def boxed_batches(
     change, size = box_changer(settings.augment), settings.size
     moved: dict[int, tuple[Boxes, Labels]] = {}  # an image comes once in an epoch
 
-    def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
-        seed = sample_seed(settings.seed, epoch, index)
-        out_SS3[...], boxes_K4, labels_K = change(*data.square(index, size), seed)
-        moved[index] = boxes_K4, labels_K
+    def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
+        for index, out_SS3 in zip(indices, out_TSS3, strict=True):
+            seed = sample_seed(settings.seed, epoch, index)
+            out_SS3[...], boxes_K4, labels_K = change(*data.square(index, size), seed)
+            moved[index] = boxes_K4, labels_K
 
     with closing(data.reading.load(fill, shares, size)) as batches:
         for images_BSS3, indices_B in zip(batches, shares, strict=True):

@@ -1,0 +1,1 @@
+"""Resampling of 8-bit RGB images to a given size."""
