@@ -4,10 +4,10 @@ Each distribution gets a virtual environment of its own, so that what they need 
 forbid commercial use (SelfClean: CC BY-NC 4.0; fastdup: CC BY-NC-ND 4.0): read their licences.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 
+from skindx.bench.harness.environments import NotInstalledError, PeerEnvironment
 from skindx.errors import UserError
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -26,14 +26,13 @@ def make(folder: Path, names: list[str]) -> int:
             raise UserError(f"there is no peer {name!r}; choose from {', '.join(NEEDS)}.")
     failed = 0
     for name in names or NEEDS:
-        home = folder / name
-        steps = (
-            [sys.executable, "-m", "venv", str(home)],
-            [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *NEEDS[name]],
-        )
-        done = all(subprocess.run(step, check=False).returncode == 0 for step in steps)
-        failed += not done
-        print(f"{name}: {'installed' if done else 'could not be installed, see above'}")
+        try:
+            PeerEnvironment(name, NEEDS[name]).make(folder)
+        except NotInstalledError as error:
+            failed += 1
+            print(error)
+        else:
+            print(f"{name}: installed")
     return failed
 
 

@@ -65,7 +65,7 @@ class Agent:
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
-                    with contextlib.suppress(OSError):  # what was not sent goes to nobody
+                    with contextlib.suppress(OSError):  # the reader has closed its end
                         stream.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:

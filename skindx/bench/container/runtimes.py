@@ -157,9 +157,9 @@ def choose_runtime(wanted: str, inside: Inside, probe: Sequence[str]) -> Chosen:
         if not why:
             return Chosen(runtime, refused)
         refused[name] = why
-    told = "; ".join(f"{name}: {why}" for name, why in refused.items())
+    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
     raise UserError(
-        f"no container can run here ({told}). On Debian: `apt install bubblewrap`; inside a "
+        f"no container can run here ({reasons}). On Debian: `apt install bubblewrap`; inside a "
         "container, allow it new user and mount namespaces."
     )
 

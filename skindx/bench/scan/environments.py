@@ -4,28 +4,22 @@ SAHI gets a virtual environment that also sees this one's packages, so that both
 and ultralytics.
 """
 
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
+
+from skindx.bench.harness.environments import NotInstalledError, PeerEnvironment
 
 NEEDS = ("sahi", "shapely", "terminaltables", "fire", "pybboxes", "tqdm", "click", "requests")
 
 
 def make(folder: Path) -> int:
     """Make the environment; return the exit code."""
-    home = folder / "sahi"
-    python = str(home / "bin" / "python")
-    steps = (
-        [sys.executable, "-m", "venv", str(home)],
-        [python, "-m", "pip", "install", "--quiet", "--no-deps", *NEEDS],
-    )
-    for step in steps:
-        if subprocess.run(step, check=False).returncode:
-            return 1
-    (site,) = home.glob("lib/python*/site-packages")
-    (site / "skindx-packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    print(f"sahi: installed in {home}")
+    try:
+        python = PeerEnvironment("sahi", NEEDS, sees_ours=True).make(folder)
+    except NotInstalledError as error:
+        print(error)
+        return 1
+    print(f"sahi: installed in {python.parent.parent}")
     return 0
 
 

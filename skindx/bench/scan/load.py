@@ -31,7 +31,7 @@ class WatchedWorkers:
     kills: int = 0
     seed: int = 0
     memory: list[int] = field(default_factory=list)
-    """Bytes of all of them together, each time somebody looked."""
+    """Bytes of all of them together, at every sample."""
     killed: list[int] = field(default_factory=list)
 
     def __enter__(self) -> Self:

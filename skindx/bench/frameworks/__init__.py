@@ -1,0 +1,1 @@
+"""The same training in several frameworks, each in an environment of its own."""
