@@ -1,9 +1,18 @@
-"""The figures of the benches of hardware: energy, devices, container."""
+"""The figures of the benches of hardware and frameworks."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from blocks.texts import Load, bench_machine, digits, median, whole
+from skindx.bench.frameworks.page import MORE_HEADINGS, STAGE_HEADINGS, tables
+from skindx.bench.harness.writing import markdown_table
+
+_CHECKED = {
+    "skindx_over_best": ("skindx over the fastest other framework, the least of all networks", 1.0),
+    "loss_difference": ("losses of lossless frameworks differ from one process'", 1e-4),
+    "stages_difference": ("sum of the stages differs from the iteration, the worst turn", 0.03),
+}
+"""Figure -> what it is, and what was asked: of a ratio at least, of a difference at most."""
 
 _ENERGY = {
     "energy_model_error_median": ("error of the joules of a network that is left out", 0.10),
@@ -31,11 +40,18 @@ def energy(load: Load) -> str:
     return "\n".join([*lines, *_notes(written), "", bench_machine(written)])
 
 
+_DEVICES = ("devices-xeon.json",)
+
+
 def devices(load: Load) -> str:
-    """Return speed and joules of the networks, and the peaks of the device."""
-    written = load("devices.json")
+    """Return speed and joules of the networks, and the peaks, machine by machine."""
+    return "\n\n".join(_device(load(name)) for name in _DEVICES)
+
+
+def _device(written: Mapping[str, Any]) -> str:
     figures = written["figures"]
-    lines = ["| what | median [25 %, 75 %] |", "|---|---|"]
+    lines = [f"**{written['hardware']['device']}**", ""]
+    lines += ["| what | median [25 %, 75 %] |", "|---|---|"]
     lines += [
         f"| {key} | {median(figure)} |"
         for key, figure in figures.items()
@@ -69,6 +85,34 @@ def container(load: Load) -> str:
             for arm in ("container", "sham", "planted")
         ]
         lines.append(f"| {task} | {' | '.join(cells)} | {'yes' if part['sound'] else '**no**'} |")
+    return "\n".join([*lines, *_notes(written), "", bench_machine(written)])
+
+
+def frameworks(load: Load) -> str:
+    """Return how fast the same training is in several frameworks, and its stages."""
+    written = load("frameworks.json")
+    figures = written["figures"]
+    lines = ["| checked | found | asked | |", "|---|---|---|---|"]
+    for key, (what, asked) in _CHECKED.items():
+        value, faster = figures[key]["value"], "_over_" in key
+        shown = _ratio(figures[key]) if faster else f"{value:.2g} {figures[key]['unit']}"
+        met = value >= asked if faster else value <= asked
+        wanted = f"{'≥' if faster else '≤'} {asked:g}"
+        lines.append(f"| {what} | {shown} | {wanted} | {'' if met else '**missed**'} |")
+    lines += ["", "| network: ours over another | ratio |", "|---|---|"]
+    lines += [
+        f"| {key.replace('_over_', ' over ')} | {_ratio(figure)}, n = {figure['n']} |"
+        for key, figure in figures.items()
+        if "_over_" in key and ":" in key
+    ]
+    stages, more = tables(written["parts"])
+    lines += ["", markdown_table(STAGE_HEADINGS, stages), markdown_table(MORE_HEADINGS, more)]
+    lines += ["| framework | mean error of its model | least and largest |", "|---|---|---|"]
+    for key, figure in figures.items():
+        if key.endswith(": model error"):
+            low, high = map(whole, figure["spread"])
+            name = key.removesuffix(": model error")
+            lines.append(f"| {name} | {whole(figure['value'])} | {low} to {high} |")
     return "\n".join([*lines, *_notes(written), "", bench_machine(written)])
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from skindx.errors import UserError
 from skindx.planning.cluster import Cluster, only_ranks
 from skindx.planning.estimate import Machine, as_measured
+from skindx.planning.other_device import on_other_device
 from skindx.planning.plan import Plan, make
 from skindx.planning.presets import preset
 from skindx.planning.profile import Profiles
@@ -27,6 +28,8 @@ class Asked:
     batch: int | None = None
     """Images of a rank: those of the step that a foreign trace shows, or others than measured."""
     one_rank_s: float | None = None
+    devices: tuple[Path, Path] | None = None
+    """Files of `skindx bench devices`: of the device of the trace, and of the one to plan for."""
 
 
 def plan_of_trace(asked: Asked) -> Plan:
@@ -49,6 +52,8 @@ def machine_of(profiles: Profiles, cluster: Cluster, asked: Asked) -> Machine:
     cluster = only_ranks(
         cluster, asked.nodes or cluster.nodes, asked.ranks_per_node or cluster.ranks_per_node
     )
+    if asked.devices is not None:
+        profiles = on_other_device(profiles, *asked.devices)
     if asked.one_rank_s is not None:
         cluster = Cluster.parse(
             {**cluster.model_dump(mode="json"), "one_rank_s": asked.one_rank_s},

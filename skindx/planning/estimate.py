@@ -11,7 +11,7 @@ from skindx.planning.interval import Simulated
 from skindx.planning.memory import FARTHEST, Memory, memory_of
 from skindx.planning.network import Network
 from skindx.planning.profile import Profile, Profiles
-from skindx.planning.scaling import compute_scale
+from skindx.planning.scaling import compute_scale, scaled
 from skindx.planning.schedule import Schedule
 from skindx.planning.strategies.strategy import Load
 from skindx.planning.trace import Trace
@@ -99,21 +99,7 @@ def as_measured(profile: Profile, one_rank_s: float | None) -> Profile:
         first = layers[0].model_copy(update={"forward_s": rest})
         return profile.model_copy(update={"layers": (first, *layers[1:])})
     factor = one_rank_s / max(1e-12, forward_s + backward_s + profile.update_s)
-    scaled = tuple(
-        layer.model_copy(
-            update={
-                key: None if getattr(layer, key) is None else getattr(layer, key) * factor
-                for key in ("forward_s", "backward_s")
-            }
-        )
-        for layer in layers
-    )
-    at = tuple(
-        point.model_copy(update={"compute_s": point.compute_s * factor}) for point in profile.at
-    )
-    return profile.model_copy(
-        update={"layers": scaled, "at": at, "update_s": profile.update_s * factor}
-    )
+    return scaled(profile, factor, update=factor)
 
 
 def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:

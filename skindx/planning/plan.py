@@ -282,6 +282,13 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
     if profiles.source != "measured":
         how = "scaled to one measured step" if cluster.one_rank_s else "as they stand in the trace"
         notes.append(f"Computing times are another program's ({profiles.source}), {how}.")
+    if profiles.scaled_to:
+        width = max(profile.device_spread for profile in profiles.networks)
+        notes.append(
+            f"Computing times are scaled to {profiles.scaled_to} by networks measured on both "
+            f"devices (one more network: +-{width:.0%}). Reading of images and memory are those of "
+            "the measured device."
+        )
     if not found.chosen.first.schedule.measured and found.chosen.choice.ranks > 1:
         notes.append(
             "The chosen exchange was not measured among so many ranks: it is derived from links."

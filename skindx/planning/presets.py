@@ -1,4 +1,4 @@
-"""Networks from data sheets, for clusters that nobody has measured yet.
+"""Networks from data sheets, for clusters that were not measured yet.
 
 Alpha is the latency of one message between two processes of a training framework, of the order
 that the makers and the public measurements of collectives show; beta is the nominal rate less a

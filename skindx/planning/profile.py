@@ -114,6 +114,8 @@ class Profile(Settings):
     """`exchange.kind` to its work."""
     rates: Rates | None = None
     """Of matrices, for K-FAC; traces of earlier versions lack them."""
+    device_spread: Spread = 0.0
+    """Of the speed of another device, to which the times were scaled."""
 
     @property
     def parameter_bytes(self) -> int:
@@ -128,7 +130,8 @@ class Profile(Settings):
     @property
     def spread(self) -> float:
         """Of a step's computing."""
-        return max((point.spread for point in self.at), default=0.0)
+        timed = max((point.spread for point in self.at), default=0.0)
+        return math.hypot(timed, self.device_spread)
 
     def trace(self, *, wire_bytes: int = 4, scale: float = 1.0) -> Trace:
         """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
@@ -176,6 +179,8 @@ class Profiles(Settings):
     source: Literal["measured", "pipedream", "bcaffe", "tensors"] = "measured"
     host: str = ""
     device: Literal["cpu", "cuda"] = "cpu"
+    scaled_to: str = ""
+    """The device whose speed the times have, if they were measured on another one."""
     ranks: PositiveInt = 1
     """Ranks of the node that computed at the same time."""
     cores: PositiveInt = 1

@@ -1,4 +1,4 @@
-"""Times of a profile scaled to more or fewer images."""
+"""Times of a profile scaled to more or fewer images, or to another speed."""
 
 from skindx.planning.profile import Profile
 
@@ -18,3 +18,32 @@ def compute_scale(profile: Profile, images: float) -> float:
     seconds = first.compute_s + slope * (images - first.batch)
     known = first.compute_s + slope * (profile.batch - first.batch)
     return max(seconds, 0.2 * first.compute_s * images / first.batch) / known
+
+
+def scaled(profile: Profile, compute: float, *, update: float) -> Profile:
+    """Return a profile with its times multiplied: `compute` of all layers, `update` of the update.
+
+    A layer that was never timed stays without a time.
+    """
+    layers = tuple(
+        layer.model_copy(
+            update={
+                key: None if getattr(layer, key) is None else getattr(layer, key) * compute
+                for key in ("forward_s", "backward_s")
+            }
+        )
+        for layer in profile.layers
+    )
+    at = tuple(
+        point.model_copy(update={"compute_s": point.compute_s * compute}) for point in profile.at
+    )
+    again = profile.checkpointing
+    return profile.model_copy(
+        update={
+            "layers": layers,
+            "at": at,
+            "update_s": profile.update_s * update,
+            "checkpointing": again
+            and again.model_copy(update={"compute_s": again.compute_s * compute}),
+        }
+    )

@@ -1,8 +1,10 @@
 """Devices: counted operations, a fake accelerator, labels of joules, what is kept after Ctrl-C."""
 
 import json
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from skindx.bench import run_bench
 from skindx.bench.compare.files import Measurement
 from skindx.bench.devices import devices, measure
+from skindx.bench.devices.call_limit import TooSlowError
 from skindx.bench.devices.device import Accelerator, Processor, open_device
 from skindx.bench.devices.figures import Machine, summarise
 from skindx.bench.devices.measure import Measured
@@ -22,7 +25,7 @@ from skindx.bench.devices.recurrent import (
     deep_speech_flops,
     lstm_flops,
 )
-from skindx.bench.devices.roofline import attainable
+from skindx.bench.devices.roofline import _labels, attainable
 from skindx.bench.devices.work import Case, Work
 from skindx.bench.meters.energy import EnergyMeter
 from skindx.bench.meters.power_model import CALIBRATED
@@ -114,15 +117,53 @@ def test_work_on_an_accelerator_is_awaited_before_the_clock_stops() -> None:
     # Before and after each of: warming up, trying, rounds.
     assert fake.awaited % 2 == 0
     assert fake.awaited >= 2 * 5
-    assert found.rates(6.0) == [6.0 * found.repeats / each for each in found.seconds]
+    assert found.rates(6.0) == [6.0 * found.repeats / elapsed for elapsed in found.seconds]
 
 
-def test_work_that_is_too_slow_is_left_out() -> None:
-    slow = Case(
-        "x", "fp16", "inference", "operator", lambda device: Work(lambda: time.sleep(0.02), 1, 1)
+@pytest.mark.parametrize("slow", ["forward", "backward"])
+def test_a_call_that_is_too_slow_is_interrupted(slow: str) -> None:
+    """Also inside `backward`, which is a single call for Python."""
+    calls: dict[str, int] = {"forward": 0, "backward": 0}
+
+    class Wait(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return _wait("forward", x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            assert len(ctx.saved_tensors) == 1
+            return _wait("backward", gradients[0])
+
+    def _wait(which: str, x: torch.Tensor) -> torch.Tensor:
+        calls[which] += 1
+        time.sleep(0.01 if which == slow else 0)
+        return x * 1
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = Wait.apply(x)
+            return found
+
+    network = torch.nn.Sequential(*(Layer() for _ in range(500)))
+    inputs = torch.ones(1, requires_grad=True)
+    case = Case(
+        "x", "fp16", "training", "network", lambda _: Work(lambda: network(inputs).backward(), 1, 1)
     )
-    with pytest.raises(measure.TooSlowError, match=r"more than most_s = 0\.01"):
-        measure.measure(slow, Fake(), 2, 1e-9, steady, most_s=0.01)
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TooSlowError, match=r"more than most_s = 0\.3 s"):
+        measure.measure(case, Fake(), 2, 1e-9, steady, most_s=0.3)
+    assert 0 < calls[slow] < 500
+    assert calls["backward"] == 0 or slow == "backward"
+    # The timer does not outlive the limit.
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_peaks_that_nearly_coincide_share_a_label() -> None:
+    found = _labels({"fp32": 100.0, "bf16": 101.0, "int8": 400.0, "fp16": 20.0})
+    assert found == [(400.0, "int8"), (101.0, "bf16, fp32"), (20.0, "fp16")]
 
 
 def test_measured_joules_and_those_above_idle_by_hand() -> None:

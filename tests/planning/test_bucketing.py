@@ -140,12 +140,12 @@ def test_candidates_are_different_sorted_few_and_ddp_is_among_them(
 ) -> None:
     found = candidates(trace, cost, most)
     assert 1 <= len(found) <= most
-    plans = [each.plan for each in found]
+    plans = [candidate.plan for candidate in found]
     assert all(plans.count(plan) == 1 for plan in plans)
-    times = [each.predicted_s for each in found]
+    times = [candidate.predicted_s for candidate in found]
     assert times == sorted(times)
     assert times == [finish_s(trace, plan, cost) for plan in plans]
-    [ddp] = [each for each in found if each.name == "ddp"]
+    [ddp] = [candidate for candidate in found if candidate.name == "ddp"]
     assert ddp.plan == ddp_buckets(trace)
     if most > 1:
         best_s = finish_s(trace, optimum(trace, cost), cost)

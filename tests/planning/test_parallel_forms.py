@@ -87,11 +87,11 @@ def test_a_pair_sends_an_all_reduce_forward_and_one_backward() -> None:
     assert pairs_of(operators_of(own), 7) == []
     cells = tensor_cells(ground, 4)
     rows = 4 * 2 * TOKENS
-    each = 2 * 3 / 4 * rows * WIDTH * 4
+    sent = 2 * 3 / 4 * rows * WIDTH * 4
     # The gradients of the outputs; how large the images are is not known.
     gathered = 3 * 2 * 4 * TOKENS * WIDTH
     assert sent_bytes(cells) == {
-        "4 neighbours": pytest.approx(4 * each),
+        "4 neighbours": pytest.approx(4 * sent),
         "gathered": gathered,
     }
     held = sum(cell.weight_bytes for cell in cells)

@@ -61,12 +61,12 @@ def test_on_one_rank_it_is_factors_eigenvectors_and_products_each_at_its_interva
     found = price(kfac, OWN, Network(cluster(1)), images=8, backward_s=4.0)
     eigen = 2 * eigen_s(RATES, 18) + 2 * eigen_s(RATES, 4) + 8 * eigen_s(RATES, 2)
     eigen += eigen_s(RATES, 10) + eigen_s(RATES, 20)
-    each = FACTOR_S / 5 + eigen / 20 + CHANGE_S
-    assert found.compute_s == pytest.approx(each)
+    expected = FACTOR_S / 5 + eigen / 20 + CHANGE_S
+    assert found.compute_s == pytest.approx(expected)
     assert found.messages == ()
     assert found.memory_bytes == 2 * 4 * FACTORS + OWN.parameter_bytes
     drawn = price(replace(kfac, sampled=True), OWN, Network(cluster(1)), 8, 4.0)
-    assert drawn.compute_s == pytest.approx(each + 0.5 * 4.0 / 5)
+    assert drawn.compute_s == pytest.approx(expected + 0.5 * 4.0 / 5)
 
 
 def test_eigenvectors_take_a_line_between_logarithms_and_the_cube_beyond() -> None:

@@ -90,7 +90,7 @@ def test_of_pipedream_input_is_dropped_and_nodes_without_parameters_count(tmp_pa
         (10, "Linear(in_features=2, out_features=3, bias=True)", "2.000", "1.000", "36.000"),
         (2, "Conv2d(3, 64, kernel_size=(3, 3))", "4.000", "8.000", "12.000"),
     ]
-    lines = [(node + rest).format(*each) for each in nodes]
+    lines = [(node + rest).format(*values) for values in nodes]
     (tmp_path / "graph").write_text("\n".join([*lines, "\tnode1 -- node2", "\tnode2 -- node3"]))
     trace = read_pipedream(tmp_path / "graph")
     assert trace.names == ("10.Linear", "2.Conv2d")

@@ -57,7 +57,7 @@ class Config(Settings):
     least_s: float = Field(0.3, gt=0)
     """A round repeats its work for so long."""
     most_s: float = Field(20, gt=0)
-    """Work whose first call takes longer is left out: some precisions are emulated slowly."""
+    """Work of which one call takes longer is left out: some precisions are emulated slowly."""
     limit_s: float | None = Field(None, gt=0)
     """Seconds after which nothing new is begun; the figures so far are marked as partial."""
     idle_s: float = Field(10, gt=0)
@@ -99,7 +99,7 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
                 found = measure(
                     case, device, settings.rounds, settings.least_s, meter, settings.most_s
                 )
-            except (RuntimeError, NotImplementedError, TypeError) as error:
+            except (RuntimeError, TypeError) as error:
                 left_out[case.key] = str(error).splitlines()[0][:200]
             else:
                 measured.append(found)
@@ -161,6 +161,6 @@ def _notes(
     if marked:
         notes.append(f"Doubtful figures, {len(marked)} of {len(parts)}: {'. '.join(marked[:8])}.")
     if left_out:
-        told = "; ".join(f"{key} ({why})" for key, why in list(left_out.items())[:8])
-        notes.append(f"Not on this device, {len(left_out)}: {told}.")
+        listed = "; ".join(f"{key} ({why})" for key, why in list(left_out.items())[:8])
+        notes.append(f"Not on this device, {len(left_out)}: {listed}.")
     return tuple(notes)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from skindx.bench.devices.call_limit import call_limit
 from skindx.bench.devices.device import Device
 from skindx.bench.devices.work import Case, Work
 from skindx.bench.meters.conditions import Conditions
@@ -13,10 +14,6 @@ from skindx.bench.meters.energy import EnergyMeter
 from skindx.bench.meters.reading import Energy
 
 Meter = Callable[[], EnergyMeter]
-
-
-class TooSlowError(RuntimeError):
-    """This device emulates the work so slowly that its rounds would take the whole run."""
 
 
 @dataclass
@@ -48,12 +45,11 @@ def measure(  # noqa: PLR0917
     """Time `rounds` rounds of at least `least_s` seconds after calls that are not counted.
 
     Raises RuntimeError (of torch) when the device does not have this operator or precision, or
-    not the memory; TooSlowError when the first call takes more than `most_s` seconds.
+    not the memory; TooSlowError when one call takes more than `most_s` seconds.
     """
     work = case.make(device.torch)
-    first = _time(work, device, 1)
-    if first > most_s:
-        raise TooSlowError(f"one call took {first:.1f} s, more than most_s = {most_s:g}")
+    with call_limit(most_s):
+        _time(work, device, 1)
     repeats = _repeats(work, device, least_s)
     found = Measured(case, work.samples, work.flops, work.bytes_moved, repeats)
     with Conditions(clock_mhz=device.clock_mhz) as conditions:

@@ -12,6 +12,9 @@ from skindx.bench.devices.figures import BANDWIDTH
 from skindx.bench.harness.writing import new_plot
 from skindx.evaluation.report.svg import BLUE, INK, SOFT, Plot
 
+OVERLAP = 1.3
+"""Peaks within this ratio lie less than a line of text apart on the logarithmic axis."""
+
 _MARKERS = {"fp32": "o", "bf16": "s", "fp16": "^", "int8": "D"}
 
 
@@ -36,6 +39,17 @@ def attainable(peak: float, bandwidth: float, intensity: float) -> float:
     return min(peak, bandwidth * intensity)
 
 
+def _labels(peaks: Mapping[str, float]) -> list[tuple[float, str]]:
+    """Return (peak, label); precisions whose labels would overlap share the highest one's."""
+    labels: list[tuple[float, list[str]]] = []
+    for precision, peak in sorted(peaks.items(), key=lambda item: -item[1]):
+        if labels and peak > labels[-1][0] / OVERLAP:
+            labels[-1][1].append(precision)
+        else:
+            labels.append((peak, [precision]))
+    return [(peak, ", ".join(names)) for peak, names in labels]
+
+
 def roofline(written: Mapping[str, Any]) -> Markup | None:
     """Return the plot of one machine as SVG, or None where its bandwidth or peak is missing."""
     figures, found = written["figures"], points(written)
@@ -53,11 +67,12 @@ def roofline(written: Mapping[str, Any]) -> Markup | None:
     axes = plot.subplots()
     low = min(intensity for _, _, intensity, _ in found) / 2
     high = max(intensity for _, _, intensity, _ in found) * 2
-    for precision, peak in peaks.items():
+    for peak in peaks.values():
         bend = min(max(peak / bandwidth, low), high)
         xs = [low, bend, high]
         axes.plot(xs, [attainable(peak, bandwidth, x) for x in xs], color=SOFT, linewidth=1)
-        axes.annotate(precision, (high, peak), color=INK, ha="right", va="bottom")
+    for peak, name in _labels(peaks):
+        axes.annotate(name, (high, peak), color=INK, ha="right", va="bottom")
     titles = {}
     for index, (key, precision, intensity, rate) in enumerate(found):
         (mark,) = axes.plot(
