@@ -1,15 +1,17 @@
 """Refusals of the gates on real photos, degraded photos, and images without skin.
 
-`python -m skindx.evaluation.gates FOLDER ...` prints it for folders of sound photos of skin; the
-thresholds in `skindx.imaging.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
+`python -m skindx.evaluation.gates FOLDER ...` prints them for folders of sound photos of skin; the
+thresholds in `skindx.imaging.gates` were chosen by these figures. With `--bundle BUNDLE DATA` it
 prints instead how well that bundle separates the test images of DATA from the folders' photos and
-from what is painted, see `skindx.evaluation.ood`; `--json FILE` writes the figures as well.
+from painted images, see `skindx.evaluation.ood`. `--json FILE` writes the figures as well.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,8 @@ from skindx.imaging.gates import GATES, Reduced, inspect
 from skindx.imaging.gates.blur import sharpness
 from skindx.imaging.gates.gate import SIDE
 from skindx.imaging.gates.skin import skin_share
+from skindx.metrics import share_interval
+from skindx.provenance import hardware, versions
 
 PHOTOS = 200
 """Of each folder, drawn at random under one seed."""
@@ -64,21 +68,53 @@ SPOILT: dict[str, Callable[[Pixels], Pixels]] = {
 }
 
 
-def tally(photos: list[Pixels]) -> str:
-    """Return the shares that each gate refuses or remarks on, with the measures' 1st percentile."""
+def report(folders: Sequence[Path], *, count: int = PHOTOS, painted: int = 20) -> dict[str, Any]:
+    """Return what the gates do to up to `count` photos a folder and `painted` images of each kind.
+
+    Raises UserError for a folder without photos.
+    """
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": versions(),
+        "photos": [row for folder in folders for row in _folder_rows(folder, count)],
+        "painted": [_painted_row(kind, painted) for kind in KINDS],
+    }
+
+
+def _folder_rows(folder: Path, count: int) -> Iterator[dict[str, Any]]:
+    photos = sourced_photos_of(folder, count)
+    sources = [source for _, source in photos]
+    for change, spoil in SPOILT.items():
+        spoilt = [spoil(pixels) for pixels, _ in photos]
+        yield {"kind": folder.name, "change": change} | _figures(spoilt, sources)
+
+
+def _painted_row(kind: str, count: int) -> dict[str, Any]:
+    images = [KINDS[kind](np.random.default_rng(seed)) for seed in range(count)]
+    return {"kind": kind} | _figures(images, list(map(str, range(count))))
+
+
+def _figures(photos: Sequence[Pixels], sources: Sequence[str]) -> dict[str, Any]:
+    """Return the share refused with its interval over sources, and counts by gate."""
     found = [inspect(photo) for photo in photos]
+    refused_N = np.array([any(check.fatal for _, check in checks) for checks in found])
+    groups_N = np.array(sources)
+    share = share_interval(refused_N, groups_N)
+    hits = [(name, check.fatal) for checks in found for name, check in checks]
     reduced = [Reduced.of(photo) for photo in photos]
-    cells = [f"{len(photos):5}"]
-    for gate in GATES:
-        for fatal in (True, False):
-            hit = sum(
-                (gate, fatal) in [(name, check.fatal) for name, check in one] for one in found
-            )
-            cells.append(f"{hit / len(photos):7.1%}")
-    sharp = [sharpness(photo.luma) for photo in reduced]
-    cells += [f"{value:7.2f}" for value in np.percentile(sharp, [1, 50, 99])]
-    cells.append(f"{np.percentile([skin_share(photo) for photo in reduced], 1):7.2f}")
-    return " ".join(cells)
+    sharp = np.percentile([sharpness(photo.luma) for photo in reduced], [1, 50, 99])
+    return {
+        "n": len(photos),
+        "sources": len(np.unique(groups_N)),
+        "refused": [share.value, share.low, share.high],
+        "gates": {
+            gate: {"refused": hits.count((gate, True)), "remarked": hits.count((gate, False))}
+            for gate in GATES
+        },
+        "sharpness_1_50_99": sharp.tolist(),
+        "skin_share_1": float(np.percentile([skin_share(photo) for photo in reduced], 1)),
+    }
 
 
 def photos_of(folder: Path, count: int = PHOTOS) -> list[Pixels]:
@@ -123,27 +159,27 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="sound photos")
     parser.add_argument("--bundle", nargs=2, type=Path, metavar=("BUNDLE", "DATA"))
     parser.add_argument("--painted", type=int, default=50, help="painted images of each kind")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="figures of --bundle")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     asked = parser.parse_args(arguments)
     if asked.bundle:
         bundle, dataset = asked.bundle
         _print_ood(bundle, dataset, asked)
     else:
-        _print_gates(asked.folders)
+        _print_gates(asked)
 
 
-def _print_gates(folders: list[Path]) -> None:
+def _print_gates(asked: argparse.Namespace) -> None:
+    found = report(asked.folders)
     heads = [f"{name} {how}" for name in GATES for how in ("no", "hm")]
     print("photos        n", *heads, "sharpness 1/50/99 %", "skin 1 %")
-    for folder in folders:
-        print(folder)
-        sound = photos_of(folder)
-        for name, spoil in SPOILT.items():
-            print(f"  {name:22}", tally([spoil(jpeg) for jpeg in sound]), flush=True)
-    print("no skin, painted")
-    for name, paint in KINDS.items():
-        images = [paint(np.random.default_rng(seed)) for seed in range(20)]
-        print(f"  {name:22}", tally(images), flush=True)
+    for row in (*found["photos"], *found["painted"]):
+        print(f"{row['kind']}, {row['change']}" if "change" in row else f"painted: {row['kind']}")
+        counts = [by[how] for by in row["gates"].values() for how in ("refused", "remarked")]
+        shares = " ".join(f"{count / row['n']:7.1%}" for count in counts)
+        measures = (*row["sharpness_1_50_99"], row["skin_share_1"])
+        print(f"  {row['n']:5}", shares, " ".join(f"{value:7.2f}" for value in measures))
+    if asked.json:
+        write_json(asked.json, found)
 
 
 def _print_ood(bundle: Path, dataset: Path, asked: argparse.Namespace) -> None:

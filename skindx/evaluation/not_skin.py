@@ -40,7 +40,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of skin; those of one source are one witness."""
+    """One image of skin; images of one source count as one."""
 
     pixels: Pixels
     source: str
@@ -144,7 +144,7 @@ def _figures(kind: str, found: Sequence[Content], sources: Sequence[str] = ()) -
 def _by_type(
     types: Sequence[str], found: Sequence[Content], sources: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the figures of each Fitzpatrick type; `unknown` holds those that nobody typed."""
+    """Return the figures of each Fitzpatrick type; `unknown` has images without a type."""
     figures = {}
     for name in sorted(set(types)):
         mine = [place for place, own in enumerate(types) if own == name]

@@ -72,7 +72,7 @@ class Checked:
         )
 
     def refused(self) -> Interval:
-        """Return the share that the check refuses; photos of one group count as one witness."""
+        """Return the share that the check refuses; photos of one group count as one."""
         return share_interval(self.out_N, self.groups_N)
 
     def row(self, own: Self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class OodScore:
 def score_ood(records: Sequence[Record], predictions: Sequence[Prediction]) -> OodScore | None:
     """Return how many are refused; None for a bundle without a check.
 
-    Images of one group count as one witness.
+    Images of one group count as one.
     """
     checks = [prediction.ood for prediction in predictions if prediction.ood]
     if not checks or len(checks) < len(predictions):

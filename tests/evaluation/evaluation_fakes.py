@@ -113,6 +113,6 @@ def scored(
     return score(
         Answers.of(records, table, classes, members),
         draws=draws,
-        has_detector=any(each.boxes is not None for each in table),
+        has_detector=any(answer.boxes is not None for answer in table),
         detector=score_boxes(records, table),
     )

@@ -67,7 +67,7 @@ def test_where_no_answer_changed_nothing_is_claimed() -> None:
     answers = Answers.of(records_of(LABELS, GROUPS), same, CLASSES, ("alpha",))
     found = measure_assistance(answers, same, draws=50)
     assert found is not None
-    for difference in (*(each.difference for each in found.classes), found.difference):
+    for difference in (*(condition.difference for condition in found.classes), found.difference):
         assert difference.value == 0
         assert np.isnan([difference.low, difference.high]).all()
 

@@ -21,7 +21,7 @@ NEVUS, MELANOMA, SCC, WART = np.eye(4)
 
 
 def answers(labels: list[str], said: list[np.ndarray], groups: list[str] | None = None) -> Answers:
-    table = [prediction(tuple(each)) for each in said]
+    table = [prediction(tuple(probabilities)) for probabilities in said]
     return Answers.of(records_of(labels, groups), table, CLASSES, ["only"])
 
 
@@ -46,7 +46,7 @@ def test_images_of_one_lesion_count_once_in_a_miss_rate() -> None:
 
 
 def test_cancers_are_found_by_code_and_without_one_by_name() -> None:
-    named = {each.key: cancer_of(each) for each in load_taxonomy("skin100").classes}
+    named = {condition.key: cancer_of(condition) for condition in load_taxonomy("skin100").classes}
     assert {key for key, cancer in named.items() if cancer == "Melanoma"} == {
         "Lentigo_Maligna_Melanoma",
         "Malignant_Melanoma",
@@ -130,7 +130,7 @@ def test_sets_are_counted_by_hand() -> None:
     urgent, routine = scored.by_urgency
     assert (urgent.name, urgent.n, urgent.coverage.value, urgent.size) == ("urgent", 2, 0.5, 2.5)
     assert (routine.name, routine.n, routine.coverage.value) == ("routine", 2, 0.5)
-    assert [each.n for each in scored.by_class] == [2, 1, 1, 0]
+    assert [condition.n for condition in scored.by_class] == [2, 1, 1, 0]
     assert np.isnan(scored.by_class[3].size)
 
 
@@ -162,7 +162,9 @@ def test_sets_by_group_are_counted_by_hand() -> None:
     assert (alarms.n, alarms.raised) == (2, 0)
     eager = rule.model_copy(update={"urgent": {"all": 0.0, "skin type 6": 0.0}})
     assert set_scores(found.with_sets(eager), draws=10).false_alarms.raised == 2
-    counted = {each.name: (each.n, each.coverage.value, each.promised) for each in scored.by_group}
+    counted = {
+        group.name: (group.n, group.coverage.value, group.promised) for group in scored.by_group
+    }
     assert counted == {
         "urgent classes": (4, 0.5, 0.95),
         "other classes": (2, 0.5, 0.9),
@@ -174,4 +176,6 @@ def test_sets_by_group_are_counted_by_hand() -> None:
     assert set_scores(found.with_sets(plain), draws=10).urgent_missed.missed == 2
     # Without a threshold of their own nothing is promised of urgent classes.
     old = Conformal(pictures=99, thresholds={"all": 0.4})
-    assert {each.promised for each in set_scores(found.with_sets(old), draws=10).by_group} == {None}
+    assert {group.promised for group in set_scores(found.with_sets(old), draws=10).by_group} == {
+        None
+    }

@@ -42,7 +42,10 @@ def test_hand_counted_case() -> None:
     labels = ["nevus", "nevus", "melanoma", "melanoma", "scc"]
     first, second = (
         Answers.of(
-            records_of(labels), [prediction(tuple(each)) for each in said], CLASSES, ["only"]
+            records_of(labels),
+            [prediction(tuple(probabilities)) for probabilities in said],
+            CLASSES,
+            ["only"],
         )
         for said in (
             [NEVUS, NEVUS, MELANOMA, SCC, SCC],
@@ -72,7 +75,8 @@ def test_differences_are_paired_over_groups_and_change_sign() -> None:
     found, turned = compare(first, second, NAMES), compare(second, first, NAMES[::-1])
     assert [figure.key for figure in found.figures] == list(FIGURES)
     measures = (
-        Statistic.balanced_accuracy(each.ensemble_NC, first.truth_N) for each in (first, second)
+        Statistic.balanced_accuracy(answers.ensemble_NC, first.truth_N)
+        for answers in (first, second)
     )
     balanced = next(figure for figure in found.figures if figure.key == "balanced_accuracy")
     assert balanced.difference == paired_interval(*measures, first.groups_N)
@@ -81,7 +85,7 @@ def test_differences_are_paired_over_groups_and_change_sign() -> None:
         assert here.difference.low == pytest.approx(-there.difference.high)
     assert found.test.p == turned.test.p
     types = [part for part in found.parts if part.attribute == "skin type"]
-    assert [(each.value, each.n) for each in types] == [("I", 30), ("V", 30)]
+    assert [(skin_type.value, skin_type.n) for skin_type in types] == [("I", 30), ("V", 30)]
     assert not [part for part in found.parts if part.attribute == "source"]  # only one
 
 
@@ -170,9 +174,9 @@ def test_page_and_terminal_say_the_same_and_names_stay_text() -> None:
     assert tree.find(".//script") is None
     shown = " ".join(printed(found).split())
     assert hostile in shown
-    for each in ("Melanoma", "Squamous cell carcinoma", "Compound nevus", "skin type"):
-        assert each in shown
-        assert each.lower() in text.lower()
+    for term in ("Melanoma", "Squamous cell carcinoma", "Compound nevus", "skin type"):
+        assert term in shown
+        assert term.lower() in text.lower()
     assert verdict(found) in " ".join(text.split())
     assert f"only B on {found.test.only_second}" in shown
 

@@ -54,7 +54,7 @@ def test_three_files_tell_the_same(served: FakePredictor, dataset: Path, tmp_pat
     rows = pq.read_table(out / "predictions.parquet").to_pylist()
     assert [row["path"] for row in rows] == [f"pictures/{i}.npy" for i in range(35)]
     for row, truth in zip(rows, served.table, strict=False):
-        probabilities = [row[f"probability_{each.key}"] for each in CLASSES]
+        probabilities = [row[f"probability_{condition.key}"] for condition in CLASSES]
         assert probabilities == pytest.approx(truth.probabilities_C.tolist())
         assert row["predicted"] == CLASSES[int(truth.probabilities_C.argmax())].key
     right = sum(row["predicted"] == row["label"] for row in rows)

@@ -20,11 +20,21 @@ def simulated(n: int = 120) -> Evaluation:
 def test_hand_counted_case() -> None:
     labels = ["nevus", "nevus", "melanoma", "melanoma", "scc"]
     said = [NEVUS, WART, SCC, NEVUS, SCC]
-    found = scored(records_of(labels), [prediction(each) for each in said], ["only"], draws=50)
+    found = scored(
+        records_of(labels),
+        [prediction(probabilities) for probabilities in said],
+        ["only"],
+        draws=50,
+    )
     assert found.ensemble.top1.value == pytest.approx(2 / 5)
     assert found.ensemble.balanced_accuracy.value == pytest.approx((1 / 2 + 0 + 1) / 3)
     assert found.confusion == ((1, 0, 0, 1), (1, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 0))
-    assert [(each.n, each.found) for each in found.classes] == [(2, 1), (2, 0), (1, 1), (0, 0)]
+    assert [(condition.n, condition.found) for condition in found.classes] == [
+        (2, 1),
+        (2, 0),
+        (1, 1),
+        (0, 0),
+    ]
     assert found.k == 4
     assert found.ensemble.top_k.value == 1
     # One melanoma was called a carcinoma, which is urgent as well: only the other one is missed.
@@ -57,8 +67,8 @@ def test_figures_belong_together() -> None:
     assert found.difference is not None
     best = max(member.top1.value for member in found.members)
     assert found.difference.top1.value == pytest.approx(found.ensemble.top1.value - best)
-    assert sum(map(sum, found.confusion)) == sum(each.n for each in found.classes) == 120
-    assert sum(each.n for each in found.reliability) == 120
+    assert sum(map(sum, found.confusion)) == sum(condition.n for condition in found.classes) == 120
+    assert sum(part.n for part in found.reliability) == 120
 
 
 def test_images_of_one_lesion_widen_every_interval() -> None:
@@ -72,7 +82,7 @@ def test_images_of_one_lesion_widen_every_interval() -> None:
     def widths(found: Evaluation) -> list[float]:
         assert found.urgent is not None
         chosen = [found.ensemble.top1, found.classes[1].sensitivity, found.urgent.rate]
-        return [each.high - each.low for each in chosen]
+        return [interval.high - interval.low for interval in chosen]
 
     assert all(wide > 1.4 * slim for wide, slim in zip(widths(joined), widths(alone), strict=True))
 
@@ -106,7 +116,7 @@ def test_detector_counts_the_images_somebody_looked_at() -> None:
     with_boxes = [
         dataclasses.replace(record, boxes=each) for record, each in zip(records, boxes, strict=True)
     ]
-    finding = [prediction(NEVUS, boxes=each) for each in [(hit,), (), (hit,)]]
+    finding = [prediction(NEVUS, boxes=boxes) for boxes in [(hit,), (), (hit,)]]
 
     found = scored(with_boxes, finding, "a", draws=10)
     assert found.detector is not None

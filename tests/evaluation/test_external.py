@@ -131,7 +131,7 @@ def test_an_external_set_is_scored_as_the_bundle_answers(tmp_path: Path) -> None
         if label != "scc"
     ]
     assert found.ensemble.top1.value == pytest.approx(sum(right) / len(right))
-    assert [each.n for each in found.classes][2:] == [0, 0]
+    assert [condition.n for condition in found.classes][2:] == [0, 0]
     rows = pq.read_table(out / "predictions.parquet").to_pylist()
     assert {row["label"] for row in rows} == {"nevus", "melanoma"}
     assert {row["split"] for row in rows} == {"train"}

@@ -37,10 +37,10 @@ def test_folds_pool_to_what_all_images_together_give(tmp_path: Path) -> None:
     assert found.scores == together
     assert (found.pictures, found.groups) == (60, 30)
     top1 = found.figures["top1"]
-    each = [top_k_accuracy(fold.ensemble_NC, fold.truth_N) for fold in folds]
-    assert top1.folds == pytest.approx(each)
-    assert top1.mean == pytest.approx(np.mean(each))
-    assert top1.deviation == pytest.approx(np.std(each, ddof=1))
+    accuracies = [top_k_accuracy(fold.ensemble_NC, fold.truth_N) for fold in folds]
+    assert top1.folds == pytest.approx(accuracies)
+    assert top1.mean == pytest.approx(np.mean(accuracies))
+    assert top1.deviation == pytest.approx(np.std(accuracies, ddof=1))
     assert top1.pooled.low < top1.pooled.value < top1.pooled.high
     plain = found.to_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain

@@ -52,7 +52,7 @@ def read(record: Record) -> NDArray[np.uint8]:
 
 def simulated(n: int = 60, classes: tuple[fake_class, ...] = CLASSES) -> Evaluation:
     labels, table = simulate(n)
-    names = [each.key for each in CLASSES]
+    names = [condition.key for condition in CLASSES]
     records = records_of([classes[names.index(label)].key for label in labels])
     return scored(records, table, ["alpha", "beta"], classes=classes, draws=100)
 
@@ -86,7 +86,7 @@ def test_the_page_is_well_formed_and_asks_for_nothing_outside() -> None:
     references = References()
     references.feed(html)
     assert references.found
-    assert all(each.startswith("data:image/jpeg;base64,") for each in references.found)
+    assert all(address.startswith("data:image/jpeg;base64,") for address in references.found)
     assert references.scripts == []
     assert not re.search(r"https?://|url\(|@import", html)
 
@@ -96,8 +96,8 @@ def test_every_class_and_figure_is_there() -> None:
     text = " ".join(ET.fromstring(render(evaluation)).itertext())
     assert not re.search(r"\d %", text)  # a figure never stands on another line than its unit
     text = text.replace("\N{NO-BREAK SPACE}%", " %")
-    for each in evaluation.classes:
-        assert each.name in text
+    for condition in evaluation.classes:
+        assert condition.name in text
     for scores in (evaluation.ensemble, *evaluation.members):
         for interval in (scores.top1, scores.balanced_accuracy):
             assert percent(interval) in text
@@ -171,7 +171,7 @@ def test_a_hundred_classes_fit_without_counts() -> None:
     evaluation = scored(records, table, ["only"], classes=classes, draws=20)
     assert not has_counts(evaluation)
     text = " ".join(ET.fromstring(render_report(evaluation, ORIGIN)).itertext())
-    assert all(each.name in text for each in classes)
+    assert all(condition.name in text for condition in classes)
 
 
 def test_plots_stand_where_the_figures_say() -> None:
@@ -227,8 +227,10 @@ def test_a_plot_is_part_of_its_page() -> None:
 def test_worst_mistakes_lead_with_the_most_confident_one_of_each_group() -> None:
     said = [(0.6, 0.4, 0, 0), (0.9, 0.1, 0, 0), (0.2, 0.8, 0, 0), (0.7, 0.3, 0, 0)]
     records = records_of(["melanoma"] * 4, groups=["a", "b", "c", "b"])
-    found = worst_mistakes(records, [prediction(each) for each in said], CLASSES, read)
-    assert [(each.path, each.confidence) for each in found] == [
+    found = worst_mistakes(
+        records, [prediction(probabilities) for probabilities in said], CLASSES, read
+    )
+    assert [(mistake.path, mistake.confidence) for mistake in found] == [
         ("pictures/1.npy", 0.9),
         ("pictures/0.npy", 0.6),
     ]

@@ -147,7 +147,7 @@ def evaluated(tmp_path: Path) -> tuple[Path, Evaluation]:
 def agreeing(n: int) -> tuple[list[str], list[Prediction]]:
     """Return labels and predictions of two members that are one."""
     labels, table = simulate(n)
-    said_NC = [each.probabilities_C for each in table]
+    said_NC = [answer.probabilities_C for answer in table]
     return labels, [Prediction(said_C, np.stack([said_C] * 2)) for said_C in said_NC]
 
 
