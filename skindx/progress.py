@@ -24,7 +24,7 @@ def progress_bars() -> Iterator[Progress]:
 
     console = Console()
     if not console.is_terminal:
-        stream = sys.stdout  # also if somebody exchanges it while the block runs
+        stream = sys.stdout  # also if it is replaced while the block runs
         yield plain_lines(lambda line: print(line, file=stream, flush=True))
         return
     columns = (rich.TextColumn("{task.description:8}"), rich.BarColumn(), rich.MofNCompleteColumn())

@@ -1,6 +1,6 @@
 """Compares a state that was read from a file with the one that it replaces.
 
-Hashes say that a file is as somebody wrote it, not that it fits. What takes a state from a file
+Hashes say that a file is unchanged, not that it fits. What takes a state from a file
 compares names, shapes and types here with what it holds itself, before anything is changed.
 """
 

@@ -1,4 +1,4 @@
-"""This process and its machine: cores, cache folder, optional packages, no network by itself."""
+"""This process and its machine: cores, memory, cache folder, packages, no network by itself."""
 
 import importlib.util
 import math
@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def cache_folder() -> Path:
 
 
 def free_port() -> int:
-    """Return a port of this machine on which nobody listens.
+    """Return a port of this machine on which no process listens.
 
     Who listens there may start seconds later. Ports of the system's range for connections would be
     given to other processes meanwhile, so it is below that range; any port where none there is
@@ -102,6 +103,7 @@ ONE_THREAD = dict.fromkeys(
 """Environment of a process whose libraries must not start a thread for each core."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
 
 
 def cpu_count() -> int:
@@ -146,3 +148,22 @@ def _cgroup_folders() -> list[Path]:
         inside = root / path.lstrip("/")
         folders += [inside, *(folder for folder in inside.parents if folder.is_relative_to(root))]
     return folders
+
+
+def free_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUPS) -> int:
+    """Return the bytes that this process may still take: the machine's, or less in a container."""
+    if not meminfo.is_file():
+        # No Linux: half of what is built in is a careful guess.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    free = _table(meminfo)["MemAvailable:"] * 1024
+    limit, used = cgroup / "memory.max", cgroup / "memory.current"
+    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
+        # Files in the page cache count as used, but give way.
+        cached = _table(cgroup / "memory.stat").get("inactive_file", 0)
+        free = min(free, int(text) - int(used.read_text()) + cached)
+    return max(0, free)
+
+
+def _table(file: Path) -> Mapping[str, int]:
+    rows = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) >= 2}

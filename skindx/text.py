@@ -1,4 +1,4 @@
-"""Strangers' words (labels, names, addresses, file names) as text that only says something."""
+"""Untrusted text (labels, names, addresses, file names) without control or layout characters."""
 
 
 def printable(text: str) -> str:

@@ -85,8 +85,8 @@ class Served:
 
     def upload(self, data: bytes, name: str, client: httpx.Client | None = None) -> str:
         """Return the path under which the server holds the file."""
-        with nullcontext(client) if client else self.client() as each:
-            answer = each.post("/gradio_api/upload", files={"files": (name, data)})
+        with nullcontext(client) if client else self.client() as http:
+            answer = http.post("/gradio_api/upload", files={"files": (name, data)})
         answer.raise_for_status()
         path: str = answer.json()[0]
         return path
@@ -99,16 +99,16 @@ class Served:
             "fn_index": 0,
             "session_hash": session,
         }
-        with nullcontext(client) if client else self.client() as each:
-            return each.post("/gradio_api/queue/join", json=body)
+        with nullcontext(client) if client else self.client() as http:
+            return http.post("/gradio_api/queue/join", json=body)
 
     def answer(self, path: str, session: str, client: httpx.Client | None = None) -> Told:
         """Return what the page is told about an uploaded file."""
         self.join(path, session, client).raise_for_status()
         said, params = "", {"session_hash": session}
         with (
-            nullcontext(client) if client else self.client() as each,
-            each.stream("GET", "/gradio_api/queue/data", params=params) as events,
+            nullcontext(client) if client else self.client() as http,
+            http.stream("GET", "/gradio_api/queue/data", params=params) as events,
         ):
             for line in events.iter_lines():
                 event = json.loads(line.removeprefix("data:")) if line else {}

@@ -117,7 +117,7 @@ def test_mistakes_are_one_sentence_and_change_nothing(
 def test_an_image_goes_from_everywhere(
     skindx: Skindx, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = next(each for each in read_manifest(data) if each.split == "train")
+    record = next(image for image in read_manifest(data) if image.split == "train")
     gallery = EmbeddingIndex.of(
         [IndexRow(record.sha256, "a", 0), IndexRow("0" * 64, "a", 1)], np.eye(2), [b"j", b""]
     )

@@ -33,7 +33,7 @@ def test_the_demo_finds_what_was_planted(tmp_path: Path) -> None:
         raw = yaml.safe_load(recipe(origin, tmp_path / "atlas" / "annotations.json", 5))
         summary = build(BuildSettings.parse(raw), tmp_path / "data")
     issues = read_issues(tmp_path / "data")
-    scores = {each.name: each for each in score_build(truth, issues, origin)}
+    scores = {score.name: score for score in score_build(truth, issues, origin)}
     assert {name: (each.precision, each.recall) for name, each in scores.items()} == dict.fromkeys(
         scores, (1.0, 1.0)
     )

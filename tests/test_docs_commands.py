@@ -27,7 +27,11 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def options_of(command: Any) -> set[str]:
-    given = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    given = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     return given | {"-h", "--help"}
 
 

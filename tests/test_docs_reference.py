@@ -60,7 +60,9 @@ def test_every_verb_and_option_is_on_the_page_of_the_command_line() -> None:
     text = command_line()
     for words, command in leaves(typer.main.get_command(app), ("skindx",)):
         section = text.partition(f"## `{' '.join(words)}`\n")[2].partition("\n## ")[0]
-        options = [name for each in command.params for name in each.opts if name.startswith("-")]
+        options = [
+            name for parameter in command.params for name in parameter.opts if name.startswith("-")
+        ]
         assert [name for name in options if f"`{name}`" not in section] == [], words
 
 

@@ -52,7 +52,7 @@ def test_without_build_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(doctor, "prebuild", explode)
     monkeypatch.setattr(doctor, "torch_facts", TorchFacts)
-    by_name = {each.name: each for each in examine(build=False)}
+    by_name = {check.name: check for check in examine(build=False)}
     assert "DeepSpeed's op" not in by_name
     assert not by_name["torch and accelerator"].ok
 
@@ -63,7 +63,7 @@ def test_a_build_tool_is_required_only_where_deepspeed_is(
     pretend(monkeypatch, {"opencv-python-headless": "5"})
     monkeypatch.setattr(doctor, "torch_facts", lambda: GPU_BUILD)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    by_name = {each.name: each for each in examine()}
+    by_name = {check.name: check for check in examine()}
     assert "DeepSpeed's op" not in by_name
     assert not by_name["C++ compiler"].ok
     assert not by_name["C++ compiler"].required

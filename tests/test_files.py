@@ -81,5 +81,5 @@ def test_who_may_read_is_the_users_to_say(
     finally:
         os.umask(before)
     made = tmp_path / "folder"
-    found = [each.stat().st_mode & 0o777 for each in (made, made / "open.csv", made / "secret")]
+    found = [path.stat().st_mode & 0o777 for path in (made, made / "open.csv", made / "secret")]
     assert found == [folder, file, 0o600]

@@ -119,12 +119,12 @@ def test_invariants(case: tuple[Floats, Ints]) -> None:
     np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(truth_N, minlength=classes))
     assert confusion.trace() / len(truth_N) == pytest.approx(top[0])
     bins = reliability_bins(probabilities_NC, truth_N)
-    assert sum(each.n for each in bins) == len(truth_N)
-    gap = sum(each.n * abs(each.accuracy - each.confidence) for each in bins if each.n)
+    assert sum(part.n for part in bins) == len(truth_N)
+    gap = sum(part.n * abs(part.accuracy - part.confidence) for part in bins if part.n)
     assert gap / len(truth_N) == pytest.approx(
         expected_calibration_error(probabilities_NC, truth_N)
     )
-    assert all(each.low < each.confidence <= each.high for each in bins if each.n)
+    assert all(part.low < part.confidence <= part.high for part in bins if part.n)
 
 
 @given(predictions(), st.integers(0, 2**32))
@@ -244,9 +244,11 @@ def test_pairing_makes_the_interval_of_a_difference_narrower() -> None:
     second = Statistic.top_k(0.8 * probabilities_NC + 0.2 * noise_NC, truth_N, 1)
     groups_N = np.arange(300)
     paired = paired_interval(first, second, groups_N)
-    apart = [bootstrap_interval(each, groups_N) for each in (first, second)]
+    apart = [bootstrap_interval(statistic, groups_N) for statistic in (first, second)]
     assert paired.value == pytest.approx(first.value - second.value)
-    assert paired.high - paired.low < sqrt(sum((each.high - each.low) ** 2 for each in apart))
+    assert paired.high - paired.low < sqrt(
+        sum((interval.high - interval.low) ** 2 for interval in apart)
+    )
 
 
 def test_a_pair_of_different_lengths_is_refused() -> None:

@@ -125,8 +125,8 @@ def test_invariants(case: tuple[Floats, Ints], seed: int) -> None:
         assert measure.low <= measure.value <= measure.high
         moved = make(probabilities_NC[order], truth_N[order])
         found, again = (
-            bootstrap_interval(each, groups, draws=30)
-            for each, groups in ((measure, groups_N), (moved, groups_N[order]))
+            bootstrap_interval(statistic, groups, draws=30)
+            for statistic, groups in ((measure, groups_N), (moved, groups_N[order]))
         )
         np.testing.assert_allclose(
             [found.value, found.low, found.high], [again.value, again.low, again.high], atol=1e-12

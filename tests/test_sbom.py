@@ -25,10 +25,10 @@ def test_every_pinned_package_is_in_the_bill_with_its_hashes(tmp_path: Path) -> 
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pinned = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)
-    found = [(each["name"], each["version"]) for each in bill["components"]]
+    found = [(component["name"], component["version"]) for component in bill["components"]]
     assert found == pinned
     assert len(found) > 200
-    assert len({each["bom-ref"] for each in bill["components"]}) == len(found)
-    hashes = [each["hashes"] for each in bill["components"]]
+    assert len({component["bom-ref"] for component in bill["components"]}) == len(found)
+    hashes = [component["hashes"] for component in bill["components"]]
     assert all(hashes)
     assert sum(map(len, hashes)) == lock.count("--hash=sha256:")

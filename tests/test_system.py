@@ -48,3 +48,18 @@ def test_a_port_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = listener.getsockname()[1]
         monkeypatch.setattr(system, "_PORTS", [taken] * 100)
         assert system.free_port() not in (0, taken)
+
+
+def test_free_memory_of_a_machine_and_of_a_container(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  1000 kB\nMemAvailable:  900 kB\nHugePages_Total:  0\n")
+    assert system.free_memory(meminfo, tmp_path) == 900 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("300000\n")
+    (tmp_path / "memory.stat").write_text("anon 200000\ninactive_file 50000\n")
+    assert system.free_memory(meminfo, tmp_path) == 900 * 1024
+    (tmp_path / "memory.max").write_text("400000\n")
+    assert system.free_memory(meminfo, tmp_path) == 400_000 - 300_000 + 50_000
+    (tmp_path / "memory.max").write_text("200000\n")
+    assert system.free_memory(meminfo, tmp_path) == 0
+    assert system.free_memory() > 0

@@ -120,32 +120,36 @@ def test_every_class_has_an_existing_billable_code_and_a_description(name: str) 
         # Its import takes seconds, and reads its data by a deprecated function.
         warnings.simplefilter("ignore", DeprecationWarning)
         import simple_icd_10_cm as icd
-    for each in PACKAGED[name].classes:
-        assert icd.is_valid_item(each.icd10), each
+    for condition in PACKAGED[name].classes:
+        assert icd.is_valid_item(condition.icd10), condition
         # A leaf: chapters, blocks and unfinished categories are not codes of a disease.
-        assert icd.is_leaf(each.icd10), each
-        assert each.description.endswith("."), each
-        assert "\n" not in each.description
+        assert icd.is_leaf(condition.icd10), condition
+        assert condition.description.endswith("."), condition
+        assert "\n" not in condition.description
 
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_no_synonym_repeats_another_label_of_its_class(name: str) -> None:
-    for each in PACKAGED[name].classes:
-        labels = [normalise(label) for label in {each.key, each.name, *each.synonyms}]
-        assert {labels.count(normalise(label)) for label in each.synonyms} <= {1}, each
+    for condition in PACKAGED[name].classes:
+        labels = [
+            normalise(label) for label in {condition.key, condition.name, *condition.synonyms}
+        ]
+        assert {labels.count(normalise(label)) for label in condition.synonyms} <= {1}, condition
 
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_what_may_kill_is_never_routine(name: str) -> None:
     # ICD-10-CM: C00-C97 malignant, D00-D09 in situ; L10 pemphigus kills untreated.
-    for each in PACKAGED[name].classes:
-        if each.icd10 < "D1" or each.icd10.startswith("L10"):
-            expected = {"urgent"} if each.icd10[:3] in {"C43", "C79", "L10"} else {"soon", "urgent"}
-            assert each.icd10[0] in "AB" or each.urgency in expected, each
+    for condition in PACKAGED[name].classes:
+        if condition.icd10 < "D1" or condition.icd10.startswith("L10"):
+            expected = (
+                {"urgent"} if condition.icd10[:3] in {"C43", "C79", "L10"} else {"soon", "urgent"}
+            )
+            assert condition.icd10[0] in "AB" or condition.urgency in expected, condition
 
 
 def test_nothing_claims_a_review() -> None:
-    assert {each.review_note for each in PACKAGED.values()} == {"not clinically reviewed"}
+    assert {taxonomy.review_note for taxonomy in PACKAGED.values()} == {"not clinically reviewed"}
     assert tiny(reviewed_by="Dr A").review_note == "clinically reviewed by Dr A"
 
 
@@ -176,7 +180,7 @@ def test_a_label_cannot_be_mapped_and_unmapped() -> None:
 def test_ham10000_codes_map_where_they_mean_one_class() -> None:
     codes = ("bcc", "bkl", "df", "mel", "nv", "vasc")
     found = [PACKAGED["isic9"].find(code) for code in codes]
-    assert [each.key for each in found if each] == [
+    assert [condition.key for condition in found if condition] == [
         "Basal_Cell_Carcinoma",
         "Pigmented_Benign_Keratosis",
         "Dermatofibroma",
@@ -185,7 +189,7 @@ def test_ham10000_codes_map_where_they_mean_one_class() -> None:
         "Vascular_Lesion",
     ]
     # akiec is both actinic keratosis and carcinoma in situ: nobody may claim it.
-    assert [each.find("akiec") for each in PACKAGED.values()] == [None, None, None]
+    assert [taxonomy.find("akiec") for taxonomy in PACKAGED.values()] == [None, None, None]
 
 
 @given(

@@ -9,26 +9,28 @@ MELANOMA, SCC, *_ = URGENT_CONDITIONS
 
 
 def names(*classes: SkinClass) -> set[str]:
-    return {each.name for each in unknown_to(classes)}
+    return {condition.name for condition in unknown_to(classes)}
 
 
 @pytest.mark.parametrize("name", taxonomy_names())
 def test_the_list_holds_every_urgent_class_of_our_own_taxonomies(name: str) -> None:
-    for each in load_taxonomy(name).classes:
-        if each.urgency == "urgent":
-            meant = [one for one in URGENT_CONDITIONS if one.is_meant_by(each)]
+    for condition in load_taxonomy(name).classes:
+        if condition.urgency == "urgent":
+            meant = [one for one in URGENT_CONDITIONS if one.is_meant_by(condition)]
             kinds = {kind for one in URGENT_CONDITIONS for kind in one.kinds}
-            assert meant or each.name.casefold() in kinds, each.name
+            assert meant or condition.name.casefold() in kinds, condition.name
 
 
 def test_our_taxonomies_by_hand() -> None:
-    isic9 = {each.name for each in unknown_urgent(load_taxonomy("isic9"))}
+    isic9 = {condition.name for condition in unknown_urgent(load_taxonomy("isic9"))}
     assert "melanoma" not in isic9
     assert "squamous cell carcinoma" not in isic9
     assert {"Merkel cell carcinoma", "shingles (herpes zoster)", "syphilis"} <= isic9
-    skin10 = [each for each in unknown_urgent(load_taxonomy("skin10")) if each.decides]
+    skin10 = [
+        condition for condition in unknown_urgent(load_taxonomy("skin10")) if condition.decides
+    ]
     assert skin10 == [MELANOMA, SCC]
-    assert not any(each.decides for each in unknown_urgent(load_taxonomy("skin100")))
+    assert not any(condition.decides for condition in unknown_urgent(load_taxonomy("skin100")))
 
 
 @pytest.mark.parametrize(
@@ -51,4 +53,4 @@ def test_our_taxonomies_by_hand() -> None:
     ],
 )
 def test_a_class_is_recognised_by_its_names_and_its_code(one: SkinClass, known: set[str]) -> None:
-    assert {each.name for each in URGENT_CONDITIONS} - names(one) == known
+    assert {condition.name for condition in URGENT_CONDITIONS} - names(one) == known

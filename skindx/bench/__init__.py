@@ -26,6 +26,8 @@ BENCHES: dict[str, str] = {
     "energy": "skindx.bench.energy.energy",
     "exchange": "skindx.bench.exchange.exchange",
     "families": "skindx.bench.families.families",
+    "frameworks": "skindx.bench.frameworks.frameworks",
+    "gemm": "skindx.bench.gemm.gemm",
     "gpu": "skindx.bench.gpu.gpu",
     "heads": "skindx.bench.heads.heads",
     "heat": "skindx.bench.heat.heat",
@@ -64,13 +66,14 @@ def run_bench(
     *,
     smallest: bool = False,
     quick: bool = False,
+    fit: bool = False,
     html: Path | None = None,
     files: Iterable[Path] = (),
 ) -> "Result":
     """Run a bench with its settings overridden by `sets`, print its table, write its JSON.
 
-    `smallest` starts from the bench's smallest settings instead of its usual ones. `quick` and
-    `html` set the settings of these names, of benches that have them.
+    `smallest` starts from the bench's smallest settings instead of its usual ones. `quick`,
+    `fit` and `html` set the settings of these names, of benches that have them.
 
     Raises UserError for an unknown bench, a bad setting, a `json_file` that is a folder, `files`.
     """
@@ -89,7 +92,8 @@ def run_bench(
         raise UserError(f"bench {name} takes no files ({listed[0]}); bench {COMPARE} does.")
     module = importlib.import_module(BENCHES[name])
     start = list(module.SMALLEST) if smallest else []
-    for setting, value in (("quick", "true" if quick else None), ("html", html)):
+    flags = (("quick", "true" if quick else None), ("fit", "true" if fit else None), ("html", html))
+    for setting, value in flags:
         if value is not None and setting not in module.Config.model_fields:
             raise UserError(f"bench {name} has no --{setting}; leave it out.")
         start += [] if value is None else [f"{setting}={value}"]

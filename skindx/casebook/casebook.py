@@ -98,7 +98,7 @@ class Casebook:
         return self._read(*([] if owner is None else [self._owned_by(owner)]))
 
     def unreadable(self) -> list[str]:
-        """Return the ids of cases and scans without a key in the key file: nobody reads them."""
+        """Return the ids of cases and scans without a key in the key file: they cannot be read."""
         from sqlalchemy import select
 
         from skindx.casebook.scan_tables import ScanRow
@@ -158,7 +158,7 @@ class Casebook:
                     session.execute(delete(PhotoRow).where(PhotoRow.case_id == case))
                     session.execute(delete(CaseRow).where(CaseRow.id == case))
             except UserError:
-                # Nobody can read it any more; its row goes when the case book is opened next.
+                # It cannot be read any more; its row is deleted when the case book is opened next.
                 log.warning("the key of a deleted case is destroyed, its row is still there")
 
     @property

@@ -58,7 +58,7 @@ def _sqlite(path: Path, create: bool) -> "Engine":
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Created before SQLite would, so that nobody else can read it for even a moment.
+        # Created before SQLite would, so that no other user can read it even for a moment.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
     except OSError as error:

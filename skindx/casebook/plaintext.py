@@ -73,7 +73,7 @@ def export_key(engine: "Engine") -> bytes | None:
 def encrypt(engine: "Engine", file: KeyFile) -> None:
     """Encrypt all cases in plain text and drop their tables, under the lock of the key file."""
     with _alone(engine) as link:
-        # Read again: nobody else can add to it from here on.
+        # Read again: from here on no other connection can add to it.
         cases = list(link.scalars(select(_CASES.c.id).order_by(_CASES.c.taken, _CASES.c.id)))
         known = file.read().cases
         file.add({case: new_key() for case in cases if case not in known})
@@ -101,7 +101,7 @@ def _journal(engine: "Engine") -> Path:
 
 @contextmanager
 def _alone(engine: "Engine") -> "Iterator[Connection]":
-    """Yield a connection in a transaction of its own, during which nobody else writes."""
+    """Yield a connection in a transaction of its own, during which no other connection writes."""
     if engine.dialect.name != "sqlite":
         with engine.begin() as link:
             if engine.dialect.name == "postgresql":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GONE = "this scan is not in the case book; it may have been deleted: open the list anew."
+_GONE = "this scan is not in the case book; it may have been deleted: open the list again."
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class ScanBook:
         return {names[place]: read_file(keys, scan, place, content) for place, content in rows}
 
     def delete(self, owner: str | None, scan: str) -> None:
-        """Delete a scan: destroy its key, then its rows; None: whoever owns it.
+        """Delete a scan: destroy its key, then its rows; None: of any owner.
 
         Raises UserError where there is none of this id.
         """
@@ -153,7 +153,7 @@ class ScanBook:
                     for question in deletions(scan):
                         session.execute(question)
             except UserError:
-                # Nobody can read it any more; its rows go when the case book is opened next.
+                # It cannot be read any more; its rows are deleted when the case book opens next.
                 log.warning("the key of a deleted scan is destroyed, its rows are still there")
 
     def _mine(self, owner: str | None) -> "tuple[ColumnElement[bool], ...]":

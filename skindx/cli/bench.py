@@ -25,6 +25,9 @@ def bench(  # noqa: PLR0917
     quick: Annotated[
         bool, typer.Option("--quick", help="For all: at most ten minutes on two cores.")
     ] = False,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="For gemm: let skindx multiply by what it learns.")
+    ] = False,
     smallest: Annotated[
         bool,
         typer.Option(
@@ -42,8 +45,17 @@ def bench(  # noqa: PLR0917
     from skindx.bench import compare_results, run_bench
 
     if name == COMPARE:
-        compare_results(files or [], html, others=bool(json_file or quick or smallest or sets))
+        compare_results(
+            files or [], html, others=bool(json_file or quick or fit or smallest or sets)
+        )
         return
     run_bench(
-        name, json_file, sets or [], smallest=smallest, quick=quick, html=html, files=files or []
+        name,
+        json_file,
+        sets or [],
+        smallest=smallest,
+        quick=quick,
+        fit=fit,
+        html=html,
+        files=files or [],
     )

@@ -52,7 +52,7 @@ def keep_scan(
     consent: Annotated[
         bool, typer.Option("--consent", help="The patient agrees that it is kept and compared.")
     ] = False,
-    owner: Annotated[str, typer.Option(help="The login that shall see it.")] = "",
+    owner: Annotated[str, typer.Option(help="The login that may see it.")] = "",
     casebook_key: CasebookKey = None,
 ) -> None:
     """Keep a scan in the case book, encrypted; the folder stays as it is.
@@ -64,7 +64,7 @@ def keep_scan(
 
     opened = Casebook.open(book, keys=casebook_key)
     kept = opened.scans.keep(owner, scan, patient=patient, view=view, consent=consent)
-    print(f"kept as {kept}; delete {scan} if nobody needs it in plain text")
+    print(f"kept as {kept}; delete {scan} if it is not needed in plain text")
 
 
 def compare(

@@ -63,7 +63,7 @@ def diagnose(
     answered = answer(predictor, Case(read_photos(photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
-        with atomic_file(pdf, mode=0o600) as file:  # somebody's health
+        with atomic_file(pdf, mode=0o600) as file:  # health data
             file.write_bytes(report)
     if as_json:
         print(answered.diagnosis.model_dump_json(indent=2))

@@ -50,6 +50,13 @@ def make(
         float | None,
         typer.Option(help="Measured seconds of one step on one rank; the trace is scaled to it."),
     ] = None,
+    devices: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            help="Plan for another device: two JSON files of `skindx bench devices`, of the device "
+            "that was measured and of the one to plan for."
+        ),
+    ] = None,
     hours: Annotated[
         float | None,
         typer.Option(help="Find the cheapest choice that finishes within so many hours."),
@@ -106,7 +113,7 @@ def make(
     from skindx.planning.search import Limits
 
     limits = Limits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
-    asked = Asked(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s)
+    asked = Asked(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
     if config is None and dataset is None:
         made = plan_of_trace(asked)
     elif config is None or dataset is None:

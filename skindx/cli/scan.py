@@ -1,4 +1,4 @@
-"""`skindx scan`: photographs of whole bodies."""
+"""`skindx scan`: photos of whole bodies."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from skindx.system import require_extra
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Photographs of whole bodies: find every lesion and diagnose it.\n\n"
+        "Photos of whole bodies: find every lesion and diagnose it.\n\n"
         "A scan shows what to look at. It is no diagnosis, and it can miss lesions."
     ),
 )
@@ -28,7 +28,7 @@ Device = Annotated[str, typer.Option(help="cpu, or a GPU such as cuda.")]
 def run(
     photos: Annotated[
         list[Path],
-        typer.Argument(metavar="PHOTO...", help="Photographs: JPEG, PNG, WebP, TIFF or HEIC."),
+        typer.Argument(metavar="PHOTO...", help="Photos: JPEG, PNG, WebP, TIFF or HEIC."),
     ],
     *,
     bundle: Annotated[
@@ -51,16 +51,16 @@ def run(
         ),
     ] = None,
     lease: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a silent worker is taken for dead.")
+        float, typer.Option(min=1, help="Seconds after which a silent worker counts as dead.")
     ] = 60.0,
     scale: Annotated[
         float | None,
-        typer.Option(metavar="MM", help="Millimetres in a pixel, of all photographs."),
+        typer.Option(metavar="MM", help="Millimetres in a pixel, of all photos."),
     ] = None,
     ruler: Annotated[
         bool,
         typer.Option(
-            "--ruler", help="Take millimetres from the ruler that each photograph shows; it asks."
+            "--ruler", help="Take millimetres from the ruler that each photo shows; it asks."
         ),
     ] = False,
     confirm_ruler: Annotated[
@@ -75,9 +75,9 @@ def run(
     device: Device = "cpu",
     sets: Sets = None,
 ) -> None:
-    """Find every lesion on wide photographs and diagnose each.
+    """Find every lesion on wide photos and diagnose each.
 
-    An interrupted scan goes on when the same command is run again.
+    To resume an interrupted scan, run the same command again.
 
     Example: skindx scan run back.jpg --bundle runs/demo/bundle --out scans/back
     """

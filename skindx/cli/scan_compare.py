@@ -18,8 +18,8 @@ def compare(
 ) -> None:
     """List lesions that are new, grown, changed or vanished between two scans of a person.
 
-    Photos of the same view are laid on each other by points of the skin, or by the lesions where
-    the skin shows none; photos that do not fit are refused. Growth has a 95 % interval. It writes
+    Photos of the same view are aligned by points of the skin, or by the lesions where the skin
+    shows none; photos that do not fit are refused. Growth has a 95 % interval. It writes
     comparison.html and changes.csv. It is a search for what to look at, no diagnosis.
 
     Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared

@@ -40,6 +40,6 @@ class AskAboutRulers:
         if sys.stdin.isatty():
             return typer.confirm("Are the lines on the ticks, and the thick ones 1 cm apart?")
         raise UserError(
-            f"nobody has confirmed the ruler in {file}; look at it, and if its lines lie on the "
+            f"the ruler in {file} was not confirmed; look at it, and if its lines lie on the "
             f"ticks, run the same command with --confirm-ruler."
         )

@@ -61,11 +61,10 @@ def train(
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
 
-    It starts DeepSpeed's launcher itself. To resume an interrupted training, run the same command
-    again: finished members are kept, and an unfinished one resumes from its last checkpoint.
-    Members that are reused from other runs are finished there first. SIGTERM saves and ends with
-    exit code 143, Ctrl-C with 130. OUT/ensemble.json has the validation figures of each way of
-    combining members.
+    It starts its ranks itself. To resume an interrupted training, run the same command again:
+    finished members are kept, and an unfinished one resumes from its last checkpoint. Members that
+    are reused from other runs are finished there first. SIGTERM saves and ends with exit code 143,
+    Ctrl-C with 130. OUT/ensemble.json has the validation figures of each way of combining members.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 

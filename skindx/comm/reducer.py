@@ -24,7 +24,7 @@ class Reducer:
     def __init__(self, gradients: Gradients, exchange: Exchange) -> None:
         self.gradients, self.exchange = gradients, exchange
         self.saw: Callable[[str], None] | None = None
-        """Told each parameter's name when its gradient is complete; for a trace."""
+        """Called with each parameter's name when its gradient is complete; for a trace."""
         self._group_of: dict[nn.Parameter, int] = {}
         self._missing: list[int] = []
         self._next, self._armed, self._begun = 0, False, False

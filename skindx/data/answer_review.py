@@ -19,7 +19,7 @@ Asked = TypeVar("Asked")
 class AnswerReview(Generic[Asked]):
     """One reviewer's answers, on disk after every `save` and `undo`.
 
-    Questions that nobody answered come first. The order stands until the review ends.
+    Unanswered questions come first. The order is fixed until the review ends.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ def web_address(url: str) -> tuple[str, ...]:
 
 
 def withheld(row: LedgerRow, entry: Blocked) -> LedgerRow:
-    """Return what stays of a row: that its URL was taken down, nobody's name, no image."""
+    """Return the rest of a row: that its URL was taken down; no name, no image."""
     return LedgerRow(
         url=row.url,
         label=row.label,

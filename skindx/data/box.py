@@ -34,9 +34,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class BoxedImage:
-    """What a box file says of one image; boxes () means that somebody looked and found none.
+    """The boxes that a file has for one image; () means that it was reviewed and has none.
 
-    An image that nobody looked at is in no such file: every reader leaves it out.
+    An image that was not reviewed is in no such file: every reader leaves it out.
     """
 
     width: int

@@ -48,7 +48,7 @@ def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5
 
 
 UNMAPPED = frozenset({"unmapped-label", "unknown-label"})
-"""Reasons why a label has no class: somebody decided so, or nobody knows it."""
+"""Reasons why a label has no class: by decision, or because it is unknown."""
 
 
 def unmapped_label(label: str, taxonomy: Taxonomy) -> tuple[str, str]:

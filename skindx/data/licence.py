@@ -1,6 +1,6 @@
 """Licences: what a source says about an image becomes what one may do with it.
 
-Only whole, known names count: "CC BY 4.0 where from HAM10000" is unknown, because nobody can tell
+Only whole, known names count: "CC BY 4.0 where from HAM10000" is unknown, because it is not clear
 what it says of this one image. An unknown licence gives no permission.
 """
 

@@ -32,7 +32,7 @@ class Record:
     group: str
     split: Split
     boxes: tuple[Box, ...] | None = None
-    """None: nobody looked for boxes; (): somebody looked and there is none."""
+    """None: not reviewed for boxes; (): reviewed, and there is none."""
     source: str = ""
     source_url: str = ""
     page_url: str = ""

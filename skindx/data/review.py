@@ -78,7 +78,7 @@ def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason
 def stage_flags(
     dataset: Path, staging: Path, flags: Sequence[Flag], replacing: Iterable[Reason]
 ) -> None:
-    """Write the flags that `dataset` shall have to `staging`, unless it had none and gets none.
+    """Write the new flags of `dataset` to `staging`, unless it had none and gets none.
 
     As `write_flags` does, for who changes several tables together and looked while it built them.
     """
@@ -174,7 +174,7 @@ def read_decisions(dataset: Path) -> dict[str, Decision]:
 
 
 def undecided(dataset: Path, reasons: Iterable[Reason] = PRIVATE) -> dict[str, list[Flag]]:
-    """Return SHA-256 -> flags of `reasons` on which nobody has decided."""
+    """Return SHA-256 -> flags of `reasons` that are not decided."""
     wanted, decided = set(reasons), read_decisions(dataset)
     answered = read_skin_answers(dataset)
     waiting: dict[str, list[Flag]] = defaultdict(list)

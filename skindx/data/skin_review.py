@@ -32,7 +32,7 @@ class Doubtful:
 class SkinReview(AnswerReview[str]):
     """One reviewer's answers for images: those in the dataset, and those taken out as no skin.
 
-    Of those that nobody answered the least surely flagged come first.
+    Of the unanswered ones, the least certain flags come first.
     """
 
     def __init__(self, dataset: Path, by: str) -> None:

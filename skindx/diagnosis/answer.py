@@ -28,7 +28,7 @@ class Answer:
 
 
 class Diagnoser(Protocol):
-    """Whoever answers cases: a pool of processes behind a server, or one predictor in a test."""
+    """What answers cases: a pool of processes behind a server, or one predictor in a test."""
 
     async def diagnose(self, case: Case) -> Answer:
         """Answer a case. Raises Refused for a photo that cannot be judged, UserError otherwise."""

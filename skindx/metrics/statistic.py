@@ -87,22 +87,41 @@ class Statistic(Measure):
         return cls.mean(sets_NC.sum(axis=1), high=float(sets_NC.shape[1]))
 
     @classmethod
+    def class_mean(
+        cls,
+        values_N: NDArray[np.generic],
+        truth_N: Ints,
+        classes: int,
+        low: float = 0.0,
+        high: float = 1.0,
+    ) -> "Statistic":
+        """Mean over the classes that are present of the mean of one number an image.
+
+        A mean of balanced accuracies, or of their differences, is one of these.
+        """
+        if values_N.shape != truth_N.shape or values_N.ndim != 1 or len(values_N) == 0:
+            raise ValueError(f"need one number an image, got {values_N.shape}, {truth_N.shape}")
+        truth_NC = np.eye(classes)[truth_N]
+
+        def finish(totals_DF: Floats) -> Floats:
+            sum_DC, count_DC = totals_DF[:, :classes], totals_DF[:, classes:]
+            return _mean_of_present(sum_DC, count_DC, count_DC > 0)
+
+        values_N1 = values_N[:, None].astype(np.float64)
+        features_NF = np.hstack([truth_NC * values_N1, truth_NC])
+        return cls(features_NF, finish, low, high, strata=truth_N)
+
+    @classmethod
     def balanced_accuracy(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
         """Mean sensitivity of the classes that are present (in a draw: of those drawn)."""
         check(probabilities_NC, truth_N)
-        classes = probabilities_NC.shape[1]
-        truth_NC = np.eye(classes)[truth_N]
         hits_N = probabilities_NC.argmax(axis=1) == truth_N
-
-        def finish(totals_DF: Floats) -> Floats:
-            hits_DC, count_DC = totals_DF[:, :classes], totals_DF[:, classes:]
-            return _mean_of_present(hits_DC, count_DC, count_DC > 0)
 
         def closed_form(groups_N: Ints, level: float) -> Interval:
             return class_mean_interval(hits_N, truth_N, groups_N, level=level)
 
-        features_NF = np.hstack([truth_NC * hits_N[:, None], truth_NC])
-        return cls(features_NF, finish, closed_form=closed_form, strata=truth_N)
+        mean = cls.class_mean(hits_N, truth_N, probabilities_NC.shape[1])
+        return dataclasses.replace(mean, closed_form=closed_form)
 
     @classmethod
     def macro_f1(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":

@@ -32,7 +32,7 @@ class SkinClass(Settings):
     name: str = Field(min_length=1)
     """As shown to a person."""
     icd10: str = Field("", pattern=r"^([A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?)?$")
-    """ICD-10-CM code with its dot; empty where nobody gave one."""
+    """ICD-10-CM code with its dot; empty where there is none."""
     urgency: Urgency = "unknown"
     description: str = ""
     """One line in plain words."""
@@ -51,7 +51,7 @@ class Taxonomy(Settings):
     name: str
     title: str
     reviewed_by: str | None = None
-    """The clinician who signed names, codes and urgencies; None: nobody has."""
+    """The clinician who signed names, codes and urgencies; None: no clinician did."""
     classes: tuple[SkinClass, ...] = Field(min_length=1, max_length=10_000)
     unmapped: Mapping[str, str] = Field(default_factory=dict)
     """Labels of other data sets that mean none of the classes, each with the reason."""
@@ -118,7 +118,7 @@ class Taxonomy(Settings):
         return self._by_label.get(normalise(label))
 
     def why_unmapped(self, label: str) -> str:
-        """Return why a label was decided to mean none of the classes, "" where nobody decided."""
+        """Return why a label was decided to mean none of the classes, "" if there is none."""
         return self._reasons.get(normalise(label), "")
 
     def __getitem__(self, key: str) -> SkinClass:

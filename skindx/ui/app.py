@@ -116,7 +116,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     _mount(app, page, logged_in=logged_in)
     guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
-    # Outside the gate, so that nobody can be slow or greedy without a login either.
+    # Outside the login gate, so that the limits hold for clients without a login too.
     limited = BodyLimit(gate, most_bytes, Shares(_CLIENT_BYTES, _IN_FLIGHT_BYTES))
     shared = RequestShares(limited, wiring.per_address)
     return Headers(HostCheck(shared, wiring.host, wiring.allowed_hosts), wiring.frames)

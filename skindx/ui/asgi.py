@@ -10,7 +10,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 USER = "skindx_user"
-"""Key of the login name in a request's scope; "" or missing where nobody logs in."""
+"""Key of the login name in a request's scope; "" or missing on a server without logins."""
 
 
 def header(scope: Message, name: bytes) -> str:
@@ -24,7 +24,7 @@ def headers(scope: Message, name: bytes) -> list[str]:
 
 
 def login_name(request: Any) -> str:
-    """Return the login name of a Gradio request, "" where nobody logs in."""
+    """Return the login name of a Gradio request, "" on a server without logins."""
     scope = getattr(getattr(request, "request", None), "scope", None) or {}
     return str(scope.get(USER) or getattr(request, "username", None) or "")
 

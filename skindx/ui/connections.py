@@ -1,7 +1,7 @@
 """Connections that a slow or greedy client cannot keep: deadlines, and a most for each address.
 
-uvicorn ends only a connection that rests between two requests. A client that connects and says
-nothing, sends half a header, trickles a body that nobody reads, or does not read its answer would
+uvicorn ends only a connection that rests between two requests. A client that connects and sends
+nothing, sends half a header, trickles a body that is not read, or does not read its answer would
 hold its connection for ever.
 """
 

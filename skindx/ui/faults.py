@@ -39,7 +39,7 @@ def where(error: BaseException) -> str:
 def hide_messages() -> None:
     """Keep messages out of every traceback that this process writes of itself.
 
-    Threads, event loops and libraries report through these hooks what nobody caught.
+    Threads, event loops and libraries report uncaught exceptions through these hooks.
     """
     sys.excepthook = _report
     threading.excepthook = _report_thread

@@ -78,7 +78,7 @@ class Guard:
         elif route.startswith(("queue/join", "cancel", "reset")):
             await self._with_body(scope, receive, send, user)
         elif not self._may_listen(scope, route, user):
-            await respond(send, 403, b"this session is somebody else's")
+            await respond(send, 403, b"this session belongs to another user")
         elif route == "upload":
             await self.app(scope, receive, self._noting_uploads(send, user))
         else:
@@ -96,7 +96,9 @@ class Guard:
         elif scope["path"].rstrip("/").endswith("queue/join") and not self._is_known(sent):
             await _refuse(send, 400, _NO_FUNCTION)
         elif not all(self._owners.may(user, what) for what in _owned(sent)):
-            await _refuse(send, 403, "This photo or session is somebody else's; reload the page.")
+            await _refuse(
+                send, 403, "This photo or session belongs to another user; reload the page."
+            )
         else:
             await self.app(scope, replay(body, receive), send)
 
@@ -161,7 +163,7 @@ class _Owners:
     def may(self, user: str, what: str) -> bool:
         """Return whether a user may have it; a session belongs to the user who first names it."""
         if not user:
-            return True  # nobody logs in, so all are the same person
+            return True  # without logins all users are one
         if what not in self._of and what.startswith("session "):
             self.give(user, what)
         return user in self._of.get(what, ())

@@ -48,7 +48,7 @@ class Headers:
             b"cross-origin-resource-policy": b"same-origin",
             b"permissions-policy": b"camera=(self), microphone=(), geolocation=()",
             # Under no-referrer a browser sends its own forms as of origin null, and the gate, which
-            # refuses what other sites send, could let nobody log in.
+            # refuses what other sites send, could block every login.
             b"referrer-policy": b"same-origin",
             b"x-content-type-options": b"nosniff",
         }

@@ -25,7 +25,7 @@ from skindx.ui.shares import Shares, client_of
 ROUTE = "/gradio_api/upload"
 REQUEST_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
 UPLOAD_LIFE_S = 300.0
-"""A photo is deleted as soon as it was looked at; one that nobody asked about, after this."""
+"""Seconds after which a photo is deleted that was uploaded but never diagnosed."""
 _SWEEP_S = 10.0
 _CLIENT_BYTES, _TOTAL_BYTES = 128 << 20, 1 << 30
 """Of photos that wait to be looked at, from one client and in all."""

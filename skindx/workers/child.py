@@ -38,6 +38,6 @@ def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]", folder: Path)
         while True:
             try:
                 inbox.put(framing.receive(stream.read))
-            except (OSError, EOFError):  # the server is gone, so nobody waits for an answer
+            except (OSError, EOFError):  # the server has ended, so no answer is expected
                 shutil.rmtree(folder, ignore_errors=True)
                 os._exit(0)

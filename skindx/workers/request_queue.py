@@ -38,11 +38,11 @@ class Request(Generic[Q, A]):
 
     @property
     def over(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether no client waits for the answer any more."""
         return self.answer.done()
 
     def fail(self, error: Exception) -> None:
-        """Answer with an exception, unless nobody waits any more."""
+        """Answer with an exception, unless no client waits any more."""
         if not self.over:
             self.answer.set_exception(error)
 
@@ -82,7 +82,7 @@ class RequestQueue(Generic[Q, A]):
     async def take(self, most: int) -> list[Request[Q, A]]:
         """Wait for a request; return up to `most`, and no more than the other takers leave over.
 
-        A request that a worker was lost with comes alone: it shall harm no other.
+        A request whose worker was lost is sent alone, so that it harms no other.
         """
         async with self._changed:
             self._takers += 1

@@ -60,7 +60,7 @@ def test_equal_machines_rarely_look_different() -> None:
         return figure(float(middle), (float(low), float(high)), n=15)
 
     real = [difference(drawn(), drawn(), means=(False, False)) for _ in range(1000)]
-    assert 0 < sum(each is not None and each.real for each in real) < 80
+    assert 0 < sum(noticed is not None and noticed.real for noticed in real) < 80
 
 
 def test_figures_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +80,7 @@ def test_figures_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_one_name_for_two_machines(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     files = [
-        write(tmp_path / each, {"x": figure(1, (1, 1))}) for each in ("a.json", "other/a.json")
+        write(tmp_path / name, {"x": figure(1, (1, 1))}) for name in ("a.json", "other/a.json")
     ]
     assert len(compare(files)[0].cells) == 2
 

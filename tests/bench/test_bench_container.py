@@ -72,7 +72,7 @@ def test_command_lines_say_what_is_read_only(tmp_path: Path) -> None:
     RUNTIMES["crun"].command(INSIDE, ["true"], tmp_path / "oci")
     written = json.loads((tmp_path / "oci/config.json").read_text())
     assert written["root"] == {"path": "/root-of-it", "readonly": True}
-    options = {each["destination"]: each.get("options") for each in written["mounts"]}
+    options = {mount["destination"]: mount.get("options") for mount in written["mounts"]}
     assert options["/opt/python"] == ["rbind", "ro"]
     assert options["/work"] == ["rbind", "rw"]
 

@@ -50,7 +50,7 @@ def test_every_kind_has_a_row_and_its_bytes_are_those_of_the_interface(
     printed = capsys.readouterr().out
     written = json.loads(file.read_text())
     assert list(written["figures"]) == KEYS
-    assert all(each["value"] > 0 for each in written["figures"].values())
+    assert all(figure["value"] > 0 for figure in written["figures"].values())
     rows = {row["name"]: row for row in written["models"].values() if "Full" in row["part"]}
     dense = 4 * ELEMENTS  # 2 (P - 1) / P of it is all of it at two ranks
     assert rows["dense fp32"]["sent_bytes"] == dense
@@ -85,7 +85,7 @@ def test_large_elements_are_partly_common_to_two_ranks() -> None:
     sizes, k = [4000, 6000], 100
     first, again, second = (heavy_tailed(sizes, rank).abs() for rank in (0, 0, 1))
     assert first.equal(again)
-    top = [set(each.topk(k).indices.tolist()) for each in (first, second)]
+    top = [set(gradient.topk(k).indices.tolist()) for gradient in (first, second)]
     assert 10 < len(top[0] & top[1]) < 90
     assert first.topk(k).values.sum() > 0.1 * first.sum()
 

@@ -124,7 +124,7 @@ def test_wheels_that_the_machine_lacks_are_chosen(
     ]
     here = {"old": "1.0", "fresh": "1.5", "chained": "2.9"}
     monkeypatch.setattr(wheels, "_installed", here.get)
-    assert [each.name.partition("-")[0] for each in wheels.needed(carried)] == [
+    assert [path.name.partition("-")[0] for path in wheels.needed(carried)] == [
         "absent",
         "chained",
         "old",

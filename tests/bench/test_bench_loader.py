@@ -7,7 +7,14 @@ from skindx.bench import run_bench
 from skindx.bench.data import loader
 from skindx.errors import UserError
 
-KEYS = ["loader_over_decode", "loader_over_imagefolder", "cache_over_imagefolder"]
+KEYS = [
+    "loader_over_decode",
+    "loader_over_imagefolder",
+    "cache_over_imagefolder",
+    "cache_over_resize_limit",
+    "resize_over_opencv",
+    "resize_over_copy",
+]
 
 
 def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +32,7 @@ def test_images_are_seeded_and_noisy(tmp_path: Path) -> None:
     first = loader.make_images(tmp_path / "a", settings).records
     assert first == loader.make_images(tmp_path / "b", settings).records
     other = loader.make_images(tmp_path / "c", loader.Config(images=32, seed=1)).records
-    assert {each.sha256 for each in first}.isdisjoint(each.sha256 for each in other)
+    assert {record.sha256 for record in first}.isdisjoint(record.sha256 for record in other)
 
 
 def test_too_few_rounds_are_refused() -> None:

@@ -7,8 +7,8 @@ from skindx.bench.serve.backends import network_of
 from skindx.bench.sparse import sparse
 from skindx.bench.sparse.end_to_end import measure_end_to_end
 from skindx.bench.sparse.inputs import LAYERS, relu_input
+from skindx.cpp import compiler
 from skindx.errors import UserError
-from skindx.models.exports.sparse.compiling import compiler
 from skindx.models.tensors import save_tensors
 
 pytest.importorskip("onnxruntime")

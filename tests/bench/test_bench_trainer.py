@@ -19,7 +19,9 @@ def test_keys_and_rows(tmp_path: Path) -> None:
     """
     file = tmp_path / "trainer.json"
     command = [sys.executable, "-m", "skindx", "bench", "trainer"]
-    as_fake = [argument for each in (*TINY, "gpu_peers=[timm]") for argument in ("--set", each)]
+    as_fake = [
+        argument for setting in (*TINY, "gpu_peers=[timm]") for argument in ("--set", setting)
+    ]
     done = subprocess.run(
         [*command, "--smallest", "--json", str(file), *as_fake],
         env={**os.environ, **AS_FAKE},

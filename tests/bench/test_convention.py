@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx import timing
 from skindx.bench import ALIASES, BENCHES, run_bench
-from skindx.bench.harness import clock as clocks
-from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.result import MEANS, Result, hardware, versions
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.timing import interleave
 
 
 class FakeTime:
@@ -32,7 +33,7 @@ class FakeTime:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr(clocks, "time", fake)
+    monkeypatch.setattr(timing, "time", fake)
     return fake
 
 

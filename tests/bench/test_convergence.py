@@ -27,9 +27,9 @@ def _answers(fold: int, wrong: Sequence[Sequence[int]]) -> Answers:
     """Eight images of two classes in four groups alike; each seed errs on its `wrong` ones."""
     truth_N = np.arange(8) % 2
     members = []
-    for each in wrong:
+    for problem in wrong:
         said_N = truth_N.copy()
-        said_N[list(each)] ^= 1
+        said_N[list(problem)] ^= 1
         members.append(np.eye(2)[said_N] * 0.8 + 0.1)
     members_NMC = np.stack(members, axis=1)
     return Answers(
@@ -51,7 +51,7 @@ EVEN = (0, 2, 4, 6)
 
 def _compare(arm: list[Answers], base: list[Answers], seeds: int) -> dict[str, Compared]:
     found = compare_arms(("arm", "base"), (arm, base), range(seeds), draws=400)
-    return {each.key: each for each in found}
+    return {pair.key: pair for pair in found}
 
 
 def test_runs_are_paired_by_fold_and_seed() -> None:
@@ -62,7 +62,7 @@ def test_runs_are_paired_by_fold_and_seed() -> None:
     assert found.runs_R == pytest.approx((0, -1 / 8, 1 / 8, 1 / 8))
     assert found.over_both.value == found.over_runs.value == pytest.approx(1 / 32)
     # Student, by hand: deviation sqrt(sum of squares / 3), t of 3 degrees of freedom 3.1824.
-    squares = sum((each / 32) ** 2 for each in (-1, -5, 3, 3))
+    squares = sum((step / 32) ** 2 for step in (-1, -5, 3, 3))
     half = 3.182446 * math.sqrt(squares / 3) / 2
     assert found.over_runs.low == pytest.approx(1 / 32 - half, rel=1e-5)
     assert found.over_runs.high == pytest.approx(1 / 32 + half, rel=1e-5)
@@ -72,12 +72,12 @@ def test_runs_are_paired_by_fold_and_seed() -> None:
 def test_runs_are_drawn() -> None:
     """Groups change nothing here: two runs, half up and half down, draw a mean of 1/2, 0, -1/2."""
     found = _compare([_answers(0, [(), EVEN])], [_answers(0, [EVEN, ()])], 2)
-    for each in found.values():
-        assert each.runs_R == (0.5, -0.5)
+    for pair in found.values():
+        assert pair.runs_R == (0.5, -0.5)
         # Wider than the draws by what eight images cannot show.
-        assert each.over_both.value == 0
-        assert -1 < each.over_both.low < -0.5
-        assert each.over_both.high == pytest.approx(-each.over_both.low)
+        assert pair.over_both.value == 0
+        assert -1 < pair.over_both.low < -0.5
+        assert pair.over_both.high == pytest.approx(-pair.over_both.low)
 
 
 def test_groups_are_drawn() -> None:
@@ -245,6 +245,6 @@ def test_what_was_found_can_be_written_as_json() -> None:
     compared = _compare([_answers(0, [(0,), (5,)])], [_answers(0, [(), (5,)])], 2)
     values = plain_values("arm", _runs("arm", [0.5, 0.6]), list(compared.values()), 3.0)
     against = json.loads(json.dumps(values))["against"]
-    assert [each["figure"] for each in against] == ["balanced_accuracy", "top1"]
+    assert [row["figure"] for row in against] == ["balanced_accuracy", "top1"]
     assert against[0]["difference"] == pytest.approx(-1 / 16)
     assert against[0]["loses_less_than_margin"] is False

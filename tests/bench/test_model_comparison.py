@@ -5,13 +5,17 @@ import numpy as np
 import pytest
 
 from skindx.bench.harness.clock import Figure
-from skindx.bench.model_comparison.comparison import Config, run
+from skindx.bench.harness.runs import read_history
+from skindx.bench.model_comparison import comparison
+from skindx.bench.model_comparison.comparison import Config, _minutes, _training_speed, run
 from skindx.bench.model_comparison.result import difference
 from skindx.bench.model_comparison.table import ENSEMBLE, ModelRow, markdown, write_tables
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.folds import pool_answers
 from skindx.taxonomy import SkinClass
+from skindx.training.config.recipe import Recipe
+from skindx.training.config.run import TrainSettings
 
 
 def _answers(fold: int) -> Answers:
@@ -61,6 +65,33 @@ def test_the_table_has_a_row_a_model(tmp_path: Path) -> None:
     assert [row["name"] for row in table] == ["r18", "ensemble"]
     assert float(table[0]["balanced_accuracy_mean"]) == 1
     assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_head_on_a_frozen_trunk_has_a_history_without_a_speed(tmp_path: Path) -> None:
+    folder = tmp_path / "members" / "head"
+    folder.mkdir(parents=True)
+    (folder / "history.csv").write_text("epoch,val_balanced,C,trunk\n1,0.5,,e85cc63d\n")
+    history = read_history(tmp_path, "head")
+    assert history == [{"epoch": 1.0, "val_balanced": 0.5}]
+    assert _training_speed([history]) is None
+    assert _minutes([tmp_path], [history]) is None
+
+
+def test_a_fold_that_is_finished_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.parquet").write_bytes(b"images")
+    called: list[str] = []
+    monkeypatch.setattr(comparison, "_train", lambda *_: called.append("train"))
+    monkeypatch.setattr(comparison, "run_skindx", lambda verb, *_: called.append(verb))
+    training = TrainSettings()
+    for _ in range(2):
+        comparison._train_and_evaluate(tmp_path, training, together=False)
+    assert called == ["train", "evaluate"]
+    changed = training.model_copy(update={"recipe": Recipe(epochs=3)})
+    comparison._train_and_evaluate(tmp_path, changed, together=False)
+    assert called == ["train", "evaluate"] * 2
 
 
 def test_a_list_without_members_is_refused(tmp_path: Path) -> None:

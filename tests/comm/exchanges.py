@@ -135,7 +135,7 @@ def follow(settings: ExchangeSettings, steps: int, pieces: int) -> dict[str, Any
         put_in = summed(own) + summed(before)
         came_out = summed(residual(job.exchange)) + world * flat.double()
         found["dense"] = max(found["dense"], _distance(flat.double(), mean))
-        found["apart"] = max(found["apart"], *(_distance(each, flat) for each in gathered))
+        found["apart"] = max(found["apart"], *(_distance(other, flat) for other in gathered))
         found["identity"] = max(found["identity"], _distance(came_out, put_in))
         found["norm"] = max(found["norm"], abs(norm - float(flat.norm())))
         job.move()
@@ -220,9 +220,9 @@ def _flattened(state: Any) -> list[Tensor]:
     if isinstance(state, Tensor):
         return [state.clone()]
     if isinstance(state, dict):
-        return [each for value in state.values() for each in _flattened(value)]
+        return [leaf for value in state.values() for leaf in _flattened(value)]
     if isinstance(state, list):
-        return [each for value in state for each in _flattened(value)]
+        return [leaf for value in state for leaf in _flattened(value)]
     return [torch.tensor(float(state))] if isinstance(state, int | float) else []
 
 

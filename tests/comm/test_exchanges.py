@@ -136,4 +136,4 @@ def test_counted_bytes_equal_the_formula(group: tuple[int, list[dict[str, Any]]]
 )
 def test_the_others_do_not_wait_for_a_rank_that_is_gone(settings: ExchangeSettings) -> None:
     reported = run_ranks(3, left_alone, settings, timeout_s=60)
-    assert all(each not in {"", "nobody noticed"} for each in reported[:2])
+    assert all(message not in {"", "nobody noticed"} for message in reported[:2])

@@ -64,8 +64,8 @@ class HostFabric(Fabric):
         return replace(receive, work=arrives)
 
     def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-        expected = [each if each.work else self.expect(each) for each in receives]
-        super().swap([replace(each, tensor=each.tensor.cpu()) for each in sends], expected)
+        expected = [message if message.work else self.expect(message) for message in receives]
+        super().swap([replace(message, tensor=message.tensor.cpu()) for message in sends], expected)
 
 
 def _updates(device: str, backend: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _compare(ranks: list[dict[str, Any]]) -> None:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {type(each) for each in KINDS.values()} == EXCHANGES.keys() - {DenseSettings}
+    assert {type(settings) for settings in KINDS.values()} == EXCHANGES.keys() - {DenseSettings}
 
 
 @pytest.mark.distributed
@@ -171,7 +171,7 @@ def test_sums_of_sparse_vectors_are_the_same(device: str) -> None:
         return Sparse(part.at_K.to(device), part.values_K.to(device))
 
     parts = [sparse() for _ in range(3)]
-    _same(add_all([moved(each) for each in parts]), add_all(parts))
+    _same(add_all([moved(piece) for piece in parts]), add_all(parts))
     for found, wanted in zip(
         merge(moved(parts[0]), moved(parts[1]), 40), merge(parts[0], parts[1], 40), strict=True
     ):

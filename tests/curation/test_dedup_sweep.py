@@ -107,7 +107,7 @@ def test_files_hold_every_point(found: Sweep, tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {JSON, TABLE, PLOT, "mine.txt"}
     rows = list(csv.DictReader(io.StringIO((tmp_path / TABLE).read_text())))
     assert [(row["hashes"], int(row["kept"])) for row in rows] == [
-        (each.hashes, each.kept) for each in found.points
+        (setting.hashes, setting.kept) for setting in found.points
     ]
     assert len(json.loads((tmp_path / JSON).read_text())["points"]) == len(found.points)
     with Image.open(tmp_path / PLOT) as plot:

@@ -97,13 +97,13 @@ def test_the_order_is_by_the_probability_of_the_given_label() -> None:
 def test_planted_errors_are_found_again_and_counted() -> None:
     records = records_of(200, classes=4)
     halves = plant_errors(records, class_vectors(records, noise=0.1), 0.05, seed=1)
-    assert [(each.looked, each.planted) for each in halves] == [(5, 10), (10, 10), (20, 10)]
+    assert [(share.looked, share.planted) for share in halves] == [(5, 10), (10, 10), (20, 10)]
     assert halves[1].found >= 9
     assert plant_errors(records, class_vectors(records, noise=0.1), 0.05, seed=1) == halves
     blind = plant_errors(records, class_vectors(records, noise=50), 0.05, seed=1)
     assert blind[1].found <= 4
-    each = Recovery(looked=20, found=5, planted=10, images=200)
-    assert (each.precision, each.recall, each.by_chance) == (0.25, 0.5, 0.05)
+    recovery = Recovery(looked=20, found=5, planted=10, images=200)
+    assert (recovery.precision, recovery.recall, recovery.by_chance) == (0.25, 0.5, 0.05)
 
 
 def test_missing_embeddings_and_one_class_are_reported() -> None:
@@ -146,7 +146,7 @@ def test_the_page_escapes_everything_and_asks_for_nothing() -> None:
     parsed = References()
     parsed.feed(html)
     assert len(parsed.found) == len(review.doubts)
-    assert all(each.startswith("data:image/jpeg;base64,") for each in parsed.found)
+    assert all(address.startswith("data:image/jpeg;base64,") for address in parsed.found)
     assert parsed.active == []
 
 
@@ -209,4 +209,4 @@ def test_planted_errors_in_real_images(real: Path) -> None:
     made /= np.linalg.norm(made, axis=1, keepdims=True)
     embeddings = Embeddings(tuple(record.sha256 for record in records), made, "colours")
     found = [plant_errors(records, embeddings, 0.05, seed)[2] for seed in range(3)]
-    assert sum(each.recall for each in found) / 3 > 2 * 2 * found[0].by_chance
+    assert sum(trial.recall for trial in found) / 3 > 2 * 2 * found[0].by_chance

@@ -48,14 +48,14 @@ def test_faces_are_found(
     pixels = photograph(package, path)
     if upside_down:
         pixels = np.ascontiguousarray(pixels[::-1, ::-1])
-    faces = [each for each in detector.detect(pixels) if each.reason == "face"]
+    faces = [finding for finding in detector.detect(pixels) if finding.reason == "face"]
     assert faces
     assert max(face.score for face in faces) > 0.5
 
 
 def test_the_box_lies_on_the_face(detector: PrivacyDetector) -> None:
     pixels = photograph("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
-    (face,) = [each for each in detector.detect(pixels) if each.reason == "face"]
+    (face,) = [finding for finding in detector.detect(pixels) if finding.reason == "face"]
     kind, _, where = face.detail.partition(" at ")
     (x1, y1), (x2, y2) = ([int(v) for v in corner.split(",")] for corner in where.split(" to "))
     assert kind in ("face female", "face male")
@@ -69,12 +69,12 @@ def test_a_name_is_found_where_it_stands_and_is_not_repeated(
     detector: PrivacyDetector, turns: int
 ) -> None:
     pixels = np.ascontiguousarray(np.rot90(tagged(NAME, (20, 200)), turns))
-    found = [each for each in detector.detect(pixels) if each.reason == "text"]
+    found = [finding for finding in detector.detect(pixels) if finding.reason == "text"]
     assert found
-    for each in found:
-        assert each.score >= 0.5
-        assert "Anna" not in each.detail
-        assert "Schmidt" not in each.detail
+    for finding in found:
+        assert finding.score >= 0.5
+        assert "Anna" not in finding.detail
+        assert "Schmidt" not in finding.detail
     if turns == 0:
         assert found[0].detail.split(" at ")[1].split(",")[0] in {str(x) for x in range(10, 25)}
 
@@ -85,7 +85,9 @@ def test_skin_alone_and_a_ruler_are_no_text(detector: PrivacyDetector) -> None:
     for n in range(30):
         cv2.line(ruled, (10 + 10 * n, 230), (10 + 10 * n, 218 if n % 5 else 210), (0, 0, 0), 1)
     for pixels in (plain, ruled):
-        assert [each for each in detector.detect(pixels) if each.reason in ("text", "face")] == []
+        assert [
+            finding for finding in detector.detect(pixels) if finding.reason in ("text", "face")
+        ] == []
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (256, 64), (16, 400)])
@@ -95,7 +97,7 @@ def test_odd_sizes_are_looked_at(detector: PrivacyDetector, shape: tuple[int, in
 
 def test_the_threshold_decides(detector: PrivacyDetector) -> None:
     pixels = photograph("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
-    assert any(each.reason == "face" for each in detector.detect(pixels))
+    assert any(finding.reason == "face" for finding in detector.detect(pixels))
     strict = PrivacyDetector(PrivacySettings(face=0.99, intimate=0.99, text=1.0))
     assert strict.detect(pixels) == []
 

@@ -68,7 +68,7 @@ def gallery_dataset(folder: Path, kept: int = 12) -> Path:
         {"label": "acne", "named": 9, "fetched": 8, "screened": 7, "distinct": 6, "kept": 6},
     ]
     none = {"screened": 0, "distinct": 0, "kept": 0, "lost": {}}
-    write_json(folder / "summary.json", {"funnel": [none | each for each in funnel]})
+    write_json(folder / "summary.json", {"funnel": [none | row for row in funnel]})
     (folder / "decisions.csv").write_text(
         f"sha256,verdict,by\n{records[-2].sha256},withhold,<b>me</b>\n"
     )

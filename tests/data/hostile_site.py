@@ -93,8 +93,8 @@ def reset(request: BaseHTTPRequestHandler) -> None:
     request.wfile.flush()
     linger = struct.pack("ii", 1, 0)
     request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    for each in (request.rfile, request.wfile, request.connection):  # the last one closes it
-        each.close()
+    for stream in (request.rfile, request.wfile, request.connection):  # the last one closes it
+        stream.close()
 
 
 def more_than_said(request: BaseHTTPRequestHandler) -> None:

@@ -36,18 +36,18 @@ def fetching(site: LocalSite, **settings: Any) -> FetchSettings:
 
 def openverse_expected(bodies: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
     return {
-        each["url"]: (each["creator"] or "", each["attribution"], each["foreign_landing_url"])
+        row["url"]: (row["creator"] or "", row["attribution"], row["foreign_landing_url"])
         for body in bodies
-        for each in body["results"]
+        for row in body["results"]
     }
 
 
 def isic_expected(bodies: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
     expected = {}
-    for each in (each for body in bodies for each in body["results"]):
-        clinical = each["metadata"]["clinical"]
+    for row in (row for body in bodies for row in body["results"]):
+        clinical = row["metadata"]["clinical"]
         group = clinical.get("patient_id") or clinical.get("lesion_id") or ""
-        expected[each["files"]["full"]["url"]] = (group, each["attribution"])
+        expected[row["files"]["full"]["url"]] = (group, row["attribution"])
     return expected
 
 

@@ -85,7 +85,7 @@ def test_yolo_round_trip(
 ) -> None:
     folder = tmp_path_factory.mktemp("yolo")
     small = {name: shrunk(each) for name, each in images.items()}
-    labels = sorted({box.label for each in small.values() for box in each.boxes}) or ["lesion"]
+    labels = sorted({box.label for image in small.values() for box in image.boxes}) or ["lesion"]
     sources = saved(folder / "store", small)
     write_yolo(folder / "out", [("train", small)], sources, labels)
     assert_same(read_yolo(folder / "out"), small, ("label",))
@@ -134,9 +134,9 @@ def test_pycocotools_reads_our_coco(tmp_path: Path, capsys: pytest.CaptureFixtur
     ids = {image["file_name"]: image["id"] for image in coco.dataset["images"]}
     assert ids.keys() == PLAIN.keys()
     found = coco.loadAnns(coco.getAnnIds(ids["a.png"]))
-    assert [each["bbox"] for each in found] == [[0, 0, 50.125, 53], [20.3, 10.7, 80.7, 30.2]]
-    names = {each["id"]: each["name"] for each in coco.loadCats(coco.getCatIds())}
-    assert [names[each["category_id"]] for each in found] == ["Nævus", "メラノーマ"]
+    assert [row["bbox"] for row in found] == [[0, 0, 50.125, 53], [20.3, 10.7, 80.7, 30.2]]
+    names = {category["id"]: category["name"] for category in coco.loadCats(coco.getCatIds())}
+    assert [names[annotation["category_id"]] for annotation in found] == ["Nævus", "メラノーマ"]
     assert coco.getAnnIds(ids["none.png"]) == []
 
 
@@ -380,9 +380,9 @@ def test_a_box_that_stands_out_by_more_than_a_pixel_is_reported(left: float, ove
 def test_the_real_boxes_survive_every_format(real: Path, tmp_path: Path) -> None:
     read = read_boxes(BoxSource(path=real / "boxes"))
     assert len(read) == 855
-    assert sum(len(each.boxes) for each in read.values()) == 960
-    assert sum(not each.boxes for each in read.values()) == 3
-    assert sum(each.refused for each in read.values()) == 0
+    assert sum(len(image.boxes) for image in read.values()) == 960
+    assert sum(not image.boxes for image in read.values()) == 3
+    assert sum(image.refused for image in read.values()) == 0
     sources = {name: real / "boxes/train/images" / name for name in read}
     write_coco(tmp_path / "coco.json", read)
     write_yolo(tmp_path / "yolo", [("train", read)], sources, ["benign", "malignant"])

@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.loader.budget import Node, free_memory, kept_share, wants_shards
+from skindx.data.loader.budget import Node, kept_share, wants_shards
 
 GB = 10**9
 
@@ -44,18 +42,3 @@ def test_what_is_kept_fits(
     assert 0 <= share <= 1
     assert share * seen <= node.budget_bytes * (1 + 1e-9)
     assert share == 1 or share * seen == pytest.approx(node.budget_bytes)
-
-
-def test_free_memory_of_a_machine_and_of_a_container(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:  1000 kB\nMemAvailable:  900 kB\nHugePages_Total:  0\n")
-    assert free_memory(meminfo, tmp_path) == 900 * 1024
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("300000\n")
-    (tmp_path / "memory.stat").write_text("anon 200000\ninactive_file 50000\n")
-    assert free_memory(meminfo, tmp_path) == 900 * 1024
-    (tmp_path / "memory.max").write_text("400000\n")
-    assert free_memory(meminfo, tmp_path) == 400_000 - 300_000 + 50_000
-    (tmp_path / "memory.max").write_text("200000\n")
-    assert free_memory(meminfo, tmp_path) == 0
-    assert free_memory() > 0

@@ -72,7 +72,7 @@ def test_a_folder_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
     assert load_taxonomy(out / "taxonomy.yaml").keys == ("Melanoma", "Nevus")
     stored = json.loads((out / "summary.json").read_text())
     assert stored["kept"] == summary.kept
-    by_class = {each["label"]: each for each in stored["funnel"]}
+    by_class = {row["label"]: row for row in stored["funnel"]}
     assert by_class["Vascular_Lesion"] == {
         "label": "Vascular_Lesion",
         "named": 3,
@@ -84,7 +84,7 @@ def test_a_folder_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
     }
     assert [by_class["Melanoma"][stage] for stage in STAGES] == [10, 9, 8, 6, 6]
     assert [by_class["Dermatofibroma"][stage] for stage in STAGES] == [0] * 5
-    kept = [each["kept"] > 0 for each in stored["funnel"]]
+    kept = [row["kept"] > 0 for row in stored["funnel"]]
     assert kept == sorted(kept), "classes of which nothing is kept come first"
 
     records = read_manifest(out)
@@ -149,7 +149,7 @@ def test_without_a_taxonomy_the_folders_are_the_classes(root: Path, tmp_path: Pa
     assert summary.lost_classes == {"dermatofibroma": LOST}
     taxonomy = load_taxonomy(tmp_path / "out" / "taxonomy.yaml")
     assert taxonomy.keys == ("melanoma", "nevus")
-    assert {each.urgency for each in taxonomy.classes} == {"unknown"}
+    assert {condition.urgency for condition in taxonomy.classes} == {"unknown"}
 
 
 def test_few_strange_labels_are_issues(root: Path, tmp_path: Path) -> None:

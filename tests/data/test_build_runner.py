@@ -153,7 +153,7 @@ def test_what_the_parts_of_a_killed_build_know_is_kept(tmp_path: Path) -> None:
         runner=LocalRunner(),
         on_progress=lambda done, known: None,
     )
-    urls = [each.url for each in read_ledger(tmp_path)]
+    urls = [line.url for line in read_ledger(tmp_path)]
     assert urls == [
         "http://a.org/1",
         "http://b.org/1",
@@ -190,7 +190,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def verdicts(folder: Path, paths: list[str], runner: LocalRunner, **options: Any) -> list[Any]:
     screened = screen(folder, paths, ScreenSettings(), ("difference",), runner=runner, **options)
-    return [(each.reason, each.width, each.codes_KO.tolist()) for each in screened]
+    return [(image.reason, image.width, image.codes_KO.tolist()) for image in screened]
 
 
 def test_shards_give_what_screening_at_once_gives_and_are_not_made_again(

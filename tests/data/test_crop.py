@@ -58,7 +58,8 @@ def test_resizing_writes_in_place(size: tuple[int, int]) -> None:
     expected = cv2.resize(
         image, (64, 64), interpolation=cv2.INTER_AREA if area else cv2.INTER_LINEAR
     )
-    assert (batch[1] == expected).all()
+    # Bilinear weights are rounded otherwise than OpenCV's: see tests/imaging/test_resize.py.
+    assert np.abs(batch[1].astype(int) - expected).max() <= (0 if area else 1)
     assert not batch[0].any()
     assert not batch[2].any()
 

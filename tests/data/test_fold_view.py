@@ -24,18 +24,18 @@ def test_test_splits_are_disjoint_and_make_up_the_dataset() -> None:
     seen: Counter[str] = Counter()
     for fold in range(5):
         view = refold(records, fold, 5)
-        assert [each.sha256 for each in view] == [record.sha256 for record in records]
+        assert [image.sha256 for image in view] == [record.sha256 for record in records]
         sides: dict[str, set[str]] = {}
-        for each in view:
-            sides.setdefault(each.group, set()).add(each.split)
+        for image in view:
+            sides.setdefault(image.group, set()).add(image.split)
         assert all(len(side) == 1 for side in sides.values())  # whole groups only
-        counts = Counter(each.split for each in view)
+        counts = Counter(image.split for image in view)
         assert counts == {
             "train": pytest.approx(140, abs=6),
             "val": pytest.approx(20, abs=4),
             "test": pytest.approx(40, abs=4),
         }
-        seen.update(each.sha256 for each in view if each.split == "test")
+        seen.update(image.sha256 for image in view if image.split == "test")
         assert view == refold(records, fold, 5)
     assert set(seen.values()) == {1}
     assert len(seen) == len(records)

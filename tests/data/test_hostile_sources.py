@@ -289,7 +289,7 @@ def test_a_mirror_is_no_way_around_the_guards(tmp_path: Path) -> None:
 def test_a_part_knows_what_was_fetched_from_its_mirror(tmp_path: Path) -> None:
     two = [Partition(index=index, count=2) for index in (0, 1)]
     hosts = [f"h{n}.example" for n in range(40)]
-    first, second = (next(h for h in hosts if each.holds(f"http://{h}/")) for each in two)
+    first, second = (next(h for h in hosts if address.holds(f"http://{h}/")) for address in two)
     source = TableSource(
         kind="table", path=tmp_path / "t.csv", mirror={f"http://{first}/": f"http://{second}/"}
     )

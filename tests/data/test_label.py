@@ -41,7 +41,7 @@ def test_a_decided_stranger_has_its_own_reason() -> None:
 def test_labels_make_a_taxonomy_of_their_own() -> None:
     taxonomy = taxonomy_of(["Acne (mild)", "acne mild", "tinea_pedis", "Ичтиоз"], "mine")
     assert taxonomy.keys == ("Acne_mild", "tinea_pedis", "Ичтиоз")
-    assert {each.urgency for each in taxonomy.classes} == {"unknown"}
+    assert {condition.urgency for condition in taxonomy.classes} == {"unknown"}
     assert map_labels(["ACNE MILD", "Ичтиоз"], taxonomy).keys() == {"ACNE MILD", "Ичтиоз"}
 
 

@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from loader_images import dataset, photo
 
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import Window
-from skindx.data.loader.load import fill_crop, load
+from skindx.data.loader.crop import Window, random_window
+from skindx.data.loader.load import Fill, fill_crops, load
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory
 from skindx.errors import UserError
@@ -24,11 +25,21 @@ NAME = "skindx-loader"
 
 
 def loader_threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name.startswith(NAME)]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(NAME)]
 
 
-def number_fill(index: int, out: np.ndarray) -> None:
-    out[...] = index
+def number_fill(indices: Sequence[int], out: np.ndarray) -> None:
+    out[...] = np.array(indices).reshape(-1, 1, 1, 1)
+
+
+def corner_fill(files: Files) -> Fill:
+    """Return a function that writes the corner of each image."""
+
+    def fill(indices: Sequence[int], out: np.ndarray) -> None:
+        for index, square in zip(indices, out, strict=True):
+            square[...] = files.image(index)[:8, :8]
+
+    return fill
 
 
 # work_ahead
@@ -137,9 +148,10 @@ def test_a_batch_is_not_written_while_somebody_looks_at_it() -> None:
     pool = Pool()
     batches = np.split(np.arange(60), 20)
     kept = [
-        each[1:2] for each in load(number_fill, batches, 4, threads=3, prefetch=2, allocate=pool)
+        loaded[1:2]
+        for loaded in load(number_fill, batches, 4, threads=3, prefetch=2, allocate=pool)
     ]
-    assert [int(each[0, 0, 0, 0]) for each in kept] == [int(batch[1]) for batch in batches]
+    assert [int(images[0, 0, 0, 0]) for images in kept] == [int(batch[1]) for batch in batches]
 
 
 def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
@@ -179,8 +191,8 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="build the dataset again"):
         files.size_bytes(3)
 
-    def fill(index: int, out: np.ndarray) -> None:
-        fill_crop(files, index, out, np.random.default_rng(0), scale=(1, 1), ratio=(1, 1))
+    def fill(indices: Sequence[int], out: np.ndarray) -> None:
+        fill_crops(files, indices, [Window(0, 0, 1, 1)] * len(indices), out)
 
     with pytest.raises(UserError, match=str(files.path(2))):
         list(load(fill, [np.arange(6)], 16, threads=2, prefetch=2))
@@ -193,13 +205,18 @@ def test_threads_and_order_do_not_change_a_crop(
 ) -> None:
     files = _shared(tmp_path_factory)
 
-    def fill(index: int, out: np.ndarray) -> None:
-        rng = np.random.default_rng((7, index))
-        fill_crop(files, index, out, rng, scale=(0.3, 1), ratio=(0.8, 1.25))
+    def fill(indices: Sequence[int], out: np.ndarray) -> None:
+        windows = [
+            random_window(
+                *files.size(index), (0.3, 1), (0.8, 1.25), np.random.default_rng((7, index))
+            )
+            for index in indices
+        ]
+        fill_crops(files, indices, windows, out)
 
     alone = np.empty((6, 32, 32, 3), np.uint8)
     for index in range(6):
-        fill(index, alone[index])
+        fill([index], alone[index : index + 1])
     batches = np.split(np.array(order), 3)
     for images, indices in zip(
         load(fill, batches, 32, threads=threads, prefetch=2), batches, strict=True
@@ -227,19 +244,14 @@ def test_the_whole_window_is_the_image() -> None:
 
 
 def _epoch_in_child(files: Files, pipe) -> None:
-    def fill(index: int, out: np.ndarray) -> None:
-        out[...] = files.image(index)[:8, :8]
-
-    pipe.send([each.sum() for each in load(fill, [np.arange(6)] * 3, 8, threads=2, prefetch=2)])
+    fill = corner_fill(files)
+    pipe.send([batch.sum() for batch in load(fill, [np.arange(6)] * 3, 8, threads=2, prefetch=2)])
 
 
 def test_a_fork_in_mid_epoch_can_load_for_itself(tmp_path: Path) -> None:
     files = InMemory(tmp_path, dataset(tmp_path).records)
 
-    def fill(index: int, out: np.ndarray) -> None:
-        out[...] = files.image(index)[:8, :8]
-
-    running = load(fill, [np.arange(6)] * 50, 8, threads=2, prefetch=2)
+    running = load(corner_fill(files), [np.arange(6)] * 50, 8, threads=2, prefetch=2)
     first = next(running).sum()
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()

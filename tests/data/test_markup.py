@@ -31,7 +31,7 @@ PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
     ],
 )  # fmt: skip
 def test_srcset_is_read_as_the_standard_says(text: str, expected: list[tuple]) -> None:  # type: ignore[type-arg]
-    assert parse_srcset(text) == [SrcsetEntry(*each) for each in expected]
+    assert parse_srcset(text) == [SrcsetEntry(*entry) for entry in expected]
 
 
 @given(st.text(alphabet="a,.x2w(1 \n\t-h/:;e+", max_size=60))

@@ -36,8 +36,8 @@ def test_what_one_process_read_all_have(tmp_path: Path) -> None:
     assert [second.read(index) for index in (3, 4)] == contents[3:]
     for index in range(len(SIZES)):
         (tmp_path / str(index)).unlink()
-    for each in (first, second):
-        assert [each.read(index) for index in range(len(SIZES))] == contents
+    for node in (first, second):
+        assert [node.read(index) for index in range(len(SIZES))] == contents
     del first
     assert second.read(2) == contents[2]  # the memory lives as long as anybody has it
 

@@ -50,7 +50,7 @@ def written(file: Path, files: Files, side: int = 40) -> bool:
 def test_written_once(files: Files, file: Path) -> None:
     assert written(file, files)
     assert not written(file, files)
-    assert sorted(each.name for each in file.parent.iterdir()) == [file.name, f"{file.name}.lock"]
+    assert sorted(entry.name for entry in file.parent.iterdir()) == [file.name, f"{file.name}.lock"]
 
 
 def test_small_images_are_not_enlarged(files: Files, file: Path) -> None:
@@ -87,7 +87,7 @@ def test_an_image_that_is_not_the_manifests_is_refused(files: Files, file: Path)
         records = [dataclasses.replace(first, **change), *files.records[1:]]
         with pytest.raises(UserError, match=f"cannot be read .*{said}.*; build the dataset again"):
             open_pixels(file, Files(files.dataset, records), 40, threads=2)
-        assert [each.name for each in file.parent.iterdir()] == [f"{file.name}.lock"]
+        assert [entry.name for entry in file.parent.iterdir()] == [f"{file.name}.lock"]
 
 
 def test_a_full_disk_is_one_sentence(
@@ -104,7 +104,7 @@ def test_a_full_disk_is_one_sentence(
         r"set loader\.cache\.folder to another disk, or loader\.cache\.kind to memory\.",
         str(caught.value),
     )
-    assert [each.name for each in file.parent.iterdir()] == [f"{file.name}.lock"]
+    assert [entry.name for entry in file.parent.iterdir()] == [f"{file.name}.lock"]
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(files: Files, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def _write_under_a_limit(file: Path, files: Files, pipe) -> None:
     try:
         open_pixels(file, files, 40, threads=2)
     except UserError as error:
-        pipe.send((str(error), sorted(each.name for each in file.parent.iterdir())))
+        pipe.send((str(error), sorted(entry.name for entry in file.parent.iterdir())))
 
 
 def _count_writes(file: Path, files: Files, pipe) -> None:
@@ -178,4 +178,4 @@ def test_of_several_processes_one_writes_also_after_one_was_killed(
     assert len({total for _, total in answers}) == 1
     for process, _ in others:
         process.join(30)
-    assert sorted(each.name for each in file.parent.iterdir()) == [file.name, f"{file.name}.lock"]
+    assert sorted(entry.name for entry in file.parent.iterdir()) == [file.name, f"{file.name}.lock"]

@@ -143,8 +143,8 @@ def test_an_srgb_profile_goes_and_a_wide_one_is_applied(kind: str) -> None:
     assert turned.reencoded
     swapped = decode(wide)[:, :, [1, 0, 2]].astype(int)
     assert np.abs(decode(turned.data) - swapped).mean() < 3
-    for each in (clean, turned):
-        with Image.open(io.BytesIO(each.data)) as image:
+    for pixels in (clean, turned):
+        with Image.open(io.BytesIO(pixels.data)) as image:
             assert "icc_profile" not in image.info
 
 

@@ -116,7 +116,7 @@ def test_the_card_counts_and_survives_hostile_words(tmp_path: Path) -> None:
     meta = yaml.safe_load(front)
     assert meta["pretty_name"] == hostile
     assert meta["license"] == "cc-by-4.0"
-    counted = {each["name"]: each["num_examples"] for each in meta["dataset_info"]["splits"]}
+    counted = {split["name"]: split["num_examples"] for split in meta["dataset_info"]["splits"]}
     assert sum(counted.values()) == len(free)
     assert "<script>" not in body
     assert "](https://evil" not in body

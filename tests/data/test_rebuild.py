@@ -160,7 +160,7 @@ def test_an_image_that_ties_train_and_test_takes_the_test_image_out(
     assert conflict.url == f"acne/{test}.jpg"
     assert conflict.detail == "it was in test, and what it is now seen to belong with is in train"
     changed = compare(before, read_version(tmp_path / "out"))
-    assert [each.after for each in changed.removed] == ["split-conflict"]
+    assert [change.after for change in changed.removed] == ["split-conflict"]
     assert changed.moved == ()
 
 
@@ -213,22 +213,22 @@ def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:
     boxed = dataclasses.replace(records[0], boxes=(Box(1, 2, 3, 4),))
     write_manifest(tmp_path / "new", [boxed, *records[1:]])
     found = diff(old, tmp_path / "new")
-    assert [each.url for each in found.added] == ["wart/new.jpg"]
-    assert {each.url: each.after for each in found.removed} == {
+    assert [change.url for change in found.added] == ["wart/new.jpg"]
+    assert {change.url: change.after for change in found.removed} == {
         "acne/3.jpg": "source-gone",
         "wart/5.jpg": "damaged",
     }
-    assert [(each.url, each.before, each.after) for each in found.relabelled] == [
+    assert [(change.url, change.before, change.after) for change in found.relabelled] == [
         ("wart/was acne.jpg", "acne", "wart")
     ]
     assert found.moved == ()
-    assert [(box.before, box.after) for box in found.boxes] == [("nobody looked", "1")]
+    assert [(box.before, box.after) for box in found.boxes] == [("not reviewed", "1")]
     assert found.classes == {"acne": (10, 8), "wart": (10, 11)}
     assert found.settings["dedup.radius"] == (4, 2)
     assert found.settings["split.frozen"] == (None, str(old))
     assert set(found.settings) == {"dedup.radius", "split.frozen"}
     assert first["acne/3.jpg"].split == next(
-        each.before for each in found.removed if each.url == "acne/3.jpg"
+        change.before for change in found.removed if change.url == "acne/3.jpg"
     )
 
     write_diff(tmp_path / "new", found)

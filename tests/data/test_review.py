@@ -71,7 +71,7 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_least_confident_comes_first_then_what_nobody_proposed(dataset: Path) -> None:
     review = Review(dataset, "me")
-    assert [int(each, 16) for each in review.order] == [5, 4, 3, 2, 0, 1]
+    assert [int(digest, 16) for digest in review.order] == [5, 4, 3, 2, 0, 1]
     assert review.first == _sha(5)
     assert (review.looked_at, unseen(dataset)) == (2, 4)
     assert [box.score for box in review.boxes(_sha(3))] == pytest.approx([0.9, 0.2])

@@ -108,6 +108,6 @@ def test_processes_give_the_same_in_the_same_order(tmp_path: Path, count: int) -
         workers=2,
         on_progress=lambda done, total: seen.append((done, total)),
     )
-    assert [each.height for each in screened] == [64 + n % 20 % 7 for n in range(count)] + [0]
+    assert [image.height for image in screened] == [64 + n % 20 % 7 for n in range(count)] + [0]
     assert screened[-1].reason == "damaged"
     assert seen[-1] == (count + 1, count + 1)

@@ -114,7 +114,7 @@ def test_csv_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
         '{"url": "https://a.org/1.jpg", "label": "acne", "who": "Ann", "tone": 3, "p": "P1"}\n\n'
         '{"url": null, "label": "wart", "who": null, "tone": -1, "p": null}\n'
     )
-    columns = {name: [each[name] or None for each in lines] for name in lines[0]}
+    columns = {name: [values[name] or None for values in lines] for name in lines[0]}
     numbers = {"tone": pa.array([3.0, float("nan")])}
     pq.write_table(pa.table(columns | numbers), tmp_path / "t.parquet")
     reported = []

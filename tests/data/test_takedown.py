@@ -76,13 +76,13 @@ def test_all_copies_go_from_every_table(out: Path) -> None:
     records = {record.source_url: record for record in read_manifest(out)}
     gone = records["acne/0.jpg"].sha256
     planned = take_down(out, urls=["acne/0.jpg"], reason="a patient asked")
-    assert {each.known.url: each.why for each in planned.going} == {
+    assert {image.known.url: image.why for image in planned.going} == {
         "acne/0.jpg": "asked",
         "acne/again.jpg": "asked",
         "acne/turned.jpg": "copy",
         "wart/tiny.jpg": "copy",
     }
-    assert set(issues_of(out)) == {each.known.url for each in planned.going}
+    assert set(issues_of(out)) == {image.known.url for image in planned.going}
     assert issues_of(out)["acne/0.jpg"].detail.endswith(": a patient asked")
     assert [url for url in records if url != "acne/0.jpg"] == [
         record.source_url for record in read_manifest(out)
@@ -114,7 +114,7 @@ def test_planning_writes_nothing(out: Path) -> None:
 
 def test_exact_copies_alone(out: Path) -> None:
     planned = take_down(out, urls=["acne/0.jpg"], near=False)
-    assert {each.known.url for each in planned.going} == {"acne/0.jpg", "acne/again.jpg"}
+    assert {image.known.url for image in planned.going} == {"acne/0.jpg", "acne/again.jpg"}
     duplicate = issues_of(out, "near-duplicate")["acne/turned.jpg"]
     assert duplicate.kept_sha256 == ""
 
@@ -168,8 +168,8 @@ def test_copies_in_other_datasets_go_and_the_group_is_shown(root: Path, tmp_path
     tied = f"groups.tables=[{{path: {table}, key_column: key, group_column: lesion}}]"
     make(root, tmp_path / "b", tied)
     planned = take_down(tmp_path / "a", tmp_path / "b", urls=["acne/3.jpg"])
-    assert [each.dataset.name for each in planned.going] == ["a", "b"]
-    assert {each.known.url for each in planned.staying} == {
+    assert [image.dataset.name for image in planned.going] == ["a", "b"]
+    assert {image.known.url for image in planned.staying} == {
         "acne/4.jpg",
         "wart/3.jpg",
         "wart/4.jpg",
@@ -246,8 +246,8 @@ def test_the_crawler_never_asks_for_it_again_and_names_nobody(tmp_path: Path) ->
         assert "A. Painter" in (out / LEDGER).read_text()
         take_down(out, urls=[url])
         rows = {row.url: row for row in read_ledger(out)}
-        for each in (url, copy):
-            row = rows[each]
+        for subject in (url, copy):
+            row = rows[subject]
             assert (row.status, row.path, row.creator, row.page_url) == ("taken-down", "", "", "")
         site.asked.clear()
         build(atlas(site, f"blocklist={json.dumps(str(out / BLOCKLIST))}"), other)

@@ -91,7 +91,7 @@ def leave_traces(out: Path, records: list[Record], jane: Record) -> None:
     vectors = np.eye(len(records), dtype=np.float32)
     names = tuple(record.sha256 for record in records)
     write_embeddings(out / EMBEDDINGS, Embeddings(names, vectors, "a model"))
-    lines = [{"sha256": each.sha256, "by": "1", "found": []} for each in records]
+    lines = [{"sha256": image.sha256, "by": "1", "found": []} for image in records]
     (out / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
     doubts = [
         Doubt(n, r.sha256, r.path, r.split, r.label, "wart", 0.1, 0.8, r.source_url)

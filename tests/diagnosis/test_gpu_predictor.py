@@ -40,8 +40,8 @@ def test_a_diagnosis_with_its_heat_map(device: str, tmp_path: Path) -> None:
     bundle = pack_tiny(tmp_path / "bundle", temperature=0.005).path
     case = Case((skin_photo(), skin_photo(seed=5)))
     here, there = (
-        answer(Predictor.load(bundle, device=each, backend="eager"), case)
-        for each in ("cpu", device)
+        answer(Predictor.load(bundle, device=where, backend="eager"), case)
+        for where in ("cpu", device)
     )
     assert len(there.views) == len(here.views) == 2
     for found, wanted in zip(there.views, here.views, strict=True):

@@ -60,7 +60,8 @@ def wandb_rows(folder: Path) -> list[dict[str, float]]:
         at += 7 + size
         if record.WhichOneof("record_type") == "history":
             items = {
-                (each.key or each.nested_key[0]): each.value_json for each in record.history.item
+                (artifact.key or artifact.nested_key[0]): artifact.value_json
+                for artifact in record.history.item
             }
             rows.append({key: json.loads(items[key]) for key in ("epoch", "loss", "val_balanced")})
     return rows
@@ -78,7 +79,7 @@ def read_back() -> dict[str, object]:
     return {
         "csv": (RUN / "members" / "a" / "history.csv").read_text(),
         "tensorboard": {
-            tag: [(each.step, each.value) for each in events.Scalars(tag)]
+            tag: [(event.step, event.value) for event in events.Scalars(tag)]
             for tag in events.Tags()["scalars"]
         },
         "wandb": {
@@ -91,8 +92,8 @@ def read_back() -> dict[str, object]:
                 "status": run.info.status,
                 "batch": run.data.params["recipe.batch"],
                 "loss": [
-                    (each.step, each.value)
-                    for each in client.get_metric_history(run.info.run_id, "loss")
+                    (point.step, point.value)
+                    for point in client.get_metric_history(run.info.run_id, "loss")
                 ],
             }
             for run in runs

@@ -20,16 +20,18 @@ worlds = st.integers(1, 8)
 @given(count=counts, batch=st.integers(8, 64), world=worlds, epoch=st.integers(0, 5))
 def test_every_image_once_an_epoch(count: int, batch: int, world: int, epoch: int) -> None:
     batches = global_batches(count, batch, seed=3, epoch=epoch)
-    seen = np.concatenate([share(each, rank, world) for each in batches for rank in range(world)])
+    seen = np.concatenate(
+        [share(indices, rank, world) for indices in batches for rank in range(world)]
+    )
     assert sorted(seen.tolist()) == list(range(count))
 
 
 @given(count=counts, batch=st.integers(8, 64), world=worlds)
 def test_batches_and_shares_are_even(count: int, batch: int, world: int) -> None:
-    sizes = [len(each) for each in global_batches(count, batch, 0, 0)]
+    sizes = [len(indices) for indices in global_batches(count, batch, 0, 0)]
     assert max(sizes) - min(sizes) <= 1
-    for each in global_batches(count, batch, 0, 0):
-        shares = [len(share(each, rank, world)) for rank in range(world)]
+    for indices in global_batches(count, batch, 0, 0):
+        shares = [len(share(indices, rank, world)) for rank in range(world)]
         assert max(shares) - min(shares) <= 1
 
 

@@ -49,7 +49,7 @@ def test_nothing_phones_home(guarded: Guarded) -> None:
 def test_the_csv_has_each_epoch_once(found: dict[str, Any]) -> None:
     rows = list(csv.reader(found["csv"].splitlines()))
     assert rows[0] == ["epoch", "loss", "val_balanced"]
-    assert [int(each[0]) for each in rows[1:]] == [1, 2, 3]
+    assert [int(line[0]) for line in rows[1:]] == [1, 2, 3]
     assert float(rows[3][1]) == pytest.approx(1 / 3)
 
 
@@ -67,7 +67,7 @@ def test_wandb_goes_on_with_the_same_run(found: dict[str, Any]) -> None:
     ids = {name.split()[0] for name in found["wandb"]}
     assert len(found["wandb"]) == 2  # a folder for each start, as it makes them offline
     assert len(ids) == 1
-    rows = [each for part in found["wandb"].values() for each in part]
+    rows = [logged for part in found["wandb"].values() for logged in part]
     assert rows == [pytest.approx(row(epoch)) for epoch in (1, 2, 3)]
 
 

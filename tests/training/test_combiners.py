@@ -31,7 +31,7 @@ def _evidence(knows: list[float], images: int = 240, seed: int = 0) -> Evidence:
 def test_the_plain_mean_is_fitted_as_ever() -> None:
     evidence = _evidence([2.0, 1.0])
     fitted = fit(Mean(), evidence)
-    temperatures = [fit_temperature(each, evidence.truth_N) for each in evidence.log_UNC]
+    temperatures = [fit_temperature(log_NC, evidence.truth_N) for log_NC in evidence.log_UNC]
     assert list(fitted.temperatures) == temperatures
     mean_NC = soften(evidence.log_UNC, temperatures).mean(axis=0)
     assert fitted.temperature == fit_temperature(log(mean_NC), evidence.truth_N)

@@ -13,6 +13,7 @@ DOOR = "skindx.training.deepspeed"
 MARKS = ("deepspeed", "ds_accelerator")
 ALLOWED = {
     "bench/exchange": "DeepSpeed's own reduction is a peer that is measured",
+    "bench/frameworks": "DeepSpeed is one of the frameworks that are measured",
     "bench/plan/worker.py": "DeepSpeed's own reduction is one of the strategies that are measured",
     "bench/gpu/wheels.py": "its wheel is built for machines without a network",
     "bench/harness/result.py": "a result names the versions of packages",

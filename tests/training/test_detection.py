@@ -325,7 +325,7 @@ def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> Non
     assert lines[0] == "epoch,loss,map50,map50_95,seconds,skipped_steps"
     map50 = [float(line.split(",")[2]) for line in lines[1:]]
     assert map50[-1] >= 0.6
-    assert all(each < 0.6 for each in map50[:-1])
+    assert all(score < 0.6 for score in map50[:-1])
     assert len(map50) < 30
     recall = load_parts(tmp_path).recall
     assert recall is not None

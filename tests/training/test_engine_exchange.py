@@ -67,7 +67,7 @@ def _steps(settings: EngineSettings, exchange: ExchangeSettings, pieces: int) ->
     sent = engine.exchange.bytes_sent if engine.exchange else 0
     engine.close()
     unchanged = all(torch.equal(*pair) for pair in zip(held[1], held[2], strict=True))
-    weights = [each.numpy() for each in held[3]]
+    weights = [tensor.numpy() for tensor in held[3]]
     return {"taken": taken, "unchanged": unchanged, "weights": weights, "sent": sent}
 
 

@@ -98,7 +98,7 @@ def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) ->
     records = read_manifest(small_dataset)
     val = split_of(records, "val")
     first, second, soup = predict_members(predictor.ensemble.members, small_dataset, val)
-    seen = {each.path for each in partition(records, 0, 2)[0]}
+    seen = {image.path for image in partition(records, 0, 2)[0]}
     unseen_N1 = np.array([[record.path not in seen] for record in val])
     word_UNC = [np.where(unseen_N1, first, second), soup]
     truth_N = np.array([predictor.taxonomy.keys.index(record.label) for record in val])
@@ -116,7 +116,7 @@ def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) ->
     whole_NC, member_MNC = predict_records(predictor.ensemble, small_dataset, val)
     images = [decode((small_dataset / record.path).read_bytes()) for record in val[:3]]
     np.testing.assert_allclose(
-        whole_NC[:3], [each.probabilities_C for each in predictor.predict(images)], atol=1e-5
+        whole_NC[:3], [answer.probabilities_C for answer in predictor.predict(images)], atol=1e-5
     )
     np.testing.assert_allclose(
         whole_NC,

@@ -125,7 +125,7 @@ def test_a_loss_that_is_not_finite_is_skipped_on_all_ranks(
 
 def test_an_image_that_spoils_ends_all_ranks(small_dataset: Path, tmp_path: Path) -> None:
     dataset, run = shutil.copytree(small_dataset, tmp_path / "data"), tmp_path / "run"
-    record = next(each for each in read_manifest(dataset) if each.split == "train")
+    record = next(image for image in read_manifest(dataset) if image.split == "train")
     file = dataset / record.path
     file.chmod(0o644)
     file.write_bytes(file.read_bytes()[:50])

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.loader import budget, node_memory
+from skindx import system
+from skindx.data.loader import node_memory
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
@@ -145,7 +146,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
     assert not opened(1).sharded
     assert not opened(2, sharded=False).sharded
     assert not opened(2, cache={"kind": "none"}).sharded
-    monkeypatch.setattr(cache_policy, "free_memory", budget.free_memory)
+    monkeypatch.setattr(cache_policy, "free_memory", system.free_memory)
     assert opened(2, sharded=True).sharded
 
 
@@ -162,7 +163,9 @@ def test_validation_sees_what_evaluation_sees(small_dataset: Path, kind: str) ->
             for record, square in zip(own, squares, strict=True):
                 image = decode((small_dataset / record.path).read_bytes())
                 assert (square == centre_square(image, MEMBER.preprocess)).all()
-        assert [CLASSES[label] for label in validation.labels_N] == [each.label for each in own]
+        assert [CLASSES[label] for label in validation.labels_N] == [
+            held_out.label for held_out in own
+        ]
 
 
 @pytest.mark.parametrize("kind", ["none", "memory", "disk"])

@@ -75,7 +75,7 @@ class Training:
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; return the exit code and what was said. Nothing may be left."""
         out, err = self.process.communicate(timeout=LIMIT_S)
-        left = [each for each in self._all if each.is_running()]
+        left = [worker for worker in self._all if worker.is_running()]
         assert not left
         assert not list(Path("/dev/shm").glob(f"*_{self._port}_*"))
         assert not (self.run / "bundle").exists()

@@ -141,8 +141,8 @@ def test_members_of_before_are_still_known(tmp_path: Path) -> None:
     assert mark() == mark(base_batch=None, momentum=0.9, trust_coefficient=0.001)
     assert mark() == mark(learning_rate=0.001)
     marks = [
-        mark(optimizer="lars", **each)
-        for each in ({}, {"momentum": 0}, {"trust_coefficient": 0.01}, {"base_batch": 8})
+        mark(optimizer="lars", **options)
+        for options in ({}, {"momentum": 0}, {"trust_coefficient": 0.01}, {"base_batch": 8})
     ]
     assert len({mark(), *marks}) == 5
 
@@ -183,9 +183,9 @@ def test_a_scaled_loss_changes_no_step_and_a_gradient_that_overflows_none() -> N
         net, inputs = nn.Linear(3, 2), torch.randn(5, 3)
         optimizer = build_optimizer(net, recipe, fresh=[])
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-        for each in (inputs, inputs * math.inf, inputs):
+        for batch in (inputs, inputs * math.inf, inputs):
             optimizer.zero_grad()
-            scaler.scale(net(each).square().mean()).backward()
+            scaler.scale(net(batch).square().mean()).backward()
             scaler.step(optimizer)
             scaler.update()
         assert scaler.get_scale() == scale / 2
@@ -214,7 +214,7 @@ def _dtypes_under_bf16() -> dict[str, Any]:
     engine.backward(engine(torch.randn(4, 3, 8, 8)).float().square().sum(), 4)
     kinds["gradients"] = {parameter.grad.dtype for parameter in net.parameters()}
     engine.step(1.0)
-    kinds["state"] = {each["momentum_buffer"].dtype for each in optimizer.state.values()}
+    kinds["state"] = {state["momentum_buffer"].dtype for state in optimizer.state.values()}
     kinds["weights"] = {parameter.dtype for parameter in net.parameters()}
     kinds["statistics"] = net[1].running_mean.dtype
     engine.close()

@@ -46,18 +46,18 @@ def test_folds_keep_groups_whole(drawn: list[tuple[int, str, str]], folds: int) 
     pool, validated = learning(records), []
     for fold in range(folds):
         train, held = partition(records, fold, folds)
-        assert {each.group for each in train}.isdisjoint(each.group for each in held)
-        assert [each for each in pool if each in train or each in held] == pool
+        assert {image.group for image in train}.isdisjoint(image.group for image in held)
+        assert [image for image in pool if image in train or image in held] == pool
         assert len(train) + len(held) == len(pool)
         validated += held
     assert sorted(validated, key=lambda each: int(each.path[:-4])) == pool
-    assert all(each.split in ("train", "val") for each in pool)
+    assert all(image.split in ("train", "val") for image in pool)
 
 
 def test_without_a_fold_the_splits_stand() -> None:
     train, held = partition(RECORDS, None, 5)
-    assert {each.split for each in train} == {"train"}
-    assert {each.split for each in held} == {"val"}
+    assert {image.split for image in train} == {"train"}
+    assert {image.split for image in held} == {"val"}
 
 
 def test_each_fold_is_a_member() -> None:
@@ -76,7 +76,7 @@ def test_what_no_unit_trained_on() -> None:
     assert [list(unit) for unit in found.values()] == [["m-fold0", "m-fold1", "m-fold2"], ["plain"]]
     pool = learning(RECORDS)
     chosen = out_of_fold_P(found)
-    assert [each.split == "val" for each in pool] == chosen.tolist()
+    assert [image.split == "val" for image in pool] == chosen.tolist()
     folds_only = _settings([{**MEMBER, "fold": "each"}], folds=3)
     assert out_of_fold_P(units(folds_only, member_refs(Path("run"), folds_only), RECORDS)).all()
 

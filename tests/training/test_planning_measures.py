@@ -65,7 +65,7 @@ def _measured(dataset: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def both(small_dataset: Path) -> list[Profile]:
     [raw] = run_ranks(1, _measured, small_dataset)
-    return [Profile.model_validate(each) for each in raw]
+    return [Profile.model_validate(profile) for profile in raw]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A network that cannot do what is asked of it is refused before anything is written."""
 
+import faulthandler
 import os
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def test_the_command_line_names_the_member_and_writes_nothing(
 def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Aborts(torch.nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
+            faulthandler.disable()  # pytest's: in a fork it may fail over threads that are gone
             os.abort()
 
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: Aborts())

@@ -88,7 +88,7 @@ def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
     assert prediction.probabilities_C.sum() == pytest.approx(1)
     assert prediction.member_probabilities_MC.shape == (2, 3)
     assert prediction.boxes is not None
-    assert predictor.seen == {each.sha256: each.split for each in read_manifest(small_dataset)}
+    assert predictor.seen == {image.sha256: image.split for image in read_manifest(small_dataset)}
     assert predictor.members == ("a", "b")
     rows = (run / "members" / "a" / "history.csv").read_text().splitlines()
     assert rows[0].startswith("epoch,loss,val_top1")
@@ -175,7 +175,9 @@ def test_another_run_takes_the_detector(run: Path, small_dataset: Path, tmp_path
     bundle = train(small_dataset, settings, other)
     assert bundle is not None
     assert not (other / "detector").exists()
-    ours, theirs = (load_file(each / "detector/model.safetensors") for each in (bundle.path, run))
+    ours, theirs = (
+        load_file(folder / "detector/model.safetensors") for folder in (bundle.path, run)
+    )
     assert all(ours[key].equal(theirs[key]) for key in theirs)
     assert len(bundle.spec.provenance["detector's manifest sha256"]) == 64
 
@@ -207,7 +209,7 @@ def test_torchrun_on_two_nodes_gives_the_same_weights(
             for node in (0, 1)
         ]
         said = wait_all(ranks, timeout_s=250)
-    assert ["packed" in each for each in said] == [True, False]
+    assert ["packed" in line for line in said] == [True, False]
     _assert_same_weights(run, tmp_path / "run")
 
 

@@ -95,7 +95,7 @@ def _peak(folder: Path, mesh: Mesh, group: Any) -> dict[str, float]:
     before = tracemalloc.get_traced_memory()[0] - empty
     tracemalloc.reset_peak()
     shuffler.enter(SEED, 1)
-    now, peak = (each - empty for each in tracemalloc.get_traced_memory())
+    now, peak = (size - empty for size in tracemalloc.get_traced_memory())
     tracemalloc.stop()
     return {"before": before, "after": now, "peak": peak}
 
@@ -162,7 +162,7 @@ def ranks(images: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.distributed
 def test_each_epoch_has_every_image_once_and_ranks_see_others(ranks: list[Any]) -> None:
-    epochs = [each["epochs"]["held"] for each in ranks]
+    epochs = [report["epochs"]["held"] for report in ranks]
     for epoch in range(5):
         assert Counter(index for held in epochs for index in held[epoch]) == Counter(range(COUNT))
         owner = owners(COUNT, SEED, epoch, WORLD)
@@ -175,7 +175,7 @@ def test_each_epoch_has_every_image_once_and_ranks_see_others(ranks: list[Any]) 
 @pytest.mark.distributed
 def test_bytes_sent_are_those_that_changed_hands(ranks: list[Any]) -> None:
     for epoch in range(1, 5):
-        before, after = (owners(COUNT, SEED, each, WORLD) for each in (epoch - 1, epoch))
+        before, after = (owners(COUNT, SEED, number, WORLD) for number in (epoch - 1, epoch))
         sent = sum(rank["epochs"]["sent"][epoch - 1] for rank in ranks)
         assert sent == SIZES[before != after].sum()
     whole = np.mean([sum(rank["epochs"]["sent"]) / 4 for rank in ranks]) * WORLD
@@ -197,7 +197,7 @@ def test_memory_is_bounded_by_the_share_and_two_chunks(ranks: list[Any]) -> None
 @pytest.mark.distributed
 def test_what_either_end_does_not_keep_is_not_sent(ranks: list[Any]) -> None:
     kept = np.array([0.3, 1.0, 0.6])
-    before, after = (owners(COUNT, SEED, each, WORLD) for each in (1, 2))
+    before, after = (owners(COUNT, SEED, number, WORLD) for number in (1, 2))
     places = np.array([rank_in_memory(index) for index in range(COUNT)])
     moved = (before != after) & (places < kept[before]) & (places < kept[after])
     assert sum(rank["part"] for rank in ranks) == SIZES[moved].sum()

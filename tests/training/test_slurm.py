@@ -61,7 +61,7 @@ def test_every_node_runs_a_command_that_we_accept(slurm: dict[str, str], tmp_pat
     words = (tmp_path / "python").read_text().splitlines()
     assert words[:2] == ["-m", "torch.distributed.run"]
     wanted = ("nnodes=2", "node-rank=1", "nproc-per-node=4", "master-addr=node1")
-    assert words[2:6] == [f"--{each}" for each in wanted]
+    assert words[2:6] == [f"--{option}" for option in wanted]
     assert words[6] == "--master-port=31003"
     assert words[7:9] == ["-m", "skindx"]
     assert words[9:11] == ["train", "my data"]

@@ -83,10 +83,10 @@ def test_statistics_are_those_of_the_training_images() -> None:
         for batch in batches
     ]
     with torch.no_grad():
-        seen = [conv(each) for each in scaled]
-    by_hand = torch.stack([each.mean((0, 2, 3)) for each in seen]).mean(0)
+        seen = [conv(layer) for layer in scaled]
+    by_hand = torch.stack([output.mean((0, 2, 3)) for output in seen]).mean(0)
     torch.testing.assert_close(soup["1.running_mean"], by_hand, rtol=1e-4, atol=1e-5)
-    by_hand = torch.stack([each.var((0, 2, 3)) for each in seen]).mean(0)
+    by_hand = torch.stack([output.var((0, 2, 3)) for output in seen]).mean(0)
     torch.testing.assert_close(soup["1.running_var"], by_hand, rtol=1e-4, atol=1e-5)
     assert not member.classifier.net[1].training
     assert member.classifier.net[1].momentum == 0.1

@@ -19,7 +19,7 @@ ranks = [
     subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, "RANK": rank})
     for rank in "01"
 ]
-codes = [each.wait() for each in ranks]
+codes = [rank.wait() for rank in ranks]
 sys.exit(next((code for code in codes if code), 0))
 """
 

@@ -140,7 +140,7 @@ def test_a_training_goes_on_from_anywhere_to_the_bit(small_dataset: Path) -> Non
         found = fit(resumed, Silent())
         assert all(found.state[name].equal(value) for name, value in finished.state.items())
         assert (found.validation_NC == finished.validation_NC).all()
-        losses = [[row["loss"] for row in each.position.history] for each in (whole, resumed)]
+        losses = [[row["loss"] for row in trained.position.history] for trained in (whole, resumed)]
         assert losses[0] == losses[1]
     assert kept[4][-1] == dataclasses.replace(Position(1), history=kept[4][-1].history)
 

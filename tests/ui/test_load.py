@@ -33,13 +33,13 @@ async def load(url: str, seconds: float, watch: list[int], server: Server) -> Co
     deadline = time.monotonic() + seconds
 
     async def client(number: int) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=300, trust_env=False) as each:
+        async with httpx.AsyncClient(base_url=url, timeout=300, trust_env=False) as http:
             turn = number
             while time.monotonic() < deadline:
                 turn += 1
                 files = {"photo": photos[turn % len(photos)]}
                 try:
-                    answer = await each.post("/v1/diagnose", files=files)
+                    answer = await http.post("/v1/diagnose", files=files)
                     ended[answer.status_code] += 1
                 except httpx.HTTPError as error:
                     ended[type(error).__name__] += 1

@@ -49,7 +49,7 @@ def test_an_image_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
     screened = screen(paths, timeout_s=1)
     assert reasons(screened) == dict.fromkeys((5, 30, 41), "decode-timeout")
     assert screened[5].detail == "its decoder took longer than 1 s"
-    sound = [each.height for each in screened if not each.reason]
+    sound = [image.height for image in screened if not image.reason]
     assert sound == [64 + n for n in range(40)], "the order is that of the paths"
 
 
@@ -216,8 +216,15 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
     settings = ScreenSettings(timeout_s=1)
     (tmp_path / "clean").mkdir()
     clean = list(clean_files.clean_files(paths, tmp_path / "clean", settings))
-    assert [each.problem for each in clean] == ["", "its decoder took longer than 1 s", "", ""]
-    assert {each.path for each in clean if not each.problem} == set((tmp_path / "clean").iterdir())
+    assert [outcome.problem for outcome in clean] == [
+        "",
+        "its decoder took longer than 1 s",
+        "",
+        "",
+    ]
+    assert {outcome.path for outcome in clean if not outcome.problem} == set(
+        (tmp_path / "clean").iterdir()
+    )
 
 
 def test_a_lack_of_memory_is_the_problem_of_one_image(
@@ -229,6 +236,6 @@ def test_a_lack_of_memory_is_the_problem_of_one_image(
     bomb.write_bytes(memory_bomb())
     settings = ScreenSettings(memory_mb=200)
     clean = list(clean_files.clean_files([sound, bomb, gone], tmp_path, settings))
-    assert [each.suffix for each in clean] == [".jpg", "", ""]
+    assert [outcome.suffix for outcome in clean] == [".jpg", "", ""]
     assert clean[1].problem.startswith("does not decode")
     assert clean[2].problem == "cannot be read (No such file or directory)"

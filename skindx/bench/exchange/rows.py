@@ -6,9 +6,10 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from skindx.bench.exchange.cluster import Cluster
-from skindx.bench.harness.clock import Figure, interleave
+from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.clock import median as figure_of
 from skindx.bench.harness.writing import bracketed, markdown_table, terminal_table
+from skindx.timing import interleave
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,10 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from skindx.bench.data.images import describe, noisy_jpegs
-from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
 from skindx.system import free_port
+from skindx.timing import interleave
 
 SMALLEST = (
     *("model=test_resnet", "size=32", "images=48", "classes=2", "folds=2", "epochs=1", "batch=8"),

@@ -64,7 +64,7 @@ class Refusals:
 
     @property
     def share(self) -> Interval:
-        """The share refused; images of one group count as one witness."""
+        """The share refused; images of one group count as one."""
         return share_interval(self.out_N, self.groups_N)
 
     @property

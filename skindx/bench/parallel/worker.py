@@ -116,7 +116,7 @@ class Rank:
         return found.model_dump(mode="json")
 
     def begin_alone(self, *, side: int, classes: int, width: int, batch: int) -> Answer:
-        """Set up the whole network on this rank, which asks nobody."""
+        """Set up the whole network on this rank alone."""
         self.end()
         net = _network(classes, width, 0)
         self._alone = net, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skindx.bench.harness.clock import interleave
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.shapes_only import shapes_only
 from skindx.planning.sharing import plan_sharing
+from skindx.timing import interleave
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.parallel.mesh import Mesh

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Member
@@ -20,6 +20,7 @@ from skindx.models.exports.choosing import fastest, one_thread
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
+from skindx.timing import interleave
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from skindx.bench.harness.clock import interleave, median
+from skindx.bench.harness.clock import median
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
+from skindx.timing import interleave
 
 ARGUMENTS = {
     "help_s": ("-m", "skindx", "--help"),

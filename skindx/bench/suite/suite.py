@@ -168,7 +168,7 @@ def _figures(measured: Measurement) -> dict[str, Figure]:
 
 
 def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> tuple[str, ...]:
-    told = [
+    skipped = [
         f"{name}: {part['status']}" + (f" ({part['why']})" if part.get("why") else "") + "."
         for name, part in parts.items()
         if part["status"] != "passed"
@@ -183,7 +183,7 @@ def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> 
         for bench in found
         if "partial" in bench.written
     ]
-    return (*told, *partial, *notes)
+    return (*skipped, *partial, *notes)
 
 
 def _reason(log: Path) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 
 from skindx.bench.data.images import noisy_jpegs
-from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.meters.peak import peak_shares, training_flops
 from skindx.bench.trainer.loops import TrainerLoop, job
 from skindx.bench.trainer.peers import PEERS, Epoch, Work, ceiling
 from skindx.system import cpu_count
+from skindx.timing import interleave
 from skindx.training.parallel.mesh import Mesh
 
 _ENGINE = {"precision": "bf16", "channels_last": True, "compile": True}

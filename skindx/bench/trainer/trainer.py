@@ -12,10 +12,11 @@ from typing import Literal
 from pydantic import Field
 
 from skindx.bench.data.images import describe, noisy_jpegs
-from skindx.bench.harness.clock import interleave, median, ratio
+from skindx.bench.harness.clock import median, ratio
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
 from skindx.system import free_port
+from skindx.timing import interleave
 
 SMALLEST = ("model=test_resnet", "size=32", "batch=4", "steps=2", "rounds=3")
 

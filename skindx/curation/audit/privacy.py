@@ -37,7 +37,7 @@ PARTS: dict[str, Reason] = {
     "FEMALE_GENITALIA_EXPOSED": "intimate",
     "MALE_GENITALIA_EXPOSED": "intimate",
 }
-"""Classes of the model that a person must see; the others (feet, bellies …) identify nobody."""
+"""Classes of the model that a person must see; the others (feet, bellies …) identify no person."""
 
 SIDES = (320, 640)
 """The second side finds faces that are small in a large image; a small image has none."""

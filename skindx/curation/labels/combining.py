@@ -3,7 +3,7 @@
 Which evidence is worth how much depends on images and embeddings. So errors are planted among the
 labels as they are given, half of them drawn evenly and half as the regression confuses the classes,
 and a logistic regression learns to tell the planted ones by their evidence. It then ranks the
-labels as they are given. Nobody says which of these are wrong, and planting needs nobody to.
+labels as they are given. Which of these are wrong is unknown, and planting does not need it.
 
 N = images, C = classes
 """

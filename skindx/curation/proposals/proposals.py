@@ -50,7 +50,7 @@ class Proposed:
 def propose(
     dataset: Path, bundle: Path, *, everywhere: bool = False, progress: Progress | None = None
 ) -> Proposed:
-    """Write DATASET/proposals.parquet: the bundle's boxes for images that nobody has annotated.
+    """Write DATASET/proposals.parquet: the bundle's boxes for images without annotations.
 
     The bundle's detector proposes, or without one the class activation of its convolutional member
     of the largest input. Manifest and annotations stay as they are. `everywhere` also takes

@@ -50,7 +50,7 @@ def agree(
     """Compare two annotators of a dataset folder, by default the only two there are.
 
     An annotator is a person, `recipe` (what the dataset was built with), or a model whose
-    proposals are there. Raises UserError for names that nobody bears and for annotators that
+    proposals are there. Raises UserError for unknown names and for annotators that
     never looked at the same image.
     """
     if not 0 < threshold <= 1:

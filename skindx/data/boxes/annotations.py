@@ -36,7 +36,7 @@ class Annotation:
 
 
 def read_annotations(dataset: Path) -> list[Annotation]:
-    """Read what people drew; none when nobody has drawn yet. Raises UserError."""
+    """Return the boxes that people drew, none before the first. Raises UserError."""
     return _read(dataset / ANNOTATIONS, "import the boxes again")
 
 
@@ -110,7 +110,7 @@ def store_drawings(
 
 
 def check_person(name: str) -> None:
-    """Raise UserError for a name under which nobody can draw."""
+    """Raise UserError for a name that no annotator may have."""
     if name == BUILT:
         raise UserError(
             f"{BUILT!r} is what the boxes are called that a dataset was built with; give --by "

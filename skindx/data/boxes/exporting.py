@@ -46,7 +46,7 @@ def export_boxes(
 ) -> Exported:
     """Write the boxes of a dataset folder to `out`; images are named by their SHA-256.
 
-    COCO, YOLO and Pascal VOC get the images that somebody looked at; YOLO and VOC link them, or
+    COCO, YOLO and Pascal VOC get the reviewed images; YOLO and VOC link them, or
     copy them with `copy`. Label Studio gets a task for every image, its address `prefix` and the
     path in the dataset folder; with `proposals` the least confident image comes first. Raises
     UserError, before anything is written.
@@ -91,7 +91,7 @@ def export_boxes(
 
 
 def images_of(records: Iterable[Record]) -> dict[str, BoxedImage]:
-    """Return file name -> image of the records that somebody looked at."""
+    """Return file name -> image of the reviewed records."""
     return {
         Path(record.path).name: BoxedImage(record.width, record.height, record.boxes, record.sha256)
         for record in records

@@ -32,7 +32,7 @@ class Imported:
     """Name -> images."""
     boxes: int
     empty: int
-    """Images that somebody looked at and that have no box."""
+    """Images that were reviewed and have no box."""
     replaced: int
     """Images that the same annotator had drawn in before."""
     labels: Mapping[str, int]
@@ -45,9 +45,9 @@ def import_boxes(
 ) -> Imported:
     """Take the boxes of a file into the annotations and the manifest of a dataset folder.
 
-    They are `by`'s, drawn now; Label Studio knows itself who drew and when, and without `by`
-    every person's boxes are kept apart. What came with our tasks and nobody opened there is
-    nobody's answer. Images that the dataset does not have, or has in another size, and images
+    They count as drawn by `by`, now. Label Studio records who drew and when; without `by` the boxes
+    of different people stay separate. Annotations that came with our tasks and were not opened
+    there are no answer. Images that the dataset does not have, or has in another size, and images
     with boxes outside are refused and counted. Raises UserError, with nothing written, when no
     image is left.
     """
@@ -123,9 +123,9 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
                 f"kept apart."
             )
         # Those of the recipe are in the dataset since it was built.
-        nobody = ("",) if by else ("", BUILT)
+        unnamed = ("",) if by else ("", BUILT)
         found = [
-            (name, "" if who in nobody else by or who, when or now(), image)
+            (name, "" if who in unnamed else by or who, when or now(), image)
             for name, who, when, image in found
         ]
     if not found:
@@ -143,7 +143,7 @@ def _refusal(record: Record | str, image: BoxedImage) -> str:
 
 
 def _annotation(record: Record, image: BoxedImage, who: str, when: str) -> Annotation:
-    # Whoever hands boxes in stands for them, also for those that a model had proposed.
+    # The person who imports boxes confirms them, also those that a model proposed.
     boxes = [
         dataclasses.replace(box, drawn_by=who, drawn_at=when, score=None) for box in image.boxes
     ]

@@ -1,7 +1,7 @@
 """Label Studio tasks (JSON): boxes in percent, proposals as predictions, people as annotations.
 
 Images are joined by our own id, `data.sha256`: Label Studio renames what it imports. The format
-is https://labelstud.io/guide/task_format; a task nobody completed is in no answer.
+is https://labelstud.io/guide/task_format; a task that was not completed is in no answer.
 """
 
 import math
@@ -59,7 +59,7 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
     that there are none, and shapes other than rectangles count as refused. `by` is the account's
     e-mail address, or "labelstudio:" and its number. Without `unopened`, `by` is "" where
-    the annotation came with our tasks and nobody opened it there: Label Studio names for it
+    the annotation came with our tasks and was not opened there: Label Studio names for it
     the user who imported the tasks. Raises UserError.
     """
     raw = read_json(path)
@@ -148,7 +148,7 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
             int(first.get("original_width", data.get("width", 0))),
             int(first.get("original_height", data.get("height", 0))),
         )
-        # What a region says of itself counts only as long as nobody edited it there.
+        # The fields of a region count only as long as it was not edited there.
         ours = "drawn_by" in annotation
         drawn = [_raw(region, size, by, at, trust=ours) for region in regions]
         image = boxed(size, drawn, sha256)

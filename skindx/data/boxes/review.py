@@ -35,8 +35,8 @@ class _Before:
 class Review:
     """One reviewer's work on a dataset, on disk after every `save` and `undo`.
 
-    Images that nobody looked at come first: those with proposals, least confident first, then
-    those without; then what somebody looked at before. The order stands until the review ends.
+    Images that were not reviewed come first: those with proposals, least confident first, then
+    those without; then images reviewed before. The order is fixed until the review ends.
     """
 
     def __init__(self, dataset: Path, by: str) -> None:
@@ -54,12 +54,12 @@ class Review:
 
     @property
     def looked_at(self) -> int:
-        """How many images somebody has looked at."""
+        """Number of reviewed images."""
         return sum(record.boxes is not None for record in self._records.values())
 
     @property
     def first(self) -> str:
-        """The first image that nobody has looked at, or the first of all."""
+        """The first image that was not reviewed, or the first of all."""
         waiting = (sha256 for sha256 in self.order if self._records[sha256].boxes is None)
         return next(waiting, self.order[0])
 
@@ -144,7 +144,7 @@ def reviewing(dataset: Path, by: str) -> Iterator[Review]:
 
 
 def unseen(dataset: Path) -> int:
-    """Return how many images nobody has looked at. Raises UserError as `reviewing` does."""
+    """Return how many images were not reviewed. Raises UserError as `reviewing` does."""
     with _held(dataset):
         return sum(record.boxes is None for record in read_manifest(dataset))
 

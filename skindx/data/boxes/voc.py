@@ -20,7 +20,7 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def read_voc(path: Path) -> dict[str, BoxedImage]:
     """Read a folder of VOC XML files, or one file: file name -> image.
 
-    A file without objects: somebody looked and found none. Entities are refused, so no file can
+    A file without objects is a reviewed image without boxes. Entities are refused, so no file can
     blow up or reach out (billion laughs, external entities). Raises UserError.
     """
     files = [path] if path.is_file() else sorted(path.rglob("*.xml"))

@@ -133,7 +133,7 @@ def _removed(records: Sequence[Record], issues: Sequence[Issue]) -> tuple[Change
 
 
 def _boxes(record: Record) -> str:
-    return "nobody looked" if record.boxes is None else str(len(record.boxes))
+    return "not reviewed" if record.boxes is None else str(len(record.boxes))
 
 
 def write_diff(out: Path, difference: DatasetDiff) -> None:

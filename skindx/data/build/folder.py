@@ -75,7 +75,7 @@ def write_dataset(
 ) -> None:
     """Write all tables beside the old ones, then put them in place together, all or none.
 
-    Without `copies` nobody looked for any, and an older table of them goes. `flags` take the place
+    Without `copies` there was no search, and an older table is deleted. `flags` take the place
     of older ones of the reasons `looked_for`.
     """
     with transaction(out) as staging:

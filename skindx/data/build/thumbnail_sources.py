@@ -1,4 +1,4 @@
-"""A source that gives thumbnails is named, so that somebody looks for larger versions."""
+"""Names sources that give thumbnails, so that one can look for larger versions."""
 
 import re
 from collections import defaultdict

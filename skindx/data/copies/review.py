@@ -15,7 +15,7 @@ from skindx.errors import UserError
 class CopyReview(AnswerReview[Pair]):
     """One reviewer's answers for pairs.
 
-    Of those that nobody answered the uncertain ones come first, the most probable of them first,
+    Of the unanswered ones, the uncertain come first, the most probable of them first,
     and then the verified ones, the least probable first.
     """
 

@@ -143,7 +143,7 @@ def _write_all(file: Path, tables: Iterable["pa.Table"]) -> None:
     import pyarrow.parquet as pq
 
     every = iter(tables)
-    first = next(every)  # there is evidence: of nothing nobody makes a file
+    first = next(every)  # never empty: no evidence, no file
     with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
         for table in itertools.chain([first], every):
             writer.write_table(table)

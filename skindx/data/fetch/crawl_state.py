@@ -19,9 +19,9 @@ class CrawlState:
 
     A URL under two checksums counts as two: what is right for one of them is wrong for the other.
 
-    `earlier` are the rows that the ledger holds when the crawl starts; of the URLs in `tried` its
-    word is final also where it may be another tomorrow. What is `blocked` is not fetched, and its
-    row names nobody; nor is what `taxonomy` has no class for.
+    `earlier` are the rows that the ledger holds when the crawl starts; for the URLs in `tried`
+    they are final, even if another attempt could succeed. URLs that are `blocked` or that have no
+    class in `taxonomy` are not fetched; the row of a blocked one has no name.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class PageCache:
         self._used.add(self._file(url))
 
     def sweep(self) -> None:
-        """Delete the pages that nobody asked for in this run: they are linked no more."""
+        """Delete the pages that this run did not request: no page links to them."""
         for file in self._folder.glob("*"):
             if file not in self._used:
                 file.unlink(missing_ok=True)

@@ -75,7 +75,7 @@ class Politeness:
         return self._again(request, asked_s) or response
 
     def process_exception(self, request: "Request", exception: Exception) -> "Request | None":
-        """Repeat a request whose connection failed, unless nobody is there at all."""
+        """Repeat a request whose connection failed, unless the host does not exist."""
         if not isinstance(exception, RETRIED_ERRORS) or head_too_long(exception):
             return None
         if isinstance(exception, UNREACHABLE) and self._given_up(request, exception):

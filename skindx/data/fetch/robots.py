@@ -28,7 +28,7 @@ _NO_TRAINING = re.compile(
 )
 """What a robots.txt says about machine learning: contentsignals.org, and the IETF's AI preferences.
 
-Whichever robot or path it addresses, as with noai: nobody writes it who wants to be trained on."""
+A refusal counts for all robots and paths, as with noai."""
 _MAX_BYTES = 512_000  # RFC 9309 section 2.5 asks for at least 500 KiB
 ENDPOINT = "skindx_endpoint"
 """Request meta: the official API below whose URL robots.txt is not asked (WebSource.endpoint)."""

@@ -1,4 +1,4 @@
-"""The Scrapy settings that follow from how the crawl shall behave."""
+"""The Scrapy settings that follow from the settings of a crawl."""
 
 from typing import Any
 

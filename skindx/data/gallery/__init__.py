@@ -1,6 +1,6 @@
 """A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
 
-No script, no outside reference, every value escaped: pages of strangers' words that open from the
+No script, no outside reference, every value escaped: pages of untrusted text that open from the
 disk. They show private images and are not for publishing.
 """
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.imaging.resize.bilinear import resize_bilinear
+
 # H, W = height, width; S = side of the square
 
 _TRIES = 10
@@ -73,9 +75,10 @@ def resize_into(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> Non
     Bilinear up to a factor of two, below which it leaves no pixel out; area averaging above,
     which costs five times as much and does not alias.
     """
+    height, width = out_SS3.shape[:2]
+    if image_HW3.shape[0] <= 2 * height and image_HW3.shape[1] <= 2 * width:
+        resize_bilinear(image_HW3, out_SS3)
+        return
     import cv2
 
-    height, width = out_SS3.shape[:2]
-    large = image_HW3.shape[0] > 2 * height or image_HW3.shape[1] > 2 * width
-    interpolation = cv2.INTER_AREA if large else cv2.INTER_LINEAR
-    cv2.resize(image_HW3, (width, height), dst=out_SS3, interpolation=interpolation)
+    cv2.resize(image_HW3, (width, height), dst=out_SS3, interpolation=cv2.INTER_AREA)

@@ -1,20 +1,20 @@
 """uint8 batches from threads: each in its order, the next ones in work meanwhile."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import random_window, resize_into
+from skindx.data.loader.crop import Window, resize_into
 from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 
-# B = batch, S = side
+# B = batch, T = images of a task, S = side
 
-Fill = Callable[[int, NDArray[np.uint8]], None]
-"""Called with an image's number and S x S x 3 to write it into, from any thread."""
+Fill = Callable[[Sequence[int], NDArray[np.uint8]], None]
+"""Called from any thread with the numbers of some images, and T x S x S x 3 to write them into."""
 
 _TASK = 8
 """Images a task: few enough to share a batch among threads, enough to outweigh the hand-over."""
@@ -47,8 +47,7 @@ def load(
     cv2.setNumThreads(1)  # the loader's threads share the cores already
 
     def work(task: _Task) -> NDArray[np.uint8] | None:
-        for index, out in zip(task.indices.tolist(), task.images_BSS3, strict=True):
-            fill(index, out)
+        fill(task.indices.tolist(), task.images_BSS3)
         return task.whole
 
     batches = list(batches)
@@ -70,16 +69,18 @@ def _tasks(batches: Iterable[NDArray[np.int64]], side: int, allocate: Allocate) 
             yield _Task(batch[part], images_BSS3[part], images_BSS3 if last else None)
 
 
-def fill_crop(
+def fill_crops(
     source: Source,
-    index: int,
-    out_SS3: NDArray[np.uint8],
-    rng: np.random.Generator,
-    *,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
+    indices: Sequence[int],
+    windows: Sequence[Window],
+    out_TSS3: NDArray[np.uint8],
 ) -> None:
-    """Write a random-resized crop of an image, decoded no larger than the crop needs."""
-    window = random_window(*source.size(index), scale, ratio, rng)
-    image_HW3 = source.image(index, at_least=window.needs(out_SS3.shape[0]))
-    resize_into(window.of(image_HW3), out_SS3)
+    """Write a window of each image, resized to S x S, decoded no larger than the window needs.
+
+    Draw the windows of all these images before: between two images the code that draws random
+    numbers has left the processor's caches, and takes several times as long.
+    """
+    side = out_TSS3.shape[1]
+    for index, window, out_SS3 in zip(indices, windows, out_TSS3, strict=True):
+        image_HW3 = source.image(index, at_least=window.needs(side))
+        resize_into(window.of(image_HW3), out_SS3)

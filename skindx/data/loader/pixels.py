@@ -138,7 +138,7 @@ def _cleared(file: Path) -> Iterator[None]:
     lock = file.parent / f"{file.name}.lock"
     lock.touch()
     with only_writer(lock):
-        # Nobody else writes now: what lies here half written was left by a killed process.
+        # No other process writes now: a half-written file here was left by a killed one.
         for left in file.parent.glob(f"{file.name}.tmp-*"):
             left.unlink(missing_ok=True)
         yield

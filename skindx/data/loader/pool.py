@@ -1,4 +1,4 @@
-"""Memory for batches, taken from the system once and used again when nobody holds it."""
+"""Memory for batches, taken from the system once and used again when it is free."""
 
 import weakref
 from collections import defaultdict

@@ -98,7 +98,7 @@ class InMemory(Files):
         super().__init__(dataset, records)
         self.share = share
         # Threads may read the same image at once and both write it: the bytes are the same. No
-        # lock, so that a fork can never leave one behind that nobody holds.
+        # lock, so that a fork can never leave a locked one without an owner.
         self._kept: dict[int, bytes] = {}
 
     def __contains__(self, index: int) -> bool:

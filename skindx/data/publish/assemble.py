@@ -44,7 +44,7 @@ def publish(
 
     An image that may not be given away stands in the manifest with the reason, and none of its
     bytes anywhere. Nothing of an earlier copy changes before the new one is whole. Raises
-    UserError for a dataset nobody looked through, and when no image at all may be published.
+    UserError for a dataset without an audit, and when no image at all may be published.
     """
     records = read_manifest(dataset)
     recipe = BuildSettings.load(dataset / RECIPE)

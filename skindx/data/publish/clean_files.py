@@ -1,6 +1,6 @@
 """Images are made clean in decoding processes: profiles and metadata are hostile too.
 
-An image of a dataset has been decoded strictly, but nobody has read its colour profile yet, and
+An image of a dataset has been decoded strictly, but its colour profile was not read yet, and
 the files may have changed since. A process writes what it made of an image to a file of its own;
 all else that it says is JSON.
 """

@@ -60,7 +60,7 @@ class Facts(Settings):
 
     @classmethod
     def of(cls, recipe: BuildSettings, settings: PublishSettings) -> "Facts":
-        """Collect the facts. Raises UserError when nobody can be asked to take an image down."""
+        """Collect the facts. Raises UserError without a contact for take-down requests."""
         contact = settings.contact.strip() or recipe.fetch.contact.strip()
         if "@" not in contact and "://" not in contact:
             raise UserError(

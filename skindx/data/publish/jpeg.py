@@ -24,7 +24,7 @@ class NotStrippable(ValueError):  # noqa: N818
 def strip_jpeg(data: bytes) -> bytes:
     """Return the same coded image with nothing around it. Raises NotStrippable.
 
-    Four-colour images are refused: without their profile nobody knows what the inks mean.
+    Four-colour images are refused: without their profile the inks have no defined colour.
     """
     parts = [b"\xff\xd8"]
     for marker, start, end in _segments(data):

@@ -91,7 +91,7 @@ def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) 
 
 
 def _unnamed(row: Row) -> Row:
-    """Return a row by which nobody finds an image that shows a face or more."""
+    """Return a row that does not identify an image of a face or an intimate region."""
     return dataclasses.replace(
         row,
         creator="",
@@ -114,7 +114,7 @@ def _signed(boxes: tuple[Box, ...] | None) -> tuple[Box, ...] | None:
 def web_address(url: str) -> str:
     """Return a web address as it is, else "".
 
-    A path on somebody's disk may hold a name, and what stands before an @ a password.
+    A path on a person's disk may hold a name, and the part before an @ a password.
     """
     try:
         parts = urlsplit(url)

@@ -66,7 +66,7 @@ def _sums(folder: Path, known: Collection[str] = ()) -> dict[str, str]:
 
 
 def published_coco(rows: Sequence[Row], name: str) -> dict[str, Any]:
-    """Return COCO's tables of the published rows that somebody looked at, with their licences."""
+    """Return COCO's tables of the published rows that were reviewed, with their licences."""
     seen = [row for row in rows if not row.withheld and row.boxes is not None]
     pictures = {_name(row): BoxedImage(row.width, row.height, row.boxes or ()) for row in seen}
     tables = coco_json(pictures)

@@ -66,7 +66,7 @@ class Exclusions:
     def of_acquired(self, rows: Sequence[LedgerRow]) -> list[LedgerRow]:
         """Return the rows with the blocked ones taken down.
 
-        Blocked bytes that came from an address which nobody knew block that address too.
+        Blocked bytes that came from an unknown address block that address too.
         """
         found = [(row, self.blocked.find(row.sha256, row.url)) for row in rows]
         new: list[Blocked] = []

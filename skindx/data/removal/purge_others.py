@@ -1,7 +1,7 @@
 """Takes images out of the tables of a dataset folder that a take-down does not know by name.
 
-Flags, decisions, splits, annotations, embeddings, pairs of copies, the audit's journal, whatever
-else somebody put there: tables with a column sha256 (or sha256_a and sha256_b, of which each row
+Flags, decisions, splits, annotations, embeddings, pairs of copies, the audit's journal, and all
+other files there: tables with a column sha256 (or sha256_a and sha256_b, of which each row
 goes that names the image on either side), and JSON lines that hold one.
 """
 
@@ -23,7 +23,7 @@ def purge_others(
 ) -> None:
     """Write those tables of `dataset` that lose rows to `staging`, but for `own`.
 
-    Raises UserError for a table that cannot be read: nobody knows whom it names.
+    Raises UserError for a table that cannot be read: whom it names is unknown.
     """
     tables = {path for kind in _KINDS for path in dataset.glob(f"*{kind}")} - set(own)
     for path in sorted(tables):

@@ -83,7 +83,7 @@ def plan(
 
     Near copies lie within the radius and hashes of the dataset's own recipe, or are linked by pairs
     that its build verified. Images that the block lists know already are planned too, so that a
-    killed take-down is finished by asking again. Raises UserError for an image that nobody knows;
+    killed take-down is finished by asking again. Raises UserError for an unknown image;
     writes nothing.
     """
     known = {dataset: _known(dataset) for dataset in datasets}

@@ -26,7 +26,7 @@ _IN_FLIGHT = 4
 """Tasks handed over for each core: enough to keep it busy, few enough to hold in memory."""
 _CONNECT_S = 5.0
 _LOOK_S = 10.0
-"""How long no task may end before somebody looks whether there are workers at all."""
+"""Seconds without a finished task after which the driver checks that there are workers."""
 
 
 class RayRunner:

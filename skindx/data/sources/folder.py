@@ -146,7 +146,7 @@ def _tops(root: Path, walk: Walk) -> tuple[list[Path], tuple[str, ...]]:
 
 
 def _check_links(root: Path, classes: list[str], files: list[FoundFile]) -> None:
-    """Raise UserError where the classes are links, which nobody said to follow."""
+    """Raise UserError where the classes are links and following them was not asked for."""
     links = [file.path for file in files if file.status == "link-refused" and not file.label]
     links = [path for path in links if path.is_dir()]
     if links and len({normalise(label) for label in classes}) < 2:

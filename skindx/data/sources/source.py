@@ -68,7 +68,7 @@ class WebSource(Settings):
     html: ClassVar[bool] = False
     """Whether pages are HTML; such a page may forbid machine learning in its head."""
     needs_contact: ClassVar[bool] = False
-    """Whether the site refuses a user agent that names nobody."""
+    """Whether the site refuses a user agent without a contact."""
 
     @property
     @abstractmethod

@@ -90,7 +90,7 @@ def _shown(label: str, index: int, painting: Painting, quality: int = 90, under:
 
 
 def _changed(original: Painting, number: int) -> tuple[Painting, int]:
-    """Return a near duplicate and its JPEG quality; `number` chooses the way it is changed."""
+    """Return a near duplicate and its JPEG quality; `number` chooses how it is changed."""
     pixels, masks = original.pixels, original.masks
     match number % 4:
         case 0:

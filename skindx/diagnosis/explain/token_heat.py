@@ -24,7 +24,7 @@ from skindx.models.classifier.classifier import Classifier
 # N = photos, S = side, T = tokens, D = channels, h, w = places
 
 STEPS = 8
-"""Images on the way; each takes a pass and its derivative."""
+"""Images on the path of integration; each takes a forward and a backward pass."""
 
 
 def token_heat(

@@ -99,7 +99,7 @@ def run_scan(
 
 
 def _by_ruler(scan: Scan, photo: int, confirm: Confirm | None) -> Scale | None:
-    """Return the scale of a photograph by the ruler on it; None: nobody asked for it."""
+    """Return the scale of a photograph by the ruler on it; None where it was not asked for."""
     if confirm is None:
         return None
     path = scan.paths[photo]

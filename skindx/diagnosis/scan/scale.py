@@ -27,7 +27,7 @@ class Scale:
     mm_per_pixel: float
     source: Literal["given", "ruler"]
     relative_error: float | None = None
-    """Half the width of a 95 % interval as a share; None: nobody said how well it was measured."""
+    """Half the width of a 95 % interval as a share; None: unknown."""
 
 
 def given_scale(mm_per_pixel: float) -> Scale:

@@ -196,7 +196,7 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     """Verify every file's hash and return the bundle.
 
     The hashes stand in the bundle itself: they say that it is whole, not who made it. `expect` is
-    the digest that somebody trustworthy named, or its first digits. Raises UserError for a folder
+    the digest from a trusted source, or its first digits. Raises UserError for a folder
     that is no bundle, for another digest, and for a missing, altered or additional file.
     """
     content = read_index(path, expect)

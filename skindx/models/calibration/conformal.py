@@ -109,7 +109,7 @@ class Conformal(Settings):
     ) -> NDArray[np.bool_]:
         """Return which classes are in each image's set, N x C.
 
-        `skin_types` are Fitzpatrick 1..6 where somebody said so, one an image.
+        `skin_types` are Fitzpatrick 1..6, None where unknown, one an image.
         """
         images, classes = probabilities_NC.shape
         known = skin_types if skin_types is not None else [None] * images

@@ -11,7 +11,7 @@ _SHOWN = 200
 
 
 class TowerOrigin(Settings):
-    """What a bundle says of weights that somebody else trained; nothing of it is ever opened."""
+    """What a bundle records of third-party weights; no address in it is ever opened."""
 
     name: str = Field(max_length=_SHOWN)
     """Of the hub's repository or of the folder."""
@@ -55,7 +55,7 @@ def origin_lines(origins: list[TowerOrigin]) -> list[str]:
         commit = f" (commit {origin.revision})" if origin.revision else ""
         lines += [
             f"This bundle contains weights of {origin.name}{commit}, licensed under "
-            f"{origin.licence}{f' <{url}>' if url else ''}, which may forbid {forbids}. Whoever "
+            f"{origin.licence}{f' <{url}>' if url else ''}, which may forbid {forbids}. Anyone who "
             "passes the bundle on has to keep to that licence; `skindx bundle detach` writes an "
             "archive without weights that were left as they are.",
             "",

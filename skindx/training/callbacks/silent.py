@@ -1,4 +1,4 @@
-"""Callbacks of a training that nobody watches."""
+"""Callbacks that report nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -72,7 +72,7 @@ def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
     """Return the launcher's options for the hosts of a hostfile.
 
     The first host is where the ranks meet: by name, on a port that is settled beforehand, since
-    nobody here can know which ports are free there.
+    which ports are free there is not known here.
     """
     program = _STARTERS.get(engine.launcher, "mpirun")
     first, *others = read_hosts(hostfile)

@@ -27,8 +27,8 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     """Fit the weight on the validation images in which the bundle's detector is sure of a box.
 
     Conformal sets and thresholds of the urgent risk are fitted again, on calibration alone, since
-    they must fit what is served; those of the whole image stay beside them, for whoever serves
-    it without the detector.
+    they must fit what is served; those of the whole image stay beside them, for answers
+    without the detector.
     Raises UserError for an image that cannot be read, and without ultralytics.
     """
     bundle = open_bundle(path)

@@ -51,7 +51,7 @@ def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
 
 
 def _member_fields(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
-    """Return what of a member's settings decides its weights, and what is kept of them."""
+    """Return the settings of a member that decide its weights and which of them are saved."""
     parts = member.model_dump(
         mode="json", exclude={"views", "fold", "snapshots", "targets", "tower"}
     )

@@ -1,4 +1,4 @@
-"""A mesh of one process that nobody has to join: for what is computed beside a training."""
+"""A mesh of one process without a process group, for computations beside a training."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ class AloneMesh(Mesh):
         super().__init__(ProcessGroup(0, 1), torch.device(accelerator), settings)
 
     def barrier(self) -> None:
-        """Wait for nobody."""
+        """Return at once: there is no other rank."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return the one value."""

@@ -149,7 +149,7 @@ class _Meter:
         return median(self._times(send, _TOGETHER))
 
     def link(self, peer: int | None) -> Link | None:
-        """Time the first rank and `peer`, which swap with nobody else at work."""
+        """Time the first rank and `peer`, which swap while the other ranks wait."""
         if peer is None:
             return None
         rank = self.fabric.rank

@@ -56,7 +56,7 @@ def collective_of(
 
 
 def link_of(visits: Sequence[Visit]) -> Link:
-    """Return the line of two ranks that swap with nobody else at work."""
+    """Return the line of two ranks that swap while the other ranks wait."""
     line = fit([pair for visit in visits for pair in visit.samples])
     return Link(
         alpha_s=line.alpha_s,

@@ -75,7 +75,7 @@ def canvas_boxes(
 def drawn_boxes(value: object, before: Sequence[Box], size_wh: tuple[int, int]) -> tuple[Box, ...]:
     """Return what the canvas sends as boxes of the stored image.
 
-    A box of `before` that nobody moved keeps its coordinates exactly. Raises UserError for what
+    A box of `before` that was not moved keeps its coordinates exactly. Raises UserError for what
     is no canvas, for a turned image, and for a box without area inside the image.
     """
     canvas = _parsed(value)

@@ -31,7 +31,7 @@ class ReviewController:
         self._one = threading.Lock()
 
     def open(self) -> Shown:
-        """Show the first image that nobody has looked at."""
+        """Show the first image that was not reviewed."""
         return self._answer(lambda: self._show(self.review.first), None)
 
     def save(self, canvas: object) -> Shown:

@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = False) -> None:
     """Serve the annotator of boxes; the dataset is this reviewer's until it ends.
 
-    Raises UserError for no dataset, for one that somebody else works on, for a port that is taken,
+    Raises UserError for no dataset, for one in use by another process, for a port that is taken,
     and without the extra `app`.
     """
     _check(port)

@@ -37,7 +37,7 @@ _FOREIGN = "This request comes from another site's page, so it is not answered."
 
 
 class Gate:
-    """ASGI middleware; with `users` None everybody is let in, as nobody in particular."""
+    """ASGI middleware; with `users` None every request passes, without a name."""
 
     def __init__(
         self, app: App, users: Users | None, free: Callable[[str], bool] = lambda path: False
@@ -116,7 +116,7 @@ class Gate:
             await _page(send, 401, problem=_WRONG)
 
     async def _logout(self, scope: Message, send: Send, known: Known) -> None:
-        if scope["method"] != "POST":  # a link to it alone shall not log anybody out
+        if scope["method"] != "POST":  # a link alone must not log a user out
             await _page(send, 200, user=self._sessions.user(_cookie(scope), known))
             return
         self._sessions.end(_cookie(scope))
@@ -134,7 +134,7 @@ class Gate:
         address = (scope.get("client") or ("",))[0]
         if wait_s := self._throttle.wait_s(name, address):
             return "", wait_s
-        # Counted before it is checked: tries that run side by side shall not count as one.
+        # Counted before it is checked: parallel tries must not count as one.
         self._throttle.failed(name, address)
         async with self._hashing:
             right = await asyncio.to_thread(self._users.matches, hashed, password)

@@ -1,6 +1,6 @@
 """Wrong passwords cost waiting time, above all to the address that sends them.
 
-Failures are counted for each pair of name and address: who guesses elsewhere locks nobody out.
+Failures are counted for each pair of name and address, so guesses from elsewhere lock out no user.
 All addresses together have an allowance for a name, and all names for an address, which bounds a
 search from many addresses or over many names; a pair that logged in lately needs neither.
 """

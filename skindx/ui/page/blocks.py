@@ -47,7 +47,7 @@ def build_page(
 ) -> "gr.Blocks":
     """Return the page over a bundle; the case book's tab is there only where one is given.
 
-    `logged_in` shows the way out to people who had to log in, `scans` offers them for wide photos.
+    `logged_in` shows a log-out link, `scans` offers scans for wide photos.
     """
     go_offline()
     import gradio as gr

@@ -87,7 +87,7 @@ def casebook_html(
 ) -> str:
     """Return the list of lesions, and the chosen one with two of its dates side by side.
 
-    `unsaved` is a note that was refused: it is shown, so that nobody has to write it twice.
+    `unsaved` is a note that was refused: it is shown, so that it need not be written twice.
     """
     lesions = casebook.lesions(owner)
     asked = (sent.get("patient", ""), sent.get("lesion", ""))

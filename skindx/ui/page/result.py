@@ -22,7 +22,7 @@ TIERS: dict[Urgency, str] = {
 
 
 def top_html(*, logged_in: bool = False) -> str:
-    """Return what the page is, the way out where people log in, the notice, and the styles.
+    """Return what the page is, the log-out link where people log in, the notice, and the styles.
 
     The styles are written into the page: Gradio rewrites those that it is given, and breaks what
     holds for phones alone.

@@ -15,7 +15,7 @@ _PREFIX, _LOCK = "skindx-scans-", "lock"
 def scans_folder() -> Iterator[Path]:
     """Yield a folder that only this user can read, and delete it in the end.
 
-    Folders that a killed server has left are deleted first: nobody holds their locks.
+    Folders that a killed server has left are deleted first: their locks are free.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         _remove_left(left)

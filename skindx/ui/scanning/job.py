@@ -43,7 +43,7 @@ class ScanJob:
     client: str
     """Whose share it counts to."""
     owner: str
-    """Login name; "" where nobody logs in."""
+    """Login name; "" on a server without logins."""
     way: str
     """page or api."""
     id: str = field(default_factory=lambda: secrets.token_urlsafe(24))

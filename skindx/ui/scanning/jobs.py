@@ -109,7 +109,9 @@ class ScanJobs:
         try:
             await asyncio.shield(writing)
         except BaseException:
-            await asyncio.wait([writing])  # whoever cancels must not leave a thread that writes on
+            await asyncio.wait(
+                [writing]
+            )  # a cancelled task must not leave a thread that still writes
             self._jobs.pop(job.id, None)
             await asyncio.to_thread(remove, job.folder)
             raise
@@ -118,7 +120,7 @@ class ScanJobs:
         return job
 
     def get(self, id_: str, owner: str) -> ScanJob | None:
-        """Return a scan of this owner; None: it is not there, or somebody else's."""
+        """Return a scan of this owner; None: it does not exist, or another user owns it."""
         job = self._jobs.get(id_)
         return job if job is not None and job.owner == owner else None
 

@@ -1,4 +1,4 @@
-"""What the process of a scan is told: one file in the job's private folder."""
+"""The parameters of a scan's process: one file in the job's private folder."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ _COMMANDS = {
     "use `skindx diagnose` for this one": "ask for a diagnosis of it instead",
     "use `skindx diagnose`": "ask for a diagnosis",
 }
-"""What the command line advises, and what somebody reads who has none."""
+"""What the command line advises, and the text for a user of the page."""
 
 Send = Callable[[dict[str, Any]], None]
 

@@ -19,7 +19,7 @@ class ScanServing(Settings):
     kept: int = Field(32, ge=1)
     """Most results that are kept at a time; a further scan is refused until one is deleted."""
     workers: int = Field(1, ge=1, le=64)
-    """Processes that search: each holds the bundle, and diagnoses shall not wait for a scan."""
+    """Processes that search: each holds the bundle, and diagnoses must not wait for a scan."""
     longest_s: float = Field(1800.0, gt=0)
     """A scan that takes longer is ended."""
     wide: WideRule = Field(default_factory=WideRule)

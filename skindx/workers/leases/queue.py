@@ -72,7 +72,7 @@ class Queue:
         return known
 
     def facts(self) -> dict[str, Any] | None:
-        """Return what the queue's first worker wrote of it; None: nobody has filled it."""
+        """Return the description that the queue's first worker wrote; None: it is not filled."""
         with database_errors(self.where):
             found = self._found()
         return json.loads(found.facts) if found is not None else None

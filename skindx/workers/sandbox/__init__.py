@@ -1,4 +1,4 @@
-"""Sandboxed calls: processes with limited memory and time for files that nobody trusts.
+"""Sandboxed calls: processes with limited memory and time for untrusted files.
 
 `pool` is the caller's side, `child` the process; plain messages are the only way back.
 """

@@ -3,7 +3,7 @@
 A new interpreter takes half a second of a core to import its decoders; a fork takes milliseconds.
 The server reads requests from a socket of whole messages. Each brings the descriptors of the new
 process's standard streams, and one on which the server says its number and how it ended. It ends
-when nobody holds the other end of the socket.
+when the other end of the socket is closed.
 """
 
 import atexit
@@ -80,7 +80,7 @@ class Forked:
         if self._code is None:
             try:
                 self._code = self._number()
-            except EOFError:  # the server was killed, and nobody knows
+            except EOFError:  # the server was killed without notice
                 self._code = -signal.SIGKILL
         return self._code
 
@@ -208,7 +208,7 @@ class _Children:
 
 
 def serve(child: Callable[[], int]) -> int:
-    """Fork a process that returns `child()` for each request, until nobody can send another."""
+    """Fork a process that returns `child()` for each request, until the socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the callers decide
     for name in _PRELOADED:
         with suppress(ImportError):

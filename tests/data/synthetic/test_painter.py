@@ -98,12 +98,12 @@ def test_different_images_do_not_look_like_duplicates(
 ) -> None:
     """Nearest pair under eight flips and turns: far outside the radius a search would use."""
     grey = [cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) for _, pixels in images]
-    hashes = np.array([_hashes(each) for each in grey])
+    hashes = np.array([_hashes(image) for image in grey])
     nearest = np.full((len(grey), len(grey)), 64)
     for mirrored in (False, True):
         for quarter in range(4):
-            turned = [np.rot90(each[:, ::-1] if mirrored else each, quarter) for each in grey]
-            others = np.array([_hashes(np.ascontiguousarray(each)) for each in turned])
+            turned = [np.rot90(image[:, ::-1] if mirrored else image, quarter) for image in grey]
+            others = np.array([_hashes(np.ascontiguousarray(image)) for image in turned])
             differ = (hashes[:, None] != others[None]).sum(-1)
             nearest = np.minimum(nearest, differ.max(-1))
     np.fill_diagonal(nearest, 64)

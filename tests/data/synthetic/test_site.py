@@ -153,7 +153,7 @@ def grey(folder: Path, path: str) -> NDArray[np.float32]:
 def likeness(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     """Return the best correlation over the eight flips and turns."""
     turned = (np.rot90(side, k) for side in (other, other[:, ::-1]) for k in range(4))
-    return max(float((one * each).mean()) for each in turned)
+    return max(float((one * image).mean()) for image in turned)
 
 
 def test_duplicates_show_the_same_image_and_others_do_not(folder: Path, truth: SiteTruth) -> None:
@@ -172,7 +172,7 @@ def test_annotations_cover_every_image_and_follow_the_copies(
     folder: Path, truth: SiteTruth
 ) -> None:
     coco = json.loads((folder / "annotations.json").read_text())
-    assert [each["name"] for each in coco["categories"]] == ["lesion"]
+    assert [category["name"] for category in coco["categories"]] == ["lesion"]
     images = {"/" + image["file_name"]: image for image in coco["images"]}
     assert images.keys() == truth.pictures.keys()
     boxes: dict[str, list[list[float]]] = {path: [] for path in images}

@@ -181,7 +181,7 @@ def _convert(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_pixel
 
 
 def _is_animated(path: Path, suffix: str) -> bool:
-    """Tell an animated PNG, of which libvips knows nothing: its frames are declared up front."""
+    """Tell an animated PNG, which libvips does not support: its header declares the frames."""
     if suffix != ".png":
         return False
     with path.open("rb") as file:

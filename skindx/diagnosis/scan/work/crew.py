@@ -23,12 +23,12 @@ _LONGEST_WORDS = 4000
 
 
 class Crew(Protocol):
-    """Whoever does the tasks of a queue that is open."""
+    """The workers of an open queue."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
     def tend(self, leases: Leases) -> None:
-        """Do some of it, or see that somebody does. Raises UserError, JobError."""
+        """Do some tasks, or make sure that workers do. Raises UserError, JobError."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import fx, nn
 
 _UNTRACEABLE = (
     *(fx.proxy.TraceError, ArithmeticError, AssertionError, AttributeError, LookupError),
-    *(NameError, NotImplementedError, RuntimeError, TypeError, ValueError),
+    *(NameError, RuntimeError, TypeError, ValueError),
 )
 """What code raises that decides by the values or the number of its inputs."""
 
