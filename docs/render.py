@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import accuracy, data, hardware, networks, speed, statistics
+from blocks import accuracy, data, ensemble, hardware, networks, speed, statistics
 from blocks.texts import Load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,10 +25,14 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "isic9 table": ("docs/measured/isic9.md", accuracy.isic9_table),
     "isic9 figures": ("docs/measured/isic9.md", accuracy.isic9_text),
     "isic9 splits": ("docs/measured/isic9.md", accuracy.isic9_splits),
+    "ensemble members": ("docs/measured/isic9.md", ensemble.ensemble_members),
+    "ensemble targets": ("docs/measured/isic9.md", ensemble.ensemble_targets),
+    "ensemble curve": ("docs/measured/isic9.md", ensemble.ensemble_curve),
     "ood choice": ("docs/measured/out-of-distribution.md", accuracy.ood_choice),
     "ood camera": ("docs/measured/out-of-distribution.md", accuracy.ood_camera),
     "not skin": ("docs/measured/not-skin.md", data.not_skin),
     "unusual": ("docs/measured/not-skin.md", data.unusual),
+    "gates": ("docs/measured/gates.md", data.gates),
     "model families": ("docs/measured/model-families.md", networks.model_families),
     "speed": ("docs/measured/speed.md", speed.speed),
     "clean": ("docs/measured/clean.md", data.clean),
@@ -38,10 +42,12 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "links": ("docs/measured/clean.md", data.links),
     "energy": ("docs/measured/hardware.md", hardware.energy),
     "devices": ("docs/measured/hardware.md", hardware.devices),
+    "frameworks": ("docs/measured/hardware.md", hardware.frameworks),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
     "second order": ("docs/explanation/second-order.md", speed.second_order),
     "sparse": ("docs/measured/speed.md", speed.sparse),
+    "products": ("docs/measured/speed.md", speed.products),
     "int8": ("docs/howto/export.md", speed.int8),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }

@@ -169,6 +169,25 @@ def not_skin(load: Load) -> str:
     return "\n".join([*lines, "", note, "", origin_of(written)])
 
 
+def gates(load: Load) -> str:
+    """Return the shares of photos and of painted images that the gates refuse."""
+    written = load("gates.json")
+    lines = [
+        "| photos | n | sources | refused | by light | by skin | by blur | remarks |",
+        "|---" * 8 + "|",
+    ]
+    rows = [(f"{_FOLDERS[row['kind']]}: {row['change']}", row) for row in written["photos"]]
+    rows += [(f"painted: {row['kind']}", row) for row in written["painted"]]
+    for name, row in rows:
+        by = [str(row["gates"][gate]["refused"]) for gate in ("light", "no-skin", "blur")]
+        remarks = sum(gate["remarked"] for gate in row["gates"].values())
+        share = cell(named(row["refused"]))
+        lines.append(
+            f"| {name} | {row['n']} | {row['sources']} | {share} | {' | '.join(by)} | {remarks} |"
+        )
+    return "\n".join([*lines, "", origin_of(written)])
+
+
 def unusual(load: Load) -> str:
     """Return what embeddings flag of skin, and find of painted images planted among it."""
     written = load(_NOT_SKIN)

@@ -18,9 +18,12 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "hash_over_imagehash": ("hashing over imagehash", None),
     },
     "loader": {
-        "loader_over_decode": ("the loader over decoding alone", 0.85),
+        "loader_over_decode": ("the loader over decoding alone", 0.95),
         "loader_over_imagefolder": ("the loader over torchvision's ImageFolder with v2", 3.5),
         "cache_over_imagefolder": ("the memory-mapped cache over ImageFolder", 20),
+        "cache_over_resize_limit": ("the cache over its crop and resize alone", 0.9),
+        "resize_over_opencv": ("that resize over OpenCV's", None),
+        "resize_over_copy": ("that resize over a copy of the same pixels", None),
     },
     "trainer": {
         "bare_loop_over_step": ("a bare PyTorch loop's step over ours", 0.95),
@@ -77,6 +80,12 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "measure_s": ("`skindx plan measure`, the longest of the networks", 60),
         "bcaffe_error_mean": ("public measurements of B-Caffe, mean error", 0.05),
     },
+    "gemm": {
+        "nt_wins": ("products A·Bᵀ in which a transposed copy is not faster", None),
+        "nt_regret": ("time of what is chosen over the faster one, less one, held out", 0.02),
+        "nt_overhead": ("tiny products: `nt_gemm` over `a @ b.T`, less one", 0.02),
+        "fit_s": ("measuring and learning the choice", 60),
+    },
     "serve": {
         "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 1.5),
         "direct_over_http_cpu": ("processor time of a direct call over the HTTP endpoint's", 0.77),
@@ -88,6 +97,8 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
 """Bench -> figure -> what it is, and what is asked: at most a time or share, at least all else."""
 
 _AT_MOST = {
+    "nt_regret",
+    "nt_overhead",
     "makespan_over_bound",
     "step_error_mean",
     "step_error_max",
@@ -217,6 +228,21 @@ def sparse(load: Load) -> str:
         if natural := row.get("natural_zeros"):
             lines += ["", f"| {name} | share |", "|---|---|"]
             lines += [f"| `{layer}` | {whole(share)} |" for layer, share in natural.items()]
+    figures = [f"- `{key}`: {median(figure)}" for key, figure in written["figures"].items()]
+    notes = [line for note in written["notes"] for line in ("", note)]
+    return "\n".join([*lines, "", *figures, *notes, "", bench_machine(written)])
+
+
+def products(load: Load) -> str:
+    """Return how often NT wins and how fast a transposed copy is, by the use of the products."""
+    written = load("gemm.json")
+    lines = [
+        "| use | products | NT wins | times as fast by a copy: least, median, most |",
+        "|---|---|---|---|",
+    ]
+    for name, row in written["models"].items():
+        speeds = ", ".join(digits(speed) for speed in row["transposed_over_nt"])
+        lines.append(f"| {name} | {row['products']} | {row['nt_wins']} | {speeds} |")
     figures = [f"- `{key}`: {median(figure)}" for key, figure in written["figures"].items()]
     notes = [line for note in written["notes"] for line in ("", note)]
     return "\n".join([*lines, "", *figures, *notes, "", bench_machine(written)])
