@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.models.exports.signal_stack import own_signal_stack
 from skindx.models.exports.spec import INPUT, Runtime
 from skindx.system import go_offline
 
@@ -107,7 +108,7 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
     # Its own `set_log_level` also changes handlers that other loggers share.
     logging.getLogger("nncf").setLevel(logging.ERROR)
     # It always draws progress bars.
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with own_signal_stack(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = nncf.quantize(
             model,

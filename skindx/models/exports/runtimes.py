@@ -21,6 +21,7 @@ from torch import Tensor
 import skindx
 from skindx.errors import UserError
 from skindx.models.ensemble.ensemble import Body, Member
+from skindx.models.exports.signal_stack import own_signal_stack
 from skindx.models.exports.sparse.body import load_sparse
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
@@ -167,12 +168,13 @@ def _openvino(file: Path, precision: Precision) -> Body:
         # Each worker would bind its only thread to the same core.
         "ENABLE_CPU_PINNING": False,
     }
-    core = _module("openvino").Core()
-    model = core.read_model(file)
-    many = core.compile_model(model, "CPU", options)
-    _, *square = model.input(0).partial_shape
-    model.reshape([1, *square])
-    return _OpenVinoBody(core.compile_model(model, "CPU", options), many)
+    with own_signal_stack():
+        core = _module("openvino").Core()
+        model = core.read_model(file)
+        many = core.compile_model(model, "CPU", options)
+        _, *square = model.input(0).partial_shape
+        model.reshape([1, *square])
+        return _OpenVinoBody(core.compile_model(model, "CPU", options), many)
 
 
 _LOADERS: dict[Runtime, Callable[[Path, Precision], Body]] = {
