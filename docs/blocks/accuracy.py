@@ -1,5 +1,9 @@
 """README's table, isic9, and the check for what is out of distribution."""
 
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
 from blocks.texts import Load, bench_machine, cell, named, number, origin_of, refused, whole
 from skindx.evaluation.formatting import bounds, percent, points
 from skindx.metrics import Interval
@@ -8,6 +12,8 @@ _EVALUATION = "isic9-evaluation.json"
 _BEFORE_COPIES = "isic9-before-copies.json"
 _CHOICE = "ood-choice.json"
 _CAMERA = "ood-other-camera.json"
+_HOPPING = "hopping.json"
+_CONVERGENCE = "convergence.json"
 
 
 def headline(load: Load) -> str:
@@ -143,3 +149,41 @@ def ood_camera(load: Load) -> str:
         f"{percent(other['refused_by_detector'][0])} of the photos by another camera."
     )
     return "\n".join([*lines, "", note, "", origin_of(written)])
+
+
+def hopping(load: Load) -> str:
+    """Return how members that hop learn beside data-parallel ones."""
+    return _arms(load(_HOPPING))
+
+
+def compression(load: Load) -> str:
+    """Return how trainings with compressed exchanges and large batches learn."""
+    return _arms(load(_CONVERGENCE))
+
+
+def _arms(written: Mapping[str, Any]) -> str:
+    """Return what each arm learns, and its difference to another, both paired over runs."""
+    keys = {"balanced_accuracy": "balanced accuracy", "top1": "top-1"}
+    lines = [f"| arm | runs | {' | '.join(keys.values())} |", "|---" * (2 + len(keys)) + "|"]
+    for name, arm in written["models"].items():
+        means = (_mean([run[key] for run in arm["runs"]]) for key in keys)
+        lines.append(f"| {name} | {len(arm['runs'])} | {' | '.join(means)} |")
+    headings = [f"{what}, points" for what in keys.values()]
+    lines += ["", f"| difference | {' | '.join(headings)} |", "|---" * (1 + len(keys)) + "|"]
+    pairs = {
+        (name, against["baseline"]): None
+        for name, arm in written["models"].items()
+        for against in arm["against"]
+    }
+    for arm, baseline in pairs:
+        shown = []
+        for short in ("balanced", "top1"):
+            figure = written["figures"][f"{arm}_minus_{baseline}_{short}"]
+            low, high = figure["spread"]
+            shown.append(f"{figure['value']:+.1f} [{low:+.1f}, {high:+.1f}]")
+        lines.append(f"| {arm} − {baseline} | {' | '.join(shown)} |")
+    return "\n".join([*lines, "", *written["notes"][:3], "", bench_machine(written)])
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{100 * fmean(values):.1f} % ± {100 * stdev(values):.1f}"

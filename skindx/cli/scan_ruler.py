@@ -1,4 +1,4 @@
-"""How a person confirms the ruler on a photograph: an image with its ticks, and a question."""
+"""How a person confirms the ruler on a photo: an image with its ticks, and a question."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AskAboutRulers:
-    """Writes OUT-ruler-N.png for each photograph and asks; `confirmed`: the images were checked.
+    """Writes OUT-ruler-N.png for each photo and asks; `confirmed`: the images were checked.
 
     They stand beside OUT, which holds nothing while no scan has begun.
     """

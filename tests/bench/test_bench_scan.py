@@ -54,7 +54,7 @@ def test_grown_skin_has_the_colours_of_its_patch() -> None:
     np.testing.assert_allclose(grown.std(axis=(0, 1)), patch.std(axis=(0, 1)), rtol=0.2)
 
 
-def test_a_training_set_keeps_photographs_apart(tmp_path: Path) -> None:
+def test_a_training_set_keeps_photos_apart(tmp_path: Path) -> None:
     write_training_set(tmp_path, Material(), 48)
     records = read_manifest(tmp_path)
     assert len(records) == 48

@@ -21,8 +21,8 @@ def detector() -> PrivacyDetector:
     return PrivacyDetector(PrivacySettings())
 
 
-def photograph(package: str, path: str) -> NDArray[np.uint8]:
-    """Return a photograph of people that an installed package ships, or skip."""
+def photo(package: str, path: str) -> NDArray[np.uint8]:
+    """Return a photo of people that an installed package ships, or skip."""
     found = importlib.util.find_spec(package)
     file = Path(found.origin).parent / path if found and found.origin else None
     if file is None or not file.is_file():
@@ -45,7 +45,7 @@ def tagged(text: str, corner: tuple[int, int], pixels: int = 15) -> NDArray[np.u
 def test_faces_are_found(
     detector: PrivacyDetector, package: str, path: str, upside_down: bool
 ) -> None:
-    pixels = photograph(package, path)
+    pixels = photo(package, path)
     if upside_down:
         pixels = np.ascontiguousarray(pixels[::-1, ::-1])
     faces = [finding for finding in detector.detect(pixels) if finding.reason == "face"]
@@ -54,7 +54,7 @@ def test_faces_are_found(
 
 
 def test_the_box_lies_on_the_face(detector: PrivacyDetector) -> None:
-    pixels = photograph("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
+    pixels = photo("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
     (face,) = [finding for finding in detector.detect(pixels) if finding.reason == "face"]
     kind, _, where = face.detail.partition(" at ")
     (x1, y1), (x2, y2) = ([int(v) for v in corner.split(",")] for corner in where.split(" to "))
@@ -96,7 +96,7 @@ def test_odd_sizes_are_looked_at(detector: PrivacyDetector, shape: tuple[int, in
 
 
 def test_the_threshold_decides(detector: PrivacyDetector) -> None:
-    pixels = photograph("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
+    pixels = photo("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
     assert any(finding.reason == "face" for finding in detector.detect(pixels))
     strict = PrivacyDetector(PrivacySettings(face=0.99, intimate=0.99, text=1.0))
     assert strict.detect(pixels) == []

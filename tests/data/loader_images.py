@@ -10,7 +10,7 @@ from skindx.data.store import put
 
 
 def photo(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Paint something smooth with edges and a little noise, as photographs have."""
+    """Paint something smooth with edges and a little noise, as photos have."""
     import cv2
 
     rng = np.random.default_rng(seed)

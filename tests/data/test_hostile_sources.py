@@ -172,7 +172,7 @@ def test_a_table_of_files_waits_for_nobody_and_reads_nothing_outside(tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_no_photograph_by_its_size_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_no_photo_by_its_size_is_not_read(tmp_path: Path) -> None:
     for label in ("acne", "wart"):
         (tmp_path / label).mkdir()
         for number in range(3):

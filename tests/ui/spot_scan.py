@@ -16,7 +16,7 @@ sys.path.append(str(WORKER.parent))
 
 
 def photo_with_spots(count: int) -> Any:
-    """Return a wide photograph with so many dark spots, H x W x 3."""
+    """Return a wide photo with so many dark spots, H x W x 3."""
     from spots import photo_with
 
     places = [(70.0 + 90 * (n % 6), 60.0 + 90 * (n // 6), 8.0 + n % 5) for n in range(count)]

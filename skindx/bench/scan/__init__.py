@@ -1,1 +1,1 @@
-"""Scans of composed photographs: a stress test of the pipeline, no evidence for patients."""
+"""Scans of composed photos: a stress test of the pipeline, no evidence for patients."""

@@ -1,4 +1,4 @@
-"""A composed photograph: skin of any size with lesions whose boxes are known, and distractors."""
+"""A composed photo: skin of any size with lesions whose boxes are known, and distractors."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from skindx.bench.scan.material import Material
 from skindx.bench.scan.texture import grow, noise, paint_skin, shade
 from skindx.data.box import Box
 
-# H, W = photograph
+# H, W = photo
 
 SIZES = (12.0, 200.0)
 """Pixels of a lesion's longer side."""
@@ -22,7 +22,7 @@ _TRIES = 30
 
 @dataclass(frozen=True)
 class Composite:
-    """A photograph and what is on it."""
+    """A photo and what is on it."""
 
     pixels_HW3: NDArray[np.uint8]
     boxes: tuple[Box, ...]
@@ -39,7 +39,7 @@ def compose(
     *,
     sizes: tuple[float, float] = SIZES,
 ) -> Composite:
-    """Return a photograph with about so many lesions, log-uniform in size.
+    """Return a photo with about so many lesions, log-uniform in size.
 
     Without material, skin and lesions are painted; with it, one in five of each is.
     """

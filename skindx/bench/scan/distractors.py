@@ -1,4 +1,4 @@
-"""Distractors on a photograph: hairs, a ruler, clothes, freckles, creases, glare."""
+"""Distractors on a photo: hairs, a ruler, clothes, freckles, creases, glare."""
 
 import cv2
 import numpy as np
@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from skindx.bench.scan.texture import noise
 
-# H, W = photograph
+# H, W = photo
 
 
 def hairs(photo_HW3: NDArray[np.uint8], count: int, rng: np.random.Generator) -> None:

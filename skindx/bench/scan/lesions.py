@@ -10,7 +10,7 @@ from skindx.bench.scan.material import CutOut
 from skindx.bench.scan.texture import noise
 from skindx.data.box import Box
 
-# H, W = photograph; S = side of a painted lesion
+# H, W = photo; S = side of a painted lesion
 
 _MASK = 1.2
 """Radii of the blended ellipse over those of the box."""
@@ -29,10 +29,10 @@ def set_real(
     size: float,
     rng: np.random.Generator,
 ) -> Box | None:
-    """Blend a cut-out into the photograph, in place; its longer side is about `size` pixels.
+    """Blend a cut-out into the photo, in place; its longer side is about `size` pixels.
 
     Pérez, Gangnet and Blake 2003 ("Poisson image editing"). Returns its box, None where it would
-    stand out of the photograph.
+    stand out of the photo.
     """
     x1, y1, x2, y2 = cut.box
     scale = size / max(x2 - x1, y2 - y1)
@@ -80,7 +80,7 @@ def set_painted(
     size: float,
     rng: np.random.Generator,
 ) -> Box | None:
-    """Paint a lesion into the photograph, in place; returns its box, None where it stands out."""
+    """Paint a lesion into the photo, in place; returns its box, None where it stands out."""
     side = int(1.6 * size) + 8
     left, top = int(centre[0] - side / 2), int(centre[1] - side / 2)
     height, width = photo_HW3.shape[:2]

@@ -67,7 +67,7 @@ class LoadRun:
 def load_run(
     photo: Path, bundle: Path, settings: ScanSettings, workers: int, *, kills: int = 0
 ) -> LoadRun:
-    """Scan a photograph by worker processes."""
+    """Scan a photo by worker processes."""
     marks: list[tuple[float, int]] = []
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -99,7 +99,7 @@ def lost_tasks(undisturbed: LoadRun, disturbed: LoadRun) -> int:
 
 
 def write_mosaic(photo: Path, out: Path, times: int) -> Path:
-    """Write a JPEG that shows the photograph `times` x `times`: long work for several workers."""
+    """Write a JPEG that shows the photo `times` x `times`: long work for several workers."""
     import pyvips
 
     image = pyvips.Image.new_from_file(str(photo), access="random")
@@ -108,7 +108,7 @@ def write_mosaic(photo: Path, out: Path, times: int) -> Path:
 
 
 def write_wide(photo: Path, out: Path, megapixels: int) -> Path:
-    """Write a JPEG of so many megapixels: the photograph on a wall that shows no skin."""
+    """Write a JPEG of so many megapixels: the photo on a wall that shows no skin."""
     import pyvips
 
     image = pyvips.Image.new_from_file(str(photo), access="random")

@@ -1,4 +1,4 @@
-"""The composed photographs of the bench as files, and what each arm finds on them."""
+"""The composed photos of the bench as files, and what each arm finds on them."""
 
 import json
 import os
@@ -34,7 +34,7 @@ Boxes = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Truth:
-    """A photograph and its true boxes, K x 4."""
+    """A photo and its true boxes, K x 4."""
 
     path: Path
     boxes_K4: NDArray[np.float64]
@@ -49,7 +49,7 @@ def write_photos(
     material: Material,
     seed: int,
 ) -> list[Truth]:
-    """Compose photographs and write them as JPEG."""
+    """Compose photos and write them as JPEG."""
     made: list[Truth] = []
     for number in range(count):
         rng = np.random.default_rng((seed, number))
@@ -77,7 +77,7 @@ class Ours:
 
 
 def whole_image(detector: Detector, path: Path, side: int, floor: float) -> Boxes:
-    """Return what one pass over the whole photograph finds, scaled down to `side` pixels."""
+    """Return what one pass over the whole photo finds, scaled down to `side` pixels."""
     spec = detector.spec.model_copy(update={"size": side})
     (found,) = Detector(detector.net, spec).detect([decode(path.read_bytes())], floor)
     rows = np.array([(b.x1, b.y1, b.x2, b.y2, b.score or 0.0) for b in found]).reshape(-1, 5)

@@ -1,7 +1,7 @@
-"""SAHI over the same photographs: run in the peer's environment, jobs in and boxes out as JSON.
+"""SAHI over the same photos: run in the peer's environment, jobs in and boxes out as JSON.
 
 The first line is {bundle folder of the detector, its spec, tile, overlap, confidence}; each later
-line is the path of a photograph, answered by {seconds, boxes: x1, y1, x2, y2, score}.
+line is the path of a photo, answered by {seconds, boxes: x1, y1, x2, y2, score}.
 """
 
 import json

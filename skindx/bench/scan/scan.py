@@ -1,4 +1,4 @@
-"""Scans of composed photographs beside SAHI and one pass over the whole photograph."""
+"""Scans of composed photos beside SAHI and one pass over the whole photo."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Config(Settings):
     width: int = Field(4000, ge=256)
     height: int = Field(3000, ge=256)
     lesions: int = Field(60, ge=1)
-    """On each photograph, about; where there is no room, fewer."""
+    """On each photo, about; where there is no room, fewer."""
     tile: int | None = Field(640, ge=64, multiple_of=32)
     overlap: float = Field(0.25, ge=0, le=0.75)
     precision: Precision | None = None
@@ -57,14 +57,14 @@ class Config(Settings):
     confidence: float | None = Field(None, ge=0, lt=1)
     """Least score of boxes that recall and precision count; none: the bundle's own."""
     rounds: int = Field(3, ge=2)
-    """Timed searches of one photograph by each."""
+    """Timed searches of one photo by each."""
     threads: int = Field(1, ge=1)
     processes: bool = True
     """Also scan with worker processes: scaling, memory, kills."""
     mosaic: int = Field(3, ge=1)
-    """Times across and down that a photograph is repeated for the scaling."""
+    """Times across and down that a photo is repeated for the scaling."""
     megapixels: int = Field(1000, ge=12)
-    """Of the large photograph for the memory."""
+    """Of the large photo for the memory."""
     seed: int = 0
 
 
@@ -169,7 +169,7 @@ def _difference(ours: Sequence[Photo], others: Sequence[Photo]) -> Figure:
 
 
 def _spread(of_photos: Sequence[float], value: float) -> Figure:
-    """Return a figure over all photographs; its spread is that of 95 % of single ones."""
+    """Return a figure over all photos; its spread is that of 95 % of single ones."""
     low, high = np.percentile(of_photos, [2.5, 97.5])
     return Figure(value, "points", len(of_photos), (float(low), float(high)))
 
@@ -200,7 +200,7 @@ def _notes(settings: Config, truth: Sequence[Truth]) -> Iterator[str]:
     count = sum(len(photo.boxes_K4) for photo in truth)
     where = "painted" if settings.boxes is None else "real and painted"
     yield (
-        f"{len(truth)} composed photographs of {settings.width} x {settings.height} pixels with "
+        f"{len(truth)} composed photos of {settings.width} x {settings.height} pixels with "
         f"{count} lesions, {where}: a stress test of the pipeline, no evidence for patients; "
         f"seed {settings.seed}."
     )

@@ -22,7 +22,7 @@ _SAME_PLACE = 0.2
 
 @dataclass(frozen=True)
 class Photo:
-    """The truth of a photograph and what was found on it."""
+    """The truth of a photo and what was found on it."""
 
     truth_K4: NDArray[np.float64]
     boxes_N4: NDArray[np.float64]
@@ -63,7 +63,7 @@ class Photo:
 
 
 def average_precision(photos: Sequence[Photo]) -> float:
-    """Return AP at IoU 0.5, in points (0..100), by pycocotools. At most 100 boxes a photograph."""
+    """Return AP at IoU 0.5, in points (0..100), by pycocotools. At most 100 boxes a photo."""
     truth = [_boxes(photo.truth_K4, None) for photo in photos]
     found = [_boxes(photo.boxes_N4, photo.scores_N) for photo in photos]
     score = mean_average_precision(truth, found)

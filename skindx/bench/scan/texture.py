@@ -110,7 +110,7 @@ def noise(height: int, width: int, size: int, rng: np.random.Generator) -> NDArr
 
 
 def shade(pixels_HW3: NDArray[np.float32], rng: np.random.Generator) -> None:
-    """Light a photograph unevenly, in place, as a lamp or window does."""
+    """Light a photo unevenly, in place, as a lamp or window does."""
     height, width = pixels_HW3.shape[:2]
     small = rng.uniform(0.75, 1.12, (3, 3)).astype(np.float32)
     light_HW = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)

@@ -1,4 +1,4 @@
-"""A dataset that teaches a detector of scans: tiles of composed photographs, with boxes.
+"""A dataset that teaches a detector of scans: tiles of composed photos, with boxes.
 
 `python -m skindx.bench.scan.training_set OUT [BOXES] [TILES] [SEED]`: BOXES is a YOLO export whose
 training side gives lesions and skin (- or nothing: everything is painted). Train on it with
@@ -24,7 +24,7 @@ from skindx.taxonomy import SkinClass, Taxonomy
 TILE = 320
 _TAXONOMY = Taxonomy(
     name="tiles",
-    title="Tiles of composed photographs",
+    title="Tiles of composed photos",
     classes=(
         SkinClass(key="lesion", name="Tile with a lesion"),
         SkinClass(key="no-lesion", name="Tile without a lesion"),
@@ -39,7 +39,7 @@ _SPLITS: tuple[tuple[Split, float], ...] = (("train", 0.88), ("val", 0.94), ("ca
 
 
 def write_training_set(out: Path, material: Material, tiles: int, seed: int = 0) -> list[Record]:
-    """Write a dataset of so many tiles; those of one photograph are one group."""
+    """Write a dataset of so many tiles; those of one photo are one group."""
     records: list[Record] = []
     rng = np.random.default_rng(seed)
     for photo in range(-(-tiles // _TILES_A_PHOTO)):
@@ -72,7 +72,7 @@ def write_training_set(out: Path, material: Material, tiles: int, seed: int = 0)
 def tiles_of_photo(
     material: Material, rng: np.random.Generator
 ) -> Iterator[tuple[NDArray[np.uint8], tuple[Box, ...]]]:
-    """Yield tiles of one composed photograph and the boxes in them."""
+    """Yield tiles of one composed photo and the boxes in them."""
     composite = compose(_WIDTH, _HEIGHT, _LESIONS, material, rng)
     for _ in range(_TILES_A_PHOTO):
         scale = 2 if rng.random() < _HALF_SCALE else 1

@@ -1,1 +1,1 @@
-"""Two photographs of one painted body: how many lesions are found again."""
+"""Two photos of one painted body: how many lesions are found again."""

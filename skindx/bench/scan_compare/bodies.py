@@ -17,7 +17,7 @@ _APART = 1.6
 
 @dataclass(frozen=True)
 class Body:
-    """A photograph and the truth about it."""
+    """A photo and the truth about it."""
 
     pixels_HW3: NDArray[np.uint8]
     centres_N2: NDArray[np.float64]
@@ -33,7 +33,7 @@ class Body:
         return np.hstack([self.centres_N2 - half_N1, self.centres_N2 + half_N1])
 
     def inside(self) -> NDArray[np.bool_]:
-        """Return which lesions the photograph shows whole."""
+        """Return which lesions the photo shows whole."""
         height, width = self.pixels_HW3.shape[:2]
         within_N4 = (self.boxes >= 0) & (self.boxes < (width, height) * 2)
         return np.asarray(within_N4.all(axis=1))
@@ -111,7 +111,7 @@ def _with_lesions(
 
 
 def seen_again(rng: np.random.Generator, body: Body, camera: Camera) -> Body:
-    """Return the body as another camera sees it, in a photograph of the same size."""
+    """Return the body as another camera sees it, in a photo of the same size."""
     height, width = body.pixels_HW3.shape[:2]
     map_33 = _homography(camera, width, height)
     shift_HW2 = np.stack(

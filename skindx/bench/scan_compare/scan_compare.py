@@ -1,6 +1,6 @@
-"""How many lesions are found again in a second photograph of a painted body.
+"""How many lesions are found again in a second photo of a painted body.
 
-Composites prove the pipeline, not medicine: a painted skin has the same pores in both photographs.
+Composites prove the pipeline, not medicine: a painted skin has the same pores in both photos.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ SMALLEST = ("bodies=1", "lesions=20", "side=500")
 
 
 class Config(Settings):
-    """Painted bodies that every camera photographs again."""
+    """Painted bodies that a camera sees twice."""
 
     bodies: int = Field(20, ge=1)
     lesions: int = Field(60, ge=10)
@@ -44,7 +44,7 @@ class Config(Settings):
 
 
 def cameras(rng: np.random.Generator) -> dict[str, Camera]:
-    """Return the second photographs: turned, nearer and tilted; or of skin that moved as well."""
+    """Return the second photos: turned, nearer and tilted; or of skin that moved as well."""
     sign = rng.choice([-1, 1], 3)
     return {
         "camera": Camera(15.0 * sign[0], 1.2 ** float(sign[1]), 0.15 * float(sign[2]), noise=0.015),
@@ -54,7 +54,7 @@ def cameras(rng: np.random.Generator) -> dict[str, Camera]:
 
 
 def run(settings: Config) -> Result:
-    """Paint, register and match; shares are over lesions that both photographs show whole."""
+    """Paint, register and match; shares are over lesions that both photos show whole."""
     counts: dict[str, list[bool]] = {}
 
     def note(key: str, hits: list[bool]) -> None:
@@ -78,7 +78,7 @@ def run(settings: Config) -> Result:
         "camera: turned by 15°, 20 % nearer or farther, tilted; warped: turned by 5°, 10 % nearer "
         "or farther, the skin moved smoothly, other light and noise; years: the same lesions on "
         "skin that has nothing else in common, moved less; others: another body.",
-        "matched: share of lesions in both photographs whose partner is the right one; wrong: "
+        "matched: share of lesions in both photos whose partner is the right one; wrong: "
         "share with a wrong partner; grown: every tenth lesion is "
         f"{settings.growth:g} times as wide.",
     )

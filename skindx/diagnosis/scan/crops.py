@@ -1,4 +1,4 @@
-"""A lesion cut out of its photograph, and how its colour differs from the skin around it."""
+"""A lesion cut out of its photo, and how its colour differs from the skin around it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ def lesion_crop(
     """Return a square around a box, S x S x 3, and the box in pixels of the square.
 
     Its side is `margin` times the box's longer side. It comes at the coarsest scale that has
-    `needed` pixels, is moved in where it would stand out, and is never wider than the photograph.
+    `needed` pixels, is moved in where it would stand out, and is never wider than the photo.
     """
     width, height = store.size()
     side = max(margin * max(box.x2 - box.x1, box.y2 - box.y1), LEAST_SIDE)

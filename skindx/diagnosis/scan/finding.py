@@ -1,4 +1,4 @@
-"""The detector over a batch of tiles: rows in pixels of the photograph, and maps of scores."""
+"""The detector over a batch of tiles: rows in pixels of the photo, and maps of scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The tiles of a photograph at one or several scales."""
+"""The tiles of a photo at one or several scales."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ class Grid:
     tile: int
     overlap: int
     least: float = 0.0
-    """Pixels of the whole photograph: lesions with a shorter longer side are left to the next finer
+    """Pixels of the whole photo: lesions with a shorter longer side are left to the next finer
     scale, which has them whole in one tile and with more pixels."""
 
     @cached_property
@@ -48,7 +48,7 @@ class Grid:
         return store.read(self.level, left, top, self.tile, self.tile)
 
     def inner_sides(self, number: int) -> tuple[bool, bool, bool, bool]:
-        """Tell which sides (left, top, right, bottom) of a tile lie inside the photograph."""
+        """Tell which sides (left, top, right, bottom) of a tile lie inside the photo."""
         left, top = self.place(number)
         right, bottom = left + self.tile < self.width, top + self.tile < self.height
         return left > 0, top > 0, right, bottom

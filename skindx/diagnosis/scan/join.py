@@ -29,7 +29,7 @@ TOUCHING = 0.15
 
 @dataclass(frozen=True)
 class Found:
-    """Boxes of one photograph as its tiles have them, in pixels of the whole photograph."""
+    """Boxes of one photo as its tiles have them, in pixels of the whole photo."""
 
     boxes_N4: NDArray[np.float64]
     scores_N: NDArray[np.float64]
@@ -37,7 +37,7 @@ class Found:
     tiles_N: NDArray[np.int64]
     """Tile and scale, as one number."""
     parts_N: NDArray[np.bool_]
-    """The box ends at a side of its tile that lies inside the photograph."""
+    """The box ends at a side of its tile that lies inside the photo."""
 
     @classmethod
     def of(cls, rows: NDArray[np.float64]) -> "Found":

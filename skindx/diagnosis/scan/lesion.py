@@ -1,4 +1,4 @@
-"""A lesion that a scan found, and the photograph it stands on."""
+"""A lesion that a scan found, and the photo it stands on."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from skindx.data.box import Box
 
 @dataclass(frozen=True)
 class Lesion:
-    """One lesion on a photograph of a body, and what the bundle's ensemble says of its crop."""
+    """One lesion on a photo of a body, and what the bundle's ensemble says of its crop."""
 
     box: Box
-    """In pixels of the upright photograph; its score is the detector's confidence."""
+    """In pixels of the upright photo; its score is the detector's confidence."""
     probabilities_C: NDArray[np.float64]
     """Calibrated, in the order of the bundle's taxonomy."""
     urgent_risk: float
@@ -32,14 +32,14 @@ class Lesion:
 
 @dataclass(frozen=True)
 class ScannedPhoto:
-    """Result of a scan of one photograph."""
+    """Result of a scan of one photo."""
 
     name: str
     sha256: str
     """Of the file's bytes."""
     width: int
     height: int
-    """Pixels of the upright photograph."""
+    """Pixels of the upright photo."""
     tiles: int
     tiles_without_skin: int
     """How many of `tiles` were skipped because they show no skin."""

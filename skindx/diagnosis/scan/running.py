@@ -1,4 +1,4 @@
-"""A scan from photographs to files, as the command line runs it."""
+"""A scan from photos to files, as the command line runs it."""
 
 import math
 import shutil
@@ -51,11 +51,11 @@ def run_scan(
     confirm: Confirm | None = None,
     most_pixels: int = MAX_PIXELS,
 ) -> Scanned:
-    """Scan photographs and write the results into `out`. Raises UserError, JobError.
+    """Scan photos and write the results into `out`. Raises UserError, JobError.
 
-    `progress` hears of photographs, then of tiles, then of lesions.
+    `progress` hears of photos, then of tiles, then of lesions.
 
-    `mm_per_pixel` is of all photographs; with `confirm` each shows a ruler that a person confirms
+    `mm_per_pixel` is of all photos; with `confirm` each shows a ruler that a person confirms
     before the search begins.
     """
     given = None if mm_per_pixel is None else given_scale(mm_per_pixel)
@@ -99,7 +99,7 @@ def run_scan(
 
 
 def _by_ruler(scan: Scan, photo: int, confirm: Confirm | None) -> Scale | None:
-    """Return the scale of a photograph by the ruler on it; None where it was not asked for."""
+    """Return the scale of a photo by the ruler on it; None where it was not asked for."""
     if confirm is None:
         return None
     path = scan.paths[photo]

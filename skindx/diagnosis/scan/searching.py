@@ -1,4 +1,4 @@
-"""All lesions of one photograph in one process, without a queue: the detector and the joining."""
+"""All lesions of one photo in one process, without a queue: the detector and the joining."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ def search(
     detector: BatchDetector,
     settings: ScanSettings,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return boxes K x 4 in pixels of the upright photograph and their scores, best first."""
+    """Return boxes K x 4 in pixels of the upright photo and their scores, best first."""
     tile = settings.tile or detector.spec.size
     found = [
         find_in_tiles(detector, store, grid, range(len(grid.patches)), settings)

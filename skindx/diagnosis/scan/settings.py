@@ -1,4 +1,4 @@
-"""How a photograph is searched: tiles, scales, thresholds. They decide the answer."""
+"""How a photo is searched: tiles, scales, thresholds. They decide the answer."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from skindx.config import Settings
 
 
 class ScanSettings(Settings):
-    """Settings of one scan for every photograph; a scan that goes on must have the same."""
+    """Settings of one scan for every photo; a scan that goes on must have the same."""
 
     tile: int | None = Field(None, ge=64, le=4096, multiple_of=32)
     """Pixels of a tile's side; none: what the bundle's detector was trained on. Larger tiles show

@@ -1,6 +1,6 @@
 """Overlapping patches of an array of any number of axes, the last of each axis shifted inward.
 
-As in chunkflow, inference of a volume that no memory holds goes patch by patch; body photographs
+As in chunkflow, inference of a volume that no memory holds goes patch by patch; body photos
 have two axes, stacks of confocal or OCT images three.
 """
 

@@ -1,4 +1,4 @@
-"""The detector over batches of squares of one size, as tiles of large photographs are.
+"""The detector over batches of squares of one size, as tiles of large photos are.
 
 A tile needs no letterbox, all tiles of a batch go through the network at once, and batch norms are
 folded into the convolutions before them. Convolutions may run in bfloat16; boxes are always decoded

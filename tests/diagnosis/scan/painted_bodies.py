@@ -1,4 +1,4 @@
-"""A wide photograph with moles, painted, and the result of a scan of it."""
+"""A wide photo with moles, painted, and the result of a scan of it."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""A photograph with dark spots at known places, and a detector that finds dark spots."""
+"""A photo with dark spots at known places, and a detector that finds dark spots."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache

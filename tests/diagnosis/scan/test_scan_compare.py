@@ -1,4 +1,4 @@
-"""Two photographs of one body: registration, matching, and what is called a change."""
+"""Two photos of one body: registration, matching, and what is called a change."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A scan from photographs to the folder that a person opens, and to a comparison."""
+"""A scan from photos to the folder that a person opens, and to a comparison."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Photographs of strangers become pixels on disk, upright, or one sentence and no file."""
+"""Photos of strangers become pixels on disk, upright, or one sentence and no file."""
 
 import io
 import struct
@@ -46,7 +46,7 @@ def refusal(data: bytes, folder: Path, name: str = "photo.jpg") -> str:
     return sentence
 
 
-def test_a_photograph_is_what_every_other_decoder_says(tmp_path: Path) -> None:
+def test_a_photo_is_what_every_other_decoder_says(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[274] = 6
     data = encoded("JPEG", quality=95, subsampling=0, exif=exif.tobytes())
@@ -89,7 +89,7 @@ def test_what_cannot_be_scanned_is_refused_in_a_sentence(tmp_path: Path) -> None
             (encoded("JPEG")[:3000], "damaged or cut short"),
             (encoded("JPEG", mode="CMYK"), "CMYK"),
             (encoded("PNG", (PHOTO[..., 0].astype(np.uint16) * 256)), "16 bits"),
-            (bomb(), "as no photograph does"),
+            (bomb(), "as no photo does"),
         ]
     ):
         folder = tmp_path / str(number)
@@ -105,7 +105,7 @@ def test_animations_are_refused(tmp_path: Path) -> None:
         assert "2 images" in refusal(data, tmp_path / kind)
 
 
-def test_what_is_no_photograph_never_meets_a_decoder(tmp_path: Path) -> None:
+def test_what_is_no_photo_never_meets_a_decoder(tmp_path: Path) -> None:
     for name, data, words in (
         ("a.svg", b"<svg></svg>", "SVG"),
         ("a.gif", encoded("GIF"), "GIF"),
@@ -143,7 +143,7 @@ def test_a_gigapixel_is_taken_and_what_no_memory_holds_is_not() -> None:
         ({"suffix": ".webp"}, "vips tiffsave"),
         ({"width": limits.MAX_SIDE + 1, "height": 5000}, "cut it into parts"),
         ({"width": 60_000, "height": 60_000}, "cut it into parts"),
-        ({"size_bytes": 200_000}, "as no photograph does"),
+        ({"size_bytes": 200_000}, "as no photo does"),
         ({"width": 255, "height": 255}, "skindx diagnose"),
         ({"width": 20_000, "height": 500}, "longer than wide"),
         ({"colours": "lab"}, "sRGB"),

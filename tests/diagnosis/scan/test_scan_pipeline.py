@@ -38,7 +38,7 @@ SETTINGS = ScanSettings(score_map=True, batch=4, least_side=4)
 
 @pytest.fixture(scope="module")
 def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a photograph with spots; its left fifth shows green cloth."""
+    """Return a photo with spots; its left fifth shows green cloth."""
     pixels = photo_with(SPOTS, 400, 300)
     pixels = np.concatenate([np.full((300, 100, 3), (50, 120, 100), np.uint8), pixels], axis=1)
     return save(pixels, tmp_path_factory.mktemp("photo") / "back.png")
@@ -176,7 +176,7 @@ def test_a_scan_goes_on_and_no_other_takes_its_place(
 
     with pytest.raises(KeyboardInterrupt):
         scan(photo, tiny_bundle, out, make_crew=partial(ThisProcess, make_doer=Interrupted))
-    with pytest.raises(UserError, match="other photographs, or with another bundle or settings"):
+    with pytest.raises(UserError, match="other photos, or with another bundle or settings"):
         run_scan([photo], tiny_bundle, out, ScanSettings(margin=2), make_crew=here())
     with monkeypatch.context() as patch:
         patch.setattr(stage, "__version__", "9.9")

@@ -1,1 +1,1 @@
-"""A photograph of any size on disk as plain pixels: decoded once, read in pieces from then on."""
+"""A photo of any size on disk as plain pixels: decoded once, read in pieces from then on."""

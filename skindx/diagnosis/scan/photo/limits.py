@@ -1,4 +1,4 @@
-"""How large a photograph of a body may be, and what is refused before a pixel is decoded."""
+"""How large a photo of a body may be, and what is refused before a pixel is decoded."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ MIN_SIDE = 256
 """Pixels of the shorter side: below, there is nothing to search through."""
 MAX_RATIO = 20
 MOST_PIXELS_A_BYTE, FREE_PIXELS = 80, 12_000_000
-"""Photographs have 2 to 30 pixels a byte of file; an empty JPEG has 64. Larger images with more
+"""Photos have 2 to 30 pixels a byte of file; an empty JPEG has 64. Larger images with more
 are bombs."""
 MAX_WHOLE_PIXELS = 120_000_000
 """Of a file whose decoder needs all pixels, or all coefficients, in memory at once."""
@@ -56,8 +56,8 @@ class Header:
             )
         if pixels > FREE_PIXELS and pixels > MOST_PIXELS_A_BYTE * self.size_bytes:
             return (
-                f"it names {size} in {self.size_bytes} bytes, as no photograph does; export the "
-                "photograph again"
+                f"it names {size} in {self.size_bytes} bytes, as no photo does; export the "
+                "photo again"
             )
         if min(self.width, self.height) < MIN_SIDE:
             return (

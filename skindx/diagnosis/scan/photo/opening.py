@@ -37,13 +37,13 @@ _SAID = {
 
 
 def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> PixelStore:
-    """Return the pixel store of a photograph, made in `folder` unless it is there already.
+    """Return the pixel store of a photo, made in `folder` unless it is there already.
 
-    Raises UserError, with what to do, for a file that is no photograph to be scanned, and for one
+    Raises UserError, with what to do, for a file that is no photo to be scanned, and for one
     of more than `most_pixels`.
     """
     if not (folder / INDEX).is_file():
-        require_extra("scan", "pyvips", purpose="reading large photographs")
+        require_extra("scan", "pyvips", purpose="reading large photos")
         sha256, suffix = _look(path)
         with needs_room(folder.parent), atomic_folder(folder) as making:
             facts = {"name": path.name, "sha256": sha256}
@@ -60,7 +60,7 @@ def _look(path: Path) -> tuple[str, str]:
         size_bytes = path.stat().st_size
         if not path.is_file() or size_bytes > MAX_BYTES:
             reason = f"has more than {MAX_BYTES >> 30} GB" if path.is_file() else "is no file"
-            raise UserError(f"{path} {reason}; give a photograph, or parts of it.")
+            raise UserError(f"{path} {reason}; give a photo, or parts of it.")
         with path.open("rb") as file:
             head = file.read(HEAD)
         sha256 = sha256_file(path)

@@ -1,4 +1,4 @@
-"""The pixel store: a photograph as raw RGB rows at full size and at halves of it, in plain files.
+"""The pixel store: a photo as raw RGB rows at full size and at halves of it, in plain files.
 
 A JPEG gives its rows only from top to bottom, and decoding it again for each worker and scale
 would cost more than the networks. So it is decoded once; workers then read any rectangle with as
@@ -21,7 +21,7 @@ from skindx.untrusted import read_json
 
 INDEX = "pixels.json"
 GREY = 114
-"""Beyond the photograph: what detectors are trained on. Their own module would import torch here,
+"""Beyond the photo: what detectors are trained on. Their own module would import torch here,
 and whatever the process that forks decoders has imported counts as memory of each of them."""
 SMALLEST = 64
 """Pixels of the longer side: halving ends there."""
@@ -121,7 +121,7 @@ class PixelStore:
         return (factor, dy, dx) if self.orientation in _TRANSPOSED else (factor, dx, dy)
 
     def read(self, level: int, left: int, top: int, width: int, height: int) -> NDArray[np.uint8]:
-        """Return height x width x 3 RGB uint8 of a level, upright; grey beyond the photograph."""
+        """Return height x width x 3 RGB uint8 of a level, upright; grey beyond the photo."""
         full_width, full_height = self.size(level)
         pixels_HW3 = np.full((height, width, 3), GREY, np.uint8)
         x1, y1 = max(left, 0), max(top, 0)

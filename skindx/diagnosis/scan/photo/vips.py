@@ -19,7 +19,7 @@ def import_vips() -> Any:
 
     Raises UserError without the extra `scan`.
     """
-    require_extra("scan", "pyvips", purpose="reading large photographs")
+    require_extra("scan", "pyvips", purpose="reading large photos")
     os.environ.setdefault("VIPS_CONCURRENCY", "1")  # read at import
     import pyvips
 

@@ -1,4 +1,4 @@
-"""The driver of a scan: opens photographs, puts tasks in, waits, joins; a kill loses nothing."""
+"""The driver of a scan: opens photos, puts tasks in, waits, joins; a kill loses nothing."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -53,12 +53,12 @@ class Scanned:
     problems: list[str]
     """A sentence for each tile or lesion that was left out because it ended its workers."""
     maps: list[Path]
-    """A Zarr array for each photograph, where maps of scores were wanted."""
+    """A Zarr array for each photo, where maps of scores were wanted."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A scan whose photographs, bundle and settings are checked; `run` does the rest."""
+    """A scan whose photos, bundle and settings are checked; `run` does the rest."""
 
     folder: WorkFolder
     plan: Plan
@@ -69,7 +69,7 @@ class Scan:
     lease_s: float
     progress: Progress
     most_pixels: int = MAX_PIXELS
-    """Of one photograph."""
+    """Of one photo."""
 
     def run(self, make_crew: MakeCrew) -> Scanned:
         """Find and diagnose all lesions. Raises UserError, JobError."""
@@ -211,7 +211,7 @@ def _resumed(plan: Plan, work: Path) -> Plan:
     known = Plan.load(work)
     if known.fingerprint != plan.fingerprint:
         raise UserError(
-            f"{work.parent} holds an unfinished scan of other photographs, or with another bundle "
+            f"{work.parent} holds an unfinished scan of other photos, or with another bundle "
             "or settings; give another --out, or remove that folder."
         )
     known = replace(known, bundle=plan.bundle)

@@ -16,7 +16,7 @@ from skindx.files import write_json
 from skindx.untrusted import MEGABYTE, read_json
 
 WORK = "_scan"
-"""Beside the results while a scan is at work; it holds pixels of the photographs."""
+"""Beside the results while a scan is at work; it holds pixels of the photos."""
 DATABASE = "leases.sqlite"
 PLAN, _BOXES = "plan.json", "boxes.json"
 _LONGEST_BOXES = 512 * MEGABYTE
@@ -90,15 +90,15 @@ class WorkFolder:
     path: Path
 
     def store_folder(self, photo: int) -> Path:
-        """Where a photograph's pixels are."""
+        """Where a photo's pixels are."""
         return self.path / f"photo-{photo}"
 
     def store(self, photo: int) -> PixelStore:
-        """Open a photograph's pixels."""
+        """Open a photo's pixels."""
         return PixelStore.open(self.store_folder(photo))
 
     def grids(self, plan: Plan, photo: int) -> list[Grid]:
-        """Return the grids of a photograph."""
+        """Return the grids of a photo."""
         return grids(self.store(photo), plan.tile, plan.settings)
 
     def grid(self, plan: Plan, photo: int, level: int) -> Grid:
@@ -119,7 +119,7 @@ class WorkFolder:
         return (self.path / _BOXES).is_file()
 
     def write_boxes(self, boxes: list[dict[str, Any]]) -> None:
-        """Keep the joined boxes of all photographs and the counts of their tiles."""
+        """Keep the joined boxes of all photos and the counts of their tiles."""
         write_json(self.path / _BOXES, {"photos": boxes})
 
     def read_boxes(self) -> list[dict[str, Any]]:

@@ -18,11 +18,11 @@ Answers = Mapping[str, Any]
 
 
 class UnscannableError(UserError):
-    """A photograph that no scan can search, as its tiles show: nothing of it is kept."""
+    """A photo that no scan can search, as its tiles show: nothing of it is kept."""
 
 
 FILLED = 0.5
-"""A single lesion whose longer side is this share of the photograph's shorter one fills it."""
+"""A single lesion whose longer side is this share of the photo's shorter one fills it."""
 
 
 def joined_boxes(
@@ -32,10 +32,10 @@ def joined_boxes(
     failed: Sequence[ScanTask],
     labels: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Return, for each photograph, its lesions' boxes and the counts of its tiles.
+    """Return, for each photo, its lesions' boxes and the counts of its tiles.
 
     `answers` and the `failed` single tiles have every tile once. Raises UnscannableError for a
-    photograph without skin, and for one that a lesion fills.
+    photo without skin, and for one that a lesion fills.
     """
     return [
         _joined(folder, plan, photo, answers=answers, failed=failed, labels=labels)
@@ -60,7 +60,7 @@ def _joined(
     skipped = sum(answer["skipped"] for answer in own)
     if skipped == total:
         raise UnscannableError(
-            f"{name} shows no skin in any of its {total} tiles; give a colour photograph in which "
+            f"{name} shows no skin in any of its {total} tiles; give a colour photo in which "
             "skin can be seen."
         )
     if skipped + len(lost) == total:
@@ -83,13 +83,13 @@ def _refuse_filled(name: str, store: PixelStore, boxes_K4: Any) -> None:
         store.size()
     ):
         raise UnscannableError(
-            f"one lesion fills {name}; a scan is for wide photographs, use `skindx diagnose` for "
+            f"one lesion fills {name}; a scan is for wide photos, use `skindx diagnose` for "
             "this one."
         )
 
 
 def _named(folder: WorkFolder, plan: Plan, task: ScanTask) -> dict[str, Any]:
-    """Say where a tile that failed lies, in pixels of the whole photograph."""
+    """Say where a tile that failed lies, in pixels of the whole photo."""
     grid, store = folder.grid(plan, task.photo, task.level), folder.store(task.photo)
     (left, top), (factor, dx, dy) = grid.place(task.first), store.to_full(task.level)
     place = [factor * left + dx, factor * top + dy, factor * grid.tile]
@@ -99,7 +99,7 @@ def _named(folder: WorkFolder, plan: Plan, task: ScanTask) -> dict[str, Any]:
 def scanned_photos(
     folder: WorkFolder, plan: Plan, lesion_tasks: Sequence[ScanTask]
 ) -> list[ScannedPhoto]:
-    """Return all photographs with their lesions, from the files in the work folder alone.
+    """Return all photos with their lesions, from the files in the work folder alone.
 
     This is where the results of a scan come from; `lesion_tasks` are those that are done.
     """

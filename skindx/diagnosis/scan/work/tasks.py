@@ -1,4 +1,4 @@
-"""Tasks of a scan: some tiles of one scale of a photograph, or some of its lesions."""
+"""Tasks of a scan: some tiles of one scale of a photo, or some of its lesions."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _KEY = re.compile(r"(tiles|lesions)-(\d+)-(\d+)-(\d+)-(\d+)")
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Numbers `first` to `last` (not included) of a photograph's tiles at a level, or lesions."""
+    """Numbers `first` to `last` (not included) of a photo's tiles at a level, or lesions."""
 
     kind: Kind
     photo: int
@@ -54,7 +54,7 @@ class ScanTask:
 
 
 def tile_tasks(photo: int, photo_grids: Sequence[Grid]) -> Iterator[ScanTask]:
-    """Yield the tasks that cover all tiles of a photograph."""
+    """Yield the tasks that cover all tiles of a photo."""
     for grid in photo_grids:
         for first in range(0, len(grid.patches), TILES_A_TASK):
             last = min(first + TILES_A_TASK, len(grid.patches))
@@ -62,7 +62,7 @@ def tile_tasks(photo: int, photo_grids: Sequence[Grid]) -> Iterator[ScanTask]:
 
 
 def lesion_tasks(photo: int, lesions: int) -> Iterator[ScanTask]:
-    """Yield the tasks that cover all lesions of a photograph."""
+    """Yield the tasks that cover all lesions of a photo."""
     for first in range(0, lesions, LESIONS_A_TASK):
         yield ScanTask("lesions", photo, 0, first, min(first + LESIONS_A_TASK, lesions))
 
