@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blocks.texts import Load, bench_machine, cell, named, number, origin_of
+from blocks.texts import Load, bench_machine, cell, digits, named, number, origin_of
 
 _NOT_SKIN = "not-skin.json"
 
@@ -201,3 +201,60 @@ def unusual(load: Load) -> str:
         )
     model = next(iter(written["unusual"].values()))["model"]
     return "\n".join([*lines, "", f"The model: {model}.", "", origin_of(written)])
+
+
+_MANY = 10**9
+_IMAGE_BYTES, _REQUEST_S = 100_000, 0.5
+_DAY_S, _HOUR_S = 86_400, 3_600
+
+
+def arithmetic(load: Load) -> str:
+    """Return what a build of very many images takes, from two measurements and two assumptions."""
+    scale, screen = load("scale.json"), load("screen.json")
+    measured = scale["figures"]
+    pair_s, pair_bytes, row_us, row_bytes = (
+        measured[key]["value"]
+        for key in (
+            "chunk_pair_s", "chunk_pair_bytes", "driver_us_per_row", "driver_bytes_per_row",
+        )
+    )  # fmt: skip
+    per_s = screen["figures"]["screen_per_core"]["value"]
+    chunks = -(-_MANY // 2**22)
+    pairs = chunks * (chunks + 1) // 2
+    crawl_days = ", ".join(
+        f"{hosts:,}: {_MANY / hosts / _DAY_S:,.3g}" for hosts in (100, 1000, 10_000)
+    )
+    rows = (
+        ("store", f"10⁹ × {_IMAGE_BYTES / 1e3:.0f} kB", f"{_MANY * _IMAGE_BYTES / 1e12:.0f} TB"),
+        (
+            "fetch, 1 request a second and host",
+            "10⁹ s over the hosts",
+            f"days by hosts: {crawl_days}",
+        ),
+        (
+            "crawls, 16 requests at once",
+            f"16 / {_REQUEST_S} s = {16 / _REQUEST_S:.0f} images/s each",
+            f"1,000 hosts: {1000 * _REQUEST_S / 16:.0f} crawls",
+        ),
+        ("screen", f"10⁹ / {digits(per_s)} a second", f"{_MANY / per_s / _HOUR_S:,.0f} core-hours"),
+        ("hashes", "8 B × 2 kinds × 8 orientations", f"{_MANY * 128 / 1e9:.0f} GB"),
+        (
+            "compare",
+            f"{chunks} chunks of 2²², {pairs:,} pairs × {digits(pair_s)} s",
+            f"{pairs * pair_s / _HOUR_S:,.0f} core-hours, {pair_bytes / 1e9:.1f} GB a task",
+        ),
+        (
+            "driver",
+            f"10⁹ × {digits(row_us)} µs; 10⁹ × {digits(row_bytes)} B",
+            f"{_MANY * row_us / 1e6 / _HOUR_S:,.0f} h; **{_MANY * row_bytes / 1e12:.1f} TB**",
+        ),
+    )
+    lines = ["| what | arithmetic | result |", "|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    assumed = (
+        f"Assumed, not measured: {_IMAGE_BYTES / 1e3:.0f} kB an image, {_REQUEST_S} s a request, "
+        f"hosts with equal shares."
+    )
+    return "\n".join(
+        [*lines, "", assumed, "", *scale["notes"], *screen["notes"][:2], "", bench_machine(scale)]
+    )

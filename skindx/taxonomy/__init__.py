@@ -4,7 +4,7 @@ import difflib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -158,6 +158,7 @@ class Taxonomy(Settings):
         return {normalise(label): reason for label, reason in self.unmapped.items()}
 
 
+@lru_cache(maxsize=4096)  # each answer compares the same few hundred names
 def normalise(label: str) -> str:
     """Reduce a label to its letters and digits, so that spelling variants compare equal."""
     folded = unicodedata.normalize("NFKC", label).casefold()

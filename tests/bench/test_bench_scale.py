@@ -14,9 +14,10 @@ def test_the_bench_measures_a_pair_of_chunks_the_driver_and_the_search_for_copie
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = run_bench("scale", tmp_path / "scale.json", smallest=True)
-    others = {"chunk_pair_s", "driver_us_per_row", "driver_bytes_per_row"}
+    others = {"chunk_pair_s", "chunk_pair_bytes", "driver_us_per_row", "driver_bytes_per_row"}
     assert {key for key in result.figures if not key.startswith("copies_")} == others
     assert result.figures["chunk_pair_s"].value > 0
+    assert result.figures["chunk_pair_bytes"].value >= 0
     assert result.figures["driver_us_per_row"].value > 0
     assert result.figures["driver_bytes_per_row"].value >= 0
     assert (

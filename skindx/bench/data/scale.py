@@ -3,6 +3,7 @@
 import hashlib
 import resource
 import time
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -69,7 +70,9 @@ def run(settings: Config) -> Result:
     notes: list[str] = []
     # The processes come first: each starts with the largest resident size of its parent.
     if settings.rows:
-        rows_s, grown_bytes = _apart(settings)
+        rows_s, grown_bytes = _apart(_drive_rows, settings)
+    if settings.chunk:
+        _, pair_bytes = _apart(_join_pair, settings)
     if settings.copies:
         quarter, whole = copy_search.measure(
             copy_search.Images(settings.copies, settings.datasets, settings.tiles, settings.seed),
@@ -80,9 +83,11 @@ def run(settings: Config) -> Result:
         pair = partial(turned_pairs_between, firsts, seconds, settings.radius)
         timed = interleave({"chunk_pair_s": pair}, settings.rounds)
         figures |= {key: median(samples, "s") for key, samples in timed.items()}
+        figures["chunk_pair_bytes"] = Figure(pair_bytes, "B", 1, (pair_bytes, pair_bytes))
         notes.append(
             f"chunk_pair: {settings.chunk:,} codes against as many, uniform, 2 kinds in 8 "
-            f"orientations, within {settings.radius} bits, one thread, compiled before."
+            f"orientations, within {settings.radius} bits, one thread, compiled before; growth of "
+            f"the largest resident size, the codes included."
         )
     if settings.rows:
         per_row = {
@@ -179,11 +184,23 @@ def drive(settings: Config, out: Path) -> float:
     return time.process_time() - start
 
 
-def _apart(settings: Config) -> tuple[float, float]:
-    """Return (seconds, bytes that the resident size grew by) of `drive` in a fresh process."""
+def _drive_rows(settings: Config) -> float:
+    with TemporaryDirectory() as folder:
+        return drive(settings, Path(folder))
+
+
+def _join_pair(settings: Config) -> float:
+    firsts, seconds = (uniform_codes(settings.chunk, settings.seed + n) for n in (0, 1))
+    start = time.process_time()
+    turned_pairs_between(firsts, seconds, settings.radius)
+    return time.process_time() - start
+
+
+def _apart(work: Callable[[Config], float], settings: Config) -> tuple[float, float]:
+    """Return (seconds, bytes that the resident size grew by) of the work in a fresh process."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(settings, theirs))
+    process = context.Process(target=_measure, args=(work, settings, theirs))
     process.start()
     theirs.close()
     seconds, grown = ours.recv()
@@ -191,10 +208,9 @@ def _apart(settings: Config) -> tuple[float, float]:
     return seconds, grown
 
 
-def _measure(settings: Config, pipe: Connection) -> None:
-    with TemporaryDirectory() as folder:
-        drive(settings.model_copy(update={"rows": 1000}), Path(folder))  # imports and compiles
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds = drive(settings, Path(folder))
+def _measure(work: Callable[[Config], float], settings: Config, pipe: Connection) -> None:
+    work(settings.model_copy(update={"rows": 1000, "chunk": 1000}))  # imports and compiles
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = work(settings)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     pipe.send((seconds, (after - before) * 1024.0))
