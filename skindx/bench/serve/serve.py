@@ -10,6 +10,7 @@ from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.result import Result
 from skindx.bench.serve.bundle import QUALITY, photo_jpeg, random_bundle
 from skindx.bench.serve.process import Server, running
+from skindx.bench.serve.stages import measure_stages
 from skindx.config import Settings
 
 WIDTH, HEIGHT = 4000, 3000
@@ -64,10 +65,11 @@ def run(settings: Config) -> Result:
         ).path
         photos = [photo_jpeg(WIDTH, HEIGHT, seed) for seed in range(settings.photos)]
         with running(bundle, "--workers", "1") as server:
-            direct, over_http = _cpu_seconds(server, bundle, photos, settings.rounds)
+            direct, over_http, stages = _cpu_seconds(server, bundle, photos, settings.rounds)
         figures["direct_over_http_cpu"] = ratio(over_http, direct)
         baselines["direct call, CPU a photo"] = median(direct, "s")
         baselines["over HTTP, CPU a photo"] = median(over_http, "s")
+        baselines |= stages
         if settings.page:
             with running(bundle) as server:
                 figures["page_12mp_s"] = _page_seconds(server, photos, Path(folder), settings)
@@ -78,8 +80,8 @@ def run(settings: Config) -> Result:
 
 def _cpu_seconds(
     server: Server, bundle: Path, photos: list[bytes], rounds: int
-) -> tuple[list[float], list[float]]:
-    """Return processor seconds a photo of each round: called directly, and over HTTP."""
+) -> tuple[list[float], list[float], dict[str, Figure]]:
+    """Return processor seconds a photo of each round: called directly, over HTTP; and by stage."""
     import httpx
     import torch
 
@@ -103,7 +105,7 @@ def _cpu_seconds(
             if turn >= 0:
                 direct.append(called / len(photos))
                 over_http.append(served / len(photos))
-    return direct, over_http
+    return direct, over_http, measure_stages(predictor, photos, rounds)
 
 
 def _page_seconds(server: Server, photos: list[bytes], folder: Path, settings: Config) -> Figure:
@@ -129,6 +131,8 @@ def _notes(settings: Config, photos: list[bytes]) -> tuple[str, ...]:
         "random weights, one thread a worker.",
         "direct_over_http_cpu: processor time of `answer` called in a process, over that of the "
         "server and its worker for the same photo sent to /v1/diagnose; the client's is not in it.",
+        "CPU a photo, by stage: of `answer` called in a process; a stage inside another one counts "
+        "alone.",
         "page_12mp_s: from the click to the page with its images decoded and its report, in "
         "chromium on the same machine: upload, diagnosis, rendering.",
         "The ratios of runtimes are the least of "
