@@ -71,7 +71,7 @@ class Predictor:
         bundle = open_bundle(path, expect)
         detector, missing = None, ""
         try:
-            detector = bundle.detector()
+            detector = found.fused() if (found := bundle.detector()) else None
         except NoUltralyticsError as error:
             missing = str(error)
         served = with_backend(bundle, bundle.ensemble(device), backend, device)

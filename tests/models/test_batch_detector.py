@@ -32,6 +32,20 @@ def test_a_batch_finds_what_single_images_show(detector: Detector, side: int) ->
         assert map_.max() == pytest.approx(tile.scores_K.max(), rel=1e-3)
 
 
+def test_a_fused_detector_answers_alike_and_leaves_the_other_as_it_is(detector: Detector) -> None:
+    names = set(detector.net.state_dict())
+    fused = detector.fused()
+    images = list(np.random.default_rng(2).integers(0, 256, (2, 90, 70, 3), dtype=np.uint8))
+    for own, others in zip(detector.detect(images), fused.detect(images), strict=True):
+        assert len(own) == len(others) > 0
+        for box, same in zip(own, others, strict=True):
+            known = (same.x1, same.y1, same.x2, same.y2, same.score)
+            assert (box.x1, box.y1, box.x2, box.y2, box.score) == pytest.approx(known, abs=0.02)
+    assert set(detector.net.state_dict()) == names
+    assert any(".bn." in name for name in names)
+    assert not any(".bn." in name for name in fused.net.state_dict())
+
+
 def test_bf16_moves_boxes_by_less_than_a_pixel(detector: Detector) -> None:
     tiles = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
     exact, _ = BatchDetector(detector).detect(tiles, 0.0)

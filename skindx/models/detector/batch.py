@@ -6,7 +6,6 @@ in single precision, since bfloat16 cannot tell pixels beyond 256 apart. In sing
 boxes are those of `Detector.detect`, to rounding.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,9 +42,9 @@ class BatchDetector:
     def __init__(
         self, detector: Detector, device: str = "cpu", precision: Precision = "fp32"
     ) -> None:
-        net: Any = deepcopy(detector.net).to(device).eval()
         self.spec: DetectorSpec = detector.spec
-        self._net = net.fuse(verbose=False).to(memory_format=torch.channels_last)
+        net: Any = detector.fused().net
+        self._net = net.to(device)
         self._head = self._net.model[-1]
         self._strides = [int(stride) for stride in net.stride]
         self._device, self._bf16 = device, precision == "bf16"
