@@ -87,7 +87,7 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "fit_s": ("measuring and learning the choice", 60),
     },
     "serve": {
-        "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 1.5),
+        "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 0.5),
         "direct_over_http_cpu": ("processor time of a direct call over the HTTP endpoint's", 0.77),
         "ort_fp32_over_eager": ("ONNX Runtime fp32 over eager PyTorch, the least of three", 2),
         "openvino_bf16_over_eager": ("OpenVINO bf16 over eager, the least of three", 3.2),
@@ -246,3 +246,14 @@ def products(load: Load) -> str:
     figures = [f"- `{key}`: {median(figure)}" for key, figure in written["figures"].items()]
     notes = [line for note in written["notes"] for line in ("", note)]
     return "\n".join([*lines, "", *figures, *notes, "", bench_machine(written)])
+
+
+def stages(load: Load) -> str:
+    """Return where the processor time of an answer goes."""
+    written = load("serve.json")
+    lines = ["| stage | processor time a photo |", "|---|---|"]
+    for stage, figure in written["parts"]["stages"].items():
+        low, high = (digits(1000 * end) for end in figure["spread"])
+        shown = f"{digits(1000 * figure['value'])} ms [{low}, {high}], n = {figure['n']}"
+        lines.append(f"| {stage} | {shown} |")
+    return "\n".join([*lines, "", bench_machine(written)])

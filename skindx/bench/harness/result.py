@@ -74,7 +74,7 @@ class Result:
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Plain values of each model that was compared, where models are."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Status, seconds and more of each part, where a bench has parts that can fail."""
+    """Seconds and more of each part, where a bench has parts; status where they can fail."""
     headings: tuple[str, str] = MEDIANS
     """Meaning of the figures' values and spreads."""
     partial: str = ""

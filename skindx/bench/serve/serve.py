@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import Field
@@ -69,13 +70,19 @@ def run(settings: Config) -> Result:
         figures["direct_over_http_cpu"] = ratio(over_http, direct)
         baselines["direct call, CPU a photo"] = median(direct, "s")
         baselines["over HTTP, CPU a photo"] = median(over_http, "s")
-        baselines |= stages
+        baselines |= {f"CPU a photo, {stage}": figure for stage, figure in stages.items()}
         if settings.page:
             with running(bundle) as server:
                 figures["page_12mp_s"] = _page_seconds(server, photos, Path(folder), settings)
                 memory = server.memory_bytes() / 1e6
             baselines["memory of the server's processes"] = Figure(memory, "MB", 1, (memory,) * 2)
-    return Result("serve", figures, baselines, notes=(*_notes(settings, photos), *notes))
+    return Result(
+        "serve",
+        figures,
+        baselines,
+        notes=(*_notes(settings, photos), *notes),
+        parts={"stages": {stage: asdict(figure) for stage, figure in stages.items()}},
+    )
 
 
 def _cpu_seconds(

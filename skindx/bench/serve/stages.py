@@ -50,7 +50,7 @@ def measure_stages(predictor: Predictor, photos: Sequence[bytes], rounds: int) -
                     seconds.setdefault(stage, []).append(stage_s / len(photos))
                 rest_s = whole_s - sum(taken_s.values())
                 seconds.setdefault(REST, []).append(rest_s / len(photos))
-    return {f"CPU a photo, {stage}": median(samples, "s") for stage, samples in seconds.items()}
+    return {stage: median(samples, "s") for stage, samples in seconds.items()}
 
 
 @contextmanager
