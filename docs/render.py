@@ -27,6 +27,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "isic9 splits": ("docs/measured/isic9.md", accuracy.isic9_splits),
     "ensemble members": ("docs/measured/isic9.md", ensemble.ensemble_members),
     "ensemble targets": ("docs/measured/isic9.md", ensemble.ensemble_targets),
+    "hopping": ("docs/howto/hopping.md", accuracy.hopping),
     "ensemble curve": ("docs/measured/isic9.md", ensemble.ensemble_curve),
     "ood choice": ("docs/measured/out-of-distribution.md", accuracy.ood_choice),
     "ood camera": ("docs/measured/out-of-distribution.md", accuracy.ood_camera),

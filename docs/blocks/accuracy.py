@@ -13,7 +13,6 @@ _BEFORE_COPIES = "isic9-before-copies.json"
 _CHOICE = "ood-choice.json"
 _CAMERA = "ood-other-camera.json"
 _HOPPING = "hopping.json"
-_CONVERGENCE = "convergence.json"
 
 
 def headline(load: Load) -> str:
@@ -156,11 +155,6 @@ def hopping(load: Load) -> str:
     return _arms(load(_HOPPING))
 
 
-def compression(load: Load) -> str:
-    """Return how trainings with compressed exchanges and large batches learn."""
-    return _arms(load(_CONVERGENCE))
-
-
 def _arms(written: Mapping[str, Any]) -> str:
     """Return what each arm learns, and its difference to another, both paired over runs."""
     keys = {"balanced_accuracy": "balanced accuracy", "top1": "top-1"}
@@ -182,7 +176,8 @@ def _arms(written: Mapping[str, Any]) -> str:
             low, high = figure["spread"]
             shown.append(f"{figure['value']:+.1f} [{low:+.1f}, {high:+.1f}]")
         lines.append(f"| {arm} − {baseline} | {' | '.join(shown)} |")
-    return "\n".join([*lines, "", *written["notes"][:3], "", bench_machine(written)])
+    notes = "\n\n".join(written["notes"][:3])
+    return "\n".join([*lines, "", notes, "", bench_machine(written)])
 
 
 def _mean(values: Sequence[float]) -> str:
