@@ -255,6 +255,5 @@ def arithmetic(load: Load) -> str:
         f"Assumed, not measured: {_IMAGE_BYTES / 1e3:.0f} kB an image, {_REQUEST_S} s a request, "
         f"hosts with equal shares."
     )
-    return "\n".join(
-        [*lines, "", assumed, "", *scale["notes"], *screen["notes"][:2], "", bench_machine(scale)]
-    )
+    notes = "\n\n".join([*scale["notes"], *screen["notes"][:2]])
+    return "\n".join([*lines, "", assumed, "", notes, "", bench_machine(scale)])
