@@ -46,6 +46,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "energy": ("docs/measured/hardware.md", hardware.energy),
     "devices": ("docs/measured/hardware.md", hardware.devices),
     "frameworks": ("docs/measured/hardware.md", hardware.frameworks),
+    "container": ("docs/measured/hardware.md", hardware.container),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
     "second order": ("docs/explanation/second-order.md", speed.second_order),
