@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -78,6 +79,20 @@ def test_an_abstention_has_no_guarantee_anywhere(monkeypatch: pytest.MonkeyPatch
     assert "●" not in terminal
     assert "in the set" not in paper.replace("conditions in the set", "")
     assert "Grad-CAM" not in paper
+
+
+def test_without_sets_the_paper_has_no_empty_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = painted(101)
+    column, diagnosis = "in the set", answer.diagnosis
+    assert column in on_paper(answer, monkeypatch).replace("conditions in the set", "")
+    candidates = tuple(
+        candidate.model_copy(update={"in_set": False}) for candidate in diagnosis.candidates
+    )
+    fewer = diagnosis.model_copy(update={"candidates": candidates})
+    without = replace(answer, diagnosis=fewer)
+    paper = on_paper(without, monkeypatch)
+    assert column not in paper.replace("conditions in the set", "")
+    assert all(candidate.name in paper for candidate in candidates)
 
 
 def test_what_is_known_is_listed_in_terminal_and_on_paper(monkeypatch: pytest.MonkeyPatch) -> None:

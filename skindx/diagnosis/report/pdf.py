@@ -66,7 +66,10 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
 
 
 def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
-    """Write the candidates; without set, guarantee and agreement where the model abstains."""
+    """Write the candidates; without guarantee and agreement where the model abstains.
+
+    Without the column of the set where there is none.
+    """
     abstained = bool(diagnosis.abstained)
     sheet.heading("What it resembles most (not an answer)" if abstained else "What it may be")
     rows = [("in the set", "condition", "ICD-10", "urgency", "probability")]
@@ -80,10 +83,11 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         )
         for candidate in diagnosis.candidates
     ]
-    if abstained:
-        sheet.table([row[1:] for row in rows], (69, 12, 12, 14), faint=True)
+    if abstained or not any(candidate.in_set for candidate in diagnosis.candidates):
+        sheet.table([row[1:] for row in rows], (69, 12, 12, 14), faint=abstained)
     else:
         sheet.table(rows, (13, 56, 12, 12, 14))
+    if not abstained:
         sheet.text(guarantee(diagnosis), faint=True)
         sheet.text(diagnosis.agreement, faint=True)
     if diagnosis.known:
