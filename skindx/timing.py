@@ -1,7 +1,8 @@
 """Timing that compares fairly: candidates take turns in the same run."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 Name = TypeVar("Name", bound=str)
@@ -30,3 +31,16 @@ def interleave(
             if turn >= 0:
                 seconds[name].append(took)
     return seconds
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute on so many threads in the block; a server's workers use one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -2,8 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +15,7 @@ from skindx.gemm.shape import Dtype, Shape
 from skindx.gemm.shapes import Sizes
 from skindx.processor import cpu_flags
 from skindx.system import cpu_count
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 _LEAST_S = 0.001
 """A sample repeats a product until it takes as long as this."""
@@ -105,7 +104,7 @@ def measure(
 def _timed(shape: Shape, most_s: float, device: Device) -> Timed | None:
     if _bytes(shape) > free_bytes(torch.device(device)) / 4:
         return None
-    with _threads(shape.threads), torch.inference_mode():
+    with torch_threads(shape.threads), torch.inference_mode():
         a_MK, b_NK = (_random(shape, rows, device) for rows in (shape.m, shape.n))
         ways: dict[str, Callable[[], Tensor]] = {
             "nt": partial(plain_nt, a_MK, b_NK),
@@ -149,16 +148,6 @@ def _repeated(call: Callable[[], Tensor], repeats: int, device: Device) -> None:
         call()
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def by_matrices(timed: Sequence[Timed]) -> Mapping[Sizes, list[int]]:

@@ -9,8 +9,7 @@ import torch
 from skindx.gemm.product import NtChoice, bound, nt_gemm, nt_product
 from skindx.gemm.shape import FEATURES
 from skindx.gemm.tree import Leaf, Split, Tree
-from skindx.models.exports.choosing import one_thread
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 TINY = ((1, 9, 64), (1, 100, 512), (8, 8, 8), (8, 64, 8), (16, 16, 64), (32, 9, 32), (64, 8, 8))
 """m, n, k."""
@@ -22,7 +21,7 @@ def measure_overhead(choice: NtChoice | None, rounds: int) -> list[float]:
 
     Processor time on one thread, the least of the rounds; candidates take turns.
     """
-    with one_thread(), torch.inference_mode(), bound(nt_product(choice)):
+    with torch_threads(1), torch.inference_mode(), bound(nt_product(choice)):
         return [_overhead(sizes, rounds) for sizes in TINY]
 
 

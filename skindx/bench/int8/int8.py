@@ -13,10 +13,9 @@ from skindx.bench.harness.result import Result
 from skindx.bench.serve.backends import body_candidates
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.models.exports.choosing import one_thread
 from skindx.models.exports.runtimes import unsupported
 from skindx.models.exports.spec import Precision, Runtime
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 SMALLEST = ("networks=[test_resnet]", "size=64", "rounds=5")
 
@@ -51,7 +50,7 @@ def run(settings: Config) -> Result:
     peer = "openvino_fp32" if unsupported("openvino", "bf16") else "openvino_bf16"
     by_network: dict[str, dict[str, Figure]] = {}
     models: dict[str, dict[str, dict[str, float]]] = {}
-    with one_thread(), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
+    with torch_threads(1), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
         for network in settings.networks:
             candidates = body_candidates(network, settings.size, Path(folder), RUNTIMES)
             seconds = interleave(candidates, settings.rounds, warmup=3, clock=time.process_time)

@@ -16,11 +16,11 @@ from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Member
-from skindx.models.exports.choosing import fastest, one_thread
+from skindx.models.exports.choosing import fastest
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
 
@@ -48,7 +48,7 @@ def measure_backends(
     ratios: dict[str, dict[str, Figure]] = {name: {} for name in _RUNTIMES}
     baselines: dict[str, Figure] = {}
     chosen: list[Figure] = []
-    with one_thread(), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
+    with torch_threads(1), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
         for network in networks:
             candidates = body_candidates(network, size, Path(folder), _RUNTIMES)
             seconds = interleave(candidates, rounds, warmup=3, clock=time.process_time)

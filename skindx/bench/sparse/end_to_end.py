@@ -10,11 +10,10 @@ from pathlib import Path
 from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.serve.backends import body_candidates, judging, network_of
 from skindx.files import write_json
-from skindx.models.exports.choosing import one_thread
 from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.sparse.record import LayerRecord, SparseRecord
 from skindx.models.exports.spec import Precision, Runtime
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 _RUNTIMES: dict[str, tuple[Runtime, Precision]] = {
     "sparse": ("sparse", "fp32"),
@@ -39,7 +38,7 @@ def measure_end_to_end(network: str, size: int, rounds: int, weights: Path | Non
 
     `dense` is the same fused network with the fastest dense choice for each convolution.
     """
-    with one_thread(), tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
+    with torch_threads(1), tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         folder = Path(name)
         candidates = body_candidates(network, size, folder, _RUNTIMES, weights)
         record = SparseRecord.read(folder / f"{network}-sparse.json")

@@ -16,10 +16,9 @@ from skindx.bench.sparse.end_to_end import measure_end_to_end
 from skindx.bench.sparse.inputs import LAYERS, Layer, relu_input
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.models.exports.choosing import one_thread
 from skindx.models.exports.sparse.convolution import SparseConvolution
 from skindx.processor import cpu_flags
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]", "network=test_resnet", "size=64")
 
@@ -48,7 +47,7 @@ def run(settings: Config) -> Result:
     if _ASKED not in settings.shares:
         raise UserError(f"shares must hold {_ASKED}, at which figures are given: add it.")
     found: dict[str, dict[float, dict[str, Figure]]] = {}
-    with one_thread(), torch.inference_mode():
+    with torch_threads(1), torch.inference_mode():
         for layer in LAYERS[: settings.layers]:
             found[layer.name] = {
                 share: _ratios(layer, share, settings.rounds) for share in sorted(settings.shares)

@@ -10,14 +10,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from skindx.errors import UserError
 from skindx.files import only_writer, write_json
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.processor import cpu_flags, processor_facts
 from skindx.system import cache_folder
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ def processor_seconds(
 
     Candidates take turns, so that a busy machine counts alike for all.
     """
-    with one_thread():
+    with torch_threads(1):
         return interleave(candidates, rounds, _WARMUP, time.process_time)
 
 
@@ -103,14 +102,3 @@ class Choice:
 
 def _processor() -> list[object]:
     return [*processor_facts(), sorted(cpu_flags())]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread, as a server's workers do."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -13,7 +13,7 @@ from torch import Tensor
 from skindx.models.exports.sparse.fusing import FusedBody
 from skindx.models.exports.sparse.layer import FusedConvolution, dense_choices, setting_of
 from skindx.models.exports.sparse.record import Choice, Setting
-from skindx.timing import interleave
+from skindx.timing import interleave, torch_threads
 
 LEAST_ZEROS = 0.05
 """Share of zeros below which a convolution has nothing to skip."""
@@ -85,7 +85,7 @@ def choose(
             gains[name] = middle if low > 1 else 0.0  # in three of four rounds
 
     best = dense
-    with _threads(threads):
+    with torch_threads(threads):
         with _watched(body, look):
             body(squares_BSS3)
         for least in _LEAST_GAINS:
@@ -174,13 +174,3 @@ def _watched(body: FusedBody, look: Seen) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
