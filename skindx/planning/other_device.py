@@ -4,7 +4,6 @@ Networks that both files have give the ratio of the two devices. How much that r
 network to network is the spread of a prediction for one more network.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 from skindx.errors import UserError
 from skindx.planning.profile import Profile, Profiles
 from skindx.planning.scaling import scaled
+from skindx.untrusted import read_json
 
 ONE_NETWORK = 0.35
 """Standard deviation over the mean where only one network was measured on both devices."""
@@ -112,21 +112,16 @@ def _moved(profile: Profile, ratio: Ratio) -> Profile:
 
 
 def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        written = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist; check the path.") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} is no JSON file ({error}); write it again.") from None
+    written = read_json(file)
     if not _fits(written):
         raise UserError(
             f"{file} was not written by `skindx bench devices --json`; measure the device with it."
         )
-    return dict(written)
+    return written
 
 
-def _fits(written: object) -> bool:
-    if not isinstance(written, dict) or written.get("bench") != "devices":
+def _fits(written: Mapping[str, Any]) -> bool:
+    if written.get("bench") != "devices":
         return False
     figures, parts, hardware = (written.get(key) for key in ("figures", "parts", "hardware"))
     if not (isinstance(figures, dict) and isinstance(parts, dict) and isinstance(hardware, dict)):
