@@ -49,8 +49,8 @@ check: install docs
 
 install: $(READY)
 
-# The lock pins every package by hash; uv follows it in seconds. Bytecode and DeepSpeed's operator
-# are compiled here, once: without bytecode each process takes seconds to compile torch's sources.
+# The lock pins every package by hash; uv follows it in seconds. Bytecode is compiled here, once:
+# without it each process takes seconds to compile torch's sources.
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)

@@ -14,7 +14,7 @@ from skindx.doctor import accelerator as accelerators
 from skindx.doctor.accelerator import TorchFacts, nvidia_driver, torch_facts, torch_finding
 from skindx.doctor.packages import DISTRIBUTIONS, OPENCV, extras, opencv
 from skindx.doctor.storage import disk, writable
-from skindx.doctor.tools import compiler, headers, ninja, prebuild, python
+from skindx.doctor.tools import compiler, headers, python
 
 GPU_BUILD = TorchFacts(version="2.15.0", cuda="13.2")
 
@@ -35,36 +35,18 @@ def pretend(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
 
 
 def test_the_machine_that_runs_the_tests_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skindx.doctor.tools.PREBUILD", (sys.executable, "-c", "print('built')"))
     monkeypatch.setattr("skindx.doctor.storage.MIN_FREE_GB", 0.1)
     findings = examine()
-    assert findings[-1] == Finding(
-        "DeepSpeed's op", True, "built", advice=findings[-1].advice, required=True
-    )
     assert [finding for finding in findings if finding.required and not finding.ok] == []
     assert len({finding.name for finding in findings}) == len(findings)
     assert all(finding.advice or finding.ok for finding in findings)
 
 
-def test_without_build_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def explode(tools: object) -> Finding:
-        raise AssertionError
-
-    monkeypatch.setattr(doctor, "prebuild", explode)
+def test_a_compiler_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "torch_facts", TorchFacts)
-    by_name = {check.name: check for check in examine(build=False)}
-    assert "DeepSpeed's op" not in by_name
-    assert not by_name["torch and accelerator"].ok
-
-
-def test_a_build_tool_is_required_only_where_deepspeed_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pretend(monkeypatch, {"opencv-python-headless": "5"})
-    monkeypatch.setattr(doctor, "torch_facts", lambda: GPU_BUILD)
     monkeypatch.setenv("CXX", "no-such-compiler")
     by_name = {check.name: check for check in examine()}
-    assert "DeepSpeed's op" not in by_name
+    assert not by_name["torch and accelerator"].ok
     assert not by_name["C++ compiler"].ok
     assert not by_name["C++ compiler"].required
 
@@ -81,47 +63,18 @@ def test_a_compiler_must_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "if '--version' not in sys.argv: sys.exit('<stdin>:1: fatal error: string: No such file')"
     )
     monkeypatch.setenv("CXX", str(script(tmp_path / "half-compiler", body)))
-    found = compiler(required=True)
+    found = compiler()
     assert not found.ok
     assert "fatal error: string" in found.detail
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    assert compiler(required=True).detail == "no-such-compiler does not run"
+    assert compiler().detail == "no-such-compiler does not run"
 
 
 def test_missing_headers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    assert headers(required=True).detail == f"{tmp_path / 'Python.h'} is missing"
+    assert headers().detail == f"{tmp_path / 'Python.h'} is missing"
     (tmp_path / "Python.h").touch()
-    assert headers(required=True).ok
-
-
-def test_ninja_beside_the_interpreter_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    assert not ninja(required=True).ok
-    (tmp_path / "bin").mkdir()
-    script(tmp_path / "bin" / "ninja", "")
-    assert ninja(required=True).ok
-
-
-def test_the_build_reports_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    def build(code: str) -> Finding:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("skindx.doctor.tools.PREBUILD", (sys.executable, "-c", code))
-            return prebuild([Finding("ninja", True, "")])
-
-    assert build("print('ready after 61 s')").detail == "ready after 61 s"
-    failed = build("import sys; sys.exit('g++: internal error')")
-    assert (failed.ok, failed.detail) == (False, "g++: internal error")
-    assert "about a minute" in capsys.readouterr().err
-
-
-def test_no_build_without_its_tools(capsys: pytest.CaptureFixture[str]) -> None:
-    found = prebuild([Finding("ninja", False, ""), Finding("C++ compiler", False, "")])
-    assert found.advice == "First fix: ninja, C++ compiler."
-    assert capsys.readouterr().err == ""
+    assert headers().ok
 
 
 @pytest.mark.parametrize(
@@ -195,14 +148,13 @@ def test_the_extras_are_those_of_the_package() -> None:
 
 
 def test_a_missing_extra_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, {**dict.fromkeys(DISTRIBUTIONS["data"], "1.0"), "ninja": "1.13"})
+    pretend(monkeypatch, {**dict.fromkeys(DISTRIBUTIONS["data"], "1.0"), "numba": "1.13"})
     by_name = {extra.name: extra for extra in extras()}
     assert by_name["extra data"].ok
     train = by_name["extra train"]
     assert (train.ok, train.required) == (False, False)
     assert (
-        train.detail
-        == "deepspeed missing, ninja 1.13, numba 1.0, psutil missing, setuptools missing, "
+        train.detail == "deepspeed missing, numba 1.13, psutil missing, setuptools missing, "
         "sqlalchemy missing"
     )
     assert train.advice == "Run: pip install 'skindx[train]'"

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.doctor.accelerator import nvidia_driver, torch_facts, torch_finding
-from skindx.doctor.finding import Finding, installed
+from skindx.doctor.finding import Finding
 from skindx.doctor.packages import extras, opencv
 from skindx.doctor.storage import cache, disk, writable
 from skindx.doctor.tools import (
     chromium,
     compiler,
     headers,
-    ninja,
-    prebuild,
     products,
     python,
     resize_kernel,
@@ -25,16 +23,12 @@ from skindx.doctor.tools import (
 __all__ = ["Finding", "examine", "render"]
 
 
-def examine(*, build: bool = True) -> list[Finding]:
-    """Look at everything skindx needs; `build` also compiles DeepSpeed's op (about a minute once).
-
-    Nothing is installed or changed but that op in torch's extension cache.
-    """
-    train = installed("deepspeed") is not None
-    tools = [compiler(required=train), headers(required=train), ninja(required=train)]
-    findings = [
+def examine() -> list[Finding]:
+    """Look at everything skindx needs. Nothing is installed, compiled or changed."""
+    return [
         python(sys.version_info[:3]),
-        *tools,
+        compiler(),
+        headers(),
         torch_finding(torch_facts(), nvidia_driver()),
         *extras(),
         opencv(),
@@ -46,9 +40,6 @@ def examine(*, build: bool = True) -> list[Finding]:
         disk("disk of the cache", cache()),
         writable(cache()),
     ]
-    if build and train:
-        findings.append(prebuild(tools))
-    return findings
 
 
 def render(findings: Sequence[Finding]) -> str:

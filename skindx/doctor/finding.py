@@ -1,12 +1,9 @@
 """The result of a check, and what the checks share."""
 
 import importlib.metadata
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +27,6 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def search_path() -> str:
-    """Return PATH with the interpreter's own folder first: a venv need not be activated."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
 def run(
     command: Sequence[str], *, stdin: str = "", timeout_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
@@ -45,7 +37,6 @@ def run(
         text=True,
         check=False,
         timeout=timeout_s,
-        env=os.environ | {"PATH": search_path()},
     )
 
 

@@ -21,7 +21,7 @@ DISTRIBUTIONS = {
         "onnxruntime",
         "rapidocr-onnxruntime",
     ),
-    "train": ("deepspeed", "ninja", "numba", "psutil", "setuptools", "sqlalchemy"),
+    "train": ("deepspeed", "numba", "psutil", "setuptools", "sqlalchemy"),
     "track": ("mlflow-skinny", "tensorboard", "wandb"),
     "detect": ("ultralytics", "pycocotools"),
     "app": (

@@ -1,4 +1,4 @@
-"""Python, the compiler and its companions, and the op that DeepSpeed builds with them."""
+"""Python, the compiler, the kernels that it compiles, chromium."""
 
 import os
 import shlex
@@ -6,14 +6,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.doctor.finding import Finding, last_line, run, search_path
+from skindx.doctor.finding import Finding, run
 from skindx.gemm.record import LEARN, choice_in_force, kept_choices
 from skindx.imaging.resize.bilinear import SOURCE as RESIZE
 from skindx.models.exports.sparse.convolution import SOURCE as CONVOLUTION
-from skindx.training.deepspeed.prebuild import COMMAND as PREBUILD
 
 
 def python(version: tuple[int, ...]) -> Finding:
@@ -22,31 +20,28 @@ def python(version: tuple[int, ...]) -> Finding:
     return Finding("Python", version >= (3, 11), f"{text} at {sys.executable}", advice)
 
 
-def compiler(*, required: bool) -> Finding:
+def compiler() -> Finding:
     command = shlex.split(os.environ.get("CXX") or "c++")
-    advice = "Install a C++ compiler (Debian, Ubuntu: apt install g++) or set CXX to yours."
+    advice = (
+        "skindx's own kernels and engine.compile need one (Debian, Ubuntu: apt install g++); "
+        "CXX names another."
+    )
     try:
         # A driver without its standard library answers --version, so it must read a header.
         done = run([*command, "-x", "c++", "-fsyntax-only", "-"], stdin="#include <string>\n")
         version = run([*command, "--version"]).stdout.partition("\n")[0]
     except (OSError, subprocess.TimeoutExpired):
-        return Finding("C++ compiler", False, f"{command[0]} does not run", advice, required)
+        return Finding("C++ compiler", False, f"{command[0]} does not run", advice, required=False)
     detail = version if done.returncode == 0 else done.stderr.partition("\n")[0]
-    return Finding("C++ compiler", done.returncode == 0, detail, advice, required)
+    return Finding("C++ compiler", done.returncode == 0, detail, advice, required=False)
 
 
-def headers(*, required: bool) -> Finding:
+def headers() -> Finding:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     ok = header.is_file()
-    advice = "Install the headers of this Python (Debian, Ubuntu: apt install python3-dev)."
+    advice = "engine.compile needs them on a CPU (Debian, Ubuntu: apt install python3-dev)."
     detail = str(header) if ok else f"{header} is missing"
-    return Finding("Python headers", ok, detail, advice, required)
-
-
-def ninja(*, required: bool) -> Finding:
-    found = shutil.which("ninja", path=search_path())
-    advice = "Run: pip install 'skindx[train]' (it brings ninja)."
-    return Finding("ninja", found is not None, found or "not found", advice, required)
+    return Finding("Python headers", ok, detail, advice, required=False)
 
 
 def sparse_kernel() -> Finding:
@@ -76,23 +71,3 @@ def chromium() -> Finding:
     found = next(filter(None, map(shutil.which, names)), None)
     advice = "Only the browser tests need it (Debian: apt install chromium)."
     return Finding("chromium", found is not None, found or "not found", advice, required=False)
-
-
-def prebuild(tools: Sequence[Finding]) -> Finding:
-    name = "DeepSpeed's op"
-    broken = [tool.name for tool in tools if not tool.ok]
-    if broken:
-        return Finding(name, False, "not built", f"First fix: {', '.join(broken)}.")
-    print(
-        "Building DeepSpeed's communication op, about a minute the first time ...",
-        file=sys.stderr,
-        flush=True,
-    )
-    advice = f"Run it yourself to see all of it: {shlex.join(PREBUILD)}"
-    try:
-        done = run(PREBUILD, timeout_s=900)
-    except subprocess.TimeoutExpired:
-        return Finding(name, False, "no end after 900 s", advice)
-    if done.returncode != 0:
-        return Finding(name, False, last_line(done.stderr) or "the build failed", advice)
-    return Finding(name, True, last_line(done.stdout) or "built")

@@ -18,7 +18,6 @@ ALLOWED = {
     "bench/gpu/wheels.py": "its wheel is built for machines without a network",
     "bench/harness/result.py": "a result names the versions of packages",
     "bench/trainer/trainer.py": "a note of the result says what was timed",
-    "cli": "the help of an option",
     "demo/__init__.py": "a line that the demo prints",
     "doctor": "names of packages, and what a finding is called",
     "training/ensembles/trust.py": "engine.deepspeed is a setting of the user",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import JobError, UserError
+from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import launch
 from skindx.training.launching import network
@@ -114,25 +114,3 @@ def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     network.choose_interface(loopback, "127.0.0.1")
     assert [os.environ[name] for name in names] == [loopback] * 2
     assert network.interface_to("no-such-host.invalid") is None
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no folder here")
-def test_ranks_that_died_while_joining_leave_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left: list[Path] = []
-
-    def die(command: list[str], *_: object, **__: object) -> None:
-        port = command[5]
-        for rank in (0, 1):
-            name = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{port}_{rank}"
-            left.append(Path("/dev/shm") / name)
-            left[-1].touch()
-        raise JobError("rank 0 was killed")
-
-    monkeypatch.setattr(launch, "supervise", die)
-    settings = EngineSettings(accelerator="cpu", ranks=2)
-    with pytest.raises(JobError):
-        launch.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
-    assert len(left) == 2
-    assert not any(file.exists() for file in left)

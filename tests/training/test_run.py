@@ -60,10 +60,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(small_dataset: Path, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Guarded:
     """Train by the command line and DeepSpeed's launcher on two ranks, in a HOME of its own."""
     home = tmp_path_factory.mktemp("home")
-    compiled = Path.home() / ".cache" / "torch_extensions"
-    if compiled.is_dir():  # DeepSpeed's operator takes a minute to compile
-        (home / ".cache").mkdir()
-        (home / ".cache" / "torch_extensions").symlink_to(compiled)
     arguments = ["train", str(small_dataset), "--config", str(config), "--out", "run"]
     return run_guarded(["-m", "skindx", *arguments], home, timeout_s=280)
 
@@ -78,6 +74,15 @@ def run(trained: Guarded) -> Path:
 def test_training_reaches_nobody(trained: Guarded) -> None:
     assert trained.returncode == 0, trained.stderr
     assert trained.calls == []
+
+
+@pytest.mark.distributed
+def test_deepspeed_compiles_nothing_and_leaves_no_shared_memory(trained: Guarded) -> None:
+    assert trained.returncode == 0, trained.stderr
+    assert not [file for file in trained.folder.rglob("*") if "torch_extensions" in file.parts]
+    name = f"deepspeed_allreduce_buffer_{os.getuid()}_*"
+    begun = (trained.folder / "run" / "train.yaml").stat().st_mtime
+    assert not [f for f in Path("/dev/shm").glob(name) if f.stat().st_mtime > begun]
 
 
 @pytest.mark.distributed

@@ -1,7 +1,6 @@
 """Turns of all frameworks on an emulated cluster."""
 
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +12,11 @@ from skindx.bench.frameworks.found import Case, Found, Opening, turn_of
 from skindx.bench.frameworks.graph import network, parameters
 from skindx.bench.frameworks.locks import ENVIRONMENTS, cache_folder
 from skindx.bench.frameworks.material import write_images, write_weights
-from skindx.bench.frameworks.processes import FIRST_PORT, Ranks, last_line
+from skindx.bench.frameworks.processes import FIRST_PORT, Ranks
 from skindx.bench.frameworks.settings import Config
 from skindx.bench.harness.environments import NotInstalledError
 from skindx.bench.harness.netlab import NetLab
 from skindx.errors import JobError, UserError
-from skindx.training.deepspeed.prebuild import COMMAND
 
 _SEED = 0
 
@@ -75,11 +73,6 @@ class Measurement:
         s, running = self.settings, dict[str, Running]()
         folder = s.environments or cache_folder()
         arms = arms_of(s)
-        deepspeed = [name for name, arm in arms.items() if arm.kind in ("deepspeed", "skindx")]
-        if deepspeed and (why := self._build_operator()):
-            for name in deepspeed:
-                self._leave_out(name, why)
-                del arms[name]
         for name, arm in arms.items():
             python = sys.executable
             if arm.environment:
@@ -91,18 +84,6 @@ class Measurement:
                     continue
             running[name] = Running(arm, python)
         return running
-
-    def _build_operator(self) -> str:
-        """Compile what DeepSpeed loads, before several ranks want it; return why it cannot be."""
-        log = self._folder / "operator.log"
-        with log.open("w") as out:
-            try:
-                code = subprocess.run(
-                    COMMAND, stdout=out, stderr=out, check=False, timeout=self.settings.limit_s
-                ).returncode
-            except subprocess.TimeoutExpired:
-                code = -1
-        return f"DeepSpeed's operator could not be built: {last_line(log)}" if code else ""
 
     def measure(self, running: Mapping[str, Running]) -> None:
         """Measure at all numbers of ranks, the largest first."""

@@ -1,9 +1,7 @@
 """Join the other ranks: the process group under everything else."""
 
 import os
-from contextlib import redirect_stdout
 from datetime import timedelta
-from io import StringIO
 
 import torch
 import torch.distributed as dist
@@ -13,10 +11,8 @@ from skindx.system import cpu_count
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.library import (
     accelerator_variables,
-    import_deepspeed,
+    init_distributed,
     ranks_on_node,
-    unlink_shared_buffer,
-    without_cpu_operator,
 )
 from skindx.training.launching.network import choose_interface
 from skindx.training.memory import keep_freed_memory
@@ -43,15 +39,11 @@ def join(settings: EngineSettings) -> Mesh:
     if accelerator == "cuda":
         torch.cuda.set_device(local_rank)
         torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
-    deepspeed = import_deepspeed()
     choose_interface(settings.interface, os.environ["MASTER_ADDR"])
     try:
-        with redirect_stdout(StringIO()):  # every rank prints that its operator was loaded
-            deepspeed.init_distributed(
-                dist_backend="nccl" if accelerator == "cuda" else "gloo",
-                timeout=timedelta(seconds=settings.timeout_s),
-                verbose=False,
-            )
+        init_distributed(
+            "nccl" if accelerator == "cuda" else "gloo", timedelta(seconds=settings.timeout_s)
+        )
     except (dist.DistError, RuntimeError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(
@@ -59,9 +51,6 @@ def join(settings: EngineSettings) -> Mesh:
             f"{where} in {settings.timeout_s:g} s ({_first_line(error)}); check that every rank "
             "was started, that the nodes reach this address, and engine.interface."
         ) from None
-    if accelerator == "cpu":
-        dist.barrier()  # every rank has mapped every buffer
-        unlink_shared_buffer(dist.get_rank(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return mesh_of_all(device, settings)
 
@@ -86,15 +75,14 @@ def join_nobody(settings: EngineSettings) -> Mesh:
     backend = "nccl" if accelerator == "cuda" else "gloo"
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    with without_cpu_operator():
-        import_deepspeed().init_distributed(dist_backend=backend, verbose=False)
+    init_distributed(backend)
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Mesh(ProcessGroup(0, 1), device, settings, beside)
 
 
 def adopt_process_group() -> None:
     """Let DeepSpeed use the gloo group that this process has joined without it."""
-    import_deepspeed().init_distributed(dist_backend="gloo", verbose=False)
+    init_distributed("gloo")
 
 
 def _first_line(error: BaseException) -> str:

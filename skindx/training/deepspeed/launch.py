@@ -11,8 +11,8 @@ from pathlib import Path
 from skindx.errors import UserError
 from skindx.system import cpu_count, free_port
 from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed.library import accelerator_variables, unlink_shared_buffer
-from skindx.training.launching.local import ADDRESS, NO_IMPORTS
+from skindx.training.deepspeed.library import accelerator_variables
+from skindx.training.launching.local import NO_IMPORTS
 from skindx.training.launching.supervise import supervise
 from skindx.training.parallel.devices import resolve_ranks
 
@@ -54,12 +54,8 @@ def launch(
         command += [manager] if manager else [_LOCAL, _once(accelerator, imports)]
         command += [str(ranks), port]
     command += [module, *arguments]
-    try:
-        expected = None if engine.hostfile else ranks
-        supervise(command, variables, notes, grace_s, local=not engine.hostfile, ranks=expected)
-    finally:
-        for rank in range(ranks):  # they do so themselves, but not while they are joining
-            unlink_shared_buffer(rank, ADDRESS, port)
+    expected = None if engine.hostfile else ranks
+    supervise(command, variables, notes, grace_s, local=not engine.hostfile, ranks=expected)
 
 
 def _once(accelerator: str, imports: Sequence[str]) -> str:

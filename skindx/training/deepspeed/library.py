@@ -1,12 +1,8 @@
-"""DeepSpeed itself: its import, its environment, its operator, and what it leaves behind."""
+"""DeepSpeed itself: its import, its environment, its start."""
 
-import contextlib
 import logging
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 from skindx.light_imports import light_imports
@@ -15,10 +11,6 @@ from skindx.system import require_extra
 
 def import_deepspeed() -> Any:
     """Return DeepSpeed. Raises UserError when it is not installed."""
-    # DeepSpeed looks for ninja on PATH, where an environment that was not activated is not.
-    programs = str(Path(sys.executable).parent)
-    if programs not in os.environ.get("PATH", "").split(os.pathsep):
-        os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
     # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     require_extra("train", "deepspeed", purpose="training")
@@ -35,26 +27,22 @@ def accelerator_variables(accelerator: str) -> dict[str, str]:
     return {"DS_ACCELERATOR": accelerator}
 
 
-def cpu_operator() -> Any:
-    """Return the builder of the operator that DeepSpeed's CPU communication needs."""
-    import_deepspeed()
+def init_distributed(backend: str, timeout: timedelta | None = None) -> None:
+    """Let DeepSpeed join the process group, or use the one that this process has joined.
+
+    It begins without its operator for ranks that share memory. Only tensor-parallel inference calls
+    that operator, yet DeepSpeed would compile it (about a minute, with a C++ compiler) and leave
+    69 MB of shared memory a rank behind; one that is killed leaves a lock for which others wait.
+    """
+    deepspeed = import_deepspeed()
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
-    return ShareMemCommBuilder()
-
-
-@contextmanager
-def without_cpu_operator() -> Iterator[None]:
-    """Let DeepSpeed begin without its operator for ranks that share memory.
-
-    A rank alone needs none; and one that is killed while it loads the operator leaves a lock file
-    behind, for which every later one would wait.
-    """
-    known, name = import_deepspeed().ops.__compatible_ops__, cpu_operator().NAME
+    known, name = deepspeed.ops.__compatible_ops__, ShareMemCommBuilder.NAME
     before = known.get(name, False)
     known[name] = False
+    options = {} if timeout is None else {"timeout": timeout}
     try:
-        yield
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, **options)
     finally:
         known[name] = before
 
@@ -65,23 +53,6 @@ def ranks_on_node() -> int:
         if name in os.environ:
             return int(os.environ[name])
     return 1
-
-
-def unlink_shared_buffer(
-    rank: int,
-    address: str,
-    port: str,
-    folder: Path = Path("/dev/shm"),  # noqa: S108
-) -> None:
-    """Remove the name of the shared buffer of one rank of those that met at a port.
-
-    DeepSpeed never removes it, so 69 MB a rank would stay taken after each training. A process
-    that has mapped the buffer keeps it, and it goes with the last of them, however that ends. So
-    call this when all ranks have mapped it, or are gone.
-    """
-    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
-    with contextlib.suppress(FileNotFoundError):
-        (folder / name).unlink()
 
 
 def preload() -> None:
