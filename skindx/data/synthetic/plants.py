@@ -1,6 +1,7 @@
 """Decide what a synthetic site shows: distinct images, their copies, and links that fail."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from skindx.data.box import Box
 from skindx.data.synthetic.painter import CLASSES, Painting, encode_jpeg, paint
 from skindx.errors import UserError
+from skindx.system import cpu_count
 
 LEAST_PER_CLASS = 4
 EXACT, NEAR = 10, 20
@@ -52,7 +54,8 @@ def plan_entries(rng: np.random.Generator, per_class: int, seed: int) -> list[En
             f"give at least {LEAST_PER_CLASS}."
         )
     keys = [(label, index) for label in CLASSES for index in range(per_class)]
-    entries = [_shown(label, index, paint(label, index, seed)) for label, index in keys]
+    with ThreadPoolExecutor(cpu_count()) as pool:  # most of the time is in numpy and OpenCV
+        entries = list(pool.map(lambda key: _shown(*key, paint(*key, seed)), keys))
     # Every image is copied at most once or in one way, so that the groups stay apart.
     copied = [keys[at] for at in rng.permutation(len(keys))[: EXACT + NEAR]]
     for label, index in copied[:EXACT]:
