@@ -22,7 +22,7 @@ def test_the_whole_demo_keeps_its_promises(tmp_path: Path) -> None:
     assert f"serve {out / 'bundle'}" in done.stdout
     assert "Ensemble minus its best member" in done.stdout
     metrics = json.loads((out / "evaluation" / "metrics.json").read_text())
-    assert [member["name"] for member in metrics["members"]] == ["resnet10t", "efficientnet"]
+    assert [member["name"] for member in metrics["members"]] == ["resnet", "efficientnet"]
     assert all(member["top1"]["value"] >= 0.6 for member in metrics["members"])
     assert metrics["detector"]["map50"] >= 0.5
     assert metrics["difference"]["top1"]["low"] <= metrics["difference"]["top1"]["high"]
