@@ -4,7 +4,6 @@ import json
 import math
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,20 +277,6 @@ def test_bad_peers_are_left_out_with_a_sentence_and_the_others_stay(
     assert any(note.startswith("Load before the run") for note in written["notes"])
     assert "partial" not in written
     assert "alexnet, ddp" in page.read_text()
-
-
-def test_without_deepspeed_the_others_are_measured(
-    idle: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(measure.ARMS, "skindx dense", replace(measure.ARMS["ddp"], kind="skindx"))
-    failing = (sys.executable, "-c", "raise ImportError('no compiler')")
-    monkeypatch.setattr(measure, "COMMAND", failing)
-    file = tmp_path / "frameworks.json"
-    run_bench("frameworks", file, (*IDLE, "arms=[plain, skindx dense]", "opening=false"))
-    parts = json.loads(file.read_text())["parts"]
-    why = "DeepSpeed's operator could not be built: ImportError: no compiler"
-    assert parts["skindx dense"]["why"] == why
-    assert parts["alexnet, plain"]["status"] == "measured"
 
 
 def test_ctrl_c_keeps_the_figures_so_far(

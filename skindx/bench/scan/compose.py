@@ -1,6 +1,7 @@
 """A composed photo: skin of any size with lesions whose boxes are known, and distractors."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.scan import distractors
-from skindx.bench.scan.lesions import set_painted, set_real
+from skindx.bench.scan.lesions import Blending, set_painted, set_real
 from skindx.bench.scan.material import Material
 from skindx.bench.scan.texture import grow, noise, paint_skin, shade
 from skindx.data.box import Box
@@ -38,10 +39,13 @@ def compose(
     rng: np.random.Generator,
     *,
     sizes: tuple[float, float] = SIZES,
+    blendings: Sequence[Blending] = ("poisson",),
+    painted: float = 0.2,
 ) -> Composite:
     """Return a photo with about so many lesions, log-uniform in size.
 
-    Without material, skin and lesions are painted; with it, one in five of each is.
+    Without material, skin and lesions are painted; with it, one photo in five has painted skin and
+    the share `painted` of the lesions is. Each cut-out draws one of the `blendings`.
     """
     if material.skins and rng.random() < 0.8:
         example = material.skins[rng.integers(len(material.skins))]
@@ -58,7 +62,13 @@ def compose(
     if rng.random() < 0.6:
         skin_HW = distractors.clothes(photo_HW3, rng)
     distractors.freckles(photo_HW3, rng.poisson(rng.choice([0, 15, 60]) * area), rng)
-    boxes, urgent = _set_lesions(photo_HW3, skin_HW, lesions, material, rng=rng, sizes=sizes)
+    boxes, urgent = _set_lesions(
+        *(photo_HW3, skin_HW, lesions, material),
+        rng=rng,
+        sizes=sizes,
+        blendings=blendings,
+        painted=painted,
+    )
     distractors.hairs(photo_HW3, rng.poisson(rng.choice([0, 10, 50]) * area), rng)
     if min(width, height) >= 400 and rng.random() < 0.3:
         covered = distractors.ruler(photo_HW3, rng)
@@ -75,6 +85,8 @@ def _set_lesions(
     *,
     rng: np.random.Generator,
     sizes: tuple[float, float],
+    blendings: Sequence[Blending],
+    painted: float,
 ) -> tuple[list[Box], list[bool]]:
     height, width = skin_HW.shape
     boxes: list[Box] = []
@@ -90,13 +102,13 @@ def _set_lesions(
             ):
                 continue
             cut = None
-            if material.lesions and rng.random() < 0.8:
+            if material.lesions and rng.random() >= painted:
                 cut = material.lesions[rng.integers(len(material.lesions))]
-            box = (
-                set_real(photo_HW3, cut, (x, y), size, rng)
-                if cut
-                else set_painted(photo_HW3, (x, y), size, rng)
-            )
+            if cut:
+                blending = blendings[int(rng.integers(len(blendings)))]
+                box = set_real(photo_HW3, cut, (x, y), size, rng, blending=blending)
+            else:
+                box = set_painted(photo_HW3, (x, y), size, rng)
             if box:
                 boxes.append(box)
                 urgent.append(bool(cut and cut.urgent))

@@ -1,6 +1,7 @@
 """Lesions set into skin: real ones by Poisson blending, painted ones by their own shape."""
 
 import math
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -21,6 +22,8 @@ _STYLES = (
 )
 """Changes of L*, a*, b* of painted lesions: brown, red, nearly black."""
 
+Blending = Literal["poisson", "feathered"]
+
 
 def set_real(
     photo_HW3: NDArray[np.uint8],
@@ -28,11 +31,14 @@ def set_real(
     centre: tuple[float, float],
     size: float,
     rng: np.random.Generator,
+    *,
+    blending: Blending = "poisson",
 ) -> Box | None:
     """Blend a cut-out into the photo, in place; its longer side is about `size` pixels.
 
-    Pérez, Gangnet and Blake 2003 ("Poisson image editing"). Returns its box, None where it would
-    stand out of the photo.
+    Poisson blending is Pérez, Gangnet and Blake 2003 ("Poisson image editing"); feathered, the
+    patch takes the mean colour of the skin around it and fades out. Returns its box, None where it
+    would stand out of the photo.
     """
     x1, y1, x2, y2 = cut.box
     scale = size / max(x2 - x1, y2 - y1)
@@ -68,10 +74,27 @@ def set_real(
         int(columns.min() + columns.max() + 1) // 2 + 2,
         int(rows.min() + rows.max() + 1) // 2 + 2,
     )
-    blended = cv2.seamlessClone(patch_SS3, ground, mask_SS, middle, cv2.NORMAL_CLONE)
-    photo_HW3[top - 2 : top + side + 2, left - 2 : left + side + 2] = blended
+    if blending == "poisson":
+        blended = cv2.seamlessClone(patch_SS3, ground, mask_SS, middle, cv2.NORMAL_CLONE)
+        photo_HW3[top - 2 : top + side + 2, left - 2 : left + side + 2] = blended
+    else:
+        inside = photo_HW3[top : top + side, left : left + side]
+        inside[:] = _feathered(patch_SS3, inside, mask_SS)
     x, y = left + reach + 0.5, top + reach + 0.5
     return Box(x - half_x, y - half_y, x + half_x, y + half_y, "lesion", "composer")
+
+
+def _feathered(
+    patch_SS3: NDArray[np.uint8], ground_SS3: NDArray[np.uint8], mask_SS: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    soft = max(1.0, 0.03 * len(mask_SS))
+    inner_SS = cv2.erode(mask_SS, np.ones((3, 3), np.uint8), iterations=math.ceil(2 * soft))
+    rim_SS = (mask_SS > 0) & (inner_SS == 0)
+    shift_3 = ground_SS3[rim_SS].mean(0) - patch_SS3[rim_SS].mean(0)
+    share_SS1 = cv2.GaussianBlur(inner_SS.astype(np.float32) / 255, (0, 0), soft)[..., None]
+    mixed_SS3 = share_SS1 * (patch_SS3 + shift_3) + (1 - share_SS1) * ground_SS3
+    result: NDArray[np.uint8] = np.clip(mixed_SS3, 0, 255).astype(np.uint8)
+    return result
 
 
 def set_painted(

@@ -7,18 +7,20 @@ training side gives lesions and skin (- or nothing: everything is painted). Trai
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.bench.scan.compose import compose
+from skindx.bench.scan.compose import Composite, compose
 from skindx.bench.scan.material import Material, read_material
 from skindx.data.box import Box
 from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Record, Split, write_issues, write_manifest
 from skindx.data.store import put
+from skindx.system import cpu_count
 from skindx.taxonomy import SkinClass, Taxonomy
 
 TILE = 320
@@ -30,7 +32,13 @@ _TAXONOMY = Taxonomy(
         SkinClass(key="no-lesion", name="Tile without a lesion"),
     ),
 )
-_WIDTH, _HEIGHT, _LESIONS, _TILES_A_PHOTO = 1280, 960, 18, 12
+_WIDTH, _HEIGHT, _TILES_A_PHOTO = 1280, 960, 12
+_LESIONS = (5, 60)
+"""Fewest and most on a photo. Most photos have many: a tile that shows none teaches little."""
+_AT_A_LESION = 0.8
+"""Share of the tiles that are placed to show a lesion."""
+_PAINTED = 0.5
+"""Share of painted lesions: cut-outs are few, and a network would know them by heart."""
 _HALF_SCALE = 0.3
 """Share of the tiles that come at half the scale, as a scan also looks."""
 _LEAST_VISIBLE, _LEAST_SIDE = 0.35, 5.0
@@ -40,27 +48,10 @@ _SPLITS: tuple[tuple[Split, float], ...] = (("train", 0.88), ("val", 0.94), ("ca
 
 def write_training_set(out: Path, material: Material, tiles: int, seed: int = 0) -> list[Record]:
     """Write a dataset of so many tiles; those of one photo are one group."""
-    records: list[Record] = []
-    rng = np.random.default_rng(seed)
-    for photo in range(-(-tiles // _TILES_A_PHOTO)):
-        draw = rng.random()
-        split: Split = next((name for name, below in _SPLITS if draw < below), "test")
-        for tile_SS3, boxes in tiles_of_photo(material, rng):
-            quality = int(rng.integers(75, 98))
-            image = cv2.cvtColor(tile_SS3, cv2.COLOR_RGB2BGR)
-            content = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
-            sha256, path = put(out, content, ".jpg")
-            label = "lesion" if boxes else "no-lesion"
-            record = Record(
-                *(path, sha256, sha256[:16]),
-                *(TILE, TILE),
-                label=label,
-                group=f"photo-{photo}",
-                split=split,
-                boxes=boxes,
-                source="composed",
-            )
-            records.append(record)
+    photos = range(-(-tiles // _TILES_A_PHOTO))
+    with ThreadPoolExecutor(cpu_count()) as pool:  # most of the time is in numpy and OpenCV
+        of_photos = pool.map(lambda photo: _write_photo(out, material, photo, seed), photos)
+        records = [record for records in of_photos for record in records]
     unique = {record.sha256: record for record in records}
     records = sorted(unique.values(), key=lambda record: (record.label, record.sha256))
     write_manifest(out, records)
@@ -69,20 +60,59 @@ def write_training_set(out: Path, material: Material, tiles: int, seed: int = 0)
     return records
 
 
+def _write_photo(out: Path, material: Material, photo: int, seed: int) -> list[Record]:
+    rng = np.random.default_rng([seed, photo])
+    draw = rng.random()
+    split: Split = next((name for name, below in _SPLITS if draw < below), "test")
+    records = []
+    for tile_SS3, boxes in tiles_of_photo(material, rng):
+        quality = int(rng.integers(75, 98))
+        image = cv2.cvtColor(tile_SS3, cv2.COLOR_RGB2BGR)
+        content = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+        sha256, path = put(out, content, ".jpg")
+        record = Record(
+            *(path, sha256, sha256[:16]),
+            *(TILE, TILE),
+            label="lesion" if boxes else "no-lesion",
+            group=f"photo-{photo}",
+            split=split,
+            boxes=boxes,
+            source="composed",
+        )
+        records.append(record)
+    return records
+
+
 def tiles_of_photo(
     material: Material, rng: np.random.Generator
 ) -> Iterator[tuple[NDArray[np.uint8], tuple[Box, ...]]]:
     """Yield tiles of one composed photo and the boxes in them."""
-    composite = compose(_WIDTH, _HEIGHT, _LESIONS, material, rng)
+    composite = compose(
+        *(_WIDTH, _HEIGHT, int(rng.integers(*_LESIONS)), material, rng),
+        blendings=("poisson", "feathered"),
+        painted=_PAINTED,
+    )
     for _ in range(_TILES_A_PHOTO):
         scale = 2 if rng.random() < _HALF_SCALE else 1
         side = TILE * scale
-        left, top = int(rng.integers(_WIDTH - side + 1)), int(rng.integers(_HEIGHT - side + 1))
+        left, top = _place(composite, side, rng)
         tile = composite.pixels_HW3[top : top + side, left : left + side]
         if scale > 1:
             tile = cv2.resize(tile, (TILE, TILE), interpolation=cv2.INTER_AREA)
         boxes = [_inside(box, left, top, side, scale) for box in composite.boxes]
         yield np.ascontiguousarray(tile), tuple(box for box in boxes if box)
+
+
+def _place(composite: Composite, side: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Return the left upper corner of a tile."""
+    most = np.array([_WIDTH - side, _HEIGHT - side])
+    if not composite.boxes or rng.random() > _AT_A_LESION:
+        left, top = rng.integers(most + 1)
+    else:
+        box = composite.boxes[rng.integers(len(composite.boxes))]
+        centre = np.array([box.x1 + box.x2, box.y1 + box.y2]) / 2
+        left, top = np.clip(centre - rng.uniform(0.1, 0.9, 2) * side, 0, most).astype(int)
+    return int(left), int(top)
 
 
 def _inside(box: Box, left: int, top: int, side: int, scale: int) -> Box | None:

@@ -54,16 +54,21 @@ def plan_entries(rng: np.random.Generator, per_class: int, seed: int) -> list[En
             f"give at least {LEAST_PER_CLASS}."
         )
     keys = [(label, index) for label in CLASSES for index in range(per_class)]
+
+    def original(key: tuple[str, int]) -> Entry:
+        label, index = key
+        return _shown(label, index, paint(label, index, seed))
+
     with ThreadPoolExecutor(cpu_count()) as pool:  # most of the time is in numpy and OpenCV
-        entries = list(pool.map(lambda key: _shown(*key, paint(*key, seed)), keys))
+        entries = list(pool.map(original, keys))
     # Every image is copied at most once or in one way, so that the groups stay apart.
     copied = [keys[at] for at in rng.permutation(len(keys))[: EXACT + NEAR]]
     for label, index in copied[:EXACT]:
         entries.append(_shown(label, index, paint(label, index, seed)))
     for number, (label, index) in enumerate(copied[EXACT:]):
-        original = paint(label, index, seed)
+        painting = paint(label, index, seed)
         turns = range(2 if number < THREES else 1)
-        entries += [_shown(label, index, *_changed(original, number + turn)) for turn in turns]
+        entries += [_shown(label, index, *_changed(painting, number + turn)) for turn in turns]
     entries += _conflicts(per_class, seed)
     for label in CLASSES[:PRIVATE]:
         hidden = encode_jpeg(paint(label, per_class + 1, seed).pixels)
