@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import accuracy, data, ensemble, hardware, networks, speed, statistics
+from blocks import accuracy, data, ensemble, hardware, networks, scan, speed, statistics
 from blocks.texts import Load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,6 +52,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "second order": ("docs/explanation/second-order.md", speed.second_order),
     "sparse": ("docs/measured/speed.md", speed.sparse),
     "products": ("docs/measured/speed.md", speed.products),
+    "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "int8": ("docs/howto/export.md", speed.int8),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,17 @@ from hypothesis import strategies as st
 
 from skindx.bench import run_bench
 from skindx.bench.scan.compose import compose
-from skindx.bench.scan.material import Material, read_material, side_of
+from skindx.bench.scan.lesion_set import write_lesion_set
+from skindx.bench.scan.material import CutOut, Material, read_material, side_of
+from skindx.bench.scan.photos import Truth
 from skindx.bench.scan.scoring import Photo, average_precision, shares
 from skindx.bench.scan.texture import grow
 from skindx.bench.scan.training_set import write_training_set
+from skindx.bench.scan.urgency import Ranking
+from skindx.data.box import Box
 from skindx.data.manifest import read_manifest
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.scan.lesion import Lesion
 from skindx.errors import UserError
 
 
@@ -64,6 +71,47 @@ def test_a_training_set_keeps_photos_apart(tmp_path: Path) -> None:
         for box in record.boxes or ():
             assert 0 <= box.x1 < box.x2 <= record.width
     assert all(len(splits) == 1 for splits in of_group.values())
+
+
+def test_a_lesion_set_keeps_each_lesion_on_one_side(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    cuts = tuple(
+        CutOut(rng.integers(90, 180, (80, 80, 3), np.uint8), (16, 16, 64, 64), urgent)
+        for urgent in [False, True] * 6
+    )
+    records = write_lesion_set(tmp_path, Material(lesions=cuts), 60)
+    assert len(records) >= 60
+    assert {record.label for record in records} == {"benign", "malignant"}
+    splits: dict[str, set[str]] = {}
+    for record in records:
+        splits.setdefault(record.group, set()).add(record.split)
+        if record.group.startswith("lesion-"):
+            urgent = cuts[int(record.group.removeprefix("lesion-"))].urgent
+            assert record.label == ("malignant" if urgent else "benign")
+        else:
+            assert record.label == "benign"
+    assert all(len(sides) == 1 for sides in splits.values())
+
+
+def _lesion(place: int, risk: float) -> Lesion:
+    box = Box(100.0 * place, 0, 100.0 * place + 50, 50, score=0.9)
+    return Lesion(box, np.ones(1), risk, None, (), None, np.ones(1, np.float32), (0, 0, 0))
+
+
+def test_the_area_counts_pairs_of_one_photo_by_hand(tiny_bundle: Path) -> None:
+    ranking = Ranking(Predictor.load(tiny_bundle))
+    boxes = np.array([(100.0 * n, 0, 100.0 * n + 50, 50) for n in range(4)])
+    malignant = np.array([True, False, False, True])
+    truth = Truth(Path("a.jpg"), boxes, malignant)
+    # Beside the true ones stands a box of nothing; one malignant lesion is last, one ties.
+    risks = (0.2, 0.5, 0.9, 0.9)
+    lesions = [_lesion(n, risk) for n, risk in enumerate(risks)] + [_lesion(7, 0.95)]
+    ranking.count(truth, lesions)
+    area, count, interval = ranking.areas()["rank_auroc_by_risk_alone"]
+    assert (area, count) == ((0 + 0 + 1 + 0.5) / 4, 2)
+    assert interval.low < area < interval.high
+    ranking.count(replace(truth, urgent_K=np.zeros(4, bool)), lesions)  # no pair: nothing changes
+    assert ranking.areas()["rank_auroc_by_risk_alone"][:2] == (area, count)
 
 
 @pytest.mark.long

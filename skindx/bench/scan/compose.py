@@ -27,6 +27,8 @@ class Composite:
 
     pixels_HW3: NDArray[np.uint8]
     boxes: tuple[Box, ...]
+    cuts: tuple[int | None, ...]
+    """Of each lesion its number among the material's; None: it is painted."""
     urgent: tuple[bool, ...]
     """Of each lesion: whether its source picture is of a malignant one; painted ones are not."""
 
@@ -62,7 +64,7 @@ def compose(
     if rng.random() < 0.6:
         skin_HW = distractors.clothes(photo_HW3, rng)
     distractors.freckles(photo_HW3, rng.poisson(rng.choice([0, 15, 60]) * area), rng)
-    boxes, urgent = _set_lesions(
+    boxes, cuts = _set_lesions(
         *(photo_HW3, skin_HW, lesions, material),
         rng=rng,
         sizes=sizes,
@@ -73,8 +75,9 @@ def compose(
     if min(width, height) >= 400 and rng.random() < 0.3:
         covered = distractors.ruler(photo_HW3, rng)
         kept = [n for n, box in enumerate(boxes) if not _overlap(box, covered)]
-        boxes, urgent = [boxes[n] for n in kept], [urgent[n] for n in kept]
-    return Composite(_camera(photo_HW3, rng), tuple(boxes), tuple(urgent))
+        boxes, cuts = [boxes[n] for n in kept], [cuts[n] for n in kept]
+    urgent = tuple(cut is not None and material.lesions[cut].urgent for cut in cuts)
+    return Composite(_camera(photo_HW3, rng), tuple(boxes), tuple(cuts), urgent)
 
 
 def _set_lesions(
@@ -87,10 +90,10 @@ def _set_lesions(
     sizes: tuple[float, float],
     blendings: Sequence[Blending],
     painted: float,
-) -> tuple[list[Box], list[bool]]:
+) -> tuple[list[Box], list[int | None]]:
     height, width = skin_HW.shape
     boxes: list[Box] = []
-    urgent: list[bool] = []
+    cuts: list[int | None] = []
     for _ in range(count):
         size = math.exp(rng.uniform(*np.log(sizes)))
         for _ in range(_TRIES):
@@ -101,19 +104,20 @@ def _set_lesions(
                 _overlap(box, around) for box in boxes
             ):
                 continue
-            cut = None
+            cut: int | None = None
             if material.lesions and rng.random() >= painted:
-                cut = material.lesions[rng.integers(len(material.lesions))]
-            if cut:
+                cut = int(rng.integers(len(material.lesions)))
+            if cut is not None:
                 blending = blendings[int(rng.integers(len(blendings)))]
-                box = set_real(photo_HW3, cut, (x, y), size, rng, blending=blending)
+                lesion = material.lesions[cut]
+                box = set_real(photo_HW3, lesion, (x, y), size, rng, blending=blending)
             else:
                 box = set_painted(photo_HW3, (x, y), size, rng)
             if box:
                 boxes.append(box)
-                urgent.append(bool(cut and cut.urgent))
+                cuts.append(cut)
                 break
-    return boxes, urgent
+    return boxes, cuts
 
 
 def _place(around: tuple[float, ...], skin_HW: NDArray[np.bool_]) -> tuple[slice, slice]:

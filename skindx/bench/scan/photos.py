@@ -34,10 +34,11 @@ Boxes = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Truth:
-    """A photo and its true boxes, K x 4."""
+    """A photo, its true boxes, K x 4, and which of the lesions are malignant, K."""
 
     path: Path
     boxes_K4: NDArray[np.float64]
+    urgent_K: NDArray[np.bool_]
 
 
 def write_photos(
@@ -58,7 +59,7 @@ def write_photos(
         image = cv2.cvtColor(composite.pixels_HW3, cv2.COLOR_RGB2BGR)
         cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 92])
         boxes = np.array([(b.x1, b.y1, b.x2, b.y2) for b in composite.boxes]).reshape(-1, 4)
-        made.append(Truth(path, boxes))
+        made.append(Truth(path, boxes, np.array(composite.urgent, bool)))
     return made
 
 

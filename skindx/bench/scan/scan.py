@@ -12,9 +12,11 @@ from skindx.bench.harness.clock import Figure, median
 from skindx.bench.harness.result import MEANS, Result
 from skindx.bench.scan.load import load_run, lost_tasks, write_mosaic, write_wide
 from skindx.bench.scan.material import Material, read_material
-from skindx.bench.scan.photos import Ours, Sahi, Truth, sahi, whole_image, write_photos
+from skindx.bench.scan.photos import Boxes, Ours, Sahi, Truth, sahi, whole_image, write_photos
 from skindx.bench.scan.scoring import Photo, average_precision, shares
+from skindx.bench.scan.urgency import Ranking, can_rank
 from skindx.config import Settings
+from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.scan.grid import Grid
 from skindx.diagnosis.scan.precision import fast_precision
 from skindx.diagnosis.scan.settings import ScanSettings
@@ -107,6 +109,7 @@ def run(settings: Config) -> Result:
             **_seams(photos, settings, ours, confidence),
             "ap": _points(photos),
             "ap_minus_whole_image": _difference(photos, whole),
+            **_ranking(settings.bundle, truth, found, confidence, Path(name)),
         }
         peer: AbstractContextManager[Sahi | None] = (
             sahi(settings.peers, bundle, config, settings.threads)
@@ -136,6 +139,21 @@ def _quality(photos: Sequence[Photo], confidence: float) -> dict[str, Figure]:
         if count:
             figures[name] = _share(part, count)
     return figures
+
+
+def _ranking(
+    bundle: Path, truth: Sequence[Truth], found: Sequence[Boxes], confidence: float, folder: Path
+) -> dict[str, Figure]:
+    predictor = Predictor.load(bundle)
+    if not can_rank(predictor):
+        return {}
+    ranking = Ranking(predictor)
+    for photo, boxes in zip(truth, found, strict=True):
+        ranking.add(photo, boxes, confidence, folder)
+    return {
+        key: Figure(area, "", count, (interval.low, interval.high))
+        for key, (area, count, interval) in ranking.areas().items()
+    }
 
 
 def _seams(
@@ -208,6 +226,11 @@ def _notes(settings: Config, truth: Sequence[Truth]) -> Iterator[str]:
         f"Tiles of {settings.tile} pixels that share {settings.overlap:g}; recall, precision and "
         f"AP at IoU 0.5; AP over boxes with scores from {settings.floor:g}. Boxes of less than "
         "10 pixels are left out, SAHI's too."
+    )
+    yield (
+        "rank_auroc: how often a malignant lesion comes before another of the same photo, as the "
+        "scan ranks; by_risk_alone: without the ugly duckling. Missing where no class of the "
+        "bundle is urgent or no lesion is malignant."
     )
     yield (
         "time_over_sahi: our seconds over SAHI's, from the file to the boxes, the same detector, "

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.scan.compose import Composite, compose
+from skindx.bench.scan.composed_dataset import composed_record, split_of, write_dataset
 from skindx.bench.scan.material import Material, read_material
 from skindx.data.box import Box
-from skindx.data.layout import TAXONOMY
-from skindx.data.manifest import Record, Split, write_issues, write_manifest
-from skindx.data.store import put
+from skindx.data.manifest import Record, Split
 from skindx.system import cpu_count
 from skindx.taxonomy import SkinClass, Taxonomy
 
@@ -51,36 +50,23 @@ def write_training_set(out: Path, material: Material, tiles: int, seed: int = 0)
     photos = range(-(-tiles // _TILES_A_PHOTO))
     with ThreadPoolExecutor(cpu_count()) as pool:  # most of the time is in numpy and OpenCV
         of_photos = pool.map(lambda photo: _write_photo(out, material, photo, seed), photos)
-        records = [record for records in of_photos for record in records]
-    unique = {record.sha256: record for record in records}
-    records = sorted(unique.values(), key=lambda record: (record.label, record.sha256))
-    write_manifest(out, records)
-    write_issues(out, [])
-    _TAXONOMY.save(out / TAXONOMY)
-    return records
+        return write_dataset(out, (one for made in of_photos for one in made), _TAXONOMY)
 
 
 def _write_photo(out: Path, material: Material, photo: int, seed: int) -> list[Record]:
     rng = np.random.default_rng([seed, photo])
-    draw = rng.random()
-    split: Split = next((name for name, below in _SPLITS if draw < below), "test")
-    records = []
-    for tile_SS3, boxes in tiles_of_photo(material, rng):
-        quality = int(rng.integers(75, 98))
-        image = cv2.cvtColor(tile_SS3, cv2.COLOR_RGB2BGR)
-        content = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
-        sha256, path = put(out, content, ".jpg")
-        record = Record(
-            *(path, sha256, sha256[:16]),
-            *(TILE, TILE),
+    split = split_of(rng.random(), _SPLITS)
+    return [
+        composed_record(
+            *(out, tile_SS3, ".jpg"),
             label="lesion" if boxes else "no-lesion",
             group=f"photo-{photo}",
             split=split,
             boxes=boxes,
-            source="composed",
+            quality=int(rng.integers(75, 98)),
         )
-        records.append(record)
-    return records
+        for tile_SS3, boxes in tiles_of_photo(material, rng)
+    ]
 
 
 def tiles_of_photo(
