@@ -114,3 +114,12 @@ def sixteen_bits() -> bytes:
     deep = np.tile(np.arange(0, 65536, 256, dtype=np.uint16), (100, 1))
     deep[::2] = deep[::2, ::-1]
     return encode(deep, "PNG")
+
+
+def two_gigapixels() -> bytes:
+    """Return a PNG of 2 billion pixels of one bit, in about 250 kB."""
+    side, squeeze = 44_720, zlib.compressobj(9)
+    row = bytes(1 + side // 8)
+    rows = b"".join(squeeze.compress(row * 104) for _ in range(side // 104)) + squeeze.flush()
+    start = png_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + start + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import FastAPI
+from hostile_images import two_gigapixels
 from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
@@ -54,6 +55,7 @@ def encoded(pixels: Any, kind: str = "PNG", **options: Any) -> bytes:
 
 
 WIDE = photo_with(SPOTS, 480, 300)
+TURNED = Image.fromarray(WIDE[::-1])
 
 
 def ordered(folder: Path, bundle: Path, photo: bytes) -> Path:
@@ -107,6 +109,8 @@ def done(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             encoded(Image.new("RGB", (6000, 6000)), "JPEG", quality=5),
             "6000 x 6000 pixels, and at most 20000000",
         ),
+        (encoded(WIDE, "WEBP", save_all=True, append_images=[TURNED]), "2 images"),
+        (two_gigapixels(), "44720 x 44720 pixels, and at most 20000000"),
         (b"no photo", "photo 1 cannot be scanned"),
     ],
 )
