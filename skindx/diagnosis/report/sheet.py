@@ -31,6 +31,8 @@ class Sheet:
         require_extra("app", "fpdf", purpose="a PDF report")
         from fpdf import FPDF
 
+        self._letters: set[int] = set()
+        """Code points that the open fonts have."""
         self.lacking = False
         """Whether a letter was replaced so far, since no font has it."""
         self.pdf = FPDF(format="A4")
@@ -142,14 +144,15 @@ class Sheet:
             shown, complete = fonts.in_latin(words)
             self.lacking |= not complete
             return shown
-        known = self._letters()
-        if not known.issuperset(map(ord, words)) and "more" not in self.pdf.fonts:
-            known = self._letters_of_more()
-        shown = "".join(char if ord(char) in known else "?" for char in words)
+        if not self._letters:
+            self._letters = self._letters_of_fonts()
+        if not self._letters.issuperset(map(ord, words)) and "more" not in self.pdf.fonts:
+            self._open_more()
+        shown = "".join(char if ord(char) in self._letters else "?" for char in words)
         self.lacking |= shown != words
         return shown
 
-    def _letters(self) -> set[int]:
+    def _letters_of_fonts(self) -> set[int]:
         """Return the code points of the fonts that are open."""
         from fpdf.fonts import TTFFont
 
@@ -157,9 +160,9 @@ class Sheet:
         opened = (self.pdf.fonts.get(name) for name in ("dejavu", "more"))
         return {code for font in opened if isinstance(font, TTFFont) for code in font.cmap}
 
-    def _letters_of_more(self) -> set[int]:
+    def _open_more(self) -> None:
         """Open a further font, if there is one, now that a letter is asked for that needs it."""
         if path := fonts.more_letters():
             self.pdf.add_font("more", "", path)
             self.pdf.set_fallback_fonts(["more"], exact_match=False)
-        return self._letters()
+            self._letters = self._letters_of_fonts()
