@@ -103,6 +103,17 @@ def test_lesions_alone_are_enough_where_the_skin_has_changed(body: Body) -> None
         register(*views(replace(body, pixels_HW3=flat), replace(other, pixels_HW3=flat)))
 
 
+def test_skin_on_which_most_lesions_are_out_of_place_is_refused(body: Body) -> None:
+    before, after = views(body, body)
+    registration = register(before, after)
+    stay = len(after.rows) // 3
+    shift_14 = np.array([6.0, 0.0, 6.0, 0.0]) * after.sizes.max()
+    moved_L4 = after.boxes_L4.copy()
+    moved_L4[stay:] = np.roll(moved_L4[stay:], 1, axis=0) + shift_14  # their sizes go along
+    with pytest.raises(UserError, match=r"only \d+ of the \d+ lesions .* posture"):
+        match(before, replace(after, boxes_L4=moved_L4), registration)
+
+
 def test_chance_makes_no_constellation() -> None:
     rng = np.random.default_rng(0)
     for _ in range(4):

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from skindx.diagnosis.scan.compare import thin_plate
 from skindx.diagnosis.scan.compare.registration import Registration
 from skindx.diagnosis.scan.compare.view import View
+from skindx.errors import UserError
 
 # L = lesions before, K = lesions after, N = pairs
 
@@ -19,6 +20,8 @@ _UNMATCHED = 1.2
 """Cost of a lesion without a partner; the distance alone costs at most 1."""
 _LEAST_POINTS = 4
 _ROUNDS = 5
+_FEW, _LEAST_MATCHED = 8, 0.5
+"""From so many lesions that both photos should show, this share of them must have a partner."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ def match(before: View, after: View, registration: Registration) -> Matched:
     """Return the pairs with the least total distance, each lesion at most once.
 
     Lesions that were found in place are then points that both photos show as well, and all are
-    matched again.
+    matched again. Raises UserError where most have no partner: a list of what is new and what has
+    vanished would be wrong.
     """
     warp = registration.warp
     pairs_N2 = _assigned(before, after, warp)
@@ -50,7 +54,16 @@ def match(before: View, after: View, registration: Registration) -> Matched:
         warp, pairs_N2 = refined, again_N2
         if not found_more:
             break
-    return Matched(Registration(warp, registration.points, registration.by_lesions), pairs_N2)
+    final = Registration(warp, registration.points, registration.by_lesions)
+    shown_L = final.covers(after, before.centres, before.sizes)
+    expected = min(int(shown_L.sum()), len(after.rows))
+    if expected >= _FEW and len(pairs_N2) < _LEAST_MATCHED * expected:
+        raise UserError(
+            f"only {len(pairs_N2)} of the {expected} lesions that {before.photo.name} and "
+            f"{after.photo.name} should both show lie where they should; take the second photo in "
+            "the posture and from the side of the first."
+        )
+    return Matched(final, pairs_N2)
 
 
 def _refined(
