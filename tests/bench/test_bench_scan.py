@@ -2,15 +2,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.bench import run_bench
-from skindx.bench.scan.compose import compose
+from skindx.bench.scan.compose import compose, visible
 from skindx.bench.scan.lesion_set import write_lesion_set
-from skindx.bench.scan.material import CutOut, Material, read_material, side_of
+from skindx.bench.scan.material import CutOut, Material, read_material, shows_one_lesion, side_of
 from skindx.bench.scan.photos import Truth
 from skindx.bench.scan.scoring import Photo, average_precision, shares
 from skindx.bench.scan.texture import grow
@@ -71,6 +72,42 @@ def test_a_training_set_keeps_photos_apart(tmp_path: Path) -> None:
         for box in record.boxes or ():
             assert 0 <= box.x1 < box.x2 <= record.width
     assert all(len(splits) == 1 for splits in of_group.values())
+
+
+def _skin_with(*spots: tuple[int, int, int]) -> np.ndarray:
+    skin = np.full((120, 120, 3), (205, 160, 140), np.uint8)
+    for x, y, radius in spots:
+        cv2.circle(skin, (x, y), radius, (110, 70, 60), -1)
+    return skin
+
+
+@pytest.mark.parametrize(
+    ("spots", "box", "whole"),
+    [
+        (((60, 60, 28),), (30, 30, 90, 90), True),
+        ((), (30, 30, 90, 90), False),
+        (((45, 45, 10), (78, 75, 9)), (30, 30, 90, 90), False),
+        (((45, 60, 12),), (30, 30, 90, 90), False),
+        (((60, 60, 28), (10, 10, 5)), (30, 30, 90, 90), True),
+    ],
+    ids=["one lesion", "bare skin", "two lesions", "much skin", "a freckle beside"],
+)
+def test_a_box_must_fit_one_lesion(
+    spots: tuple[tuple[int, int, int], ...], box: tuple[int, int, int, int], whole: bool
+) -> None:
+    assert shows_one_lesion(_skin_with(*spots), box) is whole
+
+
+def test_what_has_the_colours_of_the_skin_is_not_visible() -> None:
+    rng = np.random.default_rng(0)
+    rough = np.clip(_skin_with() + rng.normal(0, 3, (120, 120, 3)), 0, 255).astype(np.uint8)
+    faint = np.clip(rough.astype(int) - 2, 0, 255).astype(np.uint8)
+    dark = rough.copy()
+    cv2.circle(dark, (60, 60), 12, (110, 70, 60), -1)
+    assert not visible(rough, rough, 24)
+    assert not visible(faint, rough, 24)
+    assert visible(dark, rough, 24)
+    assert not visible(dark, rough, 100)  # a speck of a lesion that claims a hundred pixels
 
 
 def test_a_lesion_set_keeps_each_lesion_on_one_side(tmp_path: Path) -> None:

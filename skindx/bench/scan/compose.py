@@ -19,6 +19,10 @@ from skindx.data.box import Box
 SIZES = (12.0, 200.0)
 """Pixels of a lesion's longer side."""
 _TRIES = 30
+_JUST_SEEN = 5.0
+"""Difference of two colours in CIELAB; about 2.3 can just be seen side by side."""
+_SEEN = 0.5
+"""Share of a lesion's longer side that the disc of its visible area has as diameter, at least."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +111,36 @@ def _set_lesions(
             cut: int | None = None
             if material.lesions and rng.random() >= painted:
                 cut = int(rng.integers(len(material.lesions)))
+            window = _place((x - 2 * size, y - 2 * size, x + 2 * size, y + 2 * size), skin_HW)
+            before_HW3 = photo_HW3[window].copy()
             if cut is not None:
                 blending = blendings[int(rng.integers(len(blendings)))]
                 lesion = material.lesions[cut]
                 box = set_real(photo_HW3, lesion, (x, y), size, rng, blending=blending)
             else:
                 box = set_painted(photo_HW3, (x, y), size, rng)
-            if box:
+            if box and visible(photo_HW3[window], before_HW3, size):
                 boxes.append(box)
                 cuts.append(cut)
                 break
+            photo_HW3[window] = before_HW3
     return boxes, cuts
+
+
+def visible(with_HW3: NDArray[np.uint8], without_HW3: NDArray[np.uint8], size: float) -> bool:
+    """Return whether a lesion of `size` pixels shows on a piece of skin.
+
+    The area of a disc of half its diameter must differ from the skin without it by more than a
+    person just sees, and by more than the skin's own texture does. A cut-out whose colours are
+    those of the skin would otherwise be a lesion that nobody can find.
+    """
+    lab_HW3, bare_HW3 = (
+        cv2.cvtColor(pixels.astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
+        for pixels in (with_HW3, without_HW3)
+    )
+    texture = float((bare_HW3 - cv2.GaussianBlur(bare_HW3, (0, 0), max(1.0, size / 2))).std())
+    differs_HW = np.linalg.norm(lab_HW3 - bare_HW3, axis=2) > max(_JUST_SEEN, 2 * texture)
+    return bool(differs_HW.sum() >= math.pi / 4 * (_SEEN * size) ** 2)
 
 
 def _place(around: tuple[float, ...], skin_HW: NDArray[np.bool_]) -> tuple[slice, slice]:

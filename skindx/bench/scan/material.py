@@ -20,6 +20,10 @@ _TEST_SHARE = 0.35
 _LEAST_MARGIN = 0.12
 """Skin that a cut-out has on each side of its box, as a share of the box's longer side."""
 _KEPT_MARGIN = 0.3
+_STANDS_OUT = 8.0
+"""Least difference of a lesion from the skin around it, in CIELAB."""
+_FITS, _MOST_BESIDE = 0.5, 0.35
+"""Least overlap of a box with its lesion (IoU), and the most area of a second piece."""
 _SKIN_SIDE, _MOST_EDGE = 128, 14.0
 """Pixels of a patch of skin, and its most variation, in levels: no lesion, hair or rim."""
 
@@ -107,8 +111,39 @@ def _cut_outs(
         if margin >= _LEAST_MARGIN * longest and longest >= 48 and alone:
             cut_HW3 = pixels_HW3[top:bottom, left:right].copy()
             box = (x1 - left, y1 - top, x2 - left, y2 - top)
-            found.append(CutOut(cut_HW3, box, urgent=row[0] == 1))
+            if shows_one_lesion(cut_HW3, box):
+                found.append(CutOut(cut_HW3, box, urgent=row[0] == 1))
     return found
+
+
+def shows_one_lesion(cut_HW3: NDArray[np.uint8], box: tuple[float, float, float, float]) -> bool:
+    """Return whether a box fits one lesion that stands out from the skin around it.
+
+    Some boxes of an export hold bare skin, several lesions, or much more than the lesion: what is
+    composed of them would be a truth that nobody can find. The lesion is the largest piece whose
+    colour differs from that of the skin around the box.
+    """
+    lab_HW3 = cv2.cvtColor(cut_HW3.astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
+    lab_HW3 = cv2.GaussianBlur(lab_HW3, (0, 0), max(1.0, 0.02 * max(cut_HW3.shape)))
+    x1, y1, x2, y2 = (round(value) for value in box)
+    around_HW = np.ones(cut_HW3.shape[:2], bool)
+    around_HW[y1:y2, x1:x2] = False
+    if not around_HW.any():
+        return False
+    away_HW = np.linalg.norm(lab_HW3 - np.median(lab_HW3[around_HW], axis=0), axis=2)
+    limit = max(_STANDS_OUT, 2 * float(np.median(away_HW[around_HW])))
+    stands_out = (away_HW > limit).astype(np.uint8)
+    _, _, stats, _ = cv2.connectedComponentsWithStats(stands_out)
+    pieces = stats[1:][np.argsort(-stats[1:, cv2.CC_STAT_AREA])]  # the first is the rest
+    if not len(pieces):
+        return False
+    left, top, width, height, area = pieces[0].tolist()
+    overlap = max(0, min(left + width, x2) - max(left, x1)) * max(
+        0, min(top + height, y2) - max(top, y1)
+    )
+    union = width * height + (x2 - x1) * (y2 - y1) - overlap
+    alone = len(pieces) == 1 or pieces[1, cv2.CC_STAT_AREA] <= _MOST_BESIDE * area
+    return bool(overlap >= _FITS * union and alone)
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

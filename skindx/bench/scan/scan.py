@@ -220,7 +220,8 @@ def _notes(settings: Config, truth: Sequence[Truth]) -> Iterator[str]:
     yield (
         f"{len(truth)} composed photos of {settings.width} x {settings.height} pixels with "
         f"{count} lesions, {where}: a stress test of the pipeline, no evidence for patients; "
-        f"seed {settings.seed}."
+        f"seed {settings.seed}. Cut-outs whose box does not fit one lesion, and lesions that do "
+        "not show on their skin, are left out."
     )
     yield (
         f"Tiles of {settings.tile} pixels that share {settings.overlap:g}; recall, precision and "
