@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.bench.scan.compose import Composite, compose
+from skindx.bench.scan.compose import SIZES, Composite, compose
 from skindx.bench.scan.composed_dataset import composed_record, split_of, write_dataset
 from skindx.bench.scan.material import Material, read_material
 from skindx.data.box import Box
@@ -39,7 +39,7 @@ _AT_A_LESION = 0.8
 _PAINTED = 0.5
 """Share of painted lesions: cut-outs are few, and a network would know them by heart."""
 _HALF_SCALE = 0.3
-"""Share of the tiles that come at half the scale, as a scan also looks."""
+"""Share of the photos that are seen at half the scale, as a scan also looks at its photo."""
 _LEAST_VISIBLE, _LEAST_SIDE = 0.35, 5.0
 """Of a lesion that a tile cuts: what share of it, and how many pixels, must show."""
 _SPLITS: tuple[tuple[Split, float], ...] = (("train", 0.88), ("val", 0.94), ("calibration", 0.97))
@@ -73,14 +73,16 @@ def tiles_of_photo(
     material: Material, rng: np.random.Generator
 ) -> Iterator[tuple[NDArray[np.uint8], tuple[Box, ...]]]:
     """Yield tiles of one composed photo and the boxes in them."""
+    # twice as large on a photo of half scale: the smallest lesions would look like freckles there
+    scale = 2 if rng.random() < _HALF_SCALE else 1
     composite = compose(
         *(_WIDTH, _HEIGHT, int(rng.integers(*_LESIONS)), material, rng),
+        sizes=(scale * SIZES[0], scale * SIZES[1]),
         blendings=("poisson", "feathered"),
         painted=_PAINTED,
     )
+    side = TILE * scale
     for _ in range(_TILES_A_PHOTO):
-        scale = 2 if rng.random() < _HALF_SCALE else 1
-        side = TILE * scale
         left, top = _place(composite, side, rng)
         tile = composite.pixels_HW3[top : top + side, left : left + side]
         if scale > 1:
