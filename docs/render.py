@@ -52,6 +52,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "second order": ("docs/explanation/second-order.md", speed.second_order),
     "sparse": ("docs/measured/speed.md", speed.sparse),
     "products": ("docs/measured/speed.md", speed.products),
+    "scans": ("docs/measured/scans.md", scan.scans),
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "int8": ("docs/howto/export.md", speed.int8),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
