@@ -4,6 +4,7 @@ torchvision imports torch's compiler for one function, timm wandb for a table of
 mlflow for its autotuner. Together they take longer to import than all the rest of a start.
 """
 
+import atexit
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -23,9 +24,17 @@ def collect_rarely() -> None:
     """Let the garbage collector look through new objects less often; call it first in a process.
 
     Imports are half a million objects that stay. At Python's thresholds the collector passes over
-    all of them again and again during a start.
+    all of them again and again during a start, and several times more at the end, when it takes a
+    second of a core to free what the end of the process frees anyway.
     """
     gc.set_threshold(10_000, 10, 100)
+    atexit.register(_end_without_collection)
+
+
+def _end_without_collection() -> None:
+    # Triton's bindings print a list of all objects that nobody freed.
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 @contextmanager

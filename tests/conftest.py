@@ -1,3 +1,4 @@
+import atexit
 import gc
 import os
 import sys
@@ -31,11 +32,9 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    """Let the interpreter take down at its end what was left out."""
-    gc.unfreeze()
+    # The interpreter takes down at its end what was left out, and not sooner: pytest collects five
+    # times before.
+    atexit.register(gc.unfreeze)
 
 
 def pytest_configure() -> None:

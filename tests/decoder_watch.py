@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Watch:
-    """Follows all descendants of this process that run one of the modules `names`."""
+    """Follows descendants of this process that start meanwhile and run one of the modules `names`."""
 
     def __init__(self, *names: str) -> None:
         self.peak_mb: dict[tuple[int, str], float] = {}
@@ -17,10 +17,13 @@ class Watch:
         self.parents: dict[int, int] = {}
         self.with_torch: set[int] = set()
         self._names = names
+        self._earlier: set[int] = set()
+        """Decoders of an earlier test may not have ended yet."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Self:
+        self._earlier = set(descendants(os.getpid()))
         self._thread.start()
         return self
 
@@ -30,7 +33,7 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ending.wait(0.01):
-            for pid in descendants(os.getpid()):
+            for pid in set(descendants(os.getpid())) - self._earlier:
                 with suppress(OSError):  # it has ended meanwhile
                     self._note(pid)
 

@@ -20,6 +20,8 @@ from skindx.system import free_port
 CODE = """
 import json, signal, sys
 from pathlib import Path
+from skindx.light_imports import collect_rarely
+collect_rarely()
 def tell(*_):
     import gradio
     (page,) = gradio.Blocks.get_instances()

@@ -1,6 +1,7 @@
 """Photos of painted skin, which pass a diagnosis' gates where plain noise would not."""
 
 import io
+from functools import lru_cache
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -13,6 +14,11 @@ def skin_pixels(
     width: int = 240, height: int = 180, *, seed: int = 3, skin_type: int = 3
 ) -> np.ndarray:
     """Return H x W x 3 uint8: a tone, uneven light, fine grain, and a darker spot."""
+    return _painted(width, height, seed, skin_type).copy()
+
+
+@lru_cache(maxsize=64)
+def _painted(width: int, height: int, seed: int, skin_type: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.normal(128, 12, (5, 6)).clip(0, 255).astype(np.uint8))
     light = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC)) / 128.0

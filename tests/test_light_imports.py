@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 STARTS = """
 import json, sys
 from skindx.system import go_offline
@@ -74,3 +76,34 @@ def test_a_start_collects_no_imports_and_later_garbage_is_collected() -> None:
         [sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["0", "True"]
+
+
+ENDS = """
+import gc
+from skindx.light_imports import collect_rarely
+collect_rarely()
+class Noisy:
+    def __del__(self):
+        print("freed", flush=True)
+class Cycle:
+    pass
+cycle = Cycle()
+cycle.itself, cycle.noisy = cycle, Noisy()
+del cycle
+alone = Noisy()
+if {collected}:
+    gc.collect()
+print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_at_the_end_cycles_are_left_to_the_system_and_the_rest_is_freed(collected: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS.replace("{collected}", str(collected))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before = ["freed"] if collected else []
+    assert done.stdout.split() == [*before, "end", "freed"]

@@ -116,11 +116,11 @@ def test_the_first_bytes_decide(head: bytes, expected: str | None) -> None:
     assert photo_format(head) == expected
 
 
-def heic(width: int = 240, height: int = 180, **options: object) -> bytes:
+def heic(width: int = 240, height: int = 180, *, quality: int = 90, **options: object) -> bytes:
     pillow_heif = pytest.importorskip("pillow_heif")
     file = io.BytesIO()
     photo = Image.fromarray(skin_pixels(width, height))
-    pillow_heif.from_pillow(photo).save(file, quality=90, **options)
+    pillow_heif.from_pillow(photo).save(file, quality=quality, **options)
     return file.getvalue()
 
 
@@ -154,7 +154,7 @@ def test_a_heic_photo_above_the_cap_is_refused_before_it_is_decoded() -> None:
 
 
 def test_a_heic_decoder_without_memory_or_time_costs_only_its_photo() -> None:
-    short = decode_apart_reason(heic(2000, 1500), Limits(timeout_s=15, memory_mb=24))
+    short = decode_apart_reason(heic(2000, 1500, quality=10), Limits(timeout_s=15, memory_mb=24))
     assert short in ("decode-memory", "decode-crash", "damaged")
     assert open_photo(heic()).width == 240
 

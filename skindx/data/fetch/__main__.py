@@ -2,6 +2,9 @@
 
 import sys
 
-from skindx.data.fetch.process import main
+from skindx.light_imports import collect_rarely
+
+collect_rarely()
+from skindx.data.fetch.process import main  # noqa: E402 (its imports are collected rarely)
 
 sys.exit(main())

@@ -51,6 +51,18 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
             f"{base}.httpproxy.HttpProxyMiddleware": None,
             f"{base}.httpcache.HttpCacheMiddleware": None,
         },
+        # Not imported either: the first two open ports, and bring another HTTP library along.
+        "EXTENSIONS": dict.fromkeys(
+            f"scrapy.extensions.{name}"
+            for name in (
+                "remote_control.RemoteControl",
+                "telnet.TelnetConsole",
+                "memdebug.MemoryDebugger",
+                "memusage.MemoryUsage",
+                "feedexport.FeedExporter",
+                "spiderstate.SpiderState",
+            )
+        ),
         # Each of these opens a port, writes files or drops requests without a word.
         "TELNETCONSOLE_ENABLED": False,
         "REMOTE_CONTROL_ENABLED": False,
