@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Watch:
-    """Follows descendants of this process that start meanwhile and run one of the modules `names`."""
+    """Follows descendants of this process that start meanwhile and run one of some modules."""
 
     def __init__(self, *names: str) -> None:
         self.peak_mb: dict[tuple[int, str], float] = {}
