@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Networks this small gain nothing from threads, and threads that wait keep the cores from the other
 # processes of a test. Read when torch is loaded, which is later, and by every process from here.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where a test asks for threads, those that wait leave the cores to the other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
 settings.register_profile("skindx", deadline=None, max_examples=50)

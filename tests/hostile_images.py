@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -26,6 +27,7 @@ def pixel_bomb() -> bytes:
     return png(60_000, 60_000, 2, zlib.compress(bytes(1000)))
 
 
+@cache
 def memory_bomb() -> bytes:
     """Return a PNG of 49 million RGBA pixels, fewer than the cap, in less than 200 kB."""
     side, squeeze = 7000, zlib.compressobj(9)
@@ -34,6 +36,7 @@ def memory_bomb() -> bytes:
     return png(side, side, 6, rows)
 
 
+@cache
 def text_bomb() -> bytes:
     """Return a PNG whose comment unpacks to 100 MB."""
     packed = zlib.compress(bytes(100_000_000), 9)
@@ -116,6 +119,7 @@ def sixteen_bits() -> bytes:
     return encode(deep, "PNG")
 
 
+@cache
 def two_gigapixels() -> bytes:
     """Return a PNG of 2 billion pixels of one bit, in about 250 kB."""
     side, squeeze = 44_720, zlib.compressobj(9)
