@@ -171,5 +171,5 @@ def _launch_ranks(run: Path, dataset: Path, settings: TrainSettings) -> None:
         arguments,
         notes=run / RANKS,
         grace_s=settings.checkpoint.grace_s,
-        imports=["skindx.training.worker"],
+        imports=["skindx.training.worker", "albumentations"],
     )
