@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,8 @@ from skindx.bench.devices.networks import network_cases, networks
 from skindx.bench.devices.operators import operator_cases
 from skindx.bench.devices.peaks import bandwidth_cases
 from skindx.bench.devices.work import Case, Mode, Precision
-from skindx.bench.harness.result import Result, hardware
+from skindx.bench.harness.clock import Figure, ratio
+from skindx.bench.harness.result import Result, changed_settings, hardware
 from skindx.bench.meters.conditions import load_now
 from skindx.bench.meters.energy import EnergyMeter
 from skindx.config import Settings
@@ -32,6 +33,11 @@ SMALLEST = (
     "idle_s=0.01",
     "memory_mb=1",
 )
+
+
+DRIFT = "end_over_start"
+DRIFTED = 0.05
+"""A speed that changes by more from the beginning to the end of a run has drifted."""
 
 
 class Config(Settings):
@@ -86,6 +92,7 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
     measured: list[Measured] = []
     left_out: dict[str, str] = {}
     partial = ""
+    drift: Figure | None = None
     idle_w, idle = None, None
     load = load_now()
     end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
@@ -104,10 +111,13 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
             else:
                 measured.append(found)
                 print(f"{case.key}: done", flush=True)
+        drift = _drift(measured, device, settings, meter)
     except KeyboardInterrupt:
         partial = f"stopped after {len(measured)} of {len(cases) + 2} pieces of work"
     machine = Machine(device, idle_w, idle, load, settings.full_w)
     figures, parts = summarise(measured, machine)
+    if drift is not None:
+        figures[DRIFT] = drift
     described: dict[str, Any] = {**hardware(), "device": device.name, "kind": device.kind}
     if device.kind != "cpu":
         described["accelerator"] = device.name
@@ -115,13 +125,33 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
         "devices",
         figures,
         hardware=described,
-        notes=_notes(machine, parts, left_out),
+        notes=_notes(machine, parts, left_out, drift),
         parts=parts,
         partial=partial,
+        settings=changed_settings(settings),
     )
     if settings.html is not None:
         write_page(settings.html, result, settings.machines)
     return result
+
+
+def _drift(
+    measured: Sequence[Measured], device: Device, settings: Config, meter: Meter
+) -> Figure | None:
+    """Repeat the largest product at the end; return its speed then over that at the beginning.
+
+    It shows what a virtual machine's clock hides: a processor that heats up, or a busy neighbour.
+    """
+    products = [found for found in measured if found.case.name.startswith("gemm-")]
+    if not products:
+        return None
+    first = max(products, key=lambda found: (found.case.precision == "fp32", found.flops))
+    again = measure(first.case, device, settings.rounds, settings.least_s, meter)
+    # Calls a round may differ: seconds a call.
+    before, after = (
+        [elapsed / found.repeats for elapsed in found.seconds] for found in (first, again)
+    )
+    return ratio(after, before)
 
 
 def _cases(settings: Config) -> Iterator[Case]:
@@ -146,7 +176,10 @@ def _order(case: Case) -> int:
 
 
 def _notes(
-    machine: Machine, parts: dict[str, dict[str, Any]], left_out: dict[str, str]
+    machine: Machine,
+    parts: dict[str, dict[str, Any]],
+    left_out: dict[str, str],
+    drift: Figure | None,
 ) -> tuple[str, ...]:
     marked = [f"{key}: {'; '.join(part['marks'])}" for key, part in parts.items() if part["marks"]]
     notes = [
@@ -158,6 +191,16 @@ def _notes(
     ]
     if machine.load is not None:
         notes.append(f"Load before the run: {machine.load:.2f} runnable processes a core.")
+    if drift is not None:
+        notes.append(
+            f"{DRIFT}: speed of the largest product, measured again at the end, over that at the "
+            "beginning."
+        )
+        if abs(drift.value - 1) > DRIFTED:
+            notes.append(
+                f"Doubtful: this product was {drift.value:.2f} times as fast at the end as at the "
+                "beginning; a processor that heats up, or other work on the machine."
+            )
     if marked:
         notes.append(f"Doubtful figures, {len(marked)} of {len(parts)}: {'. '.join(marked[:8])}.")
     if left_out:

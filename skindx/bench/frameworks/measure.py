@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skindx.bench.frameworks.arms import ARMS, Arm
 from skindx.bench.frameworks.found import Case, Found, Opening, turn_of
-from skindx.bench.frameworks.graph import network, parameters
+from skindx.bench.frameworks.graph import layers, network
 from skindx.bench.frameworks.locks import ENVIRONMENTS, cache_folder
 from skindx.bench.frameworks.material import write_images, write_weights
 from skindx.bench.frameworks.processes import FIRST_PORT, Ranks
@@ -62,7 +62,7 @@ class Measurement:
                 graph = network(name, s.side, s.classes, s.shrink)
             except ValueError as error:
                 raise UserError(f"side={s.side}: {error} ({name}); take larger ones.") from None
-            found.parameters[name] = parameters(graph)
+            found.layers[name] = layers(graph)
             write_weights(self._weights(name), graph, _SEED)
 
     def _weights(self, name: str) -> Path:
