@@ -1,5 +1,6 @@
 """All benches on one page: real processes, one that fails, Ctrl-C, a page that fetches nothing."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result
 from skindx.bench.meters.conditions import Conditions
 from skindx.bench.suite import suite
+from skindx.bench.suite.tables import WORDS, tables, words
 from skindx.errors import UserError
 
 
@@ -51,7 +53,7 @@ def test_ctrl_c_keeps_the_benches_before(tmp_path: Path, monkeypatch: pytest.Mon
     result = suite.run(suite.Config(benches=("exchange", "loader", "serve"), quick=True))
     assert result.partial == "stopped while loader ran"
     assert list(result.parts) == ["exchange", "loader"]
-    assert result.parts["exchange"]["why"] == "error: no root"
+    assert result.parts["exchange"]["why"] == "no root"
     assert result.figures["loader: images"].value == 9.0
     assert "loader: PARTIAL, stopped while epochs were timed." in result.notes
 
@@ -79,9 +81,9 @@ def test_a_bench_out_of_time_leaves_what_it_has_and_nothing_of_an_earlier_run(
     result = suite.run(suite.Config(benches=("loader", "serve"), folder=tmp_path))
     assert result.parts["loader"]["status"] == "timed out"
     assert result.parts["loader"]["seconds"] < 20
-    assert result.parts["loader"]["why"].startswith("ended after ")
+    assert result.parts["loader"]["why"].startswith("longer than its share")
     assert (tmp_path / "loader.json").read_text() == made
-    assert result.parts["serve"]["why"] == "error: no port"
+    assert result.parts["serve"]["why"] == "no port"
     assert not (tmp_path / "serve.json").exists()
 
 
@@ -126,3 +128,40 @@ def test_the_smallest_run_has_the_figures_of_its_bench() -> None:
     result = run_bench("all", smallest=True)
     assert result.parts["startup"]["status"] == "passed"
     assert result.figures["startup: help_s"].value > 0
+
+
+def test_the_page_says_in_words_what_figures_are_and_folds_details_away() -> None:
+    def figure(value: float, unit: str) -> dict:
+        return {"value": value, "unit": unit, "n": 3, "spread": [value, value]}
+
+    found = tables(
+        {
+            "bench": "devices",
+            "figures": {
+                "peak fp32": figure(100.0, "GFLOP/s"),
+                "end_over_start": figure(0.99, "×"),
+                "gemm-16, fp32, inference: arithmetic": figure(90.0, "GFLOP/s"),
+            },
+        }
+    )
+    assert [(table.more, len(table.rows)) for table in found] == [(False, 2), (True, 1)]
+    assert found[0].rows[1].name.startswith("speed at the end of the run")
+    stages = {"stages": {"networks": figure(0.12, "s")}}
+    served = tables({"bench": "serve", "figures": {"new": figure(2.0, "s")}, "parts": stages})
+    assert [(row.name, row.value, row.unit) for table in served for row in table.rows] == [
+        ("networks", pytest.approx(120), "ms"),
+        ("new", 2.0, "s"),
+    ]
+    row = {"part": "Full exchange", "name": "gtopk", "total_ms": figure(9.0, "ms")}
+    sent = tables({"bench": "exchange", "figures": {}, "models": {"x": row}})
+    assert [(table.title, table.rows[0].name) for table in sent] == [("Full exchange", "gtopk")]
+    assert words("container", "cpu: container_over_host") == "cpu: container over host"
+
+
+def test_every_figure_with_words_is_one_of_its_bench(pytestconfig: pytest.Config) -> None:
+    """A figure that was renamed would lose its words without a word."""
+    for bench in ("exchange", "loader", "serve"):
+        file = pytestconfig.rootpath / f"docs/measured/{bench}.json"
+        figures = json.loads(file.read_text())["figures"]
+        known = [key for key in figures if words(bench, key) != key]
+        assert len(known) >= len(WORDS[bench]), bench

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,14 @@ def run(settings: Config) -> Result:
             rates[name] = median([n / elapsed for elapsed in samples], "images/s")
         for key, (ours, other) in _RATIOS.items():
             figures[key] = ratio(seconds[ours], seconds[other])
-    return Result("loader", figures, rates, notes=_notes(threads, encoded), partial=stopped.partial)
+    return Result(
+        "loader",
+        figures,
+        rates,
+        notes=_notes(threads, encoded),
+        parts={"rates": {name: asdict(rate) for name, rate in rates.items()}},
+        partial=stopped.partial,
+    )
 
 
 def make_images(folder: Path, settings: Config) -> Files:

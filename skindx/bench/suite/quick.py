@@ -28,10 +28,10 @@ QUICK: dict[str, tuple[str, ...]] = {
 """Bench -> settings with which all of them take less than ten minutes on two cores."""
 
 QUICK_S: dict[str, float] = {
-    "devices": 190,
-    "exchange": 90,
-    "loader": 60,
+    "devices": 160,
+    "exchange": 120,
+    "loader": 70,
     "serve": 100,
-    "container": 160,
+    "container": 150,
 }
 """Bench -> seconds after which it has ended in a quick run; together ten minutes."""

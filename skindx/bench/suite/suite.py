@@ -20,6 +20,14 @@ from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import write_text
 
+_TITLES = {
+    "devices": "The processor or accelerator (bench devices)",
+    "exchange": "Gradients between ranks (bench exchange)",
+    "loader": "Images for training (bench loader)",
+    "serve": "Answers of the server (bench serve)",
+    "container": "What a container costs (bench container)",
+}
+
 GRACE_S = 20
 """Seconds in which an interrupted bench writes what it has: its servers and ranks end first."""
 
@@ -77,7 +85,7 @@ def run(settings: Config) -> Result:
                 figures[f"{name}: time"] = Figure(seconds, "s", 1, (seconds, seconds))
                 if outcome.status != "passed":
                     parts[name]["why"] = _reason(outcome)
-            parts[name] |= conditions.as_dict()
+            parts[name] = {"why": "", **parts[name], **conditions.as_dict()}
             if written.exists():
                 found += read_measurements([written])
             if partial:
@@ -95,12 +103,14 @@ def page(result: Result, found: list[Measurement]) -> str:
     from skindx.bench.compare.pages import pages
     from skindx.bench.devices.page import offers
     from skindx.bench.devices.roofline import roofline
+    from skindx.bench.suite.tables import tables
 
     environment = pages("skindx.bench.suite")
     devices = [bench for bench in found if bench.written["bench"] == "devices"]
     return environment.get_template("suite.html.jinja").render(
         result=result,
-        found=found,
+        found=[(bench, tables(bench.written)) for bench in found],
+        titles=_TITLES,
         plots=[plot for device in devices if (plot := roofline(device.written)) is not None],
         offers=[offer for device in devices for offer in offers(device)],
         system=machine_words(),
@@ -165,10 +175,10 @@ def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> 
 def _reason(outcome: Outcome) -> str:
     """Return why a bench did not end by itself: its limit, or what its log says last."""
     if outcome.status == "timed out":
-        return f"ended after {outcome.seconds:.0f} s"
+        return "longer than its share of the time"
     lines = [line.strip() for line in _text(outcome).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
-    return (errors or lines or ["no message"])[-1][:400]
+    return (errors or lines or ["no message"])[-1].removeprefix("error: ").rstrip(".")[:400]
 
 
 def _text(outcome: Outcome) -> str:
