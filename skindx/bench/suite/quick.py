@@ -18,6 +18,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "container": (
         "tasks=[disk write,disk read,cpu,memory bandwidth,loader,train step,start-up]",
         "rounds=8",
+        "restarts=2",
         "least_s=0.1",
         "build=null",
         "disk_mb=32",
