@@ -313,6 +313,7 @@ def test_members_of_a_bundle_and_of_a_config_are_measured(tmp_path: Path) -> Non
     sets = [*TINY, "sizes=[]", "networks=[]", f"bundle={bundle}", f"config={config}"]
     result = devices.run(devices.Config.load(None, sets), Processor(), steady)
     own = result.parts["bundle test_resnet, fp32, inference"]
+    assert result.parts["bundle test_resnet, fp32, training"]["flops"] == 3 * own["flops"]
     trained = result.parts["member a, fp32, training"]
     assert own["samples"] == 2  # of `batch`
     assert trained["samples"] == 4

@@ -11,7 +11,7 @@ from pydantic import Field
 from skindx.bench.devices.device import Device, open_device
 from skindx.bench.devices.figures import Machine, summarise
 from skindx.bench.devices.measure import Measured, Meter, idle_watts, measure
-from skindx.bench.devices.members import bundle_cases, config_networks
+from skindx.bench.devices.members import bundle_networks, config_networks
 from skindx.bench.devices.networks import network_cases, networks
 from skindx.bench.devices.operators import operator_cases
 from skindx.bench.devices.peaks import bandwidth_cases
@@ -164,9 +164,9 @@ def _cases(settings: Config) -> Iterator[Case]:
     chosen = {name: known[name] for name in settings.networks}
     if settings.config is not None:
         chosen |= config_networks(settings.config, settings.config_batch)
-    yield from network_cases(chosen, settings.precisions, settings.modes)
     if settings.bundle is not None:
-        yield from bundle_cases(settings.bundle, settings.batch)
+        chosen |= bundle_networks(settings.bundle, settings.batch)
+    yield from network_cases(chosen, settings.precisions, settings.modes)
 
 
 def _order(case: Case) -> int:
