@@ -276,6 +276,25 @@ def test_ctrl_c_keeps_the_figures_so_far_and_marks_them(
     assert json.loads((tmp_path / "x.json").read_text())["partial"] == result.partial
 
 
+def test_what_is_too_slow_without_gradients_is_not_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+    original = measure.measure
+
+    def slow(case: Case, *rest: object) -> measure.Measured:
+        tried.append(case.key)
+        if case.key == "gemm-16, fp32, inference":
+            raise TooSlowError("one call takes more than most_s = 20 s")
+        return original(case, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(devices, "measure", slow)
+    result = devices.run(devices.Config.load(None, TINY), Fake(), steady)
+    assert "gemm-16, fp32, training" not in tried
+    assert "lstm-2, fp32, training" in tried
+    assert any("gemm-16, fp32, training (its inference is too slow" in n for n in result.notes)
+
+
 def test_a_device_that_slows_down_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, int] = {}
     original = measure.measure

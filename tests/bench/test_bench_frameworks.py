@@ -330,6 +330,27 @@ def test_ctrl_c_keeps_the_figures_so_far(
     assert written["figures"]["alexnet, ddp, 2 x 2 images"]["n"] == 2
 
 
+def test_a_run_in_parts_measures_nothing_twice(idle: None, tmp_path: Path) -> None:
+    sets = [*IDLE, f"kept={tmp_path / 'kept.json'}", "opening=false"]
+    run_bench("frameworks", None, [*sets, "arms=[plain]"])
+    before = json.loads((tmp_path / "kept.json").read_text())
+    run_bench("frameworks", tmp_path / "both.json", [*sets, "arms=[ddp]"])
+    after = json.loads((tmp_path / "kept.json").read_text())
+    assert [row for row in after["cases"] if row["case"][0] == "plain"] == before["cases"]
+    written = json.loads((tmp_path / "both.json").read_text())
+    assert {"alexnet, plain", "alexnet, ddp"} <= written["parts"].keys()
+    assert written["parts"]["alexnet, ddp"]["loss_difference"] is not None
+    assert any(note.startswith("Measured in 2 parts") for note in written["notes"])
+    # All is there: nothing is started, and no arm is left out for what it cannot do.
+    again = run_bench("frameworks", None, [*sets, "arms=[plain, ddp]"])
+    assert again.figures.keys() == written["figures"].keys()
+    with pytest.raises(UserError, match="was measured with batch=2 and not 3; set the same"):
+        run_bench("frameworks", None, [*sets, "batch=3"])
+    (tmp_path / "kept.json").write_text('{"cases": 3}')
+    with pytest.raises(UserError, match="is no file of bench frameworks"):
+        run_bench("frameworks", None, sets)
+
+
 @pytest.mark.distributed
 def test_the_smallest_bench_trains_alike_in_all_its_arms(lab_here: None, tmp_path: Path) -> None:
     file = tmp_path / "frameworks.json"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from skindx.bench.devices.call_limit import TooSlowError
 from skindx.bench.devices.device import Device, open_device
 from skindx.bench.devices.figures import Machine, summarise
 from skindx.bench.devices.measure import Measured, Meter, idle_watts, measure
@@ -91,6 +92,7 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
     device = device or open_device(settings.device)
     measured: list[Measured] = []
     left_out: dict[str, str] = {}
+    too_slow: set[tuple[str, str]] = set()
     partial = ""
     drift: Figure | None = None
     idle_w, idle = None, None
@@ -102,11 +104,16 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
             if time.monotonic() > end:
                 partial = f"limit_s is over after {number} of {len(cases) + 2} pieces of work"
                 break
+            if (case.name, case.precision) in too_slow:
+                left_out[case.key] = "its inference is too slow already"
+                continue
             try:
                 found = measure(
                     case, device, settings.rounds, settings.least_s, meter, settings.most_s
                 )
             except (RuntimeError, TypeError) as error:
+                if isinstance(error, TooSlowError):
+                    too_slow.add((case.name, case.precision))
                 left_out[case.key] = str(error).splitlines()[0][:200]
             else:
                 measured.append(found)

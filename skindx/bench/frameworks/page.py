@@ -82,7 +82,7 @@ def write_page(file: Path, result: Result) -> None:
 
 
 def notes(
-    settings: Config, found: Found, load: float | None, marks: Sequence[str]
+    settings: Config, found: Found, load: float | None, marks: Sequence[str], parts: int = 1
 ) -> tuple[str, ...]:
     """Return sentences on what was measured, and on what was not."""
     s = settings
@@ -123,6 +123,11 @@ def notes(
         f"{BUCKET_MB} MB, jax and tensorflow each tensor by itself, fsdp2 shards; where gradients "
         "are sent during backward, what backward hides does not count, but for the last bucket. "
         "All ranks share this machine's cores: speed-ups are those of the cores' number at most.",
+        *(
+            (f"Measured in {parts} parts, one after the other; arms took turns within a part.",)
+            if parts > 1
+            else ()
+        ),
         *(f"Losses not equal, so not in skindx_over_best: {name}." for name in unequal),
         *(f"Left out: {name} ({why})." for name, why in found.missing.items()),
         *((f"Load before the run: {load:.2f} runnable processes a core.",) if load else ()),
