@@ -95,7 +95,7 @@ class Result:
     """Meaning of the figures' values and spreads."""
     partial: str = ""
     """Why figures are missing, where a run was stopped; empty for a whole run."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = None
     """What was set otherwise than by default, without the paths of this machine."""
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Result:
                 **({"parts": dict(self.parts)} if self.parts else {}),
                 **({"headings": list(self.headings)} if self.headings != MEDIANS else {}),
                 **({"partial": self.partial} if self.partial else {}),
-                **({"settings": dict(self.settings)} if self.settings else {}),
+                **({"settings": dict(self.settings)} if self.settings is not None else {}),
             },
         )
 
