@@ -7,6 +7,7 @@ from typing import Any
 
 from skindx.bench.compare.difference import Difference, difference, has_means, interval
 from skindx.bench.compare.files import Measurement, read_measurements
+from skindx.bench.compare.pages import digits, pages
 from skindx.bench.harness.writing import terminal_table
 from skindx.errors import UserError
 from skindx.files import write_text
@@ -22,6 +23,8 @@ class Line:
     cells: tuple[str | None, ...]
     differences: tuple[Difference | None, ...]
     """Of each machine from the first that has the figure; None where the work was another one."""
+    doubtful: tuple[str, ...] = ()
+    """Machines on which something disturbed this figure."""
 
 
 def compare(files: Sequence[Path], html: Path | None = None) -> list[Line]:
@@ -61,8 +64,9 @@ def compare(files: Sequence[Path], html: Path | None = None) -> list[Line]:
 
 EXPLAINED = (
     "In brackets: about 95 % for the value (McGill's notch of the rounds' median, or the interval "
-    "of a mean). Real: the intervals do not meet. Not comparable: another amount of work. Each "
-    "figure is judged alone: among many equal ones, about one in twenty looks real."
+    "of a mean). Real: the intervals do not meet. Not comparable: another amount of work. "
+    "Doubtful: other processes, or a clock that drifted, disturbed it. Each figure is judged "
+    "alone: among many equal ones, about one in twenty looks real."
 )
 
 
@@ -84,6 +88,8 @@ def told(line: Line) -> str:
         else:
             word = "real" if other.real else "not shown"
             said.append(f"{other.ratio:.3g} ({word})")
+    if line.doubtful:
+        said.append(f"doubtful on {', '.join(line.doubtful)}")
     return ", ".join(said) or "–"
 
 
@@ -107,12 +113,14 @@ def _shown(settings: Mapping[str, Any], name: str) -> str:
 
 def page(found: Sequence[Measurement], lines: Sequence[Line]) -> str:
     """Return the page: one file, no reference to another."""
-    from skindx.bench.compare.pages import pages
-
     template = pages(__package__).get_template("compare.html.jinja")
     rows = [(line, told(line), any(d and d.real for d in line.differences)) for line in lines]
     return template.render(
-        machines=found, rows=rows, explained=EXPLAINED, settings=other_settings(found)
+        machines=found,
+        rows=rows,
+        explained=EXPLAINED,
+        settings=other_settings(found),
+        benches=len({line.bench for line in lines}),
     )
 
 
@@ -128,7 +136,8 @@ def _line(found: Sequence[Measurement], bench: str, key: str) -> Line:
             cells.append(None)
         else:
             low, high = interval(figure, means=mean)
-            cells.append(f"{figure['value']:.4g} [{low:.4g}, {high:.4g}] {figure['unit']}")
+            shown = f"{digits(figure['value'])} [{digits(low)}, {digits(high)}] {figure['unit']}"
+            cells.append(shown)
     known = [(figure, mean) for figure, mean in zip(figures, means, strict=True) if figure]
     first, first_mean = known[0]
     works = [file.work(key) for file, figure in zip(found, figures, strict=True) if figure]
@@ -136,4 +145,7 @@ def _line(found: Sequence[Measurement], bench: str, key: str) -> Line:
         difference(first, figure, means=(first_mean, mean)) if work == works[0] else None
         for (figure, mean), work in zip(known[1:], works[1:], strict=True)
     )
-    return Line(bench, key, first["unit"], tuple(cells), differences)
+    doubtful = tuple(
+        file.name for file, figure in zip(found, figures, strict=True) if figure and file.marks(key)
+    )
+    return Line(bench, key, first["unit"], tuple(cells), differences, doubtful)

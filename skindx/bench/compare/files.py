@@ -33,10 +33,17 @@ class Measurement:
 
     def work(self, key: str) -> tuple[Any, Any] | None:
         """Return samples and operations of what a figure is of; None where they are not counted."""
+        part = self._part(key)
+        return (part.get("samples"), part["flops"]) if "flops" in part else None
+
+    def marks(self, key: str) -> tuple[str, ...]:
+        """Return what disturbed a figure; empty where nothing is known of it."""
+        marks = self._part(key).get("marks", ())
+        return tuple(map(str, marks)) if isinstance(marks, list) else ()
+
+    def _part(self, key: str) -> Mapping[str, Any]:
         part = self.written.get("parts", {}).get(key.rpartition(": ")[0])
-        if not isinstance(part, Mapping) or "flops" not in part:
-            return None
-        return part.get("samples"), part["flops"]
+        return part if isinstance(part, Mapping) else {}
 
 
 def read_measurements(files: Sequence[Path]) -> list[Measurement]:

@@ -11,6 +11,9 @@ from skindx.bench.frameworks.settings import Config
 from skindx.bench.frameworks.traffic import traffic
 from skindx.bench.harness.clock import Figure, median, ratio
 
+FRAME, PAYLOAD = 1514, 1448
+"""Bytes of a full frame as the link counts them, and of the gradients in it (TCP over IPv4)."""
+
 REFERENCE = "plain"
 """Whose losses the others must have."""
 
@@ -183,7 +186,8 @@ def predictions(settings: Config, found: Found, arm: str, cores: int) -> list[Pr
 
 
 def _byte_s(settings: Config) -> float:
-    return 8 / (settings.rate_mbit * 1e6)
+    """Return the seconds of a byte on the link, with its share of the headers."""
+    return 8 / (settings.rate_mbit * 1e6) * FRAME / PAYLOAD
 
 
 def _model(settings: Config, found: Found, case: Case, cores: int) -> dict[str, Any] | None:
