@@ -19,18 +19,31 @@ def interleave(
     A slow minute of the machine then hits all of them, and the order turns by one each round so
     that no candidate always follows the same one. `warmup` rounds come first and are not timed.
     """
+    seconds: dict[Name, list[float]] = {name: [] for name in candidates}
+    for taken in timed_rounds(candidates, rounds, warmup, clock):
+        for name, took in taken.items():
+            seconds[name].append(took)
+    return seconds
+
+
+def timed_rounds(
+    candidates: Mapping[Name, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    clock: Callable[[], float] | None = None,
+) -> Iterator[dict[Name, float]]:
+    """Yield the seconds of every candidate in each round of `interleave`."""
     clock = clock or time.perf_counter
     names = list(candidates)
-    seconds: dict[Name, list[float]] = {name: [] for name in names}
     for turn in range(-warmup, rounds):
         first = turn % len(names)
+        taken: dict[Name, float] = {}
         for name in names[first:] + names[:first]:
             start = clock()
             candidates[name]()
-            took = clock() - start
-            if turn >= 0:
-                seconds[name].append(took)
-    return seconds
+            taken[name] = clock() - start
+        if turn >= 0:
+            yield taken
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 """The figures of the benches of hardware and frameworks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocks.texts import Load, bench_machine, digits, median, whole
+from skindx.bench.compare.compare import EXPLAINED, compare_lines, other_settings, told
+from skindx.bench.compare.files import Measurement
+from skindx.bench.devices.figures import BANDWIDTH
 from skindx.bench.frameworks.page import MORE_HEADINGS, STAGE_HEADINGS, tables
 from skindx.bench.harness.writing import markdown_table
 
@@ -40,12 +43,38 @@ def energy(load: Load) -> str:
     return "\n".join([*lines, *_notes(written), "", bench_machine(written)])
 
 
-_DEVICES = ("devices-xeon.json",)
+_DEVICES = ("devices-xeon.json", "devices-epyc.json")
 
 
 def devices(load: Load) -> str:
-    """Return speed and joules of the networks, and the peaks, machine by machine."""
-    return "\n\n".join(_device(load(name)) for name in _DEVICES)
+    """Return peaks and networks of the machines side by side, then each machine by itself."""
+    machines = [
+        Measurement(name.removeprefix("devices-").removesuffix(".json"), load(name))
+        for name in _DEVICES
+    ]
+    return "\n\n".join([_beside(machines), *(_device(one.written) for one in machines)])
+
+
+def _beside(machines: Sequence[Measurement]) -> str:
+    """Return what all machines measured, with the intervals and the verdict of bench compare."""
+    lines = [
+        f"| figure | {' | '.join(one.name for one in machines)} | over the first |",
+        f"|---|{'---|' * len(machines)}---|",
+    ]
+    networks = {
+        f"{key}: samples"
+        for one in machines
+        for key, part in one.written["parts"].items()
+        if part["kind"] == "network"
+    }
+    lines += [
+        f"| {line.key.removesuffix(': samples')} | "
+        f"{' | '.join(cell or '–' for cell in line.cells)} | {told(line)} |"
+        for line in compare_lines(machines)
+        if line.key in networks or line.key.startswith("peak ") or line.key == BANDWIDTH
+    ]
+    notes = [EXPLAINED, *other_settings(machines)]
+    return "\n".join([*lines, *(line for note in notes for line in ("", note))])
 
 
 def _device(written: Mapping[str, Any]) -> str:
@@ -55,7 +84,7 @@ def _device(written: Mapping[str, Any]) -> str:
     lines += [
         f"| {key} | {median(figure)} |"
         for key, figure in figures.items()
-        if key.startswith("peak ") or key == "memory bandwidth"
+        if key.startswith("peak ") or key == BANDWIDTH
     ]
     lines += [
         "",

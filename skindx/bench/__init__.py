@@ -7,6 +7,7 @@ settings under which it ends as soon as it can. They show that the bench runs; t
 import difflib
 import importlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,8 @@ def run_bench(
     """
     from rich.console import Console
 
+    from skindx.bench.harness.result import changed_settings
+
     name = ALIASES.get(name, name)
     if name not in BENCHES:
         near = difflib.get_close_matches(name, BENCHES, n=1, cutoff=0.0)[0]
@@ -97,7 +100,9 @@ def run_bench(
         if value is not None and setting not in module.Config.model_fields:
             raise UserError(f"bench {name} has no --{setting}; leave it out.")
         start += [] if value is None else [f"{setting}={value}"]
-    result: Result = module.run(module.Config.load(None, [*start, *sets]))
+    settings = module.Config.load(None, [*start, *sets])
+    found: Result = module.run(settings)
+    result = replace(found, settings=changed_settings(settings))
     Console().print(result.table(), soft_wrap=True)
     if json_file is not None:
         result.to_json(json_file)

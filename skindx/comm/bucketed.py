@@ -39,12 +39,15 @@ class BucketedExchange(Exchange):
         """Begin with a bucket, while backward goes on."""
         first = sum(self._groups[:group])
         span = self.gradients.span(first, first + self._groups[group])
-        self._background.do(lambda: self.sum(span))
+        self._background.do(lambda: self._mean(span))
+
+    def _mean(self, span: Tensor) -> None:
+        self.sum(span)
+        span.div_(self.fabric.world)
 
     def finish(self) -> bool:
-        """Wait for all buckets, and divide."""
+        """Wait for all buckets."""
         self._background.wait()
-        self.gradients.flat.div_(self.fabric.world)
         return True
 
     def close(self) -> None:

@@ -70,13 +70,13 @@ class Fused(Exchange):
         self._works.append((self.fabric.all_reduce(sent), sent, span))
 
     def finish(self) -> bool:
-        """Wait for all groups, and divide."""
+        """Wait for all groups, and divide each while the next ones are under way."""
         for work, sent, span in self._works:
             work.wait()
             if sent is not span:
                 span.copy_(sent)
+            span.div_(self.fabric.world)
         self._works.clear()
-        self.gradients.flat.div_(self.fabric.world)
         return True
 
     def state_dict(self) -> State:

@@ -48,6 +48,11 @@ class Gradients:
         assert sorted(names) == sorted(self.names)
         self._lay_out(names)
 
+    def detach(self) -> None:
+        """Let autograd bring its own tensors: no `grad` is a place in the buffer any more."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def attach(self) -> None:
         """Let autograd add into the buffer: each `grad` becomes its place in it."""
         for parameter, view in zip(self.parameters, self.views, strict=True):

@@ -27,6 +27,7 @@ class Reducer:
         """Called with each parameter's name when its gradient is complete; for a trace."""
         self._group_of: dict[nn.Parameter, int] = {}
         self._missing: list[int] = []
+        self._view_of: dict[nn.Parameter, Tensor] = {}
         self._next, self._armed, self._begun = 0, False, False
         self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
         self._hooks = [
@@ -54,8 +55,10 @@ class Reducer:
         if self._begun:
             return
         self._regroup()
-        self.gradients.flat.zero_()
-        self.gradients.attach()
+        # Autograd hands its own tensors over, which go into the buffer as they come: to add to
+        # zeros there would take twice as many passes over the memory.
+        self.gradients.detach()
+        self._view_of = dict(zip(self.gradients.parameters, self.gradients.views, strict=True))
         self._missing = list(self.exchange.groups)
         self._next, self._begun = 0, True
 
@@ -65,6 +68,8 @@ class Reducer:
 
     def _ready(self, parameter: Tensor) -> None:
         assert isinstance(parameter, nn.Parameter)
+        if self._begun:
+            self._place(parameter)
         if not self._armed:
             return
         if self.saw:
@@ -74,11 +79,25 @@ class Reducer:
             self.exchange.launch(self._next)
             self._next += 1
 
+    def _place(self, parameter: nn.Parameter) -> None:
+        """Put a gradient into the buffer; later backward passes of the step add to it there."""
+        view, gradient = self._view_of[parameter], parameter.grad
+        if gradient is view:
+            return
+        if gradient is None:
+            view.zero_()
+        else:
+            view.copy_(gradient)
+        parameter.grad = view
+
     def finish(self) -> float | None:
         """Launch what is left, and wait; return the norm of the gradient that all ranks hold.
 
         None, on every rank, where it is not finite: the step must not be taken.
         """
+        if self._begun:
+            for parameter in self.gradients.parameters:
+                self._place(parameter)  # what the loss did not reach
         while self._next < len(self._missing):
             self.exchange.launch(self._next)
             self._next += 1

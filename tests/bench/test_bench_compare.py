@@ -10,6 +10,8 @@ import pytest
 from skindx.bench import compare_results, run_bench
 from skindx.bench.compare.compare import compare
 from skindx.bench.compare.difference import difference, interval
+from skindx.bench.devices import devices
+from skindx.bench.harness.result import changed_settings
 from skindx.errors import UserError
 
 MACHINE = {"cpu": "A <b>", "cores": 2, "memory_gb": 8.0, "accelerator": "none"}
@@ -75,6 +77,38 @@ def test_figures_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "2 (real)" in page
     assert "A &lt;b&gt;" in page
     assert "http" not in page  # one file, nothing is fetched
+
+
+def test_other_work_is_not_compared_and_other_settings_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = "net, fp32, training"
+    figures = {f"{key}: samples": figure(10, (9, 11)), "x": figure(1, (1, 1))}
+    faster = {f"{key}: samples": figure(99, (98, 100)), "x": figure(2, (2, 2))}
+    small = {key: {"samples": 4, "flops": 4e9}}
+    large = {key: {"samples": 8, "flops": 8e9, "marks": ["other processes used 9 %"]}}
+    a = write(tmp_path / "a.json", figures, parts=small, settings={"batch": 4})
+    b = write(tmp_path / "b.json", faster, parts=large, settings={"rounds": 3})
+    compare_results([a, b], tmp_path / "page.html", others=False)
+    shown = capsys.readouterr().out
+    sentence = (
+        "b ran with other settings than a: batch the default and not 4, rounds 3 and not the "
+        "default."
+    )
+    page = (tmp_path / "page.html").read_text()
+    assert "not comparable, doubtful on b" in page
+    for text in (shown, page):
+        assert "2 (real)" in text
+        assert sentence in text
+
+
+def test_a_bench_writes_what_was_set_but_no_path(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    page = f"html={tmp_path / 'x.html'}"
+    config = devices.Config.load(None, ["rounds=3", "sizes=[16]", page, "machines=[a.json]"])
+    assert changed_settings(config) == {"rounds": 3, "sizes": [16]}
+    run_bench("energy", file, smallest=True)
+    assert json.loads(file.read_text())["settings"] == {"resamples": 20, "synthetic": True}
 
 
 def test_one_name_for_two_machines(tmp_path: Path) -> None:

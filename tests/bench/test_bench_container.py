@@ -1,5 +1,6 @@
 """Containers: pairs by hand, sham and plant, command lines, no runtime, a worker that ends."""
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from skindx.errors import JobError, UserError
 INSIDE = Inside(Path("/root-of-it"), (Path("/opt/python"),), (Path("/work"),), {"A": "b"})
 
 
-def test_every_arm_runs_once_a_round_and_the_order_turns() -> None:
+def test_every_arm_runs_once_a_round_and_follows_each_other_one_as_often() -> None:
     order: list[str] = []
 
     def run(arm: str) -> float:
@@ -31,6 +32,9 @@ def test_every_arm_runs_once_a_round_and_the_order_turns() -> None:
     turns = [order[at : at + 4] for at in range(0, 16, 4)]
     assert {turn[0] for turn in turns} == set(ARMS)
     assert all(sorted(turn) == sorted(ARMS) for turn in turns)
+    assert {turn[place] for place in range(4) for turn in turns} == set(ARMS)
+    after = [pair for turn in turns for pair in itertools.pairwise(turn)]
+    assert sorted(after) == sorted(itertools.permutations(ARMS, 2))
     assert rounds.ratios("sham") == [1.0] * 4
 
 
@@ -42,13 +46,28 @@ def test_the_interval_finds_what_is_planted_and_nothing_else() -> None:
         rounds = Rounds()
         for h, s, p in zip(host, sham, planted, strict=True):
             rounds.add({"host": h, "container": h, "sham": s, "planted": 1.05 * p})
-        three = {arm: bootstrap(rounds.ratios(arm), 300, rng) for arm in ARMS[1:]}
+        three = {arm: bootstrap(rounds.ratios(arm), range(30), 100, rng) for arm in ARMS[1:]}
         assert three["container"] == Figure(1.0, "×", 30, (1.0, 1.0))
         verdict = judge(three["sham"], three["planted"])
         held += verdict.sham_holds_one
         found += verdict.planted_found
     assert held > 180
     assert found > 190
+
+
+def test_a_process_that_is_lucky_all_its_life_is_no_difference() -> None:
+    """Rounds of one process are alike: an interval over rounds alone misses 1 most of the time."""
+    rng = np.random.default_rng(0)
+    held = {"starts": 0, "rounds": 0}
+    for _ in range(100):
+        luck = np.exp(rng.normal(0, 0.05, 8)).repeat(4)
+        ratios = luck * np.exp(rng.normal(0, 0.01, 32))
+        for name, starts in (("starts", np.arange(8).repeat(4)), ("rounds", range(32))):
+            low, high = bootstrap(ratios.tolist(), list(starts), 100, rng).spread
+            held[name] += low <= 1 <= high
+    assert held["starts"] >= 85
+    assert held["rounds"] <= 75
+    assert bootstrap([1.0, 1.1], [0, 1], 100, rng, tests=8).spread == (1.0, 1.1)
 
 
 def test_a_plant_takes_its_share_longer() -> None:

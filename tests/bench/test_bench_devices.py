@@ -276,6 +276,43 @@ def test_ctrl_c_keeps_the_figures_so_far_and_marks_them(
     assert json.loads((tmp_path / "x.json").read_text())["partial"] == result.partial
 
 
+def test_what_is_too_slow_without_gradients_is_not_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+    original = measure.measure
+
+    def slow(case: Case, *rest: object) -> measure.Measured:
+        tried.append(case.key)
+        if case.key == "gemm-16, fp32, inference":
+            raise TooSlowError("one call takes more than most_s = 20 s")
+        return original(case, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(devices, "measure", slow)
+    result = devices.run(devices.Config.load(None, TINY), Fake(), steady)
+    assert "gemm-16, fp32, training" not in tried
+    assert "lstm-2, fp32, training" in tried
+    assert any("gemm-16, fp32, training (its inference is too slow" in n for n in result.notes)
+
+
+def test_a_device_that_slows_down_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, int] = {}
+    original = measure.measure
+
+    def tiring(case: Case, *rest: object) -> measure.Measured:
+        found = original(case, *rest)  # type: ignore[arg-type]
+        seen[case.key] = seen.get(case.key, 0) + 1
+        found.repeats, found.seconds = 1, [float(seen[case.key])] * len(found.seconds)
+        return found
+
+    monkeypatch.setattr(devices, "measure", tiring)
+    result = devices.run(devices.Config.load(None, TINY), Fake(), steady)
+    # The training has thrice the operations of the product alone: it is repeated.
+    assert [key for key, times in seen.items() if times == 2] == ["gemm-16, fp32, training"]
+    assert result.figures["end_over_start"].value == 0.5
+    assert any("0.50 times as fast at the end" in note for note in result.notes)
+
+
 def test_after_the_limit_nothing_new_is_begun() -> None:
     result = devices.run(devices.Config.load(None, [*TINY, "limit_s=1e-9"]), Fake(), steady)
     assert result.partial.startswith("limit_s is over after 0 of")
@@ -295,6 +332,7 @@ def test_members_of_a_bundle_and_of_a_config_are_measured(tmp_path: Path) -> Non
     sets = [*TINY, "sizes=[]", "networks=[]", f"bundle={bundle}", f"config={config}"]
     result = devices.run(devices.Config.load(None, sets), Processor(), steady)
     own = result.parts["bundle test_resnet, fp32, inference"]
+    assert result.parts["bundle test_resnet, fp32, training"]["flops"] == 3 * own["flops"]
     trained = result.parts["member a, fp32, training"]
     assert own["samples"] == 2  # of `batch`
     assert trained["samples"] == 4
@@ -381,6 +419,9 @@ def test_the_page_of_two_machines_says_what_differs_and_fetches_nothing() -> Non
     text = page(
         [Measurement("slow", written(1, None, 1.1)), Measurement("fast", written(1000, 36.0, 1.1))]
     )
+    # Machines of one network stand below each other, and each network has a row a machine.
+    row = text.index("<td>slow</td>")
+    assert "<td>fast</td>" in text[row : text.index("member a", row)]
     assert "x &lt;i&gt;" in text
     assert "1e+03 (real)" in text
     assert "unavailable" in text

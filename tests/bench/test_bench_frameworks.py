@@ -19,9 +19,10 @@ from skindx.bench.frameworks.found import Case, Found, Opening, Turn, loss_diffe
 from skindx.bench.frameworks.model import Point, fit_link, left_out, predict, stage_errors
 from skindx.bench.frameworks.settings import ArmName, Config
 from skindx.bench.frameworks.stages import STAGES, Stages
+from skindx.bench.frameworks.traffic import Traffic, traffic
 from skindx.bench.harness.environments import NotInstalledError, PeerEnvironment
 from skindx.errors import UserError
-from skindx.planning.cost import Cost, ring
+from skindx.planning.cost import Cost
 
 TESTS = Path(__file__).parents[1]
 
@@ -55,7 +56,7 @@ CONFIG = Config(
 
 def _found(steps: dict[str, float], losses: dict[str, tuple[float, ...]]) -> Found:
     """Return turns in which an arm takes so many seconds with 2 ranks, and half alone."""
-    found = Found(parameters={"alexnet": 1000, "resnet50": 2000})
+    found = Found(layers={"alexnet": [[1000]], "resnet50": [[2000]]})
     for arm, seconds in steps.items():
         for network in CONFIG.networks:
             for ranks, batch, share in ((2, 4, 1.0), (1, 4, 0.5), (1, 8, 0.75)):
@@ -112,52 +113,84 @@ def test_without_the_reference_nothing_is_called_unequal() -> None:
 
 
 ALONE = {"read": 0.01, "copy": 0.01, "forward": 0.1, "backward": 0.2, "update": 0.02}
+WIRE_S = 8e-9
+"""Of a byte, at 1 Gbit/s."""
 
 
-def _point(network: str, mb: float, ranks: int, link: Cost, *, hides: bool) -> Point:
-    point = Point(network, ranks, int(mb * 1e6), 1.0, ALONE)
+def _point(name: str, tensors: int, mb: float, ranks: int, link: Cost, *, hides: bool) -> Point:
+    weights = int(mb * 1e6 / 4 / tensors)
+    sent = traffic("buckets" if hides else "tensors", [[weights]] * tensors, ranks)
+    point = Point(name, ranks, sent, 1.0, ALONE)
     return replace(point, step_s=sum(predict(point, link, 2, hides=hides).values()))
 
 
 def test_the_model_by_hand() -> None:
     link = Cost(0.001, 1e-8)
-    point = Point("net", 4, 100_000_000, 1.0, ALONE)
+    sent = Traffic(6, 1.5e8, 6, 3e7)
+    point = Point("net", 4, sent, 1.0, ALONE)
     found = predict(point, link, 2, hides=False)
     assert found["forward"] == pytest.approx(0.2)  # four ranks on two cores
-    assert found["communicate"] == pytest.approx(6 * 0.001 + 1.5 * 1e8 * 1e-8)
+    assert found["communicate"] == pytest.approx(6 * 0.001 + 1.5e8 * 1e-8)
     # Backward hides 0.4 s of it.
     assert predict(point, link, 2, hides=True)["communicate"] == pytest.approx(1.106)
-    small = replace(point, gradient_bytes=1_000_000)
-    least = ring(link, 4)(1_000_000)
-    assert predict(small, link, 2, hides=True)["communicate"] == pytest.approx(least)
-    assert predict(replace(point, ranks=1), link, 2, hides=False)["communicate"] == 0
+    small = replace(point, traffic=Traffic(6, 1e6, 6, 1e6))
+    assert predict(small, link, 2, hides=True)["communicate"] == pytest.approx(0.006 + 0.01)
+    # What an exchange computes on one rank alone is added, for all ranks.
+    local = replace(point, alone={**ALONE, "communicate": 0.05})
+    assert predict(local, link, 2, hides=False)["communicate"] == pytest.approx(0.1 + 1.506)
+
+
+def test_what_is_sent_by_hand() -> None:
+    """Four ranks: a ring takes six rounds, in which a rank sends one and a half times all bytes."""
+    layers = [[3_000_000, 1000], [7_000_000]]  # backward meets the last layer first
+    total = 4 * 10_001_000
+    assert traffic("whole", layers, 4) == Traffic(6, 1.5 * total, 6, 1.5 * total)
+    assert traffic("tensors", layers, 4) == Traffic(18, 1.5 * total, 6, 1.5 * 12_000_000)
+    # 28 MB close the first bucket, which wants 1 MB; 12 MB are the second one.
+    assert traffic("buckets", layers, 4) == Traffic(12, 1.5 * total, 6, 1.5 * 12_004_000)
+    # Both layers are large: each is gathered twice and scattered once, three rounds each time.
+    assert traffic("shards", layers, 4) == Traffic(24, 1.5 * 1.5 * total, 3, 0)
+    k = 10_001
+    assert traffic("sparse", layers, 4) == Traffic(2, 2 * 8 * k, 2, 2 * 8 * k)
+    assert traffic("whole", layers, 1).volume == 0
 
 
 @pytest.mark.parametrize("hides", [False, True])
 def test_the_model_predicts_a_network_that_it_was_not_fitted_to(hides: bool) -> None:
     link = Cost(0.003, 1.3e-8)
     points = [
-        _point(name, mb, ranks, link, hides=hides)
-        for name, mb in (("a", 5), ("b", 40), ("c", 100))
+        _point(name, tensors, mb, ranks, link, hides=hides)
+        for name, tensors, mb in (("a", 10, 20), ("b", 100, 40), ("c", 30, 100))
         for ranks in (2, 4)
     ]
-    predicted = left_out(points, 2, hides=hides)
+    predicted = left_out(points, 2, WIRE_S, hides=hides)
     assert [one.point for one in predicted] == points
     assert max(abs(one.error) for one in predicted) < 0.06
     measured = [predict(point, link, 2, hides=hides) for point in points]
     errors = stage_errors(predicted, measured)
     assert errors["forward"] == 0
     assert 0 <= errors["communicate"] < 0.06
-    assert left_out(points[:2], 2, hides=hides) == []  # no other network
+    assert left_out(points[:2], 2, WIRE_S, hides=hides) == []  # no other network
     assert stage_errors(predicted[:1], [{"compiled": 1.0}]) == {}
 
 
+def test_many_small_messages_are_no_slow_link() -> None:
+    """A network of 158 small tensors says nothing bad of how one of 16 large ones is sent."""
+    link = Cost(0.0018, 1.1e-8)
+    small = _point("mobilenetv2", 158, 9, 4, link, hides=False)
+    large = _point("alexnet", 16, 81, 4, link, hides=False)
+    (predicted,) = [
+        one for one in left_out([small, large], 2, WIRE_S, hides=False) if one.point == large
+    ]
+    assert abs(predicted.error) < 0.25
+
+
 @settings(max_examples=5)
-@given(beta=st.floats(1e-9, 1e-7))
-def test_a_fitted_link_explains_its_points(beta: float) -> None:
-    link = Cost(0.0, beta)
-    points = [_point("a", mb, 4, link, hides=False) for mb in (10, 100)]
-    fitted = fit_link(points, 2, hides=False)
+@given(slower=st.floats(1.0, 20.0))
+def test_a_fitted_link_explains_its_points(slower: float) -> None:
+    link = Cost(0.0, WIRE_S * slower)
+    points = [_point("a", 4, mb, 4, link, hides=False) for mb in (10, 100)]
+    fitted = fit_link(points, 2, WIRE_S, hides=False)
     for point in points:
         taken = sum(predict(point, fitted, 2, hides=False).values())
         assert taken == pytest.approx(point.step_s, rel=0.05)
@@ -295,6 +328,27 @@ def test_ctrl_c_keeps_the_figures_so_far(
     written = json.loads(file.read_text())
     assert written["partial"].startswith("stopped after ")
     assert written["figures"]["alexnet, ddp, 2 x 2 images"]["n"] == 2
+
+
+def test_a_run_in_parts_measures_nothing_twice(idle: None, tmp_path: Path) -> None:
+    sets = [*IDLE, f"kept={tmp_path / 'kept.json'}", "opening=false"]
+    run_bench("frameworks", None, [*sets, "arms=[plain]"])
+    before = json.loads((tmp_path / "kept.json").read_text())
+    run_bench("frameworks", tmp_path / "both.json", [*sets, "arms=[ddp]"])
+    after = json.loads((tmp_path / "kept.json").read_text())
+    assert [row for row in after["cases"] if row["case"][0] == "plain"] == before["cases"]
+    written = json.loads((tmp_path / "both.json").read_text())
+    assert {"alexnet, plain", "alexnet, ddp"} <= written["parts"].keys()
+    assert written["parts"]["alexnet, ddp"]["loss_difference"] is not None
+    assert any(note.startswith("Measured in 2 parts") for note in written["notes"])
+    # All is there: nothing is started, and no arm is left out for what it cannot do.
+    again = run_bench("frameworks", None, [*sets, "arms=[plain, ddp]"])
+    assert again.figures.keys() == written["figures"].keys()
+    with pytest.raises(UserError, match="was measured with batch=2 and not 3; set the same"):
+        run_bench("frameworks", None, [*sets, "batch=3"])
+    (tmp_path / "kept.json").write_text('{"cases": 3}')
+    with pytest.raises(UserError, match="is no file of bench frameworks"):
+        run_bench("frameworks", None, sets)
 
 
 @pytest.mark.distributed

@@ -1,11 +1,13 @@
 """`skindx bench compare A.json B.json …`: figures side by side, and which differences are real."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from skindx.bench.compare.difference import Difference, difference, has_means, interval
 from skindx.bench.compare.files import Measurement, read_measurements
+from skindx.bench.compare.pages import digits, pages
 from skindx.bench.harness.writing import terminal_table
 from skindx.errors import UserError
 from skindx.files import write_text
@@ -20,7 +22,9 @@ class Line:
     unit: str
     cells: tuple[str | None, ...]
     differences: tuple[Difference | None, ...]
-    """Of each machine from the first that has the figure."""
+    """Of each machine from the first that has the figure; None where the work was another one."""
+    doubtful: tuple[str, ...] = ()
+    """Machines on which something disturbed this figure."""
 
 
 def compare(files: Sequence[Path], html: Path | None = None) -> list[Line]:
@@ -50,6 +54,8 @@ def compare(files: Sequence[Path], html: Path | None = None) -> list[Line]:
         console.print(f"{file.name}: {file.machine}", soft_wrap=True)
         if partial := file.written.get("partial"):
             console.print(f"{file.name}: PARTIAL, {partial}", soft_wrap=True)
+    for sentence in other_settings(found):
+        console.print(sentence, soft_wrap=True)
     console.print(EXPLAINED, soft_wrap=True)
     if html is not None:
         write_text(html, page(found, lines))
@@ -58,8 +64,9 @@ def compare(files: Sequence[Path], html: Path | None = None) -> list[Line]:
 
 EXPLAINED = (
     "In brackets: about 95 % for the value (McGill's notch of the rounds' median, or the interval "
-    "of a mean). Real: the intervals do not meet. Each figure is judged alone: among many equal "
-    "ones, about one in twenty looks real."
+    "of a mean). Real: the intervals do not meet. Not comparable: another amount of work. "
+    "Doubtful: other processes, or a clock that drifted, disturbed it. Each figure is judged "
+    "alone: among many equal ones, about one in twenty looks real."
 )
 
 
@@ -76,19 +83,45 @@ def told(line: Line) -> str:
     """Return a sentence a machine on how it differs from the first one."""
     said = []
     for other in line.differences:
-        if other is not None:
+        if other is None:
+            said.append("not comparable")
+        else:
             word = "real" if other.real else "not shown"
             said.append(f"{other.ratio:.3g} ({word})")
+    if line.doubtful:
+        said.append(f"doubtful on {', '.join(line.doubtful)}")
     return ", ".join(said) or "–"
+
+
+def other_settings(found: Sequence[Measurement]) -> list[str]:
+    """Return a sentence for each machine whose bench ran with other settings than the first's."""
+    said = []
+    for file in found:
+        first = next(one for one in found if one.written["bench"] == file.written["bench"])
+        ours, others = first.settings, file.settings
+        if ours is None or others is None or ours == others:
+            continue  # a file of an older version does not tell
+        names = sorted(name for name in {*ours, *others} if ours.get(name) != others.get(name))
+        each = (f"{name} {_shown(others, name)} and not {_shown(ours, name)}" for name in names)
+        said.append(f"{file.name} ran with other settings than {first.name}: {', '.join(each)}.")
+    return said
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    return str(settings[name]) if name in settings else "the default"
 
 
 def page(found: Sequence[Measurement], lines: Sequence[Line]) -> str:
     """Return the page: one file, no reference to another."""
-    from skindx.templates import html_environment
-
-    template = html_environment(__package__).get_template("compare.html.jinja")
+    template = pages(__package__).get_template("compare.html.jinja")
     rows = [(line, told(line), any(d and d.real for d in line.differences)) for line in lines]
-    return template.render(machines=found, rows=rows, explained=EXPLAINED)
+    return template.render(
+        machines=found,
+        rows=rows,
+        explained=EXPLAINED,
+        settings=other_settings(found),
+        benches=len({line.bench for line in lines}),
+    )
 
 
 def _line(found: Sequence[Measurement], bench: str, key: str) -> Line:
@@ -103,10 +136,16 @@ def _line(found: Sequence[Measurement], bench: str, key: str) -> Line:
             cells.append(None)
         else:
             low, high = interval(figure, means=mean)
-            cells.append(f"{figure['value']:.4g} [{low:.4g}, {high:.4g}] {figure['unit']}")
+            shown = f"{digits(figure['value'])} [{digits(low)}, {digits(high)}] {figure['unit']}"
+            cells.append(shown)
     known = [(figure, mean) for figure, mean in zip(figures, means, strict=True) if figure]
     first, first_mean = known[0]
+    works = [file.work(key) for file, figure in zip(found, figures, strict=True) if figure]
     differences = tuple(
-        difference(first, figure, means=(first_mean, mean)) for figure, mean in known[1:]
+        difference(first, figure, means=(first_mean, mean)) if work == works[0] else None
+        for (figure, mean), work in zip(known[1:], works[1:], strict=True)
     )
-    return Line(bench, key, first["unit"], tuple(cells), differences)
+    doubtful = tuple(
+        file.name for file, figure in zip(found, figures, strict=True) if figure and file.marks(key)
+    )
+    return Line(bench, key, first["unit"], tuple(cells), differences, doubtful)

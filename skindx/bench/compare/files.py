@@ -26,6 +26,25 @@ class Measurement:
             f"accelerator: {machine['accelerator']}"
         )
 
+    @property
+    def settings(self) -> Mapping[str, Any] | None:
+        """Return what was set otherwise than by default; None where the file does not tell."""
+        return self.written.get("settings")
+
+    def work(self, key: str) -> tuple[Any, Any] | None:
+        """Return samples and operations of what a figure is of; None where they are not counted."""
+        part = self._part(key)
+        return (part.get("samples"), part["flops"]) if "flops" in part else None
+
+    def marks(self, key: str) -> tuple[str, ...]:
+        """Return what disturbed a figure; empty where nothing is known of it."""
+        marks = self._part(key).get("marks", ())
+        return tuple(map(str, marks)) if isinstance(marks, list) else ()
+
+    def _part(self, key: str) -> Mapping[str, Any]:
+        part = self.written.get("parts", {}).get(key.rpartition(": ")[0])
+        return part if isinstance(part, Mapping) else {}
+
 
 def read_measurements(files: Sequence[Path]) -> list[Measurement]:
     """Return the files in their order. Raises UserError for what no bench wrote."""
@@ -60,6 +79,8 @@ def _fits(written: Mapping[str, Any]) -> bool:
     if not isinstance(figures, dict) or not isinstance(machine, dict):
         return False
     if not isinstance(written.get("parts", {}), dict) or not isinstance(written.get("bench"), str):
+        return False
+    if not isinstance(written.get("settings", {}), dict):
         return False
     if not {"cpu", "cores", "memory_gb", "accelerator"} <= machine.keys():
         return False

@@ -18,7 +18,7 @@ from skindx.bench.container.agent import Agent
 from skindx.bench.container.pairs import Rounds, bootstrap, judge, one_round
 from skindx.bench.container.rootfs import find_root, see
 from skindx.bench.container.runtimes import Chosen, Inside, choose_runtime
-from skindx.bench.container.tasks import START, TASKS, Amounts, TaskName
+from skindx.bench.container.tasks import START, TASKS, Amounts, TaskName, timed
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result
 from skindx.bench.meters.conditions import Conditions
@@ -29,6 +29,7 @@ from skindx.system import cpu_count
 SMALLEST = (
     "tasks=[cpu,disk write,start-up]",
     "rounds=3",
+    "restarts=2",
     "least_s=0.001",
     "disk_mb=1",
     "memory_mb=1",
@@ -50,11 +51,14 @@ class Config(Settings):
     folder: Path = Path("runs/container")
     """Where the tasks' files lie, on the disk that is measured."""
     tasks: tuple[TaskName, ...] = TASKS
-    rounds: int = Field(30, ge=3)
+    rounds: int = Field(32, ge=3)
+    restarts: int = Field(8, ge=1)
+    """Times that all processes are started anew: where its memory lies makes a process faster or
+    slower as long as it lives."""
     limit_s: float | None = Field(None, gt=0)
     """Seconds after which no round is begun; the rounds so far are marked as partial."""
     least_s: float = Field(0.3, gt=0)
-    """A round repeats a task for so long; a start is one start."""
+    """A round repeats a task for so long."""
     planted: float = Field(0.05, gt=0, lt=1)
     """Share of its time that the planted arm takes longer."""
     disk_mb: int = Field(64, ge=1)
@@ -85,13 +89,30 @@ def run(settings: Config) -> Result:
         inside = see(root, shared, cpu_count())
         chosen = choose_runtime(settings.runtime, inside, [sys.executable, "-c", "pass"])
         conditions = stack.enter_context(Conditions())
+        end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
+        repeats: dict[str, int] = {}
+        starts = np.array_split(np.arange(settings.rounds), min(settings.restarts, settings.rounds))
         try:
-            arms = _arms(settings, inside, chosen, work, stack)
-            done = _measure(settings, arms, found)
+            for start, turns in enumerate(starts):
+                with ExitStack() as agents:
+                    own = Path(
+                        agents.enter_context(
+                            tempfile.TemporaryDirectory(dir=work, ignore_cleanup_errors=True)
+                        )
+                    )
+                    arms = _arms(settings, inside, chosen, own, agents)
+                    _warm_up(settings, arms, repeats)
+                    for turn in turns.tolist():
+                        if time.monotonic() > end:
+                            break
+                        _round(settings, arms, repeats, found, turn, start)
+                if time.monotonic() > end:
+                    break
+            done = min(len(rounds.starts) for rounds in found.values())
             if done < settings.rounds:
                 partial = f"limit_s is over after {done} of {settings.rounds} rounds"
         except KeyboardInterrupt:
-            done = min(len(rounds.seconds["host"]) for rounds in found.values())
+            done = min(len(rounds.starts) for rounds in found.values())
             partial = f"stopped after {done} of {settings.rounds} rounds"
     figures, parts = _figures(settings, found)
     return Result(
@@ -138,7 +159,8 @@ def _arms(settings: Config, inside: Inside, chosen: Chosen, work: Path, stack: E
     def arm(name: str, slow: float, contain: bool) -> Callable[[str, int], float]:
         def seconds(task: str, repeats: int) -> float:
             if task == START:
-                return _start(contained(bare) if contain else bare, inside, slow)
+                command = contained(bare) if contain else bare
+                return timed(lambda: _start(command, inside), slow, repeats)
             return agents[name].seconds(task, slow, repeats)
 
         return seconds
@@ -151,9 +173,8 @@ def _arms(settings: Config, inside: Inside, chosen: Chosen, work: Path, stack: E
     }
 
 
-def _start(command: list[str], inside: Inside, slow: float) -> float:
-    """Return the seconds from starting Python to its end."""
-    begin = time.perf_counter()
+def _start(command: list[str], inside: Inside) -> None:
+    """Start Python and wait for its end."""
     done = subprocess.run(
         command,
         env=dict(inside.environment),
@@ -162,34 +183,36 @@ def _start(command: list[str], inside: Inside, slow: float) -> float:
         text=True,
         check=False,
     )
-    end = time.perf_counter()
     if done.returncode != 0:
         raise JobError(f"a start ended with {done.returncode}: {done.stderr.strip()[-200:]}")
-    while time.perf_counter() < end + slow * (end - begin):
-        pass
-    return time.perf_counter() - begin
 
 
-def _measure(settings: Config, arms: Arms, found: dict[str, Rounds]) -> int:
-    """Add rounds to `found`; return how many there are when the rounds or the time are over."""
-    end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
-    repeats = {}
+def _warm_up(settings: Config, arms: Arms, repeats: dict[str, int]) -> None:
+    """Do what takes longer the first time; find out how many calls make a round."""
     for task in settings.tasks:
-        for run_arm in arms.values():  # what is done for the first time takes longer
+        for run_arm in arms.values():
             run_arm(task, 1)
-        took = arms["host"](task, 1)
-        repeats[task] = 1 if task == START else max(1, round(settings.least_s / max(took, 1e-6)))
-    for turn in range(settings.rounds):
-        if time.monotonic() > end:
-            return turn
-        for task in settings.tasks:
-            taken = one_round(
-                lambda arm, task=task: arms[arm](task, repeats[task]),  # type: ignore[misc]
-                turn,
-            )
-            found[task].add(taken)
-        print(f"round {turn + 1} of {settings.rounds}: done", flush=True)
-    return settings.rounds
+        if task not in repeats:
+            took = arms["host"](task, 1)
+            repeats[task] = max(1, round(settings.least_s / max(took, 1e-6)))
+
+
+def _round(  # noqa: PLR0917
+    settings: Config,
+    arms: Arms,
+    repeats: Mapping[str, int],
+    found: dict[str, Rounds],
+    turn: int,
+    start: int,
+) -> None:
+    """Add one round of each task to `found`."""
+    for task in settings.tasks:
+        taken = one_round(
+            lambda arm, task=task: arms[arm](task, repeats[task]),  # type: ignore[misc]
+            turn,
+        )
+        found[task].add(taken, start)
+    print(f"round {turn + 1} of {settings.rounds}: done", flush=True)
 
 
 def _figures(
@@ -202,7 +225,13 @@ def _figures(
         if len(rounds.seconds["host"]) < 2:
             continue
         three = {
-            arm: bootstrap(rounds.ratios(arm), settings.resamples, rng)
+            arm: bootstrap(
+                rounds.ratios(arm),
+                rounds.starts,
+                settings.resamples,
+                rng,
+                len(found) if arm == "sham" else 1,
+            )
             for arm in ("container", "sham", "planted")
         }
         for arm, figure in three.items():
@@ -232,9 +261,12 @@ def _notes(
         root_note + " Python, packages and skindx are the host's, read-only; the tasks' folder is "
         "on the same disk outside and inside.",
         "container_over_host: how many times faster than the host; below 1 the container costs "
-        "time. Medians of the ratios of interleaved rounds, 95 % bootstrap interval over rounds.",
-        "sham: a second process of the host, whose interval must hold 1. planted: that process "
-        f"with {100 * settings.planted:g} % more time, whose interval must lie below 1.",
+        "time. Medians of the ratios of interleaved rounds, 95 % bootstrap interval over starts of "
+        f"the processes ({min(settings.restarts, settings.rounds)}) and rounds of each. Before a "
+        "task is timed, it is called once.",
+        "sham: a second process of the host, whose interval (95 % for all tasks together) must "
+        f"hold 1. planted: that process with {100 * settings.planted:g} % more time, whose "
+        "interval must lie below 1.",
     ]
     if unsound:
         notes.append(f"Not to be believed, on this run: {'; '.join(unsound)}. Take more rounds.")

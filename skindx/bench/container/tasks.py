@@ -90,7 +90,12 @@ def _copy(memory_mb: int) -> Task:
 
 
 def timed(task: Task, slow: float, repeats: int) -> float:
-    """Return the seconds of `repeats` calls; `slow` plants so much of them as more work."""
+    """Return the seconds of `repeats` calls; `slow` plants so much of them as more work.
+
+    A call before is not timed: it brings back the caches that another process has used, and lets
+    threads end that still spin there.
+    """
+    task()
     start = time.perf_counter()
     for _ in range(repeats):
         task()

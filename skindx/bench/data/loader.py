@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
-from skindx.bench.harness.clock import median, ratio
+from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.result import Result
+from skindx.bench.harness.stopping import kept_when_stopped
 from skindx.config import Settings
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import Window, random_window, resize_into
@@ -24,7 +26,7 @@ from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.imaging.resize.bilinear import Resize, resize_by_opencv
 from skindx.system import cpu_count
-from skindx.timing import interleave
+from skindx.timing import timed_rounds
 
 # N = images, S = side
 
@@ -32,6 +34,16 @@ SIDE, BATCH = 224, 32
 SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
 CACHED_SIDE = 311
 """Shorter side in the cache on disk: training's for 224 pixels, 224 / 0.9 * 1.25."""
+
+_RATIOS = {
+    "loader_over_decode": ("loader", "decode"),
+    "loader_over_imagefolder": ("loader", "ImageFolder"),
+    "cache_over_imagefolder": ("cache", "ImageFolder"),
+    "cache_over_resize_limit": ("cache", "resize"),
+    "resize_over_opencv": ("resize", "resize, OpenCV"),
+    "resize_over_copy": ("resize", "copy"),
+}
+"""Figure -> ours, and the other."""
 
 SMALLEST = ("images=32", "rounds=5")
 
@@ -45,7 +57,10 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Time whole epochs of the same images, interleaved; all peers use every core."""
+    """Time whole epochs of the same images, interleaved; all peers use every core.
+
+    After Ctrl-C the whole rounds so far are returned, marked as partial.
+    """
     threads = cpu_count()
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = make_images(Path(name), settings)
@@ -70,20 +85,26 @@ def run(settings: Config) -> Result:
                 "copy": lambda: _resize(pixels, windows, _copy, threads),
                 **peers,
             }
-            seconds = interleave(candidates, settings.rounds)
-    rates = {
-        name: median([n / elapsed for elapsed in samples], "images/s")
-        for name, samples in seconds.items()
-    }
-    figures = {
-        "loader_over_decode": ratio(seconds["loader"], seconds["decode"]),
-        "loader_over_imagefolder": ratio(seconds["loader"], seconds["ImageFolder"]),
-        "cache_over_imagefolder": ratio(seconds["cache"], seconds["ImageFolder"]),
-        "cache_over_resize_limit": ratio(seconds["cache"], seconds["resize"]),
-        "resize_over_opencv": ratio(seconds["resize"], seconds["resize, OpenCV"]),
-        "resize_over_copy": ratio(seconds["resize"], seconds["copy"]),
-    }
-    return Result("loader", figures, rates, notes=_notes(threads, encoded))
+            rounds: list[dict[str, float]] = []
+            with kept_when_stopped("epochs were timed") as stopped:
+                for taken in timed_rounds(candidates, settings.rounds):
+                    rounds.append(taken)  # noqa: PERF402 - one by one: what is there is kept
+    seconds = {name: [taken[name] for taken in rounds] for name in candidates}
+    rates: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
+    if len(rounds) > 1:
+        for name, samples in seconds.items():
+            rates[name] = median([n / elapsed for elapsed in samples], "images/s")
+        for key, (ours, other) in _RATIOS.items():
+            figures[key] = ratio(seconds[ours], seconds[other])
+    return Result(
+        "loader",
+        figures,
+        rates,
+        notes=_notes(threads, encoded),
+        parts={"rates": {name: asdict(rate) for name, rate in rates.items()}},
+        partial=stopped.partial,
+    )
 
 
 def make_images(folder: Path, settings: Config) -> Files:

@@ -2,21 +2,23 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from skindx.bench.devices.call_limit import TooSlowError
 from skindx.bench.devices.device import Device, open_device
 from skindx.bench.devices.figures import Machine, summarise
 from skindx.bench.devices.measure import Measured, Meter, idle_watts, measure
-from skindx.bench.devices.members import bundle_cases, config_networks
+from skindx.bench.devices.members import bundle_networks, config_networks
 from skindx.bench.devices.networks import network_cases, networks
 from skindx.bench.devices.operators import operator_cases
 from skindx.bench.devices.peaks import bandwidth_cases
 from skindx.bench.devices.work import Case, Mode, Precision
-from skindx.bench.harness.result import Result, hardware
+from skindx.bench.harness.clock import Figure, ratio
+from skindx.bench.harness.result import Result, changed_settings, hardware
 from skindx.bench.meters.conditions import load_now
 from skindx.bench.meters.energy import EnergyMeter
 from skindx.config import Settings
@@ -32,6 +34,11 @@ SMALLEST = (
     "idle_s=0.01",
     "memory_mb=1",
 )
+
+
+DRIFT = "end_over_start"
+DRIFTED = 0.05
+"""A speed that changes by more from the beginning to the end of a run has drifted."""
 
 
 class Config(Settings):
@@ -85,7 +92,9 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
     device = device or open_device(settings.device)
     measured: list[Measured] = []
     left_out: dict[str, str] = {}
+    too_slow: set[tuple[str, str]] = set()
     partial = ""
+    drift: Figure | None = None
     idle_w, idle = None, None
     load = load_now()
     end = math.inf if settings.limit_s is None else time.monotonic() + settings.limit_s
@@ -95,19 +104,27 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
             if time.monotonic() > end:
                 partial = f"limit_s is over after {number} of {len(cases) + 2} pieces of work"
                 break
+            if (case.name, case.precision) in too_slow:
+                left_out[case.key] = "its inference is too slow already"
+                continue
             try:
                 found = measure(
                     case, device, settings.rounds, settings.least_s, meter, settings.most_s
                 )
             except (RuntimeError, TypeError) as error:
+                if isinstance(error, TooSlowError):
+                    too_slow.add((case.name, case.precision))
                 left_out[case.key] = str(error).splitlines()[0][:200]
             else:
                 measured.append(found)
                 print(f"{case.key}: done", flush=True)
+        drift = _drift(measured, device, settings, meter)
     except KeyboardInterrupt:
         partial = f"stopped after {len(measured)} of {len(cases) + 2} pieces of work"
     machine = Machine(device, idle_w, idle, load, settings.full_w)
     figures, parts = summarise(measured, machine)
+    if drift is not None:
+        figures[DRIFT] = drift
     described: dict[str, Any] = {**hardware(), "device": device.name, "kind": device.kind}
     if device.kind != "cpu":
         described["accelerator"] = device.name
@@ -115,13 +132,33 @@ def run(settings: Config, device: Device | None = None, meter: Meter = EnergyMet
         "devices",
         figures,
         hardware=described,
-        notes=_notes(machine, parts, left_out),
+        notes=_notes(machine, parts, left_out, drift),
         parts=parts,
         partial=partial,
+        settings=changed_settings(settings),
     )
     if settings.html is not None:
         write_page(settings.html, result, settings.machines)
     return result
+
+
+def _drift(
+    measured: Sequence[Measured], device: Device, settings: Config, meter: Meter
+) -> Figure | None:
+    """Repeat the largest product at the end; return its speed then over that at the beginning.
+
+    It shows what a virtual machine's clock hides: a processor that heats up, or a busy neighbour.
+    """
+    products = [found for found in measured if found.case.name.startswith("gemm-")]
+    if not products:
+        return None
+    first = max(products, key=lambda found: (found.case.precision == "fp32", found.flops))
+    again = measure(first.case, device, settings.rounds, settings.least_s, meter)
+    # Calls a round may differ: seconds a call.
+    before, after = (
+        [elapsed / found.repeats for elapsed in found.seconds] for found in (first, again)
+    )
+    return ratio(after, before)
 
 
 def _cases(settings: Config) -> Iterator[Case]:
@@ -134,9 +171,9 @@ def _cases(settings: Config) -> Iterator[Case]:
     chosen = {name: known[name] for name in settings.networks}
     if settings.config is not None:
         chosen |= config_networks(settings.config, settings.config_batch)
-    yield from network_cases(chosen, settings.precisions, settings.modes)
     if settings.bundle is not None:
-        yield from bundle_cases(settings.bundle, settings.batch)
+        chosen |= bundle_networks(settings.bundle, settings.batch)
+    yield from network_cases(chosen, settings.precisions, settings.modes)
 
 
 def _order(case: Case) -> int:
@@ -146,7 +183,10 @@ def _order(case: Case) -> int:
 
 
 def _notes(
-    machine: Machine, parts: dict[str, dict[str, Any]], left_out: dict[str, str]
+    machine: Machine,
+    parts: dict[str, dict[str, Any]],
+    left_out: dict[str, str],
+    drift: Figure | None,
 ) -> tuple[str, ...]:
     marked = [f"{key}: {'; '.join(part['marks'])}" for key, part in parts.items() if part["marks"]]
     notes = [
@@ -158,6 +198,16 @@ def _notes(
     ]
     if machine.load is not None:
         notes.append(f"Load before the run: {machine.load:.2f} runnable processes a core.")
+    if drift is not None:
+        notes.append(
+            f"{DRIFT}: speed of the largest product, measured again at the end, over that at the "
+            "beginning."
+        )
+        if abs(drift.value - 1) > DRIFTED:
+            notes.append(
+                f"Doubtful: this product was {drift.value:.2f} times as fast at the end as at the "
+                "beginning; a processor that heats up, or other work on the machine."
+            )
     if marked:
         notes.append(f"Doubtful figures, {len(marked)} of {len(parts)}: {'. '.join(marked[:8])}.")
     if left_out:

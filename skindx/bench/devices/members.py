@@ -1,14 +1,12 @@
 """What one's own bundle or training settings hold, as networks to measure."""
 
-from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from skindx.bench.devices.networks import Network, timm_network
-from skindx.bench.devices.work import Case, Work
 
 
 def config_networks(config: Path, batch: int | None) -> dict[str, Network]:
@@ -27,30 +25,30 @@ def config_networks(config: Path, batch: int | None) -> dict[str, Network]:
     }
 
 
-def bundle_cases(bundle: Path, batch: int) -> Iterator[Case]:
-    """Yield inference of each member of a bundle, as a diagnosis runs it.
+def bundle_networks(bundle: Path, batch: int) -> dict[str, Network]:
+    """Return the members of a bundle, as torch runs them, at their size.
 
     Raises UserError for what is no bundle.
     """
     from skindx.models.bundle.bundle import open_bundle
 
-    for member in open_bundle(bundle).ensemble().members:
+    return {
+        f"bundle {member.name}": _member(member.classifier, member.preprocess.size, batch)
+        for member in open_bundle(bundle).ensemble().members
+    }
 
-        def bind(device: torch.device, member: Any = member) -> Work:
-            from torch.utils.flop_counter import FlopCounterMode
 
-            side = member.preprocess.size
-            square = torch.zeros(1, side, side, 3, dtype=torch.uint8)
-            with FlopCounterMode(display=False) as counter, torch.inference_mode():
-                member.classifier.cpu()(square)
-            model = member.classifier.to(device)
-            squares = square.expand(batch, -1, -1, -1).contiguous().to(device)
+def _member(classifier: nn.Module, side: int, batch: int) -> Network:
+    shape = (side, side, 3)
 
-            def infer() -> Tensor:
-                with torch.inference_mode():
-                    out: Tensor = model(squares)
-                return out
+    def build() -> nn.Module:
+        return deepcopy(classifier).requires_grad_(True)
 
-            return Work(infer, batch, float(counter.get_total_flops()) * batch)
+    def count() -> float:
+        from torch.utils.flop_counter import FlopCounterMode
 
-        yield Case(f"bundle {member.name}", "fp32", "inference", "network", bind)
+        with FlopCounterMode(display=False) as counter, torch.inference_mode():
+            classifier(torch.zeros(1, *shape))
+        return float(counter.get_total_flops())
+
+    return Network(build, shape, count, batch)

@@ -6,8 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from skindx.bench.compare.compare import EXPLAINED, compare_lines, told
+from skindx.bench.compare.compare import EXPLAINED, compare_lines, other_settings, told
 from skindx.bench.compare.files import Measurement, read_measurements
+from skindx.bench.compare.pages import pages
 from skindx.bench.devices.roofline import roofline
 from skindx.bench.harness.result import Result
 from skindx.errors import UserError
@@ -51,21 +52,22 @@ def check_files(files: Sequence[Path]) -> None:
 
 def page(machines: Sequence[Measurement]) -> str:
     """Return the page as one HTML file that refers to nothing else."""
-    from jinja2 import ChoiceLoader
-
-    from skindx.templates import html_environment
-
-    environment = html_environment("skindx.bench.devices")
-    shared = html_environment("skindx.bench.compare")
-    loaders = [found.loader for found in (environment, shared) if found.loader is not None]
-    environment.loader = ChoiceLoader(loaders)
+    environment = pages("skindx.bench.devices")
     lines = compare_lines(machines) if len(machines) > 1 else []
     return environment.get_template("devices.html.jinja").render(
         machines=[(machine, roofline(machine.written)) for machine in machines],
-        offers=[offer for machine in machines for offer in offers(machine)],
+        offers=side_by_side([offer for machine in machines for offer in offers(machine)]),
         rows=[(line, told(line), any(d and d.real for d in line.differences)) for line in lines],
         explained=EXPLAINED,
+        settings=other_settings(machines),
     )
+
+
+def side_by_side(found: Sequence[Offer]) -> list[Offer]:
+    """Return the offers so that the machines of one network stand below each other."""
+    places = dict.fromkeys((one.network, one.mode, one.precision) for one in found)
+    order = {place: number for number, place in enumerate(places)}
+    return sorted(found, key=lambda one: order[one.network, one.mode, one.precision])
 
 
 def offers(machine: Measurement) -> list[Offer]:

@@ -82,11 +82,13 @@ def roofline(written: Mapping[str, Any]) -> Markup | None:
         titles[f"point-{index}"] = f"{key}: {rate:.3g} GFLOP/s at {intensity:.3g} FLOP/byte"
     axes.set_xscale("log")
     axes.set_yscale("log")
+    bottom = min(rate for _, _, _, rate in found)
+    axes.set_ylim(bottom / 1.5, 1.6 * max(peaks.values()))  # room for the label of the highest
     for axis in (axes.xaxis, axes.yaxis):
         # An SVG on a page has no formulas: 10 to a power is written out.
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("FLOP / byte", color=INK)
-    axes.set_ylabel("GFLOP/s", color=INK)
+    axes.set_ylabel("GFLOP/s", color=INK, labelpad=12)
     label = f"Roofline: {len(found)} operators under a bandwidth of {bandwidth:.3g} GB/s"
     return Plot(plot, axes, label, titles).svg()

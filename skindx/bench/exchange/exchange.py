@@ -5,6 +5,7 @@ import math
 from skindx.bench.exchange.settings import Config
 from skindx.bench.harness.netlab import require
 from skindx.bench.harness.result import Result
+from skindx.bench.harness.stopping import kept_when_stopped
 from skindx.files import write_text
 
 _WIDTH = 150
@@ -22,21 +23,27 @@ SMALLEST = (
 
 
 def run(settings: Config) -> Result:
-    """Measure, and write OUT/exchange.md, which to take when on top, and OUT/exchange.png."""
+    """Measure, and write OUT/exchange.md, which to take when on top, and OUT/exchange.png.
+
+    After Ctrl-C the whole parts so far are returned, marked as partial.
+    """
     require()
     from rich.console import Console
 
     from skindx.bench.exchange.choice import choice
     from skindx.bench.exchange.load import load_of
-    from skindx.bench.exchange.parts import measure
+    from skindx.bench.exchange.parts import Found, measure
     from skindx.bench.exchange.plot import plot
     from skindx.bench.exchange.rows import markdown, tables
 
     load = load_of(settings.model)
     settings.out.mkdir(parents=True, exist_ok=True)  # better refused now than after the rounds
-    found = measure(settings, load)
-    write_text(settings.out / "exchange.md", f"{choice(found.rows)}\n{markdown(found.rows)}")
-    plot(settings.out / "exchange.png", found.rows)
+    found = Found()
+    with kept_when_stopped("exchanges were timed") as stopped:
+        measure(settings, load, found)
+    if found.rows:
+        write_text(settings.out / "exchange.md", f"{choice(found.rows)}\n{markdown(found.rows)}")
+        plot(settings.out / "exchange.png", found.rows)
     console = Console()
     console.width = max(console.width, _WIDTH)
     console.print(*tables(found.rows), sep="\n")
@@ -45,6 +52,7 @@ def run(settings: Config) -> Result:
         found.figures,
         notes=(*_notes(settings, load.elements), *found.notes),
         models={f"{row.part}: {row.name}": row.to_dict() for row in found.rows},
+        partial=stopped.partial,
     )
 
 

@@ -48,9 +48,9 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def measure(settings: Config, load: Load) -> Found:
-    """Measure the parts that are asked for, as many as can on the same ranks."""
-    found, parts = Found(), set(settings.parts)
+def measure(settings: Config, load: Load, found: Found) -> None:
+    """Add the parts that are asked for to `found`, as many as can on the same ranks."""
+    parts = set(settings.parts)
     alone = list(dict.fromkeys(settings.alone_ranks)) if "alone" in parts else []
     if parts & {"full", "fusion"}:
         with _cluster(settings, settings.ranks, settings.ranks, load, _KINDS) as cluster:
@@ -67,7 +67,6 @@ def measure(settings: Config, load: Load) -> Found:
             _alone(found, settings, load, cluster)
     if "hierarchical" in parts:
         _hierarchical(found, settings, load)
-    return found
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from skindx.bench.frameworks.traffic import Sending
+
 _TORCH = "skindx.bench.frameworks.torch_rank"
 
 
@@ -20,6 +22,8 @@ class Arm:
     """What its rank is given with each network."""
     lossless: bool = True
     """Its steps are those of one process, but for rounding."""
+    sending: Sending = "buckets"
+    """How its gradients go to the others, for the model of its iteration."""
     hides: bool = False
     """Gradients are sent while backward goes on."""
     alone: bool = False
@@ -38,13 +42,13 @@ def _skindx(exchange: dict[str, Any], **more: Any) -> Arm:
 ARMS: dict[str, Arm] = {
     "plain": Arm(kind="plain", alone=True),
     "ddp": Arm(kind="ddp", hides=True),
-    "fsdp2": Arm(kind="fsdp2", hides=True),
-    "deepspeed": Arm(kind="deepspeed"),
-    "skindx dense": _skindx({"kind": "dense"}),
+    "fsdp2": Arm(kind="fsdp2", sending="shards"),
+    "deepspeed": Arm(kind="deepspeed", sending="whole"),
+    "skindx dense": _skindx({"kind": "dense"}, sending="whole"),
     "skindx fused": _skindx({"kind": "fused", "tune": False}, hides=True),
-    "skindx gtopk": _skindx({"kind": "gtopk", "warmup": []}, lossless=False),
+    "skindx gtopk": _skindx({"kind": "gtopk", "warmup": []}, lossless=False, sending="sparse"),
     "fabric": Arm("skindx.bench.frameworks.fabric_rank", "fabric", hides=True),
-    "jax": Arm("skindx.bench.frameworks.jax_rank", "jax"),
-    "tensorflow": Arm("skindx.bench.frameworks.tensorflow_rank", "tensorflow"),
+    "jax": Arm("skindx.bench.frameworks.jax_rank", "jax", sending="tensors"),
+    "tensorflow": Arm("skindx.bench.frameworks.tensorflow_rank", "tensorflow", sending="tensors"),
 }
 """Name -> arm. Of a peer the rank's module is run by the Python of its environment."""

@@ -8,7 +8,11 @@ from skindx.bench.frameworks.arms import ARMS
 from skindx.bench.frameworks.found import Case, Found, loss_difference
 from skindx.bench.frameworks.model import Point, Predicted, left_out, stage_errors
 from skindx.bench.frameworks.settings import Config
+from skindx.bench.frameworks.traffic import traffic
 from skindx.bench.harness.clock import Figure, median, ratio
+
+FRAME, PAYLOAD = 1514, 1448
+"""Bytes of a full frame as the link counts them, and of the gradients in it (TCP over IPv4)."""
 
 REFERENCE = "plain"
 """Whose losses the others must have."""
@@ -157,8 +161,9 @@ def _points(settings: Config, found: Found, arm: str) -> dict[Case, Point]:
         alone = _alone(settings, found, case)
         taken = found.step_s(case)
         if alone and taken:
-            size = 4 * found.parameters[case.network]
-            points[case] = Point(case.network, case.ranks, size, taken, alone)
+            layers, how = found.layers[case.network], ARMS[arm].sending
+            sent = traffic(how, layers, case.ranks, settings.density)
+            points[case] = Point(case.network, case.ranks, sent, taken, alone)
     return points
 
 
@@ -177,14 +182,19 @@ def _alone(settings: Config, found: Found, case: Case) -> dict[str, float] | Non
 def predictions(settings: Config, found: Found, arm: str, cores: int) -> list[Predicted]:
     """Return the iterations of an arm by the model that the other networks were fitted to."""
     points = _points(settings, found, arm)
-    return left_out(list(points.values()), cores, hides=ARMS[arm].hides)
+    return left_out(list(points.values()), cores, _byte_s(settings), hides=ARMS[arm].hides)
+
+
+def _byte_s(settings: Config) -> float:
+    """Return the seconds of a byte on the link, with its share of the headers."""
+    return 8 / (settings.rate_mbit * 1e6) * FRAME / PAYLOAD
 
 
 def _model(settings: Config, found: Found, case: Case, cores: int) -> dict[str, Any] | None:
     points = _points(settings, found, case.arm)
     if case not in points:
         return None
-    predicted = left_out(list(points.values()), cores, hides=ARMS[case.arm].hides)
+    predicted = predictions(settings, found, case.arm, cores)
     own = [one for one in predicted if one.point is points[case]]
     if not own:
         return None

@@ -69,8 +69,12 @@ class Found:
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     """Arm -> why it has no figures, or no more of them."""
-    parameters: dict[str, int] = field(default_factory=dict)
-    """Weights of each network."""
+    layers: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Weights of each tensor, layer by layer, of each network."""
+
+    def parameters(self, network: str) -> int:
+        """Return the number of a network's weights."""
+        return sum(map(sum, self.layers[network]))
 
     def cases(self, ranks: int, batch: int, network: str) -> dict[str, Case]:
         """Return the cases that were measured, by arm."""

@@ -6,9 +6,9 @@ Shi et al. 2017 (arXiv 1711.05979): one network, one harness, and an iteration c
 import os
 import shutil
 import tempfile
+from functools import partial as partial_of
 from pathlib import Path
 
-from skindx.bench.frameworks.found import Found
 from skindx.bench.frameworks.settings import Config
 from skindx.bench.harness.netlab import Link, NetLab, require
 from skindx.bench.harness.result import Result
@@ -50,27 +50,40 @@ def run(settings: Config) -> Result:
     from rich.console import Console
 
     from skindx.bench.frameworks.figures import figures_of, parts_of
+    from skindx.bench.frameworks.kept import open_kept
     from skindx.bench.frameworks.measure import Measurement
     from skindx.bench.frameworks.page import markdown, notes, write_page
     from skindx.bench.meters.conditions import Conditions, load_now
 
     console = Console(stderr=True)
-    found, partial, load = Found(), "", load_now()
+    kept, found = open_kept(settings)
+    partial, load = "", load_now()
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="skindx-frameworks-") as folder:
         conditions = Conditions()
         try:
             with NetLab(settings.ranks, Link(settings.rate_mbit)) as lab:
-                measurement = Measurement(settings, lab, Path(folder), found, console.print)
+                measurement = Measurement(
+                    settings,
+                    lab,
+                    Path(folder),
+                    found,
+                    console.print,
+                    partial_of(kept.save, found),
+                )
                 running = measurement.prepare()
                 with conditions:
                     measurement.measure(running)
         except KeyboardInterrupt:
             partial = f"stopped after {sum(map(len, found.turns.values()))} turns"
+    kept.parts += 1
+    kept.marks += [mark for mark in conditions.marks if mark not in kept.marks]
+    kept.save(found)
+    settings = kept.covered(settings, found)
     result = Result(
         "frameworks",
         figures_of(settings, found, cores),
-        notes=notes(settings, found, load, conditions.marks),
+        notes=notes(settings, found, load, kept.marks, kept.parts),
         parts=parts_of(settings, found, cores),
         partial=partial,
     )

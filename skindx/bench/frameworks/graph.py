@@ -64,9 +64,14 @@ def carry_out(graph: Graph, image: Value, apply: Callable[[Node, list[Value]], V
     return found
 
 
+def layers(graph: Graph) -> list[list[int]]:
+    """Return the number of weights of each tensor, layer by layer."""
+    return [list(map(math.prod, node.shapes.values())) for node in graph if node.shapes]
+
+
 def parameters(graph: Graph) -> int:
     """Return the number of weights."""
-    return sum(math.prod(shape) for node in graph for shape in node.shapes.values())
+    return sum(map(sum, layers(graph)))
 
 
 class _Builder:

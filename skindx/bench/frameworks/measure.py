@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skindx.bench.frameworks.arms import ARMS, Arm
 from skindx.bench.frameworks.found import Case, Found, Opening, turn_of
-from skindx.bench.frameworks.graph import network, parameters
+from skindx.bench.frameworks.graph import layers, network
 from skindx.bench.frameworks.locks import ENVIRONMENTS, cache_folder
 from skindx.bench.frameworks.material import write_images, write_weights
 from skindx.bench.frameworks.processes import FIRST_PORT, Ranks
@@ -47,10 +47,20 @@ def arms_of(settings: Config) -> dict[str, Arm]:
 class Measurement:
     """Fills what is found, turn by turn; an arm that fails is left out from then on."""
 
-    def __init__(
-        self, settings: Config, lab: NetLab, folder: Path, found: Found, say: Callable[[str], None]
+    def __init__(  # noqa: PLR0917
+        self,
+        settings: Config,
+        lab: NetLab,
+        folder: Path,
+        found: Found,
+        say: Callable[[str], None],
+        save: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write images and weights, the same for all. Raises UserError for images too small."""
+        """Write images and weights, the same for all. Raises UserError for images too small.
+
+        What `found` holds already is not measured again; `save` is called when it has grown.
+        """
+        self._save = save
         self.settings, self.found = settings, found
         self._lab, self._folder, self._say = lab, folder, say
         self._starts = 0
@@ -62,7 +72,7 @@ class Measurement:
                 graph = network(name, s.side, s.classes, s.shrink)
             except ValueError as error:
                 raise UserError(f"side={s.side}: {error} ({name}); take larger ones.") from None
-            found.parameters[name] = parameters(graph)
+            found.layers[name] = layers(graph)
             write_weights(self._weights(name), graph, _SEED)
 
     def _weights(self, name: str) -> Path:
@@ -90,6 +100,7 @@ class Measurement:
         s = self.settings
         for name, one in running.items() if s.opening else ():
             self._opening(name, one)
+            self._save()
         for ranks in sorted({s.ranks, *s.fewer_ranks}, reverse=True):
             # Weak scaling keeps the batch of a rank, strong scaling that of all.
             batches = list(dict.fromkeys((s.batch, s.batch * s.ranks // ranks)))
@@ -135,6 +146,8 @@ class Measurement:
         """Time the first step in processes of an arm's own."""
         s = self.settings
         case = Case(name, s.networks[0], s.ranks, s.batch)
+        if case in self.found.openings:
+            return
         began = time.perf_counter()
         try:
             ranks = self._started(name, 1 if one.arm.alone else s.ranks, [one])
@@ -157,12 +170,21 @@ class Measurement:
             first = turn % len(names) if names else 0
             for name in names[first:] + names[:first]:
                 case = Case(name, network, ranks, batch)
+                if self._known(case, turn):
+                    continue
                 try:
                     self._turn(self._host(name, here, ranks), here[name].arm, case, first=turn < 0)
                 except JobError as error:
                     self._leave_out(name, str(error))
                     if host := self._hosts.pop(here[name].place, None):
                         host.end()
+
+    def _known(self, case: Case, turn: int) -> bool:
+        """Whether a turn was measured in an earlier part of this run."""
+        if turn >= 0:
+            return len(self.found.turns.get(case, ())) > turn
+        wanted = self.settings.loss_steps if case.ranks == self.settings.ranks else 1
+        return len(self.found.losses.get(case, ())) >= wanted
 
     def _host(self, name: str, here: Mapping[str, Running], ranks: int) -> Ranks:
         """Return the processes that an arm shares, started when it is the first to want them."""
@@ -206,6 +228,7 @@ class Measurement:
             turn = turn_of(ranks.ask("steps", only, count=s.steps))
             self.found.turns.setdefault(case, []).append(turn)
         ranks.ask("end", only)
+        self._save()
 
     def _leave_out(self, name: str, why: str) -> None:
         self.found.missing[name] = why

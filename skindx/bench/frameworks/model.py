@@ -2,7 +2,8 @@
 
 Shi et al. 2018 (arXiv 1805.03812), equation of the iteration without prefetching: it reads, copies,
 computes forward and backward, communicates and updates; of the communication of a framework that
-sends while backward goes on, only what backward does not hide.
+sends while backward goes on, only what backward does not hide. Communication is a latency a round
+and a time a byte: a framework that sends each tensor by itself pays the latency for each of them.
 """
 
 import statistics
@@ -10,15 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from skindx.bench.frameworks.stages import COMPILED
-from skindx.planning.cost import Cost, ring
+from skindx.bench.frameworks.traffic import Traffic
+from skindx.planning.cost import Cost
 
-BUCKET_BYTES = 25 << 20
-"""Of a framework that sends while backward goes on: what is left when it ends is at most this."""
+Floats = npt.NDArray[np.float64]
 
-_ALPHAS_S = np.concatenate([[0.0], np.geomspace(1e-5, 1e-1, 33)])
-_BETAS = np.concatenate([[0.0], np.geomspace(1e-10, 1e-6, 161)])
+_ALPHAS_S = np.concatenate([[0.0], np.geomspace(1e-5, 1e-1, 400)])
+_SLOWER = np.geomspace(1.0, 30.0, 200)
+"""Times by which a byte may take longer than the link alone: a processor that is shared copies it,
+too. No framework is faster than the link."""
+_DOUBT = 0.02
+"""Relative error for which a byte may be taken to be slower by a factor of e. Few networks cannot
+tell many messages from slow bytes; bytes then cost what the link says."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Point:
 
     network: str
     ranks: int
-    gradient_bytes: int
+    traffic: Traffic
     step_s: float
     alone: Mapping[str, float]
     """Seconds of each stage on one rank that has the machine for itself."""
@@ -54,38 +61,47 @@ class Predicted:
 def predict(point: Point, link: Cost, cores: int, *, hides: bool) -> dict[str, float]:
     """Return the seconds of each stage.
 
-    Ranks that share cores compute at a share of their speed; an all-reduce is a ring.
+    Ranks that share cores compute at a share of their speed, also what an exchange computes.
     """
     shared = max(1.0, point.ranks / cores)
     found = {name: shared * seconds for name, seconds in point.alone.items()}
-    cost = ring(link, point.ranks)
-    whole = cost(point.gradient_bytes)
-    if hides:
-        last = cost(min(point.gradient_bytes, BUCKET_BYTES))
-        whole = max(last, whole - found.get("backward", 0.0))
-    found["communicate"] = whole if point.ranks > 1 else 0.0
+    hidden = found.get("backward", 0.0) if hides else 0.0
+    waited = _waited(point.traffic, link.alpha_s, link.beta_s_per_byte, hidden)
+    found["communicate"] = found.get("communicate", 0.0) + float(waited)
     return found
 
 
-def fit_link(points: Sequence[Point], cores: int, *, hides: bool) -> Cost:
-    """Return the link (alpha, beta) with the least sum of relative errors of the iterations.
+def _waited(
+    sent: Traffic, alpha_s: float | Floats, beta_s: float | Floats, hidden: float
+) -> float | Floats:
+    """Return the seconds of communication less those that are hidden; the last message never is."""
+    whole = sent.rounds * alpha_s + sent.volume * beta_s
+    if not hidden:
+        return whole
+    last = sent.last_rounds * alpha_s + sent.last_volume * beta_s
+    return np.maximum(last, whole - hidden)
 
-    All of a grid are tried: what backward hides bends the sum, so that no corner is the optimum.
+
+def fit_link(points: Sequence[Point], cores: int, byte_s: float, *, hides: bool) -> Cost:
+    """Return the link (alpha, beta) with the least mean relative error of the iterations.
+
+    `byte_s` is what a byte takes on the bare link. All of a grid are tried: what backward hides
+    bends the sum, so that no corner is the optimum.
     """
-    best, link = float("inf"), Cost(0.0, 0.0)
-    for alpha in _ALPHAS_S:
-        for beta in _BETAS:
-            tried = Cost(float(alpha), float(beta))
-            error = sum(
-                abs(sum(predict(point, tried, cores, hides=hides).values()) / point.step_s - 1)
-                for point in points
-            )
-            if error < best:
-                best, link = error, tried
-    return link
+    nothing = Cost(0.0, 0.0)
+    alphas_A1, betas_B = _ALPHAS_S[:, None], byte_s * _SLOWER
+    error_AB = np.zeros((len(_ALPHAS_S), len(_SLOWER)))
+    for point in points:
+        alone = predict(point, nothing, cores, hides=False)
+        hidden = alone.get("backward", 0.0) if hides else 0.0
+        step_AB = sum(alone.values()) + _waited(point.traffic, alphas_A1, betas_B, hidden)
+        error_AB += np.abs(step_AB / point.step_s - 1)
+    error_AB = error_AB / max(1, len(points)) + _DOUBT * np.log(_SLOWER)
+    alpha, beta = np.unravel_index(error_AB.argmin(), error_AB.shape)
+    return Cost(float(_ALPHAS_S[alpha]), float(betas_B[beta]))
 
 
-def left_out(points: Sequence[Point], cores: int, *, hides: bool) -> list[Predicted]:
+def left_out(points: Sequence[Point], cores: int, byte_s: float, *, hides: bool) -> list[Predicted]:
     """Predict the iterations of each network by a link fitted to those of all others.
 
     Empty where there is no other network.
@@ -95,7 +111,7 @@ def left_out(points: Sequence[Point], cores: int, *, hides: bool) -> list[Predic
         others = [point for point in points if point.network != name]
         if not others:
             continue
-        link = fit_link(others, cores, hides=hides)
+        link = fit_link(others, cores, byte_s, hides=hides)
         found += [
             Predicted(point, predict(point, link, cores, hides=hides))
             for point in points

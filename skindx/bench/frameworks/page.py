@@ -7,9 +7,9 @@ from typing import Any
 from skindx.bench.frameworks.arms import ARMS
 from skindx.bench.frameworks.figures import equal
 from skindx.bench.frameworks.found import Found
-from skindx.bench.frameworks.model import BUCKET_BYTES
 from skindx.bench.frameworks.settings import Config
 from skindx.bench.frameworks.stages import COMPILED, STAGES
+from skindx.bench.frameworks.traffic import BUCKET_MB
 from skindx.bench.harness.result import Result
 from skindx.bench.harness.writing import markdown_table
 from skindx.files import write_text
@@ -70,27 +70,23 @@ def markdown(result: Result) -> str:
 
 def write_page(file: Path, result: Result) -> None:
     """Write one HTML file."""
-    from jinja2 import ChoiceLoader
+    from skindx.bench.compare.pages import pages
 
-    from skindx.templates import html_environment
-
-    environment = html_environment("skindx.bench.frameworks")
-    shared = html_environment("skindx.bench.compare")
-    loaders = [found.loader for found in (environment, shared) if found.loader is not None]
-    environment.loader = ChoiceLoader(loaders)
     stages, more = tables(result.parts)
-    page = environment.get_template("frameworks.html.jinja").render(
-        result=result, tables=[(STAGE_HEADINGS, stages), (MORE_HEADINGS, more)]
+    page = (
+        pages("skindx.bench.frameworks")
+        .get_template("frameworks.html.jinja")
+        .render(result=result, tables=[(STAGE_HEADINGS, stages), (MORE_HEADINGS, more)])
     )
     write_text(file, page)
 
 
 def notes(
-    settings: Config, found: Found, load: float | None, marks: Sequence[str]
+    settings: Config, found: Found, load: float | None, marks: Sequence[str], parts: int = 1
 ) -> tuple[str, ...]:
     """Return sentences on what was measured, and on what was not."""
     s = settings
-    weights = ", ".join(f"{name} {count:,}" for name, count in found.parameters.items())
+    weights = ", ".join(f"{name} {found.parameters(name):,}" for name in found.layers)
     unequal = sorted(
         {
             f"{case.network}, {case.arm}"
@@ -121,11 +117,17 @@ def notes(
         "imports and compilation included, on the first network; memory: largest resident size of "
         "a rank until then, libraries included. In the timed rounds the arms of one environment "
         "share processes.",
-        "Model (arXiv 1805.03812): the stages of one rank alone, times ranks over cores, "
-        "and a ring whose latency and rate are fitted to all networks but the one that is "
-        "predicted; where gradients are sent during backward, less what backward hides, and at "
-        f"least the last {BUCKET_BYTES >> 20} MB. All ranks share this machine's cores: speed-ups "
-        "are those of the cores' number at most.",
+        "Model (arXiv 1805.03812): the stages of one rank alone, times ranks over cores, and "
+        "rounds of messages whose latency and time a byte are fitted to all networks but the one "
+        "that is predicted; no byte is faster than the link. ddp, fabric and fused send buckets of "
+        f"{BUCKET_MB} MB, jax and tensorflow each tensor by itself, fsdp2 shards; where gradients "
+        "are sent during backward, what backward hides does not count, but for the last bucket. "
+        "All ranks share this machine's cores: speed-ups are those of the cores' number at most.",
+        *(
+            (f"Measured in {parts} parts, one after the other; arms took turns within a part.",)
+            if parts > 1
+            else ()
+        ),
         *(f"Losses not equal, so not in skindx_over_best: {name}." for name in unequal),
         *(f"Left out: {name} ({why})." for name, why in found.missing.items()),
         *((f"Load before the run: {load:.2f} runnable processes a core.",) if load else ()),

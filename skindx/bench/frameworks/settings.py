@@ -60,4 +60,7 @@ class Config(Settings):
     """
     limit_s: float = Field(600, gt=0)
     """Seconds after which a framework that gives no answer is left out."""
+    kept: Path | None = None
+    """A file of all turns: a run with the same one goes on from there, also with other arms and
+    networks."""
     html: Path | None = None

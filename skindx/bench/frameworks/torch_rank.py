@@ -16,11 +16,9 @@ from skindx.bench.frameworks.graph import Graph
 from skindx.bench.frameworks.rank import MEAN, MOMENTUM, SCALE, Answer, Arrays, answer
 from skindx.bench.frameworks.stages import Stages
 from skindx.bench.frameworks.torch_network import Network
+from skindx.bench.frameworks.traffic import SHARDED_FROM
 
 Batch = tuple[Tensor, Tensor]
-
-SHARDED_FROM = 1_000_000
-"""Weights of a layer from which FSDP2 shards and gathers it by itself."""
 
 
 @dataclass(frozen=True)

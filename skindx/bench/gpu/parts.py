@@ -40,10 +40,13 @@ class Outcome:
         return {"status": self.status, "seconds": round(self.seconds, 1)}
 
 
-def run_part(part: Part, environment: Mapping[str, str], folder: Path) -> Outcome:
+def run_part(
+    part: Part, environment: Mapping[str, str], folder: Path, grace_s: float = 0
+) -> Outcome:
     """Run a part to its end or its time limit; the end of a log that is no success is printed.
 
-    No process of the part outlives the call.
+    A part that is out of time, or in whose time Ctrl-C is pressed, is interrupted as by Ctrl-C and
+    has `grace_s` seconds to write what it has. No process of the part outlives the call.
     """
     log = folder / f"{part.name}.log"
     print(f"{part.name}: {' '.join(part.command)} (at most {part.limit_s:g} s, log: {log})")
@@ -64,6 +67,10 @@ def run_part(part: Part, environment: Mapping[str, str], folder: Path) -> Outcom
             status = "failed" if process.wait(part.limit_s) else "passed"
         except subprocess.TimeoutExpired:
             status = "timed out"
+            _interrupt(process, grace_s)
+        except KeyboardInterrupt:
+            _interrupt(process, grace_s)
+            raise
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # ranks and data loaders with it
@@ -72,6 +79,13 @@ def run_part(part: Part, environment: Mapping[str, str], folder: Path) -> Outcom
         print("\n".join(_text(log).splitlines()[-_SHOWN_LINES:]))
     print(f"{part.name}: {status} in {outcome.seconds:.0f} s", flush=True)
     return outcome
+
+
+def _interrupt(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
+    if grace_s > 0:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
 
 
 def count_tests(log: Path) -> dict[str, Any]:

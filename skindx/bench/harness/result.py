@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from skindx import provenance
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.writing import terminal_table
+from skindx.config import Settings
 from skindx.files import write_json
 from skindx.system import cpu_count
 
@@ -50,6 +51,21 @@ def versions() -> dict[str, str]:
     return provenance.versions(_PACKAGES)
 
 
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """Return what of a bench's settings is not the default, as plain values, but for paths."""
+    changed = settings.model_dump(exclude_defaults=True)
+    named = {name for name, value in changed.items() if _has_path(value)}
+    return settings.model_dump(mode="json", exclude_defaults=True, exclude=named)
+
+
+def _has_path(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_path, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_path, value))
+    return isinstance(value, Path)
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -79,6 +95,8 @@ class Result:
     """Meaning of the figures' values and spreads."""
     partial: str = ""
     """Why figures are missing, where a run was stopped; empty for a whole run."""
+    settings: Mapping[str, Any] | None = None
+    """What was set otherwise than by default, without the paths of this machine."""
 
     def __post_init__(self) -> None:
         """Check that a ratio is named as one, and nothing else is."""
@@ -109,6 +127,7 @@ class Result:
                 **({"parts": dict(self.parts)} if self.parts else {}),
                 **({"headings": list(self.headings)} if self.headings != MEDIANS else {}),
                 **({"partial": self.partial} if self.partial else {}),
+                **({"settings": dict(self.settings)} if self.settings is not None else {}),
             },
         )
 

@@ -2,13 +2,14 @@
 
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pydantic import Field
 
 from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.result import Result
+from skindx.bench.harness.stopping import kept_when_stopped
 from skindx.bench.serve.bundle import QUALITY, photo_jpeg, random_bundle
 from skindx.bench.serve.process import Server, running
 from skindx.bench.serve.stages import measure_stages
@@ -46,16 +47,43 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Time all of it, one after the other, so that nothing shares the processor with another."""
-    figures: dict[str, Figure] = {}
-    baselines: dict[str, Figure] = {}
-    notes: tuple[str, ...] = ()
+    """Time all of it, one after the other, so that nothing shares the processor with another.
+
+    After Ctrl-C the whole figures so far are returned, marked as partial.
+    """
+    found = Found()
+    with kept_when_stopped("the server was measured") as stopped:
+        _measure(settings, found)
+    return Result(
+        "serve",
+        found.figures,
+        found.baselines,
+        notes=(*_notes(settings), *found.notes),
+        parts={"stages": {stage: asdict(figure) for stage, figure in found.stages.items()}},
+        partial=stopped.partial,
+    )
+
+
+@dataclass
+class Found:
+    """What was measured so far."""
+
+    figures: dict[str, Figure] = field(default_factory=dict)
+    baselines: dict[str, Figure] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stages: dict[str, Figure] = field(default_factory=dict)
+
+
+def _measure(settings: Config, found: Found) -> None:
     if settings.models:
         from skindx.bench.serve.backends import measure_backends
 
         figures, baselines, notes = measure_backends(
             settings.repeats, settings.models, settings.side
         )
+        found.figures |= figures
+        found.baselines |= baselines
+        found.notes += notes
     with tempfile.TemporaryDirectory() as folder:
         bundle = random_bundle(
             Path(folder) / "bundle",
@@ -65,24 +93,21 @@ def run(settings: Config) -> Result:
             gallery=settings.gallery,
         ).path
         photos = [photo_jpeg(WIDTH, HEIGHT, seed) for seed in range(settings.photos)]
+        found.notes.append(_photos_note(settings, photos))
         with running(bundle, "--workers", "1") as server:
             direct, over_http, stages = _cpu_seconds(server, bundle, photos, settings.rounds)
-        figures["direct_over_http_cpu"] = ratio(over_http, direct)
-        baselines["direct call, CPU a photo"] = median(direct, "s")
-        baselines["over HTTP, CPU a photo"] = median(over_http, "s")
-        baselines |= {f"CPU a photo, {stage}": figure for stage, figure in stages.items()}
+        found.stages = stages
+        found.figures["direct_over_http_cpu"] = ratio(over_http, direct)
+        found.baselines["direct call, CPU a photo"] = median(direct, "s")
+        found.baselines["over HTTP, CPU a photo"] = median(over_http, "s")
+        found.baselines |= {f"CPU a photo, {stage}": figure for stage, figure in stages.items()}
         if settings.page:
             with running(bundle) as server:
-                figures["page_12mp_s"] = _page_seconds(server, photos, Path(folder), settings)
+                found.figures["page_12mp_s"] = _page_seconds(server, photos, Path(folder), settings)
                 memory = server.memory_bytes() / 1e6
-            baselines["memory of the server's processes"] = Figure(memory, "MB", 1, (memory,) * 2)
-    return Result(
-        "serve",
-        figures,
-        baselines,
-        notes=(*_notes(settings, photos), *notes),
-        parts={"stages": {stage: asdict(figure) for stage, figure in stages.items()}},
-    )
+            found.baselines["memory of the server's processes"] = Figure(
+                memory, "MB", 1, (memory,) * 2
+            )
 
 
 def _cpu_seconds(
@@ -128,14 +153,19 @@ def _page_seconds(server: Server, photos: list[bytes], folder: Path, settings: C
     return median(seconds, "s")
 
 
-def _notes(settings: Config, photos: list[bytes]) -> tuple[str, ...]:
+def _photos_note(settings: Config, photos: list[bytes]) -> str:
     mean_mb = sum(map(len, photos)) / len(photos) / 1e6
     shown = " + ".join(settings.members)
     return (
         f"{len(photos)} painted photos of {WIDTH} x {HEIGHT} pixels, JPEG of quality {QUALITY}, "
         f"{mean_mb:.1f} MB on average; {shown} at {settings.side} px, a yolo11n detector at "
         f"{settings.detector_side} px, heat map, {settings.gallery:,} images in the gallery; "
-        "random weights, one thread a worker.",
+        "random weights, one thread a worker."
+    )
+
+
+def _notes(settings: Config) -> tuple[str, ...]:
+    return (
         "direct_over_http_cpu: processor time of `answer` called in a process, over that of the "
         "server and its worker for the same photo sent to /v1/diagnose; the client's is not in it.",
         "CPU a photo, by stage: of `answer` called in a process; a stage inside another one counts "

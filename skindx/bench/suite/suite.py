@@ -11,48 +11,25 @@ from typing import Any
 from pydantic import Field
 
 from skindx.bench.compare.files import Measurement, read_measurements
-from skindx.bench.gpu.parts import Part, run_part
+from skindx.bench.gpu.parts import Outcome, Part, run_part
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result
+from skindx.bench.meters.conditions import Conditions
+from skindx.bench.suite.quick import QUICK, QUICK_S
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import write_text
 
-QUICK: dict[str, tuple[str, ...]] = {
-    "devices": (
-        "sizes=[128,512,1024]",
-        "precisions=[fp32,bf16]",
-        "rounds=4",
-        "least_s=0.1",
-        "idle_s=3",
-        "batch=4",
-        "memory_mb=128",
-        "most_s=2",
-        "limit_s=110",
-    ),
-    "exchange": ("parts=[full]", "model=resnet18", "rounds=3"),
-    "loader": ("images=200",),
-    "serve": ("models=[]", "rounds=5", "photos=2", "gallery=100", "page=false"),
-    "container": (
-        "tasks=[disk write,disk read,cpu,memory bandwidth,loader,train step,start-up]",
-        "rounds=8",
-        "least_s=0.1",
-        "build=null",
-        "disk_mb=32",
-        "memory_mb=64",
-        "limit_s=60",
-    ),
+_TITLES = {
+    "devices": "The processor or accelerator (bench devices)",
+    "exchange": "Gradients between ranks (bench exchange)",
+    "loader": "Images for training (bench loader)",
+    "serve": "Answers of the server (bench serve)",
+    "container": "What a container costs (bench container)",
 }
-"""Bench -> settings with which all of them take less than ten minutes on two cores."""
 
-QUICK_S: dict[str, float] = {
-    "devices": 190,
-    "exchange": 90,
-    "loader": 60,
-    "serve": 100,
-    "container": 160,
-}
-"""Bench -> seconds after which it is ended in a quick run; together ten minutes."""
+GRACE_S = 20
+"""Seconds in which an interrupted bench writes what it has: its servers and ranks end first."""
 
 SMALLEST = ("benches=[startup]", "smallest=true")
 
@@ -77,8 +54,8 @@ class Config(Settings):
 def run(settings: Config) -> Result:
     """Run each bench as a process of its own; one that cannot run here is named, with its reason.
 
-    After Ctrl-C the benches so far are kept, marked as partial. Raises UserError for an unknown
-    bench.
+    After Ctrl-C the benches so far are kept, marked as partial, with what the interrupted one has
+    measured; so is that of a bench that is out of time. Raises UserError for an unknown bench.
     """
     from skindx.bench import BENCHES
 
@@ -93,19 +70,26 @@ def run(settings: Config) -> Result:
         partial = ""
         found: list[Measurement] = []
         for name in settings.benches:
+            written = folder / f"{name}.json"
+            written.unlink(missing_ok=True)  # of an earlier run in the same folder
+            conditions = Conditions()
             try:
-                outcome = run_part(_part(name, settings, folder), {}, folder)
+                with conditions:
+                    outcome = run_part(_part(name, settings, folder), {}, folder, GRACE_S)
             except KeyboardInterrupt:
                 partial = f"stopped while {name} ran"
                 parts[name] = {"status": "stopped", "seconds": 0.0}
-                break
-            parts[name] = outcome.facts()
-            if outcome.status == "passed":
-                found += read_measurements([folder / f"{name}.json"])
             else:
-                parts[name]["why"] = _reason(outcome.log)
-            seconds = outcome.seconds
-            figures[f"{name}: time"] = Figure(seconds, "s", 1, (seconds, seconds))
+                parts[name] = outcome.facts()
+                seconds = outcome.seconds
+                figures[f"{name}: time"] = Figure(seconds, "s", 1, (seconds, seconds))
+                if outcome.status != "passed":
+                    parts[name]["why"] = _reason(outcome)
+            parts[name] = {"why": "", **parts[name], **conditions.as_dict()}
+            if written.exists():
+                found += read_measurements([written])
+            if partial:
+                break
         for bench in found:
             figures |= _figures(bench)
         result = Result("all", figures, notes=_notes(parts, found), parts=parts, partial=partial)
@@ -116,20 +100,17 @@ def run(settings: Config) -> Result:
 
 def page(result: Result, found: list[Measurement]) -> str:
     """Return one HTML file on all benches that ran, and on those that did not."""
-    from jinja2 import ChoiceLoader
-
+    from skindx.bench.compare.pages import pages
     from skindx.bench.devices.page import offers
     from skindx.bench.devices.roofline import roofline
-    from skindx.templates import html_environment
+    from skindx.bench.suite.tables import tables
 
-    environment = html_environment("skindx.bench.suite")
-    shared = html_environment("skindx.bench.compare")
-    loaders = [found.loader for found in (environment, shared) if found.loader is not None]
-    environment.loader = ChoiceLoader(loaders)
+    environment = pages("skindx.bench.suite")
     devices = [bench for bench in found if bench.written["bench"] == "devices"]
     return environment.get_template("suite.html.jinja").render(
         result=result,
-        found=found,
+        found=[(bench, tables(bench.written)) for bench in found],
+        titles=_TITLES,
         plots=[plot for device in devices if (plot := roofline(device.written)) is not None],
         offers=[offer for device in devices for offer in offers(device)],
         system=machine_words(),
@@ -152,7 +133,7 @@ def _part(name: str, settings: Config, folder: Path) -> Part:
         "--json",
         str(folder / f"{name}.json"),
     ]
-    limit = QUICK_S.get(name, 120) if settings.quick else settings.limit_s
+    limit = QUICK_S.get(name, 120) - GRACE_S if settings.quick else settings.limit_s
     return Part(name, [*command, *given], limit)
 
 
@@ -173,6 +154,11 @@ def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> 
         for name, part in parts.items()
         if part["status"] != "passed"
     ]
+    doubtful = [
+        f"{name}: doubtful, {'; '.join(part['marks'])}."
+        for name, part in parts.items()
+        if part["marks"]
+    ]
     notes = [
         f"{bench.written['bench']}: {note}"
         for bench in found
@@ -183,14 +169,20 @@ def _notes(parts: Mapping[str, Mapping[str, Any]], found: list[Measurement]) -> 
         for bench in found
         if "partial" in bench.written
     ]
-    return (*skipped, *partial, *notes)
+    return (*skipped, *partial, *doubtful, *notes)
 
 
-def _reason(log: Path) -> str:
-    """Return the last line of a log that says something."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def _reason(outcome: Outcome) -> str:
+    """Return why a bench did not end by itself: its limit, or what its log says last."""
+    if outcome.status == "timed out":
+        return "longer than its share of the time"
+    lines = [line.strip() for line in _text(outcome).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
-    return (errors or lines or ["no message"])[-1][:400]
+    return (errors or lines or ["no message"])[-1].removeprefix("error: ").rstrip(".")[:400]
+
+
+def _text(outcome: Outcome) -> str:
+    return outcome.log.read_text(encoding="utf-8", errors="replace")
 
 
 def machine_words() -> str:
