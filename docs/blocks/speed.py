@@ -88,6 +88,7 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
     },
     "serve": {
         "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 0.5),
+        "page_report_s": ("from the click on “PDF report” to the file", None),
         "direct_over_http_cpu": ("processor time of a direct call over the HTTP endpoint's", 0.77),
         "ort_fp32_over_eager": ("ONNX Runtime fp32 over eager PyTorch, the least of three", 2),
         "openvino_bf16_over_eager": ("OpenVINO bf16 over eager, the least of three", 3.2),
