@@ -18,8 +18,8 @@ from skindx.data.loader.source import Source
 Fill = Callable[[Sequence[int], NDArray[np.uint8]], None]
 """Called from any thread with the numbers of some images, and T x S x S x 3 to write them into."""
 
-_TASK = 16
-"""Images a task: few enough to share a batch among threads, enough to outweigh the hand-over."""
+_LEAST, _MOST = 8, 32
+"""Images a task: enough to outweigh the hand-over, which takes as long as 5 images from a cache."""
 
 
 class _Task(NamedTuple):
@@ -54,20 +54,23 @@ def load(
 
     batches = list(batches)
     largest = max((len(batch) for batch in batches), default=1)
-    ahead = prefetch * max(1, -(-largest // _TASK))
-    for whole in work_ahead(
-        work, _tasks(batches, side, allocate or Pool()), threads=threads, ahead=ahead
-    ):
+    # Two tasks for each thread, if they are not too small for it.
+    size = min(max(_LEAST, prefetch * largest // (2 * threads)), _MOST)
+    ahead = prefetch * max(1, -(-largest // size))
+    tasks = _tasks(batches, size, side, allocate or Pool())
+    for whole in work_ahead(work, tasks, threads=threads, ahead=ahead):
         if whole is not None:
             yield whole
 
 
-def _tasks(batches: Iterable[NDArray[np.int64]], side: int, allocate: Allocate) -> Iterator[_Task]:
+def _tasks(
+    batches: Iterable[NDArray[np.int64]], size: int, side: int, allocate: Allocate
+) -> Iterator[_Task]:
     for batch in batches:
         images_BSS3 = allocate((len(batch), side, side, 3))
-        for start in range(0, max(1, len(batch)), _TASK):
-            part = slice(start, start + _TASK)
-            last = start + _TASK >= len(batch)
+        for start in range(0, max(1, len(batch)), size):
+            part = slice(start, start + size)
+            last = start + size >= len(batch)
             yield _Task(batch[part], images_BSS3[part], images_BSS3 if last else None)
 
 
