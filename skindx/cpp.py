@@ -120,7 +120,8 @@ class Source:
             [program, "--version"], capture_output=True, text=True, check=True, timeout=_WAIT_S
         ).stdout
         source = self.file.read_text(encoding="utf-8")
-        parts = (source, *self._options(instructions), version, *sorted(cpu_flags()))
+        options = self._options(instructions)
+        parts = (source, *options, instructions, version, *sorted(cpu_flags()))
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
         return cache_folder() / "native" / f"{self.file.stem}-{digest}.so"
 
