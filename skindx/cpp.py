@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PORTABLE = "portable"
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _SETS: dict[str, tuple[str, ...]] = {
-    "avx512": ("avx512f", "avx2", "fma", "popcnt"),
+    "avx512": ("avx512f", "avx512bw", "avx2", "fma", "popcnt"),
     "avx2": ("avx2", "fma", "popcnt"),
     PORTABLE: (),
 }
@@ -61,6 +61,8 @@ class Source:
     """What it computes, for messages."""
     without: str
     """What happens where it cannot be compiled, for messages."""
+    options: tuple[str, ...] = ()
+    """Further options of the compiler."""
 
     @cache  # noqa: B019 (a source is a constant of its module)
     def kernel(self) -> Kernel | None:
@@ -111,16 +113,20 @@ class Source:
     def cached_file(self, program: str, instructions: str) -> Path:
         """Return where the kernel lies once it is compiled.
 
-        Its name holds a hash of the source, the flags, the compiler and the processor's instruction
-        sets: another machine with the same home, or another version, compiles its own.
+        Its name holds a hash of the source, the options, the compiler and the processor's
+        instruction sets: another machine with the same home, or another version, compiles its own.
         """
         version = subprocess.run(
             [program, "--version"], capture_output=True, text=True, check=True, timeout=_WAIT_S
         ).stdout
         source = self.file.read_text(encoding="utf-8")
-        parts = (source, *_FLAGS, instructions, version, *sorted(cpu_flags()))
+        options = self._options(instructions)
+        parts = (source, *options, instructions, version, *sorted(cpu_flags()))
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
         return cache_folder() / "native" / f"{self.file.stem}-{digest}.so"
+
+    def _options(self, instructions: str) -> list[str]:
+        return [*_FLAGS, *self.options, *(f"-m{flag}" for flag in _SETS[instructions])]
 
     def _loaded(self, program: str, instructions: str) -> ctypes.CDLL | None:
         file = self.cached_file(program, instructions)
@@ -138,11 +144,10 @@ class Source:
     def _compile(self, program: str, instructions: str, file: Path) -> bool:
         """Compile into `file`; False, and a mark in its place, where the result fails its check."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        options = [f"-m{flag}" for flag in _SETS[instructions]]
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder) / file.name
             subprocess.run(
-                [program, *_FLAGS, *options, "-o", str(made), str(self.file)],
+                [program, *self._options(instructions), "-o", str(made), str(self.file)],
                 capture_output=True,
                 check=True,
                 timeout=_WAIT_S,

@@ -16,7 +16,7 @@ from network_guard import guarded_environment
 
 from skindx.system import free_port
 
-# On SIGUSR1 the server lists the tabs whose image it still remembers.
+# On SIGUSR1 the server lists the tabs whose photos, or sealed answers, it still remembers.
 CODE = """
 import json, signal, sys
 from pathlib import Path
@@ -26,7 +26,8 @@ def tell(*_):
     import gradio
     (page,) = gradio.Blocks.get_instances()
     tabs = page.state_holder.session_data.items()
-    held = [name for name, tab in tabs if "data:image/jpeg" in str(tab.config_values)]
+    photos = ("data:image/jpeg", "data-report=")
+    held = [name for name, tab in tabs if any(it in str(tab.config_values) for it in photos)]
     Path("told").write_text(" ".join(held))
     Path("told").rename("remembered")
 signal.signal(signal.SIGUSR1, tell)

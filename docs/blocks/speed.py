@@ -1,7 +1,12 @@
 """The figures of the benches of speed."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from blocks.texts import Load, bench_machine, digits, median, scaled, whole
 
+Written = Mapping[str, Any]
+"""What a bench wrote."""
 _EXCHANGE = "exchange.json"
 
 
@@ -88,6 +93,7 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
     },
     "serve": {
         "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 0.5),
+        "page_report_s": ("from the click on “PDF report” to the file", None),
         "direct_over_http_cpu": ("processor time of a direct call over the HTTP endpoint's", 0.77),
         "ort_fp32_over_eager": ("ONNX Runtime fp32 over eager PyTorch, the least of three", 2),
         "openvino_bf16_over_eager": ("OpenVINO bf16 over eager, the least of three", 3.2),
@@ -195,7 +201,16 @@ def exchanges(load: Load) -> str:
 
 def int8(load: Load) -> str:
     """Return the milliseconds of each network by each runtime, and what int8 gains."""
-    written = load("int8.json")
+    return _by_machine(load, ("int8.json", "int8-epyc.json"), _int8)
+
+
+def _by_machine(load: Load, files: Sequence[str], shown: Callable[[Written], str]) -> str:
+    """Return what one bench found on several machines, each below its name."""
+    results = [load(file) for file in files]
+    return "\n\n".join(f"**{bench_machine(found)}**\n\n{shown(found)}" for found in results)
+
+
+def _int8(written: Written) -> str:
     figures, models = written["figures"], written["models"]
     runtimes = list(next(iter(models.values())))
     heads = [name.replace("_", " ") for name in runtimes]
@@ -210,12 +225,15 @@ def int8(load: Load) -> str:
         cells = " | ".join(median(figures[f"{network}_{key}"], "×") for key in keys)
         lines.append(f"| `{network}` | {cells} |")
     notes = [line for note in written["notes"] for line in ("", note)]
-    return "\n".join([*lines, *notes, "", bench_machine(written)])
+    return "\n".join([*lines, *notes])
 
 
 def sparse(load: Load) -> str:
     """Return how many times faster than oneDNN each layer is, by its share of zeros."""
-    written = load("sparse.json")
+    return _by_machine(load, ("sparse.json", "sparse-avx512.json"), _sparse)
+
+
+def _sparse(written: Written) -> str:
     models = {name: row for name, row in written["models"].items() if "break_even" in row}
     shares = list(next(iter(models.values()))["sparse_over_onednn"])
     heads = " | ".join(f"{whole(float(share))} zeros" for share in shares)
@@ -230,12 +248,15 @@ def sparse(load: Load) -> str:
             lines += [f"| `{layer}` | {whole(share)} |" for layer, share in natural.items()]
     figures = [f"- `{key}`: {median(figure)}" for key, figure in written["figures"].items()]
     notes = [line for note in written["notes"] for line in ("", note)]
-    return "\n".join([*lines, "", *figures, *notes, "", bench_machine(written)])
+    return "\n".join([*lines, "", *figures, *notes])
 
 
 def products(load: Load) -> str:
     """Return how often NT wins and how fast a transposed copy is, by the use of the products."""
-    written = load("gemm.json")
+    return _by_machine(load, ("gemm.json", "gemm-avx512.json"), _products)
+
+
+def _products(written: Written) -> str:
     lines = [
         "| use | products | NT wins | times as fast by a copy: least, median, most |",
         "|---|---|---|---|",
@@ -245,7 +266,7 @@ def products(load: Load) -> str:
         lines.append(f"| {name} | {row['products']} | {row['nt_wins']} | {speeds} |")
     figures = [f"- `{key}`: {median(figure)}" for key, figure in written["figures"].items()]
     notes = [line for note in written["notes"] for line in ("", note)]
-    return "\n".join([*lines, "", *figures, *notes, "", bench_machine(written)])
+    return "\n".join([*lines, "", *figures, *notes])
 
 
 def stages(load: Load) -> str:

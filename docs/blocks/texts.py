@@ -56,4 +56,6 @@ def origin_of(origin: Mapping[str, Any]) -> str:
 def bench_machine(written: Mapping[str, Any]) -> str:
     machine, versions = written["hardware"], written["versions"]
     named = ", ".join(f"{name} {versions[name]}" for name in ("skindx", "torch", "numpy"))
-    return f"{machine['cpu']}, {machine['cores']} cores, {written['date'][:10]}; {named}."
+    # One name stands for processors of several generations.
+    sets = f" ({machine['instructions']})" if machine.get("instructions") else ""
+    return f"{machine['cpu']}{sets}, {machine['cores']} cores, {written['date'][:10]}; {named}."

@@ -13,6 +13,7 @@ from skindx.doctor.storage import cache, disk, writable
 from skindx.doctor.tools import (
     chromium,
     compiler,
+    crop_kernel,
     headers,
     products,
     python,
@@ -35,6 +36,7 @@ def examine() -> list[Finding]:
         chromium(),
         sparse_kernel(),
         resize_kernel(),
+        crop_kernel(),
         products(),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),

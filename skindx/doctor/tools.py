@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from skindx.data.loader.drawing import SOURCE as CROPS
 from skindx.doctor.finding import Finding, run
 from skindx.gemm.record import LEARN, choice_in_force, kept_choices
 from skindx.imaging.resize.bilinear import SOURCE as RESIZE
@@ -56,6 +57,12 @@ def resize_kernel() -> Finding:
     ok, detail = RESIZE.state()
     advice = "Trainings load images faster with a C++ compiler (Debian, Ubuntu: apt install g++)."
     return Finding("resize of images", ok, detail, advice, required=False)
+
+
+def crop_kernel() -> Finding:
+    ok, detail = CROPS.state()
+    advice = "Trainings load images faster with a C++ compiler (Debian, Ubuntu: apt install g++)."
+    return Finding("drawing of crops", ok, detail, advice, required=False)
 
 
 def products() -> Finding:

@@ -26,6 +26,9 @@ from skindx.ui.login.users import Users
 from skindx.ui.page.scan_offer import PageScans
 from skindx.ui.pool.loading import worker_command
 from skindx.ui.pool.pool import Pool
+from skindx.ui.reports.routes import PATH as REPORT
+from skindx.ui.reports.routes import report_routes
+from skindx.ui.reports.sealed import SEALED_BYTES, Reports
 from skindx.ui.scanning.available import why_no_scans
 from skindx.ui.scanning.jobs import ScanJobs, Served
 from skindx.ui.scanning.settings import ScanServing
@@ -112,7 +115,9 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     logged_in = wiring.users is not None
     by_page = CountingDiagnoser(pool, metrics, "page")
     scans = PageScans(wiring.scan_serving, jobs, unable)
-    page = build_page(by_page, bundle, wiring.casebook, logged_in=logged_in, scans=scans)
+    reports = Reports(bundle.metrics())
+    app.include_router(report_routes(reports))
+    page = build_page(by_page, bundle, reports, wiring.casebook, logged_in=logged_in, scans=scans)
     _mount(app, page, logged_in=logged_in)
     guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
@@ -128,6 +133,8 @@ def most_bytes(path: str) -> int:
         return FORM_BYTES
     if path.rstrip("/") == ROUTE:
         return REQUEST_BYTES
+    if path == REPORT:
+        return SEALED_BYTES
     return _OTHER_BYTES
 
 

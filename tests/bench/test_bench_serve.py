@@ -59,6 +59,6 @@ def test_all_processes_of_a_server_are_counted(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_keys_and_notes(tmp_path: Path) -> None:
     result = run_bench("serve", tmp_path / "serve.json", smallest=True)
-    assert list(result.figures) == ["direct_over_http_cpu", "page_12mp_s"]
+    assert list(result.figures) == ["direct_over_http_cpu", "page_12mp_s", "page_report_s"]
     assert all(figure.value > 0 for figure in result.figures.values())
     assert "4000 x 3000" in result.notes[0]

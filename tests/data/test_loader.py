@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from loader_images import dataset, photo
 
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import Window, random_window
-from skindx.data.loader.load import Fill, fill_crops, load
+from skindx.data.loader.crop import Window
+from skindx.data.loader.drawing import sample_seeds
+from skindx.data.loader.load import Fill, fill_crops, fill_random_crops, load
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory
 from skindx.errors import UserError
@@ -192,7 +193,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         files.size_bytes(3)
 
     def fill(indices: Sequence[int], out: np.ndarray) -> None:
-        fill_crops(files, indices, [Window(0, 0, 1, 1)] * len(indices), out)
+        fill_crops(files, indices, np.tile([0.0, 0.0, 1.0, 1.0], (len(indices), 1)), out)
 
     with pytest.raises(UserError, match=str(files.path(2))):
         list(load(fill, [np.arange(6)], 16, threads=2, prefetch=2))
@@ -206,13 +207,8 @@ def test_threads_and_order_do_not_change_a_crop(
     files = _shared(tmp_path_factory)
 
     def fill(indices: Sequence[int], out: np.ndarray) -> None:
-        windows = [
-            random_window(
-                *files.size(index), (0.3, 1), (0.8, 1.25), np.random.default_rng((7, index))
-            )
-            for index in indices
-        ]
-        fill_crops(files, indices, windows, out)
+        seeds = sample_seeds((7,), indices)
+        fill_random_crops(files, indices, seeds, (0.3, 1), (0.8, 1.25), out_TSS3=out)
 
     alone = np.empty((6, 32, 32, 3), np.uint8)
     for index in range(6):

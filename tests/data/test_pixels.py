@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from loader_images import dataset, jpeg, photo
 
+from skindx.data.loader.crop import Window, resize_into
+from skindx.data.loader.drawing import draw_windows
+from skindx.data.loader.load import fill_crops
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
 from skindx.data.store import put
@@ -51,6 +54,22 @@ def test_written_once(files: Files, file: Path) -> None:
     assert written(file, files)
     assert not written(file, files)
     assert sorted(entry.name for entry in file.parent.iterdir()) == [file.name, f"{file.name}.lock"]
+
+
+@pytest.mark.parametrize("side", [48, 16, 15])  # the last ones are averaged: a factor above two
+def test_crops_of_many_images_are_those_of_one_at_a_time(
+    files: Files, file: Path, side: int
+) -> None:
+    pixels = open_pixels(file, files, 40, threads=2)
+    indices = [3, 0, 5, 3]
+    sizes_T2 = np.array([pixels.size(index) for index in indices])
+    windows_T4 = draw_windows(sizes_T2, range(4), (0.3, 1.0), (0.8, 1.25))
+    out_TSS3 = np.empty((4, side, side, 3), np.uint8)
+    fill_crops(pixels, indices, windows_T4, out_TSS3)
+    for index, row, out_SS3 in zip(indices, windows_T4.tolist(), out_TSS3, strict=True):
+        alone_SS3 = np.empty_like(out_SS3)
+        resize_into(Window(*row).of(pixels.image(index)), alone_SS3)
+        np.testing.assert_array_equal(out_SS3, alone_SS3)
 
 
 def test_small_images_are_not_enlarged(files: Files, file: Path) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from skindx import cpp
 from skindx.imaging.resize import bilinear
-from skindx.imaging.resize.bilinear import resize_bilinear, resize_by_opencv
+from skindx.imaging.resize.bilinear import resize_bilinear, resize_by_opencv, resize_views
 
 needs_compiler = pytest.mark.skipif(not cpp.compiler(), reason="there is no C++ compiler")
 PHOTO = np.random.default_rng(0).integers(0, 256, (97, 131, 3), dtype=np.uint8)
@@ -73,6 +73,43 @@ def test_every_instruction_set_gives_the_same_bytes(tmp_path: Path) -> None:
     image, result = ctypes.c_void_p(view.ctypes.data), ctypes.c_void_p(out.ctypes.data)
     library.resize(image, *whole[:3], result, *whole[3:])
     np.testing.assert_array_equal(out, resized(view, 64, 61))
+
+
+@needs_compiler
+@given(factor=st.floats(0.3, 5), columns=st.integers(1, 130))
+def test_rows_of_any_length_shrink_and_grow_by_any_factor(factor: float, columns: int) -> None:
+    view = PHOTO[:9, : max(1, min(131, round(factor * columns)))]
+    np.testing.assert_array_equal(resized(view, 5, columns), by_formula(view, 5, columns))
+
+
+def test_many_views_of_one_memory_are_resized_as_each_alone() -> None:
+    memory, stride = PHOTO.reshape(-1), PHOTO.strides[0]
+    places = [(0, 0, 97, 131), (5, 7, 40, 50), (96, 130, 1, 1), (20, 0, 77, 131)]
+    views_T4 = np.array(
+        [(top * stride + 3 * left, rows, columns, stride) for top, left, rows, columns in places]
+    )
+    out_TRC3 = np.empty((4, 24, 31, 3), np.uint8)
+    resize_views(memory, views_T4, out_TRC3)
+    for (top, left, rows, columns), out_RC3 in zip(places, out_TRC3, strict=True):
+        view = PHOTO[top : top + rows, left : left + columns]
+        np.testing.assert_array_equal(out_RC3, resized(view, 24, 31))
+
+
+def test_views_outside_the_memory_are_refused() -> None:
+    memory, stride, out = PHOTO.reshape(-1), PHOTO.strides[0], np.empty((1, 8, 8, 3), np.uint8)
+    for view in (
+        (-1, 10, 10, stride),
+        (3, 97, 131, stride),
+        (0, 98, 131, stride),
+        (0, 10, 132, stride),
+        (0, 0, 10, stride),
+        (0, 10, 0, stride),
+        (0, 2**62, 10, stride),
+    ):
+        with pytest.raises(ValueError, match="lie within"):
+            resize_views(memory, np.array([view]), out)
+    with pytest.raises(ValueError, match="as many RGB results"):
+        resize_views(memory, np.array([(0, 10, 10, stride)] * 2), out)
 
 
 def test_the_same_size_and_flat_images_stay_as_they_are() -> None:

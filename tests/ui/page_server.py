@@ -23,6 +23,8 @@ from skindx.ui.guard import Guard
 from skindx.ui.listening import theme
 from skindx.ui.page.blocks import build_page
 from skindx.ui.page.scan_offer import PageScans
+from skindx.ui.reports.routes import report_routes
+from skindx.ui.reports.sealed import Reports
 from skindx.ui.scanning.jobs import ScanJobs, Served
 from skindx.ui.scanning.settings import ScanServing
 from skindx.ui.uploading import UploadFolder, Uploads
@@ -43,6 +45,8 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
 
     app = FastAPI(openapi_url=None, lifespan=running)
     app.include_router(scan_routes(jobs, None, metrics))
+    reports = Reports(None)
+    app.include_router(report_routes(reports))
 
     @app.middleware("http")
     async def log_in(request: Request, call_next):  # type: ignore[no-untyped-def]
@@ -51,7 +55,7 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
 
     gr.mount_gradio_app(
         app,
-        build_page(Painter(), bundle, casebook, scans=PageScans(ScanServing(), jobs)),
+        build_page(Painter(), bundle, reports, casebook, scans=PageScans(ScanServing(), jobs)),
         path="",
         theme=theme(),
         run_history=False,

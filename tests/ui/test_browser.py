@@ -1,6 +1,5 @@
 """The page as a person sees it, in a real chromium, over made-up answers."""
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,18 +80,33 @@ def test_lesions_are_outlined_and_the_heat_map_is_switched(opened: Opened, photo
     assert page.locator(".sx-heat-words").is_visible()
 
 
-def test_the_report_is_in_the_page_and_not_on_the_server(
+def test_the_report_is_made_when_it_is_asked_for_and_is_not_on_the_server(
     opened: Opened, painted: Painted, photos: Photos
 ) -> None:
-    page = opened().page
+    seen = opened()
+    page = seen.page
     ask(page, photos["good"])
-    with page.expect_download() as download:
-        page.click(".sx-pdf")
-    assert download.value.suggested_filename.endswith(".pdf")
-    assert Path(download.value.path()).read_bytes().startswith(b"%PDF")
-    href = page.locator(".sx-pdf").get_attribute("href") or ""
-    assert base64.b64decode(href.partition("base64,")[2]).startswith(b"%PDF")
+    reports = []
+    for _ in range(2):
+        with page.expect_download() as download:
+            page.click(".sx-pdf")
+        assert download.value.suggested_filename.endswith(".pdf")
+        reports.append(Path(download.value.path()).read_bytes())
+        page.wait_for_selector(".sx-pdf:not([aria-disabled])")
+    assert reports[0].startswith(b"%PDF")
+    assert reports[0] == reports[1]
     assert painted.uploads == []
+    # The server is started again meanwhile: its key is another one.
+    page.locator(".sx-pdf").evaluate(
+        "e => { e.dataset.report = 'AAAA' + e.dataset.report.slice(4); }"
+    )
+    page.click(".sx-pdf")
+    page.wait_for_selector(".sx-report-problem:not(:empty)")
+    assert "look at the photos again" in page.locator(".sx-report-problem").inner_text()
+    assert page.locator(".sx-pdf").inner_text() == "PDF report"
+    (failed,) = seen.errors  # the browser's own line about the answer 422
+    assert "422" in failed
+    seen.errors.clear()
 
 
 def test_a_refusal_stands_beside_its_photo_and_the_page_goes_on(

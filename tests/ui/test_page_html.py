@@ -16,6 +16,7 @@ from skindx.ui.html import web_address
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import intake_html
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
+from skindx.ui.reports.sealed import Reports
 
 METRICS = {
     "origin": {"split": "test"},
@@ -131,7 +132,9 @@ def test_names_from_a_bundle_are_text_not_markup() -> None:
     assert "<svg" not in html  # no boxes, no outlines
     problem = problem_html("the file <img src=x onerror=alert(1)> is none")
     assert "The file &lt;img" in problem
-    kept = followup_html(plain(), None, keeps=True, kept="Kept under <b>P</b>.", problem="<i>")
+    kept = followup_html(
+        plain(), Reports(None), "", keeps=True, kept="Kept under <b>P</b>.", problem="<i>"
+    )
     assert "<b>P" not in kept
 
 

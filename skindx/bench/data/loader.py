@@ -17,14 +17,15 @@ from skindx.bench.harness.result import Result
 from skindx.bench.harness.stopping import kept_when_stopped
 from skindx.config import Settings
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import Window, random_window, resize_into
-from skindx.data.loader.load import fill_crops, load
+from skindx.data.loader.crop import Window
+from skindx.data.loader.drawing import draw_windows, sample_seeds
+from skindx.data.loader.load import fill_random_crops, load
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
 from skindx.data.store import put
-from skindx.imaging.resize.bilinear import Resize, resize_by_opencv
+from skindx.imaging.resize.bilinear import Resize, resize_bilinear, resize_by_opencv
 from skindx.system import cpu_count
 from skindx.timing import timed_rounds
 
@@ -68,7 +69,7 @@ def run(settings: Config) -> Result:
         encoded = [files.read(index) for index in range(n)]
         pixels = open_pixels(Path(name) / "cache.pixels", files, CACHED_SIDE, threads=threads)
         in_memory = InMemory(files.dataset, files.records)
-        windows = _windows(pixels, range(n))
+        views = _views(pixels, n)
         pool = Pool()
 
         def epoch(source: Source) -> Callable[[], object]:
@@ -80,9 +81,9 @@ def run(settings: Config) -> Result:
                 "loader": epoch(in_memory),
                 "loader, files": epoch(files),
                 "cache": epoch(pixels),
-                "resize": lambda: _resize(pixels, windows, resize_into, threads),
-                "resize, OpenCV": lambda: _resize(pixels, windows, resize_by_opencv, threads),
-                "copy": lambda: _resize(pixels, windows, _copy, threads),
+                "resize": lambda: _resize(views, resize_bilinear, threads),
+                "resize, OpenCV": lambda: _resize(views, resize_by_opencv, threads),
+                "copy": lambda: _resize(views, _copy, threads),
                 **peers,
             }
             rounds: list[dict[str, float]] = []
@@ -128,15 +129,15 @@ def _decode(encoded: Sequence[bytes], threads: int) -> None:
         pass
 
 
-def _resize(pixels: Source, windows: Sequence[Window], resize: Resize, threads: int) -> None:
-    """Resize a window of each image, drawn before; nothing else is done."""
+def _resize(views: Sequence[NDArray[np.uint8]], resize: Resize, threads: int) -> None:
+    """Resize windows that were cut out before; nothing else is done."""
 
     def work(indices: range) -> None:
         out_SS3 = np.empty((SIDE, SIDE, 3), np.uint8)
         for index in indices:
-            resize(windows[index].of(pixels.image(index)), out_SS3)
+            resize(views[index], out_SS3)
 
-    n = len(windows)
+    n = len(views)
     parts = [range(at, min(n, at + BATCH)) for at in range(0, n, BATCH)]
     for _ in work_ahead(work, parts, threads=threads, ahead=len(parts)):
         pass
@@ -149,7 +150,9 @@ def _copy(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
 
 def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
     def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
-        fill_crops(source, indices, _windows(source, indices), out_TSS3)
+        fill_random_crops(
+            source, indices, sample_seeds((0, 0), indices), SCALE, RATIO, out_TSS3=out_TSS3
+        )
 
     order = np.random.default_rng(0).permutation(n)
     batches = np.array_split(order, -(-n // BATCH))
@@ -158,11 +161,11 @@ def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
     assert seen == n
 
 
-def _windows(source: Source, indices: Sequence[int]) -> list[Window]:
-    return [
-        random_window(*source.size(index), SCALE, RATIO, np.random.default_rng((0, index)))
-        for index in indices
-    ]
+def _views(source: Source, n: int) -> list[NDArray[np.uint8]]:
+    """Return the windows that an epoch's crops show of each image."""
+    sizes_N2 = np.array([source.size(index) for index in range(n)])
+    windows_N4 = draw_windows(sizes_N2, sample_seeds((0, 0), range(n)), SCALE, RATIO)
+    return [Window(*row).of(source.image(index)) for index, row in enumerate(windows_N4.tolist())]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.writing import terminal_table
 from skindx.config import Settings
 from skindx.files import write_json
+from skindx.processor import cpu_flags
 from skindx.system import cpu_count
 
 if TYPE_CHECKING:
@@ -33,13 +34,19 @@ _PACKAGES = (
     "ultralytics",
     "gradio",
 )
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+"""As Linux names them."""
 
 
 def hardware() -> dict[str, Any]:
-    """Return cpu (model), cores (that this process may use), memory_gb, accelerator."""
+    """Return cpu (model), instructions, cores (that this process may use), memory_gb, accelerator.
+
+    The instructions are those of the CPU's sets that speed depends on.
+    """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": provenance.cpu_model(),
+        "instructions": ", ".join(name for name in _INSTRUCTIONS if name in cpu_flags()),
         "cores": cpu_count(),
         "memory_gb": round(memory_bytes / 1e9, 1),
         "accelerator": _accelerator(),

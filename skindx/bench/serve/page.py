@@ -48,14 +48,22 @@ def opened(url: str) -> Iterator["Page"]:
         browser.close()
 
 
-def ask(page: "Page", photo: Path) -> float:
-    """Return the seconds from the click to the complete page; the upload is among them."""
+def ask(page: "Page", photo: Path) -> tuple[float, float]:
+    """Return the seconds from the click to the complete page, and to the PDF report from its click.
+
+    The upload is among the first ones.
+    """
     page.set_input_files("#sx-file", photo)
     page.wait_for_selector(".sx-photo", timeout=_WAIT_MS)
     start = time.perf_counter()
     page.click(".sx-ask")
     page.wait_for_function(_COMPLETE, timeout=_WAIT_MS)
-    took = time.perf_counter() - start
+    complete_s = time.perf_counter() - start
+    start = time.perf_counter()
+    with page.expect_download(timeout=_WAIT_MS) as report:
+        page.click(".sx-pdf")
+    report.value.path()  # waits until it is written
+    report_s = time.perf_counter() - start
     page.click(".sx-again")
     page.wait_for_selector(".sx-follow", state="detached", timeout=_WAIT_MS)
-    return took
+    return complete_s, report_s

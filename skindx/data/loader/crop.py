@@ -27,12 +27,16 @@ class Window:
 
     def of(self, image_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a view of the rectangle's pixels, at least one."""
-        height, width = image_HW3.shape[:2]
+        top, left, rows, columns = self.place(*image_HW3.shape[:2])
+        return image_HW3[top : top + rows, left : left + columns]
+
+    def place(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Return top, left, rows, columns in pixels of an image of this size."""
         rows = max(1, min(height, round(self.height * height)))
         columns = max(1, min(width, round(self.width * width)))
         top = min(round(self.top * height), height - rows)
         left = min(round(self.left * width), width - columns)
-        return image_HW3[top : top + rows, left : left + columns]
+        return top, left, rows, columns
 
     def needs(self, side: int) -> tuple[int, int]:
         """Return (height, width) of the smallest image whose window has `side` pixels a side."""

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import Window, resize_into
+from skindx.data.loader.drawing import draw_windows
+from skindx.data.loader.pixels import Pixels
 from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 
@@ -16,8 +18,8 @@ from skindx.data.loader.source import Source
 Fill = Callable[[Sequence[int], NDArray[np.uint8]], None]
 """Called from any thread with the numbers of some images, and T x S x S x 3 to write them into."""
 
-_TASK = 8
-"""Images a task: few enough to share a batch among threads, enough to outweigh the hand-over."""
+_LEAST, _MOST = 8, 32
+"""Images a task: enough to outweigh the hand-over, which takes as long as 5 images from a cache."""
 
 
 class _Task(NamedTuple):
@@ -52,35 +54,61 @@ def load(
 
     batches = list(batches)
     largest = max((len(batch) for batch in batches), default=1)
-    ahead = prefetch * max(1, -(-largest // _TASK))
-    for whole in work_ahead(
-        work, _tasks(batches, side, allocate or Pool()), threads=threads, ahead=ahead
-    ):
+    # Two tasks for each thread, if they are not too small for it.
+    size = min(max(_LEAST, prefetch * largest // (2 * threads)), _MOST)
+    ahead = prefetch * max(1, -(-largest // size))
+    tasks = _tasks(batches, size, side, allocate or Pool())
+    for whole in work_ahead(work, tasks, threads=threads, ahead=ahead):
         if whole is not None:
             yield whole
 
 
-def _tasks(batches: Iterable[NDArray[np.int64]], side: int, allocate: Allocate) -> Iterator[_Task]:
+def _tasks(
+    batches: Iterable[NDArray[np.int64]], size: int, side: int, allocate: Allocate
+) -> Iterator[_Task]:
     for batch in batches:
         images_BSS3 = allocate((len(batch), side, side, 3))
-        for start in range(0, max(1, len(batch)), _TASK):
-            part = slice(start, start + _TASK)
-            last = start + _TASK >= len(batch)
+        for start in range(0, max(1, len(batch)), size):
+            part = slice(start, start + size)
+            last = start + size >= len(batch)
             yield _Task(batch[part], images_BSS3[part], images_BSS3 if last else None)
+
+
+def fill_random_crops(
+    source: Source,
+    indices: Sequence[int],
+    seeds: Sequence[int],
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    *,
+    out_TSS3: NDArray[np.uint8],
+) -> None:
+    """Write a random window of each image, resized to S x S; see `random_window`.
+
+    A window is drawn from its image's seed, which is below 2^32.
+    """
+    sizes_T2 = np.array([source.size(index) for index in indices], np.int64).reshape(-1, 2)
+    fill_crops(source, indices, draw_windows(sizes_T2, seeds, scale, ratio), out_TSS3)
 
 
 def fill_crops(
     source: Source,
     indices: Sequence[int],
-    windows: Sequence[Window],
+    windows_T4: NDArray[np.float64],
     out_TSS3: NDArray[np.uint8],
 ) -> None:
     """Write a window of each image, resized to S x S, decoded no larger than the window needs.
 
+    A row of `windows_T4` has top, left, height and width as `Window` has them.
+
     Draw the windows of all these images before: between two images the code that draws random
     numbers has left the processor's caches, and takes several times as long.
     """
+    if isinstance(source, Pixels):
+        source.crop(indices, windows_T4, out_TSS3)
+        return
     side = out_TSS3.shape[1]
-    for index, window, out_SS3 in zip(indices, windows, out_TSS3, strict=True):
+    for index, shares, out_SS3 in zip(indices, windows_T4.tolist(), out_TSS3, strict=True):
+        window = Window(*shares)
         image_HW3 = source.image(index, at_least=window.needs(side))
         resize_into(window.of(image_HW3), out_SS3)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from skindx.cpp import Source
 
-# H, W = height, width; R, C = rows and columns of the result
+# H, W = height, width; R, C = rows and columns of the result; T = images
 
 SOURCE = Source(
     Path(__file__).with_name("resize.cpp"), "bilinear resize", "OpenCV resizes training images"
@@ -28,6 +28,46 @@ def resize_bilinear(image_HW3: NDArray[np.uint8], out_RC3: NDArray[np.uint8]) ->
     given.
     """
     _resize()(image_HW3, out_RC3)
+
+
+def resize_views(
+    memory: NDArray[np.uint8], views_T4: NDArray[np.int64], out_TRC3: NDArray[np.uint8]
+) -> None:
+    """Resize many images that lie in `memory`, one-dimensional, in one call without the GIL.
+
+    A view is (start, height, width, stride): the byte at which it begins, its pixels, and the bytes
+    from row to row. Each result is `resize_bilinear`'s. Raises ValueError for a view that does not
+    lie in `memory`.
+    """
+    views_T4 = np.ascontiguousarray(views_T4, np.int64)
+    start_T, height_T, width_T, stride_T = views_T4.T
+    possible = (views_T4 >= (0, 1, 1, 3)) & (views_T4 <= memory.size)  # no product overflows
+    end_T = start_T + (height_T - 1) * stride_T + 3 * width_T
+    inside = (end_T <= memory.size) & (stride_T >= 3 * width_T)
+    if not (possible.all() and inside.all()) or memory.strides != (1,):
+        raise ValueError("a view needs pixels, and to lie within contiguous memory")
+    if len(out_TRC3) != len(views_T4) or out_TRC3.shape[3] != 3:
+        raise ValueError(f"{len(views_T4)} views need as many RGB results, not {out_TRC3.shape}")
+    found = SOURCE.kernel()
+    if found is None or not out_TRC3.flags.c_contiguous:
+        for (start, height, width, stride), out_RC3 in zip(
+            views_T4.tolist(), out_TRC3, strict=True
+        ):
+            view = np.lib.stride_tricks.as_strided(
+                memory[start:], (height, width, 3), (stride, 3, 1), writeable=False
+            )
+            resize_bilinear(view, out_RC3)
+        return
+    whole, pointer = ctypes.c_int64, ctypes.c_void_p
+    found.library.resize_all.argtypes = (pointer, whole, pointer, pointer, whole, whole)
+    found.library.resize_all.restype = None
+    found.library.resize_all(
+        memory.ctypes.data,
+        len(views_T4),
+        views_T4.ctypes.data,
+        out_TRC3.ctypes.data,
+        *out_TRC3.shape[1:3],
+    )
 
 
 @cache

@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.data.loader.crop import random_window
-from skindx.data.loader.load import fill_crops, load
+from skindx.data.loader.drawing import sample_seeds
+from skindx.data.loader.load import fill_random_crops, load
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.training.config.recipe import Augment
 from skindx.training.feeding.augment import changer
-from skindx.training.feeding.batches import epoch_plan, sample_seed
+from skindx.training.feeding.batches import epoch_plan
 from skindx.training.feeding.loading import Reading
 from skindx.training.feeding.shuffler import ShardShuffler
 from skindx.training.feeding.visits import Visits
@@ -135,14 +135,8 @@ def training_batches(
     change = changer(augment)
 
     def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
-        seeds = [sample_seed(seed, epoch, index) for index in indices]
-        windows = [
-            random_window(
-                *data.source.size(index), augment.scale, RATIO, np.random.default_rng(own)
-            )
-            for index, own in zip(indices, seeds, strict=True)
-        ]
-        fill_crops(data.source, indices, windows, out_TSS3)
+        seeds = sample_seeds((seed, epoch), indices)
+        fill_random_crops(data.source, indices, seeds, augment.scale, RATIO, out_TSS3=out_TSS3)
         for out_SS3, own in zip(out_TSS3, seeds, strict=True):
             out_SS3[...] = change(out_SS3, own)
 

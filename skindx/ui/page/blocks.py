@@ -15,6 +15,7 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.least_side import least_side
 from skindx.system import go_offline
+from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
 from skindx.ui.page.assets import script
@@ -25,6 +26,7 @@ from skindx.ui.page.keeping import case_keeper, scan_keeper
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
 from skindx.ui.page.scan_offer import PageScans, offer_html, with_hint
 from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
+from skindx.ui.reports.sealed import Reports
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -40,6 +42,7 @@ _DONE = "() => { document.dispatchEvent(new Event('skindx-done')); }"
 def build_page(
     diagnoser: Diagnoser,
     bundle: Bundle,
+    reports: Reports,
     casebook: Casebook | None = None,
     *,
     logged_in: bool = False,
@@ -47,7 +50,8 @@ def build_page(
 ) -> "gr.Blocks":
     """Return the page over a bundle; the case book's tab is there only where one is given.
 
-    `logged_in` shows a log-out link, `scans` offers scans for wide photos.
+    `reports` seals what PDF reports are made of, `logged_in` shows a log-out link, `scans` offers
+    scans for wide photos.
     """
     go_offline()
     import gradio as gr
@@ -56,11 +60,11 @@ def build_page(
         top = top_html(logged_in=logged_in)
         gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=None)
         if casebook is None:
-            _add_diagnosis(diagnoser, bundle, None, scans)
+            _add_diagnosis(diagnoser, bundle, reports, None, scans)
         else:
             with gr.Tabs(elem_id="sx-tabs"):
                 with gr.Tab("Diagnosis", id="diagnosis"):
-                    _add_diagnosis(diagnoser, bundle, casebook, scans)
+                    _add_diagnosis(diagnoser, bundle, reports, casebook, scans)
                 with gr.Tab("Case book", id="book") as tab:
                     add_casebook_tab(tab, casebook, bundle.taxonomy)
 
@@ -73,7 +77,11 @@ def build_page(
 
 
 def _add_diagnosis(
-    diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | None, scans: PageScans | None
+    diagnoser: Diagnoser,
+    bundle: Bundle,
+    reports: Reports,
+    casebook: Casebook | None,
+    scans: PageScans | None,
 ) -> None:
     import gradio as gr
 
@@ -106,14 +114,17 @@ def _add_diagnosis(
                 elem_id="sx-answer",
             )
             follow = gr.HTML(
-                "", apply_default_css=False, js_on_load=script("act"), elem_id="sx-follow"
+                "",
+                apply_default_css=False,
+                js_on_load=script("act") + script("report"),
+                elem_id="sx-follow",
             )
     kept_answer = gr.State(None, time_to_live=ANSWER_LIFE_S) if casebook else None
     shows = [form, result, follow, offer, kept_scan, *([kept_answer] if kept_answer else [])]
 
     blank: dict[Any, Any] = {follow: "", offer: "", kept_scan: ""}
 
-    async def ask(event: gr.EventData) -> AsyncIterator[dict[Any, Any]]:
+    async def ask(event: gr.EventData, request: gr.Request) -> AsyncIterator[dict[Any, Any]]:
         try:
             case = case_of(event._data, upload_folder())
             answer = await diagnoser.diagnose(case)
@@ -122,9 +133,11 @@ def _add_diagnosis(
             offered = offer_html(seen, scans, keeps=bool(casebook)) if scans else ""
             shown = await asyncio.to_thread(shown_by_server, case, answer)
             answered = _form_message("answered", shown=shown)
-            yield blank | {result: said, offer: offered, form: answered}
-            after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
-            yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
+            after = await asyncio.to_thread(
+                followup_html, answer, reports, login_name(request), keeps=bool(casebook)
+            )
+            shown_now = {result: said, follow: after, offer: offered, form: answered}
+            yield blank | shown_now | ({kept_answer: answer} if kept_answer else {})
         except Refused as error:
             wide, keeps = seen_of_refused(error), bool(casebook)
             offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
@@ -138,6 +151,9 @@ def _add_diagnosis(
             log_fault(log, "a case could not be diagnosed", error)
             failed = _form_message("failed")
             yield blank | {form: failed, result: problem_html(FAILED)}
+        # Gradio remembers the last message of each part that a tab shows, photos included; a part
+        # that a message leaves out stays in the browser alone.
+        yield {kept_scan: ""}
 
     def again() -> dict[Any, Any]:
         cleared = blank | {form: _form_message("again"), result: waiting_html()}
@@ -148,7 +164,7 @@ def _add_diagnosis(
     form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
     form.again(again, None, shows, **quiet)
     if casebook:
-        follow.act(case_keeper(casebook, metrics), kept_answer, follow, **quiet)
+        follow.act(case_keeper(casebook, reports), kept_answer, follow, **quiet)
         offer.act(scan_keeper(casebook, scans.jobs if scans else None), None, kept_scan, **quiet)
 
 

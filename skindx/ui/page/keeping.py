@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skindx.casebook.casebook import Casebook
 from skindx.diagnosis.answer import Answer
@@ -13,6 +13,7 @@ from skindx.ui.html import render, sentence
 from skindx.ui.page.casebook_error import casebook_error
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.result import problem_html
+from skindx.ui.reports.sealed import Reports
 from skindx.ui.scanning.order import LIST, RESULTS
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 _NO_SCAN = "this scan is no longer on the server and cannot be kept; scan the photo again."
 
 
-def case_keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Callable[..., str]:
+def case_keeper(casebook: Casebook, reports: Reports) -> Callable[..., str]:
     """Return what keeps an answer."""
     import gradio as gr
 
@@ -32,23 +33,23 @@ def case_keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Callable[
             return problem_html(
                 "This answer has expired and cannot be kept; ask again, then keep the new answer."
             )
-        sent = event._data if isinstance(event._data, dict) else {}
+        owner, sent = login_name(request), event._data if isinstance(event._data, dict) else {}
         patient, lesion = str(sent.get("patient", "")), str(sent.get("lesion", ""))
         try:
             casebook.keep(
-                login_name(request),
+                owner,
                 answer,
                 patient=patient,
                 lesion=lesion,
                 consent=sent.get("consent") == "yes",
             )
         except UserError as error:
-            return followup_html(answer, metrics, keeps=True, problem=casebook_error(error))
+            return followup_html(answer, reports, owner, keeps=True, problem=casebook_error(error))
         except Exception as error:
             log_fault(log, "a case could not be kept", error)
-            return followup_html(answer, metrics, keeps=True, problem=FAILED)
+            return followup_html(answer, reports, owner, keeps=True, problem=FAILED)
         kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
-        return followup_html(answer, metrics, keeps=True, kept=kept)
+        return followup_html(answer, reports, owner, keeps=True, kept=kept)
 
     return keep
 

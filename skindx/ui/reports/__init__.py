@@ -1,0 +1,1 @@
+"""PDF reports of the page, made when they are asked for."""

@@ -1,0 +1,65 @@
+"""PDF reports of the page: of exactly the answer that was given, to the user it was given to."""
+
+import base64
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from echo_app import ask
+from fastapi import FastAPI
+from painted_answers import jpeg, rich
+
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.report.pdf import report_pdf
+from skindx.errors import UserError
+from skindx.ui.asgi import USER, Message, Receive, Send
+from skindx.ui.reports.routes import PATH, report_routes
+from skindx.ui.reports.sealed import Reports
+
+WHEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
+ANSWER = rich(Case((jpeg(80, 60),)))
+
+
+def asked(reports: Reports, sealed: str, user: str = "") -> httpx.Response:
+    app = FastAPI()
+    app.include_router(report_routes(reports))
+
+    async def logged_in(scope: Message, receive: Receive, send: Send) -> None:
+        await app({**scope, USER: user}, receive, send)
+
+    return ask(logged_in, "POST", PATH, content=sealed.encode())
+
+
+def test_a_sealed_answer_comes_back_as_its_report() -> None:
+    reports = Reports({"pictures": 7})
+    sealed = reports.sealed(ANSWER, WHEN, "ann")
+    answered = asked(reports, sealed, "ann")
+    assert answered.status_code == 200
+    assert answered.headers["content-type"] == "application/pdf"
+    assert answered.content == report_pdf(ANSWER, {"pictures": 7}, WHEN)
+
+
+@pytest.mark.parametrize("changed", [0, 31, 32, 36, 200, -1])
+def test_a_changed_answer_gets_no_report(changed: int) -> None:
+    reports = Reports(None)
+    data = bytearray(base64.b64decode(reports.sealed(ANSWER, WHEN, "")))
+    data[changed] ^= 1
+    refused = asked(reports, base64.b64encode(data).decode())
+    assert refused.status_code == 422
+    assert "look at the photos again" in refused.json()["error"]
+
+
+def test_nor_does_another_users_answer_or_one_from_before_a_restart() -> None:
+    reports = Reports(None)
+    sealed = reports.sealed(ANSWER, WHEN, "ann")
+    refused = asked(reports, sealed, "bob")
+    assert (refused.status_code, "another user" in refused.json()["error"]) == (422, True)
+    with pytest.raises(UserError, match="since it was started"):
+        Reports(None).pdf(sealed.encode(), "ann")
+
+
+@pytest.mark.parametrize("sent", ["", "A", "AAAA", "no base64 é", "A" * 400])
+def test_what_is_no_sealed_answer_is_refused_in_a_sentence(sent: str) -> None:
+    refused = asked(Reports(None), sent)
+    assert refused.status_code == 422
+    assert refused.json()["error"].endswith("look at the photos again.")
