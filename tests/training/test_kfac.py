@@ -16,7 +16,7 @@ from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
 from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
 
-PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0)
+PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0, negligible=0)
 
 # N = images, G = outputs of a block, A = inputs of a block
 
