@@ -58,7 +58,7 @@ class Layer(ABC):
         """
 
     def gradient(self) -> Tensor | None:
-        """Return the gradient_SGA of weight and bias, a view where it can be; None: there is none."""
+        """Return the gradient_SGA of weight and bias, a view if it can be; None: there is none."""
         weight, bias = self._parts()
         if weight.grad is None:
             return None
