@@ -47,8 +47,8 @@ class Stepper:
         self.engine.train()
         self.batches = list(
             zip(
-                images.to(mesh.device).split(batch),
-                labels.to(mesh.device).split(batch),
+                torch.split(images.to(mesh.device), batch),
+                torch.split(labels.to(mesh.device), batch),
                 strict=True,
             )
         )

@@ -85,7 +85,7 @@ class Small:
         stacked_S1A = torch.cat([gradients[name] for name in self.names])
         # Products of tiny matrices take longer than their numbers.
         natural_SA = (self.inverse_SAA * stacked_S1A).sum(2)
-        parts = torch.split(natural_SA[:, None], self.blocks)
+        parts = torch.split(natural_SA[:, None], list(self.blocks))
         return dict(zip(self.names, parts, strict=True))
 
 
