@@ -49,7 +49,7 @@ class Kfac:
     gradient_workers: float = 1.0
     sampled: bool = True
     """A backward pass of its own for the factors."""
-    factor_rows: int = 4096
+    factor_rows: int = 2048
     """Images times positions that are enough for a factor; 0: all are taken."""
 
     def taken(self, images: int, positions: int) -> int:

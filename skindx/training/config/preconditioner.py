@@ -35,7 +35,7 @@ class KfacSettings(Settings):
     """Share that a factor's running average keeps when a new one comes in."""
     factors_every: int = Field(10, ge=1)
     """Steps between two additions to the factors."""
-    factor_rows: int = Field(4096, ge=0)
+    factor_rows: int = Field(2048, ge=0)
     """Images times positions that are enough for a layer's factors, of one pass on one rank.
 
     Only the first images are taken where there are more, but an eighth of them at least: the mean

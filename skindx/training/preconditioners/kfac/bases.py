@@ -61,8 +61,7 @@ class Bases:
         factor = factors[key]
         other = factors.get((key[0], OUTSIDE if key[1] == INSIDE else INSIDE))
         if negligible and factor.shape[1] >= NARROWEST and other is not None:
-            # This norm is at least the largest eigenvalue.
-            largest = float(torch.linalg.matrix_norm(other).max())
+            largest = _largest(other)
             steep = largest * float(torch.linalg.matrix_norm(factor).max()) > STEEPEST * damping
             if not steep and largest > 0:
                 least = negligible * damping / largest
@@ -113,6 +112,13 @@ class Bases:
                 work.wait()
         unpacked = {key: _unpacked(both) for key, both in packed.items()}
         return {key: eigen for key, eigen in unpacked.items() if eigen}
+
+
+def _largest(factor_SWW: Tensor) -> float:
+    """Return the largest eigenvalue, or of a wide factor a norm that is not less."""
+    if factor_SWW.shape[1] < NARROWEST and bool(factor_SWW.isfinite().all()):
+        return float(torch.linalg.eigvalsh(factor_SWW).max())
+    return float(torch.linalg.matrix_norm(factor_SWW).max())
 
 
 def _empty(shape: tuple[int, int, int], device: torch.device) -> Tensor:

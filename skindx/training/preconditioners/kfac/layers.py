@@ -159,13 +159,16 @@ class Conv(Layer):
     def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Spread out the patches of some images at a time and multiply them with themselves."""
         blocks, width = self.shapes[INSIDE]
-        inside = inputs.new_zeros(blocks, width, width, dtype=torch.float32)
+        inside: Tensor | None = None
         taken = self._taken(len(inputs), math.prod(self._patches(inputs[:1]).shape[4:]))
         share = taken / len(inputs)
         spread = inputs[0].numel() * self._conv.weight[0, 0].numel() * 4
         for part in torch.split(inputs.detach()[:taken], max(1, _CHUNK_BYTES // max(1, spread))):
             rows_SAR = self._patches(part.float()).reshape(blocks, width - self._biased, -1)
-            inside += self._gram(_with_ones(rows_SAR, self._biased))
+            gram = self._gram(_with_ones(rows_SAR, self._biased))
+            inside = gram if inside is None else inside.add_(gram)
+        if inside is None:
+            inside = inputs.new_zeros(blocks, width, width, dtype=torch.float32)
 
         def outside(gradient: Tensor) -> Sums:
             channels = gradient.shape[1]
@@ -174,7 +177,7 @@ class Conv(Layer):
             rows_SGR = rows.permute(1, 2, 0, 3).reshape(blocks, channels // blocks, -1)
             return {OUTSIDE: self._gram(rows_SGR) / (positions * share)}
 
-        return {INSIDE: inside / share}, outside
+        return {INSIDE: inside if share == 1 else inside.div_(share)}, outside
 
     @property
     def _conv(self) -> nn.Conv2d:
