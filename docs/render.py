@@ -49,6 +49,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "container": ("docs/measured/hardware.md", hardware.container),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "forms": ("docs/explanation/parallel.md", speed.forms),
+    "forms bf16": ("docs/explanation/parallel.md", speed.forms_bf16),
     "second order": ("docs/explanation/second-order.md", speed.second_order),
     "sparse": ("docs/measured/speed.md", speed.sparse),
     "products": ("docs/measured/speed.md", speed.products),

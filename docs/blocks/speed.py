@@ -138,7 +138,16 @@ def speed(load: Load) -> str:
 
 def forms(load: Load) -> str:
     """Return what each parallel form takes, what was planned for it, and what it learns."""
-    figures = load("parallel.json")["figures"]
+    return _forms(load("parallel.json"))
+
+
+def forms_bf16(load: Load) -> str:
+    """Return the same where all of them compute in bf16."""
+    return _forms(load("parallel-bf16.json"))
+
+
+def _forms(written: Mapping[str, Any]) -> str:
+    figures = written["figures"]
     lines = [
         "| form | s a step | planned | MB a rank | accuracy [range] |",
         "|---|---|---|---|---|",
@@ -153,7 +162,13 @@ def forms(load: Load) -> str:
                 f"| `{name}` | {median(figures[key], '')} | {planned} | {sent:.3g} | "
                 f"{median(accuracy, '') if accuracy else ''} |"
             )
-    return "\n".join([*lines, "", bench_machine(load("parallel.json"))])
+    shown = [
+        f"`{key}` {median(figures[key], '')} (asked: at least {least}"
+        f"{'' if figures[key]['value'] >= least else '; **missed**'})"
+        for key, least in (("owt_over_data", 3), ("plan_agrees", 1))
+        if key in figures
+    ]
+    return "\n".join([*lines, "", "; ".join(shown) + ".", "", bench_machine(written)])
 
 
 def second_order(load: Load) -> str:

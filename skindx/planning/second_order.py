@@ -3,7 +3,8 @@
 As `skindx train` does it (Pauloski et al. 2020, arXiv 2007.00784; KAISA, arXiv 2107.01739): factors
 every some steps, summed over all ranks; eigenvectors more rarely, each on one rank, sent to those
 that need them; each layer's gradient in its eigenbasis in every step. A step is the mean over a
-cycle of these.
+cycle of these. How many eigenvectors are negligible is known only while training, so the price is
+that of all of them.
 """
 
 import math
@@ -32,6 +33,8 @@ _INSIDE, _OUTSIDE, _NORM, _CHANGE = 6, 4, 10, 22
 gradient on its way into the eigenbasis, through damping and clip, and back."""
 SPREAD = 0.25
 """Standard deviation, over the mean, of what such counts leave out."""
+_LEAST_SHARE = 1 / 8
+"""Of the images, which factors are made of however many rows these have."""
 _SAMPLED = 0.5
 """Of a backward pass: that of drawn labels goes through the layers and reaches no weight."""
 
@@ -46,6 +49,15 @@ class Kfac:
     gradient_workers: float = 1.0
     sampled: bool = True
     """A backward pass of its own for the factors."""
+    factor_rows: int = 2048
+    """Images times positions that are enough for a factor; 0: all are taken."""
+
+    def taken(self, images: int, positions: int) -> int:
+        """Return the images of a rank's pass that a layer's factors are made of."""
+        if not self.factor_rows:
+            return images
+        enough = math.ceil(self.factor_rows / positions)
+        return min(images, max(enough, math.ceil(images * _LEAST_SHARE)))
 
 
 @dataclass(frozen=True)
@@ -158,8 +170,9 @@ def price(kfac: Kfac, profile: Profile, network: Network, images: int, backward_
     shapes = {layer.name: layer.shapes for layer in layers}
     sharing = plan_sharing(shapes, network.ranks, kfac.gradient_workers)
     rows = range(len(sharing.rows))
-    factor_s = images * sum(
-        layer.products / rates.product_flop_s + layer.touched_bytes / rates.memory_bytes_s
+    factor_s = sum(
+        kfac.taken(images, layer.rows)
+        * (layer.products / rates.product_flop_s + layer.touched_bytes / rates.memory_bytes_s)
         for layer in layers
     )
     factor_s += backward_s * _SAMPLED if kfac.sampled else 0.0

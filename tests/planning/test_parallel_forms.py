@@ -123,6 +123,17 @@ def test_rounds_send_as_much_and_hide_what_computing_lasts() -> None:
         assert in_rounds(cell, axis, "a") == cell
 
 
+def test_each_further_round_passes_all_weights_through_memory() -> None:
+    ground = Ground(alexnet(128, 2, 32), Network(preset("10gbe:4")), images=32)
+    degrees, axis = wide(ground), ground.axis(4)
+    cell = next(c for c, n in zip(cells_of(ground, degrees), degrees, strict=True) if n > 1)
+    free_, priced = (in_rounds(cell, axis, "c", own_s) for own_s in (0.0, 9e-9))
+    again_s = 3 * cell.weight_bytes * 1e-9
+    assert priced.forward_s - free_.forward_s == pytest.approx(again_s)
+    assert priced.backward_s - free_.backward_s == pytest.approx(5 * again_s)
+    assert in_rounds(cell, axis, "a", 9e-9) == cell
+
+
 @pytest.mark.parametrize(("again", "times"), [(False, 6), (True, 8)])
 def test_bytes_on_a_cube_are_the_formula(again: bool, times: int) -> None:
     """6 (q - 1) / q^3 of the operands a rank, 8 where they are gathered again."""

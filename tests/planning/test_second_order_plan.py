@@ -69,6 +69,17 @@ def test_on_one_rank_it_is_factors_eigenvectors_and_products_each_at_its_interva
     assert drawn.compute_s == pytest.approx(expected + 0.5 * 4.0 / 5)
 
 
+def test_enough_rows_are_priced_for_the_images_that_have_them() -> None:
+    kfac = Kfac(factors_every=1, inverses_every=20, sampled=False)
+    network = Network(cluster(1))
+    whole = price(kfac, OWN, network, 80, 4.0).compute_s
+    few = price(replace(kfac, factor_rows=750), OWN, network, 80, 4.0).compute_s
+    conv = 25 * 2 * 2 * (18**2 + 4**2) / 1e6 + 4 * (6 * 25 * 2 * 18 + 4 * 8 * 25) / 1e5
+    assert whole - few == pytest.approx((80 - 30) * conv)
+    least = price(replace(kfac, factor_rows=1), OWN, network, 80, 4.0).compute_s
+    assert whole - least == pytest.approx(70 / 8 * FACTOR_S)
+
+
 def test_eigenvectors_take_a_line_between_logarithms_and_the_cube_beyond() -> None:
     assert eigen_s(RATES, 10) == 0.01
     assert eigen_s(RATES, 4) == 0.01

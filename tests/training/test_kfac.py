@@ -16,7 +16,7 @@ from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
 from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
 
-PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0)
+PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0, negligible=0)
 
 # N = images, G = outputs of a block, A = inputs of a block
 
@@ -330,3 +330,40 @@ def test_preconditioning_by_hand() -> None:
     found = precondition(torch.ones(1, 2, 2), inside, outside, 1.0)
     expected = [[[1 / 9, 1 / 3], [1 / 13, 1 / 4]]]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_enough_rows_are_taken_of_the_first_images(kind: str) -> None:
+    """A factor of few images is that of a batch of them alone; there are an eighth at least."""
+    module, inputs = _made(kind, 24)
+    few = _rows(module, inputs[0], 0).shape[0] * 5
+    for rows, images in ((few, 5), (1, 3), (few * 100, 24)):
+        thinned, _ = one_step(module, inputs, PLAIN.model_copy(update={"factor_rows": rows}))
+        for weight in module.parameters():
+            weight.grad = None
+        alone, _ = one_step(
+            module, inputs[:images], PLAIN.model_copy(update={"factor_rows": 0}), loss=_square
+        )
+        for weight in module.parameters():
+            weight.grad = None
+        inside = alone.factors.averages["", INSIDE]
+        torch.testing.assert_close(thinned.factors.averages["", INSIDE], inside)
+
+
+def test_gradients_are_taken_of_the_same_images_as_inputs() -> None:
+    net = small_net()
+    inputs = torch.randn(24, 3, 6, 6, generator=torch.manual_seed(0))
+    factors = [
+        one_step(small_net(), part, PLAIN.model_copy(update={"factor_rows": rows}), loss=_square)[
+            0
+        ].factors.averages
+        for part, rows in ((inputs, 1), (inputs[:3], 0))
+    ]
+    for key, factor in factors[1].items():
+        torch.testing.assert_close(factors[0][key], factor, rtol=1e-4, atol=1e-6)
+    assert len(factors[1]) == 7, list(net.children())
+
+
+def _square(outputs: Tensor) -> Tensor:
+    """A loss in which an image's gradient does not depend on the others."""
+    return 0.1 * outputs.square().sum()

@@ -52,6 +52,9 @@ def test_a_fingerprint_knows_it_only_where_it_is_set() -> None:
     own = Recipe(preconditioner=KfacSettings(gradient_workers=0.5)).fingerprint_fields()
     assert own["preconditioner"]["damping"] == 0.003
     assert "gradient_workers" not in own["preconditioner"]
+    assert own["preconditioner"]["negligible"] == 0.03
+    before = Recipe(preconditioner=KfacSettings(negligible=0, factor_rows=0)).fingerprint_fields()
+    assert not {"negligible", "factor_rows"} & before["preconditioner"].keys()
 
 
 def test_adamw_leaves_its_second_moment_out() -> None:

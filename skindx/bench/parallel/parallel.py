@@ -47,7 +47,7 @@ def run(settings: Config) -> Result:
     with (
         tempfile.TemporaryDirectory(prefix="skindx-parallel-") as folder,
         NetLab(settings.ranks, link) as lab,
-        Cluster(lab, settings.ranks, {}, _WORKER) as ranks,
+        Cluster(lab, settings.ranks, {"precision": settings.precision}, _WORKER) as ranks,
     ):
         bench = _Bench(settings, ranks, Path(folder))
         if {"speed", "small"} & set(settings.parts):
@@ -192,11 +192,11 @@ def _mean(answers: list[dict[str, Any]], key: str) -> float:
 def _notes(s: Config) -> tuple[str, ...]:
     return (
         f"AlexNet (one column, hidden layers of {s.width}, last pooling to 6 x 6 at any size), "
-        f"batch {s.batch} a rank, SGD, fp32, {s.ranks} ranks of one thread, each in a network "
-        f"namespace whose link carries {s.rate_mbit:g} Mbit/s both ways (tc tbf), gloo. Seconds "
-        "are those of the slowest rank for one step on random images: forward, backward, exchange, "
-        f"clipping and update, the mean of {s.steps} after one that is not timed; forms take turns "
-        "and are set up again in each round.",
+        f"batch {s.batch} a rank, SGD, {s.precision}, {s.ranks} ranks of one thread, each in a "
+        f"network namespace whose link carries {s.rate_mbit:g} Mbit/s both ways (tc tbf), gloo. "
+        "Seconds are those of the slowest rank for one step on random images: forward, backward, "
+        f"exchange, clipping and update, the mean of {s.steps} after one that is not timed; forms "
+        "take turns and are set up again in each round.",
         f"{s.side} px, {s.classes} classes: owt_over_data compares with the fastest of dense "
         "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. MB "
         "are what a rank's interface has sent in a step. owt_b, owt_c: the batch meets "

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from statistics import fmean, median, stdev
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,11 @@ _LEAST = 3
 Batch = tuple[Tensor, Tensor]
 
 
+def half_or_not(precision: str) -> AbstractContextManager[Any]:
+    """Return what casts products to bf16 in its block, as the engine does, unless it is fp32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+
+
 def profile_of(
     net: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -26,6 +33,7 @@ def profile_of(
     images: int,
     side: int,
     budget_s: float,
+    precision: str = "fp32",
 ) -> Profile:
     """Time steps of a network at half of so many `images` and at all of them.
 
@@ -42,7 +50,9 @@ def profile_of(
             optimizer.zero_grad()
             clock.begin()
             start = HostMark()
-            loss: Tensor = nn.functional.cross_entropy(net(inputs), labels)
+            with half_or_not(precision):
+                outputs = net(inputs)
+            loss: Tensor = nn.functional.cross_entropy(outputs.float(), labels)
             back = HostMark()
             loss.backward()  # type: ignore[no-untyped-call]
             over = HostMark()
@@ -70,6 +80,7 @@ def profile_of(
         name="alexnet",
         size=side,
         batch=images,
+        precision=precision,
         layers=layers,
         at=tuple(points),
         update_s=median(updates),

@@ -17,6 +17,8 @@ class Config(Settings):
         "cube",
     )
     ranks: int = Field(4, ge=2, le=16)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """In which all forms compute; weights stay fp32."""
     rate_mbit: float = Field(1000, gt=0)
     """Of each rank's link."""
     batch: int = Field(32, ge=2)

@@ -6,7 +6,7 @@ Commands and answers are lines of JSON; the first line is the job.
 import gc
 import time
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from skindx.bench.harness.answering import Commands, answer_commands
 from skindx.bench.harness.netlab import transmitted
 from skindx.bench.parallel.alexnet import AlexNet
-from skindx.bench.parallel.rehearsal import profile_of
+from skindx.bench.parallel.rehearsal import half_or_not, profile_of
 from skindx.comm import AnyExchange
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import AnyParallel
@@ -38,9 +38,10 @@ _DATA = EngineSettings(accelerator="cpu", timeout_s=_TIMEOUT_S, gradient_clip=_C
 class Rank:
     """State of a rank between commands: one network at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, precision: Literal["fp32", "bf16"] = "fp32") -> None:
         """Join the others."""
-        self._mesh = join(_DATA)
+        self._settings = _DATA.model_copy(update={"precision": precision})
+        self._mesh = join(self._settings)
         self._engine: Engine | None = None
         self._alone: tuple[nn.Module, torch.optim.Optimizer] | None = None
 
@@ -60,7 +61,7 @@ class Rank:
         """Set up a network, shared out or whole, with an exchange; `batch` images a rank."""
         self.end()
         kind = TypeAdapter(AnyParallel).validate_python(parallel)
-        settings = _DATA.model_copy(update={"parallel": kind})
+        settings = self._settings.model_copy(update={"parallel": kind})
         mesh = mesh_of_all(self._mesh.device, settings)
         net = _network(classes, width, seed)
         image = torch.zeros(1, 3, side, side)
@@ -91,7 +92,7 @@ class Rank:
     def _step(self, images: Tensor, labels: Tensor, count: int) -> None:
         assert self._engine is not None
         outputs = self._engine(images)
-        loss = nn.functional.cross_entropy(outputs, labels, reduction="sum")
+        loss = nn.functional.cross_entropy(outputs.float(), labels, reduction="sum")
         self._engine.backward(loss, count)
         self._engine.step(self._rate)
 
@@ -112,6 +113,7 @@ class Rank:
             images=batch,
             side=side,
             budget_s=seconds,
+            precision=self._settings.precision,
         )
         return found.model_dump(mode="json")
 
@@ -131,7 +133,9 @@ class Rank:
         for _ in range(count):
             optimizer.zero_grad()
             images, labels = self._batch
-            loss: Any = nn.functional.cross_entropy(net(images), labels)
+            with half_or_not(self._settings.precision):
+                outputs = net(images)
+            loss: Any = nn.functional.cross_entropy(outputs.float(), labels)
             loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), _CLIP)
             optimizer.step()

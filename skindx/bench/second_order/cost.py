@@ -2,14 +2,19 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import torch
 from torch import Tensor
 
+from skindx.data.manifest import read_manifest
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.shapes_only import shapes_only
 from skindx.planning.sharing import plan_sharing
+from skindx.taxonomy import Taxonomy
 from skindx.timing import interleave
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
@@ -19,14 +24,20 @@ from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
 
+_BATCHES = 8
+"""Of images that steps go through in turn."""
+
 
 class Stepper:
-    """Trains one network on one batch of noise, with K-FAC or without."""
+    """Trains one network on some images of a dataset, with K-FAC or without."""
 
-    def __init__(self, network: dict[str, Any], batch: int, mesh: Mesh, *, kfac: bool) -> None:
+    def __init__(
+        self, network: dict[str, Any], dataset: Path, batch: int, mesh: Mesh, *, kfac: bool
+    ) -> None:
         torch.manual_seed(0)
-        classes = 10
         size = int(network["preprocess"]["size"])
+        images, labels = _images(dataset, size, _BATCHES * batch)
+        classes = int(labels.max()) + 1
         module = build_classifier(ClassifierSettings(**network), classes).to(mesh.device)
         self.criterion = SmoothedCrossEntropy(torch.ones(classes, device=mesh.device), 0.1)
         settings = KfacSettings()
@@ -34,32 +45,61 @@ class Stepper:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
         self.engine = Engine(module, optimizer, mesh, batch, preconditioner=self.kfac)
         self.engine.train()
-        shape = (batch, size, size, 3)
-        self.images = torch.randint(0, 255, shape, dtype=torch.uint8, device=mesh.device)
-        self.labels = torch.arange(batch, device=mesh.device) % classes
+        self.batches = list(
+            zip(
+                torch.split(images.to(mesh.device), batch),
+                torch.split(labels.to(mesh.device), batch),
+                strict=True,
+            )
+        )
+        self.taken = 0
 
-    def steps(self, count: int) -> None:
-        """Take so many steps."""
+    def steps(self, count: int, rate: float) -> None:
+        """Take so many steps at a learning rate."""
         for _ in range(count):
-            loss: Tensor = self.criterion(self.engine(self.images).float(), self.labels)
-            self.engine.backward(loss, len(self.labels))
-            self.engine.step(1e-4)
-        _wait(self.images.device)
+            images, labels = self.batches[self.taken % len(self.batches)]
+            loss: Tensor = self.criterion(self.engine(images).float(), labels)
+            self.engine.backward(loss, len(labels))
+            self.engine.step(rate)
+            self.taken += 1
+        _wait(labels.device)
+
+
+def _images(dataset: Path, size: int, most: int) -> tuple[Tensor, Tensor]:
+    """Return some images of a dataset as squares, and their labels, in a mixed order."""
+    records, taxonomy = read_manifest(dataset), Taxonomy.load(dataset / "taxonomy.yaml")
+    order = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))[:most]
+    chosen = [records[int(number)] for number in order]
+    pixels = [
+        cv2.resize(cv2.imread(str(dataset / record.path)), (size, size))[..., ::-1].copy()
+        for record in chosen
+    ]
+    labels = [taxonomy.keys.index(record.label) for record in chosen]
+    return torch.from_numpy(np.stack(pixels)), torch.tensor(labels)
 
 
 def overhead(
-    network: dict[str, Any], batch: int, mesh: Mesh, *, steps: int, rounds: int
+    network: dict[str, Any],
+    dataset: Path,
+    batch: int,
+    mesh: Mesh,
+    *,
+    steps: int,
+    rounds: int,
+    rate: float,
 ) -> tuple[list[float], list[float]]:
     """Return seconds of `steps` steps with K-FAC and without, `rounds` each.
 
-    `steps` are those between two decompositions, so that each round has one.
+    `steps` are those between two decompositions, so that each round has one. The network learns
+    meanwhile: what K-FAC can leave out depends on its curvature, and a new network's last norms of
+    residual branches are zero, which makes all factors behind them zero.
     """
-    with_it = Stepper(network, batch, mesh, kfac=True)
-    without = Stepper(network, batch, mesh, kfac=False)
-    with_it.steps(steps)  # the first ones have more decompositions
+    with_it = Stepper(network, dataset, batch, mesh, kfac=True)
+    without = Stepper(network, dataset, batch, mesh, kfac=False)
+    with_it.steps(steps, rate)  # the first ones have more decompositions
     candidates: dict[str, Callable[[], object]] = {
-        "kfac": lambda: with_it.steps(steps),
-        "plain": lambda: without.steps(steps),
+        "kfac": lambda: with_it.steps(steps, rate),
+        "plain": lambda: without.steps(steps, rate),
     }
     seconds = interleave(candidates, rounds, warmup=0)
     for stepper in (with_it, without):

@@ -118,7 +118,13 @@ def run(settings: Config) -> Result:
             for arm, rate in chosen.items()
         }
         slow, plain = overhead(
-            network, settings.batch, mesh, steps=settings.steps, rounds=settings.rounds
+            network,
+            dataset,
+            settings.batch,
+            mesh,
+            steps=settings.steps,
+            rounds=settings.rounds,
+            rate=chosen.get("kfac", ARMS["kfac"].rate),
         )
         shares = eigen_share(settings.shared, 4, settings.rounds, mesh.device)
     finally:
@@ -203,7 +209,8 @@ def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
         "that does not reach it counts with its whole training, which flatters it: see "
         "X_reached_adamw.",
         f"kfac_overhead_step: {settings.steps} steps with K-FAC (factors every 10 steps, inverses "
-        "every 100, labels drawn) over as many of the same SGD without, interleaved; median and "
-        f"quartiles. eigen_share_p4: the factors of {settings.shared}, one of each shape timed "
-        "alone, assigned to four ranks as K-FAC does; the slowest rank over the sum.",
+        "every 100, labels drawn) over as many of the same SGD without, interleaved, while the "
+        "network learns; median and quartiles. eigen_share_p4: the factors of "
+        f"{settings.shared}, one of each shape timed alone, all eigenvectors of each, assigned "
+        "to four ranks as K-FAC does; the slowest rank over the sum.",
     )

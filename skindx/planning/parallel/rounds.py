@@ -15,14 +15,30 @@ from skindx.planning.parallel.cells import Border, Cell
 Scheme = Literal["a", "b", "c"]
 
 
-def in_rounds(cell: Cell, axis: Axis, scheme: Scheme) -> Cell:
-    """Return a cell of scheme (a) in rounds; computing hides what it can of its borders."""
+_FORWARD, _BACKWARD, _UPDATE = 1, 5, 9
+"""Times that a weight goes to or from memory: it is read again in each further round, forward and
+backward, where its gradient is written and added to that of the rounds before; and in an update by
+SGD with momentum (five), with the copies of its gradient into a message's buffer and back (four).
+"""
+
+
+def in_rounds(cell: Cell, axis: Axis, scheme: Scheme, own_s_per_byte: float = 0.0) -> Cell:
+    """Return a cell of scheme (a) in rounds; computing hides what it can of its borders.
+
+    `own_s_per_byte` is what the update of a byte of weights takes: each further round passes all
+    weights of the cell through memory, however few its images are.
+    """
     if scheme == "a" or not cell.borders:
         return cell
-    forward = _hidden(cell.before_forward, cell.forward_s, cell.after_forward, axis, scheme)
-    backward = _hidden(cell.before_backward, cell.backward_s, cell.after_backward, axis, scheme)
+    again_s = (axis.ranks - 1) * cell.weight_bytes * own_s_per_byte / _UPDATE
+    forward_s = cell.forward_s + _FORWARD * again_s
+    backward_s = cell.backward_s + _BACKWARD * again_s
+    forward = _hidden(cell.before_forward, forward_s, cell.after_forward, axis, scheme)
+    backward = _hidden(cell.before_backward, backward_s, cell.after_backward, axis, scheme)
     return replace(
         cell,
+        forward_s=forward_s,
+        backward_s=backward_s,
         before_forward=forward[0],
         after_forward=forward[1],
         before_backward=backward[0],

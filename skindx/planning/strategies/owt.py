@@ -27,7 +27,7 @@ class Owt(Placed):
         scheme, axis = self.options.get("scheme", "a"), ground.axis(ground.ranks)
         cells = cells_of(ground, degrees)
         return [
-            in_rounds(cell, axis, scheme) if degree > 1 else cell
+            in_rounds(cell, axis, scheme, own_s_per_byte) if degree > 1 else cell
             for cell, degree in zip(cells, degrees, strict=True)
         ]
 

@@ -21,6 +21,11 @@ class KfacSettings(Settings):
     one)."""
     damping: float = Field(0.003, gt=0)
     """Gamma, added to each eigenvalue: the larger, the closer to the plain gradient."""
+    negligible: float = Field(0.03, ge=0, lt=1)
+    """Share of the damping that a curvature counts as at least, in large layers.
+
+    The natural gradient is too short by at most this share where the curvature is less, and the
+    products of a step leave out eigenvectors with no more than that. 0: none is left out."""
     damping_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Epochs that are done when the damping changes by `damping_factor`."""
     damping_factor: float = Field(0.5, gt=0)
@@ -30,6 +35,11 @@ class KfacSettings(Settings):
     """Share that a factor's running average keeps when a new one comes in."""
     factors_every: int = Field(10, ge=1)
     """Steps between two additions to the factors."""
+    factor_rows: int = Field(2048, ge=0)
+    """Images times positions that are enough for a layer's factors, of one pass on one rank.
+
+    Only the first images are taken where there are more, but an eighth of them at least: the mean
+    stays right and varies more, and on other numbers of ranks other images are taken. 0: all."""
     inverses_every: int = Field(100, ge=1)
     """Steps between two eigen-decompositions. The first ones follow earlier, at 0, 1, 2, 4, 8 ...
     times `factors_every`: a factor of one batch is soon stale."""

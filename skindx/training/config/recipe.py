@@ -211,6 +211,9 @@ class Recipe(Settings):
         unused = {key for key in _YOUNGER if parts[key] == _default(key)}
         if self.preconditioner:  # where eigenvectors are held changes no weight
             del parts["preconditioner"]["gradient_workers"]
+            for key in ("negligible", "factor_rows"):  # 0: as before there were these settings
+                if not parts["preconditioner"][key]:
+                    del parts["preconditioner"][key]
         return {key: value for key, value in parts.items() if key not in unused}
 
 

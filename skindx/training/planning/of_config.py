@@ -110,6 +110,7 @@ def kfac_of(settings: KfacSettings | None) -> Kfac | None:
         widest=settings.widest,
         gradient_workers=settings.gradient_workers,
         sampled=settings.fisher == "sampled",
+        factor_rows=settings.factor_rows,
     )
 
 

@@ -78,15 +78,19 @@ class _InRounds(torch.autograd.Function):
             wires.start_to_columns(part, rows, ctx.columns)
             for part, rows in zip(parts, rounds, strict=True)
         ]
-        leaving, totals = [], [torch.zeros_like(weight) for weight in ctx.weights]
+        leaving: list[Callable[[], Tensor]] = []
+        totals: list[Tensor] = []
         below = ctx.needs_input_grad[0]
         for (x_r, y_rc), rows, dy_rc in zip(ctx.kept, rounds, coming, strict=True):
             inputs = [*([x_r] if below else []), *ctx.weights]
             found = list(torch.autograd.grad(y_rc, inputs, dy_rc())) if inputs else []
             if below:
                 leaving.append(wires.start_sum_rows(found.pop(0), rows))
-            if found:
+            if totals:
                 torch._foreach_add_(totals, found)
+            else:
+                totals = found
         ctx.kept = []
         dx_b = torch.cat([part() for part in leaving]).mul_(wires.size) if below else None
+        totals = totals or [torch.zeros_like(weight) for weight in ctx.weights]
         return dx_b, None, None, None, None, *totals

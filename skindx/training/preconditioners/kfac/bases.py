@@ -12,6 +12,9 @@ from skindx.planning.sharing import Sharing
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import Eigen, decompose
 from skindx.training.preconditioners.kfac.factors import Key
+from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
+from skindx.training.preconditioners.kfac.leading import NARROWEST, leading
+from skindx.training.preconditioners.kfac.prepared import STEEPEST
 
 
 class Bases:
@@ -34,11 +37,15 @@ class Bases:
         """True when this rank holds the eigenvectors of a layer."""
         return self.rank in self.sharing.rows[self.sharing.row_of[name]]
 
-    def renew(self, factors: Mapping[Key, Tensor], damping: float) -> None:
-        """Decompose this rank's part and send it to its row; every rank calls this."""
+    def renew(self, factors: Mapping[Key, Tensor], damping: float, negligible: float = 0.0) -> None:
+        """Decompose this rank's part and send it to its row; every rank calls this.
+
+        Of wide factors eigenvectors may be left out whose curvature is less than `negligible`
+        times the damping, whatever the other factor's direction.
+        """
         rank_of = self.sharing.rank_of
         own = {
-            key: decompose(factors[key], damping) if key in factors else None
+            key: self._decomposed(key, factors, damping, negligible) if key in factors else None
             for key in self._shapes
             if rank_of[key] == self.rank
         }
@@ -47,6 +54,20 @@ class Bases:
         failed = {key[0] for key in held if key not in self.found}
         ranks = self._mesh.gather(sorted(failed)) if self.sharing.ranks > 1 else [sorted(failed)]
         self.plain = {name for names in ranks for name in names}
+
+    def _decomposed(
+        self, key: Key, factors: Mapping[Key, Tensor], damping: float, negligible: float
+    ) -> Eigen | None:
+        factor = factors[key]
+        other = factors.get((key[0], OUTSIDE if key[1] == INSIDE else INSIDE))
+        if negligible and factor.shape[1] >= NARROWEST and other is not None:
+            largest = _largest(other)
+            steep = largest * float(torch.linalg.matrix_norm(factor).max()) > STEEPEST * damping
+            if not steep and largest > 0:
+                least = negligible * damping / largest
+                if found := leading(factor, least, self.found.get(key)):
+                    return found
+        return decompose(factor, damping)
 
     def whole(self) -> dict[Key, Eigen]:
         """Return all eigenvectors on every rank; every rank calls this."""
@@ -91,6 +112,13 @@ class Bases:
                 work.wait()
         unpacked = {key: _unpacked(both) for key, both in packed.items()}
         return {key: eigen for key, eigen in unpacked.items() if eigen}
+
+
+def _largest(factor_SWW: Tensor) -> float:
+    """Return the largest eigenvalue, or of a wide factor a norm that is not less."""
+    if factor_SWW.shape[1] < NARROWEST and bool(factor_SWW.isfinite().all()):
+        return float(torch.linalg.eigvalsh(factor_SWW).max())
+    return float(torch.linalg.matrix_norm(factor_SWW).max())
 
 
 def _empty(shape: tuple[int, int, int], device: torch.device) -> Tensor:

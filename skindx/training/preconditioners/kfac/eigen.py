@@ -18,7 +18,13 @@ class Eigen:
     """A stack of symmetric matrices as vectors diag(values) vectors^T, in single precision."""
 
     values_SW: Tensor
+    """Ascending."""
     vectors_SWW: Tensor
+
+    @property
+    def complete(self) -> bool:
+        """False where only the largest were sought; zeros stand in for the others."""
+        return bool(self.vectors_SWW[:, :, 0].any())
 
 
 def decompose(factor_SWW: Tensor, damping: float) -> Eigen | None:

@@ -52,10 +52,11 @@ class Factors:
             means = dict(zip(means, _summed(list(means.values())), strict=True))
         for key, total in means.items():
             mean = total / count
-            finite = mean.isfinite().all()
+            # |a b| <= (a^2 + b^2) / 2: the diagonal says it of all.
+            finite = mean.diagonal(dim1=1, dim2=2).isfinite().all()
             old = self.averages.get(key)
             if old is not None:
-                self.averages[key] = torch.where(finite, decay * old + (1 - decay) * mean, old)
+                self.averages[key] = torch.where(finite, old.lerp(mean, 1 - decay), old)
             elif bool(finite):
                 self.averages[key] = mean
 

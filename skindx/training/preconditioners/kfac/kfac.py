@@ -4,7 +4,7 @@ Martens and Grosse 2015 (arXiv 1503.05671); shared out over ranks as in Pauloski
 2007.00784) and 2021 (KAISA, arXiv 2107.01739).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 import torch.distributed as dist
@@ -16,10 +16,10 @@ from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.bases import Bases
 from skindx.training.preconditioners.kfac.collecting import Collector, Draw
-from skindx.training.preconditioners.kfac.eigen import precondition
 from skindx.training.preconditioners.kfac.factors import Factors
 from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
+from skindx.training.preconditioners.kfac.prepared import Inverse, make_inverse
 from skindx.training.preconditioners.kfac.products import choice_of_run, choice_state, load_choice
 from skindx.training.preconditioners.kfac.state import kfac_state, load_kfac_state
 from skindx.training.preconditioners.preconditioner import State
@@ -50,6 +50,8 @@ class Kfac:
         self.layers, left_out = find_layers(module, settings.widest)
         for line in left_out:
             say(line)
+        for layer in self.layers:
+            layer.most_rows = settings.factor_rows
         self.steps = 0
         """Steps that were taken."""
         self.factors = Factors(self.layers, mesh.data.size, mesh.device)
@@ -60,6 +62,7 @@ class Kfac:
         self._collector = Collector(module, self.layers, draw)
         self._generator = torch.Generator(mesh.device)
         self._seeded: int | None = None
+        self._made: tuple[tuple[frozenset[str], float], Inverse] | None = None
 
     @property
     def damping(self) -> float:
@@ -87,7 +90,8 @@ class Kfac:
             self.factors.take_in(*self._collector.take(), settings.decay)
         if settings.inverts_at(self.steps):
             before = self.bases.plain
-            self.bases.renew(self.factors.averages, self.damping)
+            self.bases.renew(self.factors.averages, self.damping, settings.negligible)
+            self._made = None
             self._tell(before)
         self._precondition(learning_rate)
         self.steps, self._seeded = self.steps + 1, None
@@ -110,6 +114,7 @@ class Kfac:
         device = self._mesh.device
         self.factors.averages = {key: value.to(device) for key, value in averages.items()}
         self.bases.load(whole)
+        self._made = None
         self.discard()
 
     def close(self) -> None:
@@ -129,11 +134,8 @@ class Kfac:
             for layer in self.layers
             if layer.name not in self.bases.plain and (gradient := layer.gradient()) is not None
         }
-        done = {
-            name: self._natural(name, gradient)
-            for name, gradient in gradients.items()
-            if self.bases.mine(name)
-        }
+        own = {name: held for name, held in gradients.items() if self.bases.mine(name)}
+        done = self._inverse(own.keys()).natural(own, self._multiply)
         self._exchange(gradients, done)
         if not done:
             return
@@ -142,10 +144,16 @@ class Kfac:
             if layer.name in done:
                 layer.set_gradient(done[layer.name] * scale)
 
-    def _natural(self, name: str, gradient_SGA: Tensor) -> Tensor:
-        found = self.bases.found
-        inside, outside = found[name, INSIDE], found.get((name, OUTSIDE))
-        return precondition(gradient_SGA, inside, outside, self.damping, self._multiply)
+    def _inverse(self, names: Collection[str]) -> Inverse:
+        """Return what these layers are multiplied by, made again when anything of it changes."""
+        key = (frozenset(names), self.damping)
+        if self._made is None or self._made[0] != key:
+            found = {
+                name: (self.bases.found[name, INSIDE], self.bases.found.get((name, OUTSIDE)))
+                for name in names
+            }
+            self._made = key, make_inverse(found, self.damping, self._settings.negligible)
+        return self._made[1]
 
     def _exchange(self, gradients: dict[str, Tensor], done: dict[str, Tensor]) -> None:
         """Let each row send its layers' finished gradients down the columns."""
@@ -169,7 +177,10 @@ class Kfac:
         self, gradients: dict[str, Tensor], done: dict[str, Tensor], learning_rate: float
     ) -> Tensor:
         """Return nu = min(1, sqrt(kappa / (rate^2 |sum of natural x plain|))) (eq. 18)."""
-        products = [(natural * gradients[name]).sum() for name, natural in sorted(done.items())]
+        products = [
+            torch.dot(natural.flatten(), gradients[name].flatten())
+            for name, natural in sorted(done.items())
+        ]
         length = torch.stack(products).sum().abs() * learning_rate**2
         if not self._settings.kl_clip:
             return torch.ones_like(length)

@@ -8,6 +8,7 @@ A kron G, with A of what goes in and G of the gradient at what comes out.
 # N = images, R = rows of a linear layer (images x positions), T = positions of an image,
 # C = channels, L = patches, S = blocks, A = inputs of a block (bias included), G = its outputs
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -26,6 +27,11 @@ INSIDE, OUTSIDE = "inside", "outside"
 
 _CHUNK_BYTES = 64 * 2**20
 """Patches of a convolution are spread out for so many images at once."""
+_LEAST_SHARE = 1 / 8
+"""Of the images whose rows are taken, however many rows they have (Martens and Grosse 2015, section
+8, where it is tau_1)."""
+_TILE = 512
+"""Factors up to this width are one product."""
 
 
 class Layer(ABC):
@@ -35,6 +41,8 @@ class Layer(ABC):
         self.name, self.module = name, module
         self.multiply: Multiply = plain_nt
         """How its factors are made of rows: A B^T."""
+        self.most_rows = 0
+        """So many rows (images x positions) are enough for a factor; 0: all are taken."""
 
     @property
     @abstractmethod
@@ -50,7 +58,7 @@ class Layer(ABC):
         """
 
     def gradient(self) -> Tensor | None:
-        """Return the gradient_SGA of weight and bias, copied; None where there is none."""
+        """Return the gradient_SGA of weight and bias, a view if it can be; None: there is none."""
         weight, bias = self._parts()
         if weight.grad is None:
             return None
@@ -58,7 +66,7 @@ class Layer(ABC):
         rows_SGA = weight.grad.reshape(*blocks, -1).float()
         if bias is not None and bias.grad is not None:
             return torch.cat([rows_SGA, bias.grad.reshape(*blocks, 1).float()], dim=2)
-        return rows_SGA.clone()
+        return rows_SGA
 
     def set_gradient(self, gradient_SGA: Tensor) -> None:
         """Write a matrix as that of `gradient` into weight and bias."""
@@ -80,8 +88,27 @@ class Layer(ABC):
         blocks, width = self.shapes[OUTSIDE]
         return blocks, width
 
+    def _taken(self, images: int, positions: float) -> int:
+        """Return of how many images of a pass the rows are enough."""
+        if not self.most_rows:
+            return images
+        enough = math.ceil(self.most_rows / max(1.0, positions))
+        return min(images, max(enough, math.ceil(images * _LEAST_SHARE)))
+
     def _gram(self, rows_SAR: Tensor) -> Tensor:
-        return self.multiply(rows_SAR, rows_SAR)
+        """Return the product with its own transpose; of wide ones each half is made once."""
+        width = rows_SAR.shape[1]
+        if width <= _TILE:
+            return self.multiply(rows_SAR, rows_SAR)
+        half = width // 2
+        first_SHR, last_SIR = rows_SAR[:, :half], rows_SAR[:, half:]
+        across_SHI = self.multiply(first_SHR, last_SIR)
+        gram_SAA = rows_SAR.new_empty(len(rows_SAR), width, width)
+        gram_SAA[:, :half, :half] = self._gram(first_SHR)
+        gram_SAA[:, half:, half:] = self._gram(last_SIR)
+        gram_SAA[:, :half, half:] = across_SHI
+        gram_SAA[:, half:, :half] = across_SHI.mT
+        return gram_SAA
 
     @property
     def _biased(self) -> int:
@@ -102,13 +129,15 @@ class Linear(Layer):
 
     def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Multiply the rows with themselves."""
-        rows_RA = inputs.detach().reshape(-1, inputs.shape[-1]).float()
+        rows_RA = inputs.detach().reshape(-1, inputs.shape[-1])
         positions = len(rows_RA) / images
-        inside = self._gram(_with_ones(rows_RA.T[None], self._biased))
+        rows = round(self._taken(images, positions) * positions)
+        share = rows / len(rows_RA)
+        inside = self._gram(_with_ones(rows_RA[:rows].float().T[None], self._biased)) / share
 
         def outside(gradient: Tensor) -> Sums:
-            rows_RG = gradient.reshape(-1, gradient.shape[-1]).float()
-            return {OUTSIDE: self._gram(rows_RG.T[None]) / positions}
+            rows_RG = gradient.reshape(-1, gradient.shape[-1])[:rows].float()
+            return {OUTSIDE: self._gram(rows_RG.T[None]) / (positions * share)}
 
         return {INSIDE: inside}, outside
 
@@ -130,23 +159,25 @@ class Conv(Layer):
     def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Spread out the patches of some images at a time and multiply them with themselves."""
         blocks, width = self.shapes[INSIDE]
-        inside = inputs.new_zeros(blocks, width, width, dtype=torch.float32)
+        inside: Tensor | None = None
+        taken = self._taken(len(inputs), math.prod(self._patches(inputs[:1]).shape[4:]))
+        share = taken / len(inputs)
         spread = inputs[0].numel() * self._conv.weight[0, 0].numel() * 4
-        for part in torch.split(inputs.detach(), max(1, _CHUNK_BYTES // max(1, spread))):
-            patches_NCL = self._patches(part.float())
-            many, _, length = patches_NCL.shape
-            rows = patches_NCL.view(many, blocks, -1, length).permute(1, 2, 0, 3)
-            rows_SAR = rows.reshape(blocks, width - self._biased, many * length)
-            inside += self._gram(_with_ones(rows_SAR, self._biased))
+        for part in torch.split(inputs.detach()[:taken], max(1, _CHUNK_BYTES // max(1, spread))):
+            rows_SAR = self._patches(part.float()).reshape(blocks, width - self._biased, -1)
+            gram = self._gram(_with_ones(rows_SAR, self._biased))
+            inside = gram if inside is None else inside.add_(gram)
+        if inside is None:
+            inside = inputs.new_zeros(blocks, width, width, dtype=torch.float32)
 
         def outside(gradient: Tensor) -> Sums:
-            many, channels = gradient.shape[:2]
-            rows = gradient.float().reshape(many, blocks, channels // blocks, -1)
+            channels = gradient.shape[1]
+            rows = gradient[:taken].float().reshape(taken, blocks, channels // blocks, -1)
             positions = rows.shape[3]
             rows_SGR = rows.permute(1, 2, 0, 3).reshape(blocks, channels // blocks, -1)
-            return {OUTSIDE: self._gram(rows_SGR) / positions}
+            return {OUTSIDE: self._gram(rows_SGR) / (positions * share)}
 
-        return {INSIDE: inside}, outside
+        return {INSIDE: inside if share == 1 else inside.div_(share)}, outside
 
     @property
     def _conv(self) -> nn.Conv2d:
@@ -154,13 +185,32 @@ class Conv(Layer):
         return self.module
 
     def _patches(self, images_NCHW: Tensor) -> Tensor:
+        """Return a view: channels, rows and columns of the kernel, images, positions of both.
+
+        So that one copy, unlike `unfold` with a permutation behind it, puts channels first.
+        """
         conv = self._conv
         assert not isinstance(conv.padding, str)
-        if conv.kernel_size == (1, 1) and not any(conv.padding):
-            down, across = conv.stride
-            return images_NCHW[:, :, ::down, ::across].flatten(2)
-        return functional.unfold(
-            images_NCHW, conv.kernel_size, conv.dilation, conv.padding, conv.stride
+        down, across = conv.padding
+        padded = images_NCHW
+        if down or across:
+            padded = functional.pad(images_NCHW, (across, across, down, down))
+        many, channels, *size = padded.shape
+        of_image, of_channel, *strides = padded.stride()
+        counts = [
+            (side - apart * (kernel - 1) - 1) // step + 1
+            for side, apart, kernel, step in zip(
+                size, conv.dilation, conv.kernel_size, conv.stride, strict=True
+            )
+        ]
+        return padded.as_strided(
+            (channels, *conv.kernel_size, many, *counts),
+            (
+                of_channel,
+                *(s * apart for s, apart in zip(strides, conv.dilation, strict=True)),
+                of_image,
+                *(s * step for s, step in zip(strides, conv.stride, strict=True)),
+            ),
         )
 
 
@@ -189,17 +239,29 @@ class BatchNorm(Layer):
         elif norm.training and is_synchronised(norm):
             mean_C, variance_C, _ = statistics_over_ranks(x_NCT)
         else:
-            variance_C, mean_C = torch.var_mean(x_NCT.float(), (0, 2), correction=0)
+            mean_C, variance_C = _statistics(x_NCT.float())
         scale_C = (variance_C + norm.eps).rsqrt()
+        share = (taken := self._taken(len(x_NCT), x_NCT.shape[2])) / len(x_NCT)
+        x_NCT = x_NCT[:taken]
 
         def inside(gradient: Tensor) -> Sums:
-            g_NCT = gradient.reshape(x_NCT.shape).float()
+            g_NCT = gradient[:taken].reshape(x_NCT.shape).float()
             shift_NC = g_NCT.sum(2)
             centred_NCT = x_NCT.float() - mean_C[:, None]
             parts = [(g_NCT * centred_NCT).sum(2) * scale_C, shift_NC][: 1 + self._biased]
-            return {INSIDE: self._gram(torch.stack(parts).permute(2, 0, 1))}
+            return {INSIDE: self._gram(torch.stack(parts).permute(2, 0, 1)) / share}
 
         return {}, inside
+
+
+def _statistics(x_NCT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each channel."""
+    if x_NCT.device.type == "cpu":
+        # As batch norm itself; var_mean takes ten times as long there.
+        mean_C, variance_C = torch.batch_norm_update_stats(x_NCT, None, None, 0.0)
+        return mean_C, variance_C
+    variance_C, mean_C = torch.var_mean(x_NCT, (0, 2), correction=0)
+    return mean_C, variance_C
 
 
 def _with_ones(rows_SAR: Tensor, biased: int) -> Tensor:

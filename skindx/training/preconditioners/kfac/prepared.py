@@ -1,0 +1,145 @@
+"""Each layer's way into its eigenbasis and back, made ready once for many steps."""
+
+# S = blocks, G = outputs, A = inputs, H, K = eigenvectors of G and of A that count
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from skindx.gemm.product import Multiply
+from skindx.training.preconditioners.kfac.eigen import Eigen
+
+_SMALL = 32
+"""Blocks of one output and at most so many inputs have their inverse written out."""
+STEEPEST = 1e4
+"""Largest eigenvalue over the damping at which some may be left out: the way round them subtracts
+numbers of that ratio, in single precision."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A large layer's eigenvectors, and by what the gradient between them is multiplied."""
+
+    inside_SAK: Tensor
+    outside_SGH: Tensor
+    scale_SHK: Tensor
+    rest: float
+    """By what a gradient beside these eigenvectors is multiplied; 0: nothing is beside them."""
+
+    def natural(self, gradient_SGA: Tensor, multiply: Multiply) -> Tensor:
+        """Return the gradient times the inverse; `multiply` makes the product with Q_A^T."""
+        if not self.scale_SHK.numel():
+            return gradient_SGA * self.rest
+        rotated = self.outside_SGH.mT @ (gradient_SGA @ self.inside_SAK)
+        natural = multiply(self.outside_SGH @ rotated.mul_(self.scale_SHK), self.inside_SAK)
+        return natural.add_(gradient_SGA, alpha=self.rest) if self.rest else natural
+
+
+def _basis(inside: Eigen, outside: Eigen, damping: float, negligible: float) -> Basis:
+    """Prepare Q_G [(Q_G^T gradient Q_A) / (v_G v_A^T + damping)] Q_A^T (arXiv 2007.00784, eq. 15).
+
+    Curvatures v_G v_A below the floor, negligible x damping, are taken for the floor (the end of
+    the spectrum as in Puiu 2022, arXiv 2206.15397). Eigenvectors with no larger ones need no
+    products, for with r = 1 / (floor + damping) the above is
+
+        r gradient + Q_G [(Q_G^T gradient Q_A) (1 / (v_G v_A^T + damping) - r)] Q_A^T
+
+    It changes nowhere by a jump, so that ranks and rounding make no more difference than before.
+    """
+    floor = negligible * damping
+    v_a, v_g = inside.values_SW, outside.values_SW
+    top_a, top_g = v_a[:, -1:], v_g[:, -1:]  # values ascend
+    from_a = v_a.shape[1] - _counted(v_a * top_g > floor)
+    from_g = v_g.shape[1] - _counted(v_g * top_a > floor)
+    steep = float((top_a * top_g).max()) > STEEPEST * damping
+    whole = not (from_a or from_g) or (steep and inside.complete and outside.complete)
+    if whole:
+        from_a = from_g = 0
+    curvature = (v_g[:, from_g:, None] * v_a[:, None, from_a:]).clamp_min_(floor)
+    rest = 0.0 if whole else 1 / (floor + damping)
+    return Basis(
+        inside.vectors_SWW[:, :, from_a:].contiguous(),
+        outside.vectors_SWW[:, :, from_g:].contiguous(),
+        (curvature + damping).reciprocal_().sub_(rest),
+        rest,
+    )
+
+
+def _counted(holds_SW: Tensor) -> int:
+    return int(holds_SW.sum(1).max())
+
+
+@dataclass(frozen=True)
+class Small:
+    """Layers of small blocks with one output, as batch norms have, in one stack."""
+
+    names: tuple[str, ...]
+    blocks: tuple[int, ...]
+    """Of each layer."""
+    inverse_SAA: Tensor
+
+    def natural(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return all layers' gradients_S1A times the inverse of their blocks."""
+        stacked_S1A = torch.cat([gradients[name] for name in self.names])
+        # Products of tiny matrices take longer than their numbers.
+        natural_SA = (self.inverse_SAA * stacked_S1A).sum(2)
+        parts = torch.split(natural_SA[:, None], list(self.blocks))
+        return dict(zip(self.names, parts, strict=True))
+
+
+def _is_small(inside: Eigen, outside: Eigen | None) -> bool:
+    """True when the layer goes into a stack."""
+    one = outside is None or outside.values_SW.shape[1] == 1
+    return one and inside.values_SW.shape[1] <= _SMALL
+
+
+def _stacked(layers: Mapping[str, tuple[Eigen, Eigen | None]], damping: float) -> Sequence[Small]:
+    """Return a stack of each width; without its second factor a layer's G is 1."""
+    by_width: dict[int, dict[str, Tensor]] = {}
+    for name, (inside, outside) in layers.items():
+        values = inside.values_SW
+        if outside:
+            values = outside.values_SW * values
+        vectors = inside.vectors_SWW
+        inverse = (vectors / (values + damping)[:, None, :]) @ vectors.mT
+        by_width.setdefault(vectors.shape[1], {})[name] = inverse
+    return [
+        Small(tuple(own), tuple(len(part) for part in own.values()), torch.cat(list(own.values())))
+        for own in by_width.values()
+    ]
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """The damped inverse of all layers of a rank."""
+
+    large: Mapping[str, Basis]
+    small: Sequence[Small]
+
+    def natural(self, gradients: Mapping[str, Tensor], multiply: Multiply) -> dict[str, Tensor]:
+        """Return gradients_SGA times it, by layer."""
+        done = {name: own.natural(gradients[name], multiply) for name, own in self.large.items()}
+        for stack in self.small:
+            done |= stack.natural(gradients)
+        return done
+
+
+def make_inverse(
+    layers: Mapping[str, tuple[Eigen, Eigen | None]], damping: float, negligible: float
+) -> Inverse:
+    """Prepare the layers, each with the eigenvectors of its A and, unless it is 1, of its G."""
+    small = {name: own for name, own in layers.items() if _is_small(*own)}
+    large = {
+        name: _basis(inside, outside or _one(inside), damping, negligible)
+        for name, (inside, outside) in layers.items()
+        if name not in small
+    }
+    return Inverse(large, _stacked(small, damping))
+
+
+def _one(inside: Eigen) -> Eigen:
+    blocks = len(inside.values_SW)
+    ones = inside.values_SW.new_ones(blocks, 1)
+    return Eigen(ones, ones[:, :, None])
