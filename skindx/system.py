@@ -1,5 +1,6 @@
 """This process and its machine: cores, memory, cache folder, packages, no network by itself."""
 
+import ctypes
 import importlib.util
 import math
 import os
@@ -101,6 +102,24 @@ ONE_THREAD = dict.fromkeys(
     "1",
 )
 """Environment of a process whose libraries must not start a thread for each core."""
+
+# glibc's mallopt: <malloc.h>
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc not to give freed memory back to the system; False where there is no glibc.
+
+    By default every activation above a threshold is mapped again and faulted in page by page, in
+    each step. MobileNetV2 at 160 px trains 1.4 to 1.8 times as fast without that, at the same
+    peak memory; a scan's tiles spend a fifth of their time on it.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")

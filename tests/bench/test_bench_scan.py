@@ -104,10 +104,12 @@ def test_what_has_the_colours_of_the_skin_is_not_visible() -> None:
     faint = np.clip(rough.astype(int) - 2, 0, 255).astype(np.uint8)
     dark = rough.copy()
     cv2.circle(dark, (60, 60), 12, (110, 70, 60), -1)
-    assert not visible(rough, rough, 24)
-    assert not visible(faint, rough, 24)
-    assert visible(dark, rough, 24)
-    assert not visible(dark, rough, 100)  # a speck of a lesion that claims a hundred pixels
+    box = (48.0, 48.0, 73.0, 73.0)
+    assert not visible(rough, rough, 24, box)
+    assert not visible(faint, rough, 24, box)
+    assert visible(dark, rough, 24, box)
+    assert not visible(dark, rough, 100, box)  # a speck of a lesion that claims a hundred pixels
+    assert not visible(dark, rough, 24, (40.0, 40.0, 81.0, 81.0))  # it shows in a third of its box
 
 
 def test_a_lesion_set_keeps_each_lesion_on_one_side(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from painted_answers import FAR, WIDE
 from windows import PHONE, Painted, Seen, reported
 
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
+from painted_rulers import Painted as PaintedRuler
+from painted_rulers import paint_ruler
 from spots import photo_with, save
 
 from skindx.casebook.casebook import Casebook
@@ -121,6 +123,47 @@ def test_a_wide_photo_is_scanned_and_what_was_found_is_listed_and_deleted(
     whole.reload()
     assert "There is no scan of this id" in whole.content()
     whole.close()
+
+
+def test_a_ruler_is_used_only_after_a_person_confirmed_it(
+    opened: Opened,
+    painted: Painted,
+    wide: Path,
+    tmp_path: Path,
+    axe: "Callable[[Page], list[dict[str, Any]]]",
+) -> None:
+    seen = opened("eve")
+    page = seen.page
+    how = PaintedRuler(ticks=45, size_wh=(WIDE, 600))
+    diagnose(page, save(paint_ruler(how)[0], tmp_path / "ruler.png"))
+    scale = page.locator("[name=scale_mm_per_pixel]")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.click("[data-ruler-find]")
+        page.wait_for_selector(".sx-scan-ruler:not([hidden]) img[src^='data:image/jpeg']")
+        assert "divided in millimetres" in page.inner_text(".sx-ruler-said")
+        assert page.evaluate("document.querySelector('.sx-scan-ruler img').naturalWidth") > 300
+        assert page.evaluate("document.activeElement.className") == "sx-scan-ruler"
+        assert fits(page)
+        assert axe(page) == [], reported(axe(page))
+        if width == 1280:  # a ruler that does not fit changes nothing
+            page.click("[data-ruler-no]")
+            page.wait_for_selector(".sx-live:has-text('The ruler is not used')")
+            assert scale.input_value() == ""
+            assert page.locator(".sx-scan-ruler:visible").count() == 0
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sx-live:has-text('mm in a pixel, by the ruler')")
+    assert abs(float(scale.input_value()) * how.period - 1) < 0.01
+    assert kept_files(painted) == []
+    # A photo without one: a sentence, and the scan goes on without.
+    page.click("[data-again]")
+    diagnose(page, wide)
+    page.click("[data-ruler-find]")
+    page.wait_for_selector(".sx-live:has-text('shows no ruler that can be read')")
+    assert scale.input_value() == ""
+    # Chromium says so on its console; the page has said it in words.
+    assert "422" in seen.errors.pop()
 
 
 def test_scans_are_kept_with_consent_shown_compared_and_deleted(

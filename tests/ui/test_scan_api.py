@@ -64,7 +64,7 @@ def ordered(folder: Path, bundle: Path, photo: bytes) -> Path:
         bundle=str(bundle),
         digest=open_bundle(bundle).digest,
         photos=1,
-        mm_per_pixel=0.1,
+        mm_per_pixel=(0.1,),
         miss_rate=None,
         workers=1,
         most_megapixels=20,

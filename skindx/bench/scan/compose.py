@@ -13,6 +13,7 @@ from skindx.bench.scan.lesions import Blending, set_painted, set_real
 from skindx.bench.scan.material import Material
 from skindx.bench.scan.texture import grow, noise, paint_skin, shade
 from skindx.data.box import Box
+from skindx.diagnosis.scan.join import iou
 
 # H, W = photo
 
@@ -23,6 +24,8 @@ _JUST_SEEN = 5.0
 """Difference of two colours in CIELAB; about 2.3 can just be seen side by side."""
 _SEEN = 0.5
 """Share of a lesion's longer side that the disc of its visible area has as diameter, at least."""
+_FITS = 0.6
+"""Least overlap (IoU) of a lesion's box with the box of what shows of it."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,8 @@ def _set_lesions(
                 box = set_real(photo_HW3, lesion, (x, y), size, rng, blending=blending)
             else:
                 box = set_painted(photo_HW3, (x, y), size, rng)
-            if box and visible(photo_HW3[window], before_HW3, size):
+            corner = (window[1].start, window[0].start)
+            if box and visible(photo_HW3[window], before_HW3, size, _moved(box, corner)):
                 boxes.append(box)
                 cuts.append(cut)
                 break
@@ -127,20 +131,38 @@ def _set_lesions(
     return boxes, cuts
 
 
-def visible(with_HW3: NDArray[np.uint8], without_HW3: NDArray[np.uint8], size: float) -> bool:
-    """Return whether a lesion of `size` pixels shows on a piece of skin.
+def visible(
+    with_HW3: NDArray[np.uint8],
+    without_HW3: NDArray[np.uint8],
+    size: float,
+    box: tuple[float, float, float, float],
+) -> bool:
+    """Return whether a lesion of `size` pixels shows on a piece of skin, where its box says.
 
     The area of a disc of half its diameter must differ from the skin without it by more than a
-    person just sees, and by more than the skin's own texture does. A cut-out whose colours are
-    those of the skin would otherwise be a lesion that nobody can find.
+    person just sees, and by more than the skin's own texture does; a cut-out whose colours are
+    those of the skin would otherwise be a lesion that nobody can find. The largest piece of that
+    area must fit `box`: a person's box is often wider than the lesion, and turning widens it
+    more, until a 12 pixel box holds what a freckle shows.
     """
     lab_HW3, bare_HW3 = (
         cv2.cvtColor(pixels.astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
         for pixels in (with_HW3, without_HW3)
     )
-    texture = float((bare_HW3 - cv2.GaussianBlur(bare_HW3, (0, 0), max(1.0, size / 2))).std())
+    around = 2 * max(2, round(0.85 * size)) + 1
+    texture = float((bare_HW3 - cv2.blur(bare_HW3, (around, around))).std())
     differs_HW = np.linalg.norm(lab_HW3 - bare_HW3, axis=2) > max(_JUST_SEEN, 2 * texture)
-    return bool(differs_HW.sum() >= math.pi / 4 * (_SEEN * size) ** 2)
+    if differs_HW.sum() < math.pi / 4 * (_SEEN * size) ** 2:
+        return False
+    _, _, stats, _ = cv2.connectedComponentsWithStats(differs_HW.astype(np.uint8))
+    left, top, width, height, _ = stats[1 + stats[1:, cv2.CC_STAT_AREA].argmax()].tolist()
+    shown_14 = np.array([[left, top, left + width, top + height]], np.float64)
+    return bool(iou(np.array(box), shown_14)[0] >= _FITS)
+
+
+def _moved(box: Box, corner: tuple[int, int]) -> tuple[float, float, float, float]:
+    x, y = corner
+    return box.x1 - x, box.y1 - y, box.x2 - x, box.y2 - y
 
 
 def _place(around: tuple[float, ...], skin_HW: NDArray[np.bool_]) -> tuple[slice, slice]:

@@ -31,8 +31,8 @@ _TAXONOMY = Taxonomy(
         SkinClass(key="no-lesion", name="Tile without a lesion"),
     ),
 )
-_WIDTH, _HEIGHT, _TILES_A_PHOTO = 1280, 960, 12
-_LESIONS = (5, 60)
+_WIDTH, _HEIGHT, _TILES_A_PHOTO = 1280, 960, 15
+_LESIONS = (10, 70)
 """Fewest and most on a photo. Most photos have many: a tile that shows none teaches little."""
 _AT_A_LESION = 0.8
 """Share of the tiles that are placed to show a lesion."""

@@ -26,7 +26,7 @@ from skindx.errors import UserError
 from skindx.full_disk import needs_room
 from skindx.models.bundle.bundle import TAXONOMY, open_bundle
 from skindx.progress import Progress
-from skindx.system import cpu_count
+from skindx.system import cpu_count, keep_freed_memory
 from skindx.taxonomy import Taxonomy
 from skindx.workers.process import exit_with_parent
 
@@ -47,7 +47,7 @@ def run_scan(
     device: str = "cpu",
     progress: Progress = lambda *_: None,
     make_crew: MakeCrew | None = None,
-    mm_per_pixel: float | None = None,
+    mm_per_pixel: float | Sequence[float | None] | None = None,
     confirm: Confirm | None = None,
     most_pixels: int = MAX_PIXELS,
 ) -> Scanned:
@@ -55,10 +55,10 @@ def run_scan(
 
     `progress` hears of photos, then of tiles, then of lesions.
 
-    `mm_per_pixel` is of all photos; with `confirm` each shows a ruler that a person confirms
-    before the search begins.
+    `mm_per_pixel` is of all photos, or of each (None: unknown); with `confirm` each shows a ruler
+    that a person confirms before the search begins.
     """
-    given = None if mm_per_pixel is None else given_scale(mm_per_pixel)
+    given = _given(mm_per_pixel, len(photos))
     if workers == 0 and queue is None:
         raise UserError(
             "without workers here others must do the work, and they need a database to meet in; "
@@ -77,7 +77,7 @@ def run_scan(
         progress=progress,
         most_pixels=most_pixels,
     ) as scan:
-        scales = [given or _by_ruler(scan, n, confirm) for n in range(len(photos))]
+        scales = [given[n] or _by_ruler(scan, n, confirm) for n in range(len(photos))]
         scanned = scan.run(make_crew or partial(_crew, count, device))
         scanned = replace(scanned, photos=_measured(scanned.photos, scales))
         with needs_room(out):
@@ -96,6 +96,17 @@ def run_scan(
                 shutil.rmtree(out / made.name, ignore_errors=True)
                 made.replace(out / made.name)
     return scanned
+
+
+def _given(mm_per_pixel: float | Sequence[float | None] | None, photos: int) -> list[Scale | None]:
+    """Return the given scale of each photo. Raises UserError for one that no photo has."""
+    if not isinstance(mm_per_pixel, Sequence):
+        mm_per_pixel = [mm_per_pixel] * photos
+    if len(mm_per_pixel) != photos:
+        raise UserError(
+            f"{photos} photos have {len(mm_per_pixel)} scales; give one, or one for each."
+        )
+    return [None if value is None else given_scale(value) for value in mm_per_pixel]
 
 
 def _by_ruler(scan: Scan, photo: int, confirm: Confirm | None) -> Scale | None:
@@ -134,6 +145,7 @@ def run_worker(
                 f"{queue} holds no scan at work; give the folder of a scan that is being run, or "
                 "the URL of its database."
             )
+    keep_freed_memory()
     if with_parent:
         exit_with_parent()
         patience_s = math.inf

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from skindx.errors import UserError
-from skindx.system import cpu_count
+from skindx.system import cpu_count, keep_freed_memory
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.library import (
     accelerator_variables,
@@ -15,7 +15,6 @@ from skindx.training.deepspeed.library import (
     ranks_on_node,
 )
 from skindx.training.launching.network import choose_interface
-from skindx.training.memory import keep_freed_memory
 from skindx.training.parallel.devices import check_precision, resolve_accelerator
 from skindx.training.parallel.mesh import Mesh, ProcessGroup, mesh_of_all
 

@@ -22,7 +22,9 @@ FIELDS = ("age", *CHOICES)
 FORM_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
 """Most bytes of a request."""
 SCALE = "scale_mm_per_pixel"
-"""The field of a scan's form; without it sizes are in pixels."""
+"""The field of a scan's form, once or for each photo; without it sizes are in pixels."""
+NO_SCALE = "none"
+"""Its value for a photo without one, where others have one."""
 _HOW = "send multipart/form-data with 1 to 3 files named `photo`"
 
 
@@ -33,20 +35,41 @@ async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
     return Case(photos, _patient(fields)), _checked(include)
 
 
-async def read_scan(request: Request) -> tuple[tuple[bytes, ...], float | None]:
-    """Return the photos to scan, and the millimetres in a pixel where they are given.
+async def read_scan(request: Request) -> tuple[tuple[bytes, ...], tuple[float | None, ...]]:
+    """Return the photos to scan, and the millimetres in a pixel of each, or none.
 
     Raises UserError.
     """
-    photos, fields = await read_form(request)
+    photos, fields = await _read(request)
+    _check(photos)
+    for name, _ in fields:
+        if name != SCALE:
+            raise UserError(f"there is no field {name!r}; valid: {SCALE}.")
+    said = [value for _, value in fields]
+    if len(said) == 1:
+        said *= len(photos)
+    if said and len(said) != len(photos):
+        raise UserError(
+            f"{len(photos)} photos came with {len(said)} fields {SCALE}; send one for all photos, "
+            f"or one for each in their order ({NO_SCALE}: unknown)."
+        )
+    return photos, tuple(None if value == NO_SCALE else _scale(value) for value in said)
+
+
+async def read_photo(request: Request) -> bytes:
+    """Return the one photo of a form. Raises UserError."""
+    photos, fields = await _read(request)
+    if len(photos) != 1 or fields:
+        raise UserError("send one file named `photo`, and no other field.")
+    _check(photos)
+    return photos[0]
+
+
+def _check(photos: tuple[bytes, ...]) -> None:
     Case(photos)  # which says how many may come
-    said = fields.pop(SCALE, None)
-    for name in fields:
-        raise UserError(f"there is no field {name!r}; valid: {SCALE}.")
     for number, photo in enumerate(photos, 1):
         if len(photo) > MAX_BYTES:
             raise UserError(f"photo {number} has more than {MAX_BYTES >> 20} MB; save it smaller.")
-    return photos, None if said is None else _scale(said)
 
 
 def _scale(said: str) -> float:
@@ -62,6 +85,12 @@ def _scale(said: str) -> float:
 
 async def read_form(request: Request) -> tuple[tuple[bytes, ...], dict[str, str]]:
     """Return the photos and the other fields of a form, held in memory. Raises UserError."""
+    photos, fields = await _read(request)
+    return photos, dict(fields)
+
+
+async def _read(request: Request) -> tuple[tuple[bytes, ...], list[tuple[str, str]]]:
+    """Return the photos and the other fields, which may come several times, in their order."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise UserError(f"the request is no form; {_HOW}.")
     # Room for one more photo than allowed: the case itself says then how many came.
@@ -75,11 +104,12 @@ async def read_form(request: Request) -> tuple[tuple[bytes, ...], dict[str, str]
     except (MultiPartException, KeyError) as error:
         raise UserError(f"the form cannot be read ({_reason(error)}); {_HOW}.") from None
     try:
-        photos, fields = [], {}
+        photos: list[bytes] = []
+        fields: list[tuple[str, str]] = []
         for name, value in form.multi_items():
             if isinstance(value, str):
                 if value.strip():
-                    fields[name] = value.strip()
+                    fields.append((name, value.strip()))
             elif name == "photo":
                 photos.append(await value.read())
             else:

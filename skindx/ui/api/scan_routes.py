@@ -13,6 +13,7 @@ from skindx.errors import UserError
 from skindx.ui.api.form import SCALE, read_scan
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.problem import problem
+from skindx.ui.api.ruler_route import add_ruler_route
 from skindx.ui.api.scan_schemas import ScanStatus, scan_form_schema
 from skindx.ui.api.schemas import Problem
 from skindx.ui.asgi import USER
@@ -57,6 +58,7 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
     from fastapi import APIRouter
 
     router = APIRouter(prefix=PATH)
+    add_ruler_route(router, jobs, unable)
 
     @router.post(
         "",

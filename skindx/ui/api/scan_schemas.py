@@ -58,8 +58,21 @@ def scan_form_schema(most: int, scale: str) -> dict[str, Any]:
         },
         scale: {
             "type": "number",
-            "description": "Millimetres in a pixel, of all photos; without it sizes are in pixels.",
+            "description": (
+                "Millimetres in a pixel, of all photos; or once for each photo, in their order, "
+                "`none` where unknown. Without it sizes are in pixels."
+            ),
         },
     }
+    return _form(fields)
+
+
+def ruler_form_schema() -> dict[str, Any]:
+    """Return the OpenAPI description of the form that asks for a ruler."""
+    photo = {"type": "string", "format": "binary", "description": "One wide photo with a ruler."}
+    return _form({"photo": photo})
+
+
+def _form(fields: dict[str, Any]) -> dict[str, Any]:
     schema = {"type": "object", "required": ["photo"], "properties": fields}
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,7 @@ async def do(job: ScanJob, command: Sequence[str]) -> None:
     """Run a job's process until it ends, and again where it was killed; never raises for that."""
     job.state = "running"
     for _ in range(_STARTS):
-        said = await _run(job, command)
+        said = await run(job.folder, command, job.hear)
         if said is None:
             log.warning("the process of a scan ended and is started again")
             continue
@@ -92,12 +92,16 @@ async def do(job: ScanJob, command: Sequence[str]) -> None:
     job.end("failed", FAILED)
 
 
-async def _run(job: ScanJob, command: Sequence[str]) -> dict[str, Any] | None:
-    """Return the last message of one process; None: it ended without any."""
+async def run(
+    folder: Path,
+    command: Sequence[str],
+    hear: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any] | None:
+    """Return the last message of one process for a folder; None: it ended without any."""
     process = await asyncio.create_subprocess_exec(
         *command,
-        str(job.folder),
-        env=os.environ | ONE_THREAD | {"TMPDIR": str(job.folder)},
+        str(folder),
+        env=os.environ | ONE_THREAD | {"TMPDIR": str(folder)},
         stdin=asyncio.subprocess.PIPE,  # it ends with this process
         stdout=asyncio.subprocess.PIPE,
         limit=_LONGEST_LINE,
@@ -109,7 +113,7 @@ async def _run(job: ScanJob, command: Sequence[str]) -> dict[str, Any] | None:
             message = json.loads(line)
             if "stage" not in message:
                 return dict(message)
-            job.hear(message)
+            hear(message)
         return None
     except ValueError:  # no message, or half of one
         return None

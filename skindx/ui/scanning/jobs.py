@@ -14,6 +14,7 @@ from typing import Protocol, Self
 from skindx.ui.scanning.errors import ScanRefused
 from skindx.ui.scanning.job import ScanJob, do, remove
 from skindx.ui.scanning.order import PHOTOS, Order, photo_paths
+from skindx.ui.scanning.rulers import Rulers
 from skindx.ui.scanning.settings import ScanServing
 from skindx.workers.process import module_command
 
@@ -54,6 +55,7 @@ class ScanJobs:
         self.settings = settings
         self._folder, self._served, self._counts = folder, served, counts
         self._command = command or COMMAND
+        self.rulers = Rulers(folder, settings.most_megapixels)
         self._jobs: dict[str, ScanJob] = {}
         self._line: deque[ScanJob] = deque()
         self._came = asyncio.Event()
@@ -90,9 +92,12 @@ class ScanJobs:
         client: str,
         owner: str,
         way: str,
-        mm_per_pixel: float | None = None,
+        mm_per_pixel: Sequence[float | None] = (),
     ) -> ScanJob:
-        """Take a scan. Raises ScanRefused where too many are there, OSError for a full disk."""
+        """Take a scan; `mm_per_pixel` is of each photo, or empty.
+
+        Raises ScanRefused where too many are there, OSError for a full disk.
+        """
         self._check_room(client, way)
         job = ScanJob(self._folder / secrets.token_hex(16), client, owner, way)
         self._jobs[job.id] = job  # from here on it counts
@@ -100,7 +105,7 @@ class ScanJobs:
             bundle=str(self._served.bundle.resolve()),
             digest=self._served.digest,
             photos=len(photos),
-            mm_per_pixel=mm_per_pixel,
+            mm_per_pixel=tuple(mm_per_pixel),
             miss_rate=self._served.miss_rate,
             workers=self.settings.workers,
             most_megapixels=self.settings.most_megapixels,

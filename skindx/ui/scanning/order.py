@@ -17,7 +17,8 @@ class Order(Settings):
     bundle: str
     digest: str
     photos: int
-    mm_per_pixel: float | None
+    mm_per_pixel: tuple[float | None, ...]
+    """Of each photo; empty: of none."""
     miss_rate: float | None
     workers: int
     most_megapixels: int

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ _PATIENCE_S = 10.0
 _COMMANDS = {
     "use `skindx diagnose` for this one": "ask for a diagnosis of it instead",
     "use `skindx diagnose`": "ask for a diagnosis",
+    "give --scale MM_PER_PIXEL": "give the millimetres in a pixel",
 }
 """What the command line advises, and the text for a user of the page."""
 
@@ -47,16 +49,21 @@ Send = Callable[[dict[str, Any]], None]
 
 def main(arguments: Sequence[str], make_crew: "MakeCrew | None" = None) -> None:
     """Scan by the order in a folder, the only argument. Ends with this process's standard input."""
+    serve(Path(arguments[0]), partial(_scan, make_crew=make_crew))
+
+
+def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
+    """Do a server's work in a folder and send how it ended; end with standard input."""
     go_offline()
     collect_rarely()
     hide_messages()
-    folder, send = Path(arguments[0]), _sender()
+    send = _sender()
     scans, gone = folder.parent, threading.Event()
     os.nice(_NICE)
     with stoppable():
         threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
         try:
-            _scan(folder, send, make_crew)
+            work(folder, send)
             send({"ended": True})
         except UserError as error:
             send({"error": sentence_of(error, folder)})
@@ -104,7 +111,7 @@ def _sender() -> Send:
     return send
 
 
-def _scan(folder: Path, send: Send, make_crew: "MakeCrew | None") -> None:
+def _scan(folder: Path, send: Send, make_crew: "MakeCrew | None" = None) -> None:
     from skindx.diagnosis.scan.outputs.summary import SUMMARY
     from skindx.diagnosis.scan.running import run_scan
     from skindx.diagnosis.scan.settings import ScanSettings
@@ -125,7 +132,7 @@ def _scan(folder: Path, send: Send, make_crew: "MakeCrew | None") -> None:
                 {"stage": stage, "done": done, "known": known}
             ),
             make_crew=make_crew,
-            mm_per_pixel=order.mm_per_pixel,
+            mm_per_pixel=order.mm_per_pixel or None,
             most_pixels=order.most_megapixels * 10**6,
         )
     send({"stage": "writing", "done": 0, "known": 1})

@@ -11,7 +11,7 @@ from skindx.workers.leases.task import Task
 
 Kind = Literal["tiles", "lesions"]
 
-TILES_A_TASK, LESIONS_A_TASK = 8, 16
+TILES_A_TASK, LESIONS_A_TASK = 16, 16
 """About a second of work: what a worker that dies has done in vain."""
 
 _KEY = re.compile(r"(tiles|lesions)-(\d+)-(\d+)-(\d+)-(\d+)")

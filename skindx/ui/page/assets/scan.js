@@ -29,6 +29,7 @@ function work(on) {
   at(".sx-scan-work").hidden = !on;
   at(".sx-scan-form").hidden = on || job !== null;
   at(".sx-scan-privacy").hidden = at(".sx-scan-form").hidden;
+  if (on) at(".sx-scan-ruler").hidden = true;
   if (!on) at(".sx-live").textContent = "";
 }
 
@@ -38,18 +39,71 @@ function failed(sentence) {
   at(".sx-refusal").textContent = sentence;
 }
 
+// The case's wide photos: [index, file] of each that is still in the form.
+function photos() {
+  const wanted = { files: [] };
+  document.dispatchEvent(new CustomEvent("skindx-photos", { detail: wanted }));
+  return at(".sx-scan").dataset.photos.split(",").map((index) => [Number(index), wanted.files[index]]).filter(([, file]) => file);
+}
+
+const gone = "The photos are no longer on this page; choose them again.";
+let scales = {}; // index -> what a person confirmed on that photo
+let search = null; // of rulers: the one at work
+
+// Each photo's ruler is shown with its ticks drawn; none is used before a person says that they fit.
+async function rulers() {
+  const mine = search = {}, all = photos(), said = [];
+  scales = {};
+  at(".sx-refusal").textContent = all.length ? "" : gone;
+  for (const [index, file] of all) {
+    const which = all.length > 1 ? `Photo ${index + 1}: ` : "";
+    at(".sx-live").textContent = `${which}Searching for a ruler …`;
+    const body = new FormData();
+    body.append("photo", file, "photo");
+    try {
+      const found = await (await asked(`${route}/ruler`, { method: "POST", body })).json();
+      if (search !== mine || job) return;
+      const fits = await confirmed(which, found);
+      if (search !== mine || job) return;
+      if (fits) scales[index] = found.mm_per_pixel;
+      said.push(`${which}${fits ? `${found.mm_per_pixel.toPrecision(4)} mm in a pixel, by the ruler.` : "The ruler is not used; give the millimetres if you measured them."}`);
+    } catch (error) {
+      if (search !== mine || job) return;
+      said.push(error.message);
+    }
+  }
+  search = null;
+  if (all.length === 1 && all[0][0] in scales) at("[name=scale_mm_per_pixel]").value = Number(scales[all[0][0]].toPrecision(6));
+  at(".sx-live").textContent = said.join(" ");
+  at(".sx-scan-form .sx-primary").focus();
+}
+
+function confirmed(which, { sentence, image }) {
+  const box = at(".sx-scan-ruler");
+  box.querySelector(".sx-ruler-said").textContent = `${which}${sentence}`;
+  box.querySelector("img").src = image;
+  box.hidden = false;
+  at(".sx-live").textContent = "";
+  box.focus();
+  return new Promise((done) => {
+    const end = (fits) => () => { box.hidden = true; box.querySelector("img").removeAttribute("src"); done(fits); };
+    box.querySelector("[data-ruler-yes]").onclick = end(true);
+    box.querySelector("[data-ruler-no]").onclick = end(false);
+  });
+}
+
 async function scan(form) {
   if (job) return;
   const mine = { url: "", id: "", asking: new AbortController() };
-  const wanted = { files: [] };
-  document.dispatchEvent(new CustomEvent("skindx-photos", { detail: wanted }));
-  const body = new FormData();
-  for (const index of at(".sx-scan").dataset.photos.split(",")) if (wanted.files[index]) body.append("photo", wanted.files[index], "photo");
+  search = null;
+  const body = new FormData(), all = photos();
+  for (const [, file] of all) body.append("photo", file, "photo");
   const scale = form.elements.scale_mm_per_pixel.value.trim().replace(",", ".");
   if (scale) body.append("scale_mm_per_pixel", scale);
+  else if (all.length > 1 && all.some(([index]) => index in scales)) for (const [index] of all) body.append("scale_mm_per_pixel", scales[index] ?? "none");
   at(".sx-refusal").textContent = "";
   if (scale && !(Number(scale) > 0)) { failed("The millimetres in a pixel are no number above 0; correct them or leave them empty."); return; }
-  if (!body.has("photo")) { failed("The photos are no longer on this page; choose them again."); return; }
+  if (!body.has("photo")) { failed(gone); return; }
   job = mine;
   step({ status: "queued", scans_before: 0 });
   work(true);
@@ -104,6 +158,9 @@ element.addEventListener("submit", (event) => {
   if (event.target.matches(".sx-scan-form")) scan(event.target);
   else trigger("act", { ...Object.fromEntries(new FormData(event.target)), scan: job?.id ?? "" });
 });
-element.addEventListener("click", (event) => { if (event.target.closest("[data-scan-delete]")) remove(); });
+element.addEventListener("click", (event) => {
+  if (event.target.closest("[data-scan-delete]")) remove();
+  else if (event.target.closest("[data-ruler-find]") && !search) rulers();
+});
 // Another case, or none: what the scan before it found is deleted.
-watch("value", () => { if (job) { forget(job); job = null; } });
+watch("value", () => { scales = {}; search = null; if (job) { forget(job); job = null; } });

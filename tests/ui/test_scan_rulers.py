@@ -1,0 +1,173 @@
+"""`/v1/scan/ruler`: what it finds is for a person to confirm, and nothing of the photo stays."""
+
+import asyncio
+import base64
+import io
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from PIL import Image
+
+sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
+from painted_rulers import Painted, paint_ruler
+from spots import photo_with
+
+from skindx.errors import UserError
+from skindx.ui.api.scan_routes import scan_routes
+from skindx.ui.scanning.errors import NoScans
+from skindx.ui.scanning.jobs import ScanJobs, Served
+from skindx.ui.scanning.order import PHOTOS, Order, photo_paths
+from skindx.ui.scanning.process import sentence_of
+from skindx.ui.scanning.ruler_process import _find
+from skindx.ui.scanning.rulers import Rulers
+from skindx.ui.scanning.settings import ScanServing
+
+RULER = Painted(ticks=45, size_wh=(800, 600))
+COUNTS: Any = SimpleNamespace(scan_ended=lambda *_: None)
+SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
+
+
+def png(pixels: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def using(
+    folder: Path,
+    use: Callable[[httpx.AsyncClient], Awaitable[None]],
+    rulers: tuple[str, ...] = (),
+) -> None:
+    async def asked() -> None:
+        jobs = ScanJobs(folder, Served(Path("b"), "0"), ScanServing(), COUNTS, SLEEP)
+        if rulers:
+            jobs.rulers = Rulers(folder, 200, rulers)
+        app = FastAPI()
+        app.include_router(scan_routes(jobs, None, COUNTS))
+        transport = httpx.ASGITransport(app=app)
+        async with jobs, httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            await use(client)
+
+    asyncio.run(asked())
+
+
+def test_a_ruler_is_shown_and_the_photo_is_gone(tmp_path: Path) -> None:
+    photo = png(paint_ruler(RULER)[0])
+
+    async def use(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v1/scan/ruler", files={"photo": photo}, timeout=60)
+        assert answer.status_code == 200
+        found = answer.json()
+        assert found["mm_per_pixel"] == pytest.approx(1 / RULER.period, rel=0.01)
+        assert found["pixels_a_tick"] == pytest.approx(RULER.period, rel=0.01)
+        assert abs(found["ticks"] - RULER.ticks) <= 2
+        assert found["unit"] == "millimetres"
+        assert 0 < found["relative_error"] < 0.05
+        assert "1 cm apart" in found["sentence"]
+        kind, _, data = found["image"].partition(",")
+        assert kind == "data:image/jpeg;base64"
+        drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))).astype(int)
+        red = (drawn[..., 0] > 170) & (drawn[..., 1:].max(axis=2) < 90)  # the thick lines
+        assert red.sum() > 100
+        assert list(tmp_path.iterdir()) == []
+
+    using(tmp_path, use)
+
+
+def test_without_a_ruler_it_is_a_sentence_without_commands(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    (folder / PHOTOS).mkdir(parents=True)
+    photo_paths(folder, 1)[0].write_bytes(png(photo_with([(90.0, 90.0, 12.0)], 400, 300)))
+    with pytest.raises(UserError) as refused:
+        _find(10**8, folder, lambda _: None)
+    sentence = sentence_of(refused.value, folder)
+    assert sentence.startswith("photo 1 shows no ruler that can be read")
+    assert sentence.endswith("or measure it and give the millimetres in a pixel.")
+    said = json.dumps({"error": sentence})
+    refusing = (sys.executable, "-c", f"print({said!r})")
+
+    async def use(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v1/scan/ruler", files={"photo": b"x"})
+        assert answer.status_code == 422
+        assert "shows no ruler" in answer.json()["error"]
+
+    using(tmp_path / "jobs", use, refusing)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"json": {}},
+        {"files": [("photo", b"x")] * 2},
+        {"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "1"}},
+        {"files": {"photo": bytes((20 << 20) + 1)}},
+    ],
+)
+def test_a_wrong_form_is_refused(tmp_path: Path, request_: dict[str, Any]) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v1/scan/ruler", **request_)
+        assert answer.status_code == 400
+        assert list(tmp_path.iterdir()) == []
+
+    using(tmp_path, use)
+
+
+def test_one_photo_of_a_client_is_searched_at_a_time(tmp_path: Path) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        first = asyncio.create_task(client.post("/v1/scan/ruler", files={"photo": b"x"}))
+        while not list(tmp_path.iterdir()):
+            await asyncio.sleep(0.01)
+        answer = await client.post("/v1/scan/ruler", files={"photo": b"x"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "10")
+        first.cancel()  # as when a browser goes away
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert list(tmp_path.iterdir()) == []
+
+    using(tmp_path, use, SLEEP)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["0.1", "none"], (0.1, None)),
+        (["0.1"], (0.1, 0.1)),
+        ([], ()),
+        (["0.1", "0.2", "0.3"], "2 photos came with 3 fields"),
+        (["0.1", "near"], "no number"),
+    ],
+)
+def test_each_photo_may_have_a_scale(tmp_path: Path, values: list[str], said: Any) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        fields = {"scale_mm_per_pixel": values}
+        photos = [("photo", b"x"), ("photo", b"y")]
+        answer = await client.post("/v1/scan", files=photos, data=fields)
+        if isinstance(said, str):
+            assert answer.status_code == 400
+            assert said in answer.json()["error"]
+        else:
+            assert answer.status_code == 202
+            (folder,) = tmp_path.iterdir()
+            assert Order.of(folder).mm_per_pixel == said
+
+    using(tmp_path, use)
+
+
+def test_a_server_that_cannot_scan_finds_no_rulers() -> None:
+    app = FastAPI()
+    app.include_router(scan_routes(None, NoScans(501, "this server cannot scan."), COUNTS))
+
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.post("/v1/scan/ruler", files={"photo": b"x"})
+
+    assert asyncio.run(asked()).status_code == 501
