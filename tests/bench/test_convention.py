@@ -109,8 +109,9 @@ def test_median_and_quartiles_by_hand() -> None:
 def test_json_has_the_stable_keys(toy: types.ModuleType, tmp_path: Path) -> None:
     run_bench("toy", tmp_path / "new" / "toy.json", ["seconds=2.5"])
     written = json.loads((tmp_path / "new" / "toy.json").read_text())
-    assert list(written) == ["bench", "date", "figures", "hardware", "versions"]
+    assert list(written) == ["bench", "date", "figures", "hardware", "versions", "settings"]
     assert written["bench"] == "toy"
+    assert written["settings"] == {"seconds": 2.5}
     assert written["figures"] == {
         "ours_s": {"value": 2.5, "unit": "s", "n": 3, "spread": [1.0, 3.0]},
         "ours_over_slow": {"value": 4.0, "unit": "×", "n": 3, "spread": [3.5, 4.5]},

@@ -158,6 +158,7 @@ def test_a_ruler_is_used_only_after_a_person_confirmed_it(
     assert kept_files(painted) == []
     # A photo without one: a sentence, and the scan goes on without.
     page.click("[data-again]")
+    page.wait_for_selector(".sx-follow", state="detached")
     diagnose(page, wide)
     page.click("[data-ruler-find]")
     page.wait_for_selector(".sx-live:has-text('shows no ruler that can be read')")

@@ -146,6 +146,7 @@ def test_the_interface_answers(served: Served, photo: bytes) -> None:
             "/v1/health",
             "/v1/metrics",
             "/v1/scan",
+            "/v1/scan/ruler",
             "/v1/scan/{scan}",
             "/v1/scan/{scan}/page",
         }

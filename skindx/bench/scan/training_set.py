@@ -8,6 +8,7 @@ training side gives lesions and skin (- or nothing: everything is painted). Trai
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -49,11 +50,12 @@ def write_training_set(out: Path, material: Material, tiles: int, seed: int = 0)
     """Write a dataset of so many tiles; those of one photo are one group."""
     photos = range(-(-tiles // _TILES_A_PHOTO))
     with ThreadPoolExecutor(cpu_count()) as pool:  # most of the time is in numpy and OpenCV
-        of_photos = pool.map(lambda photo: _write_photo(out, material, photo, seed), photos)
+        of_photos = pool.map(lambda photo: _write_photo(out, material, photo, tiles, seed), photos)
         return write_dataset(out, (one for made in of_photos for one in made), _TAXONOMY)
 
 
-def _write_photo(out: Path, material: Material, photo: int, seed: int) -> list[Record]:
+def _write_photo(out: Path, material: Material, photo: int, tiles: int, seed: int) -> list[Record]:
+    """Write the tiles of one photo; the last photo has what is left of all tiles."""
     rng = np.random.default_rng([seed, photo])
     split = split_of(rng.random(), _SPLITS)
     return [
@@ -65,7 +67,9 @@ def _write_photo(out: Path, material: Material, photo: int, seed: int) -> list[R
             boxes=boxes,
             quality=int(rng.integers(75, 98)),
         )
-        for tile_SS3, boxes in tiles_of_photo(material, rng)
+        for tile_SS3, boxes in islice(
+            tiles_of_photo(material, rng), min(_TILES_A_PHOTO, tiles - photo * _TILES_A_PHOTO)
+        )
     ]
 
 
