@@ -35,6 +35,9 @@ _TAXONOMY = Taxonomy(
 _WIDTH, _HEIGHT, _TILES_A_PHOTO = 1280, 960, 15
 _LESIONS = (10, 70)
 """Fewest and most on a photo. Most photos have many: a tile that shows none teaches little."""
+_SMALL, _SMALL_SIDE, _SMALL_LESIONS = 0.5, 48.0, (40, 160)
+"""Share of the photos that show small lesions only, their largest side in pixels, and how many:
+the smallest have the fewest pixels to tell them by, and are what a detector misses."""
 _AT_A_LESION = 0.8
 """Share of the tiles that are placed to show a lesion."""
 _PAINTED = 0.5
@@ -79,9 +82,11 @@ def tiles_of_photo(
     """Yield tiles of one composed photo and the boxes in them."""
     # twice as large on a photo of half scale: the smallest lesions would look like freckles there
     scale = 2 if rng.random() < _HALF_SCALE else 1
+    small = rng.random() < _SMALL
+    lesions, largest = (_SMALL_LESIONS, _SMALL_SIDE) if small else (_LESIONS, SIZES[1])
     composite = compose(
-        *(_WIDTH, _HEIGHT, int(rng.integers(*_LESIONS)), material, rng),
-        sizes=(scale * SIZES[0], scale * SIZES[1]),
+        *(_WIDTH, _HEIGHT, int(rng.integers(*lesions)), material, rng),
+        sizes=(scale * SIZES[0], scale * largest),
         blendings=("poisson", "feathered"),
         painted=_PAINTED,
     )
