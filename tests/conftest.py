@@ -31,7 +31,6 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     """Leave what was imported out of every later collection."""
-    gc.collect()
     gc.freeze()
     gc.enable()
     # The interpreter takes down at its end what was left out, and not sooner: pytest collects five
@@ -49,9 +48,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files that train first: at the end each worker then has short files to share."""
-    trains = {item.path for item in items if item.get_closest_marker("distributed")}
-    items.sort(key=lambda item: item.path not in trains)
+    """Run the files that train or open a browser first: at the end come short ones."""
+    trains, browses = (
+        {item.path for item in items if item.get_closest_marker(mark)}
+        for mark in ("distributed", "browser")
+    )
+    items.sort(key=lambda item: (item.path not in trains, item.path not in browses))
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import timm
 
 from skindx.bench.gpu import wheels
 from skindx.bench.gpu.gpu import Config, run
 from skindx.bench.gpu.parts import Part, count_tests, run_part
 from skindx.bench.meters.peak import peak_flops, peak_shares, training_flops
 from skindx.errors import UserError
+from skindx.light_imports import light_imports
+
+with light_imports():  # the first file of the suite that imports it
+    import timm
 
 ROOT = Path(__file__).resolve().parents[2]
 

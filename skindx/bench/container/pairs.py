@@ -7,6 +7,8 @@ import numpy as np
 
 from skindx.bench.harness.clock import Figure
 
+# B = resamples, S = starts, R = rounds of a start
+
 ARMS = ("host", "container", "sham", "planted")
 """sham is a second process of the host; planted is the same one with more work planted."""
 
@@ -62,17 +64,16 @@ def bootstrap(
     """
     values, groups = np.asarray(ratios), np.asarray(starts)
     rounds = [values[groups == start] for start in np.unique(groups)]
-    drawn = [
-        np.median(
-            np.concatenate(
-                [
-                    rng.choice(rounds[number], len(rounds[number]))
-                    for number in rng.integers(0, len(rounds), len(rounds))
-                ]
-            )
-        )
-        for _ in range(resamples)
-    ]
+    sizes_S = np.array([len(own) for own in rounds])
+    padded_SR = np.full((len(rounds), sizes_S.max()), np.nan)
+    for row, own in zip(padded_SR, rounds, strict=True):
+        row[: len(own)] = own
+    picks_BS1 = rng.integers(len(rounds), size=(resamples, len(rounds), 1))
+    shares_BSR = rng.random((resamples, *padded_SR.shape))
+    drawn_BSR = padded_SR[picks_BS1, (shares_BSR * sizes_S[picks_BS1]).astype(int)]
+    if sizes_S.min() < sizes_S.max():
+        drawn_BSR[np.arange(padded_SR.shape[1]) >= sizes_S[picks_BS1]] = np.nan
+    drawn = np.nanmedian(drawn_BSR.reshape(resamples, -1), axis=1)
     tail = 0.025 / tests
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Figure(float(np.median(values)), "×", len(values), (float(low), float(high)))
