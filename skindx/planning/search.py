@@ -218,7 +218,7 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
         if isinstance(strategy, Hopping):
             return "recipe.preconditioner would make hopping members several times larger"
     if strategy.parallel and any(member.whole_layers for member in workload.members):
-        return f"optimizer or precision need whole layers, which {strategy.name} shares out"
+        return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
     return None
 
 

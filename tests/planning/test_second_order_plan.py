@@ -138,3 +138,14 @@ def test_without_rates_there_is_one_sentence_and_no_figure() -> None:
     work = Workload((Member("m", old, 32, images=320, kfac=Kfac()),))
     with pytest.raises(UserError, match="no rates of matrix products and eigenvectors"):
         make(work, Machine(profiles(old), cluster(4)), Limits(extrapolate=True))
+
+
+def test_members_that_need_whole_layers_are_planned_without_split_ones() -> None:
+    work = Workload((Member("m", OWN, 32, epochs=1, images=320, whole_layers=True),))
+    machine = Machine(profiles(OWN), cluster(4))
+    names = {outcome.choice.strategy.name for outcome in make(work, machine, Limits()).found.every}
+    assert "zero-1" in names
+    assert not {"owt", "operators"} & names
+    said = "fp16 and compiled networks need whole layers, which owt shares out"
+    with pytest.raises(UserError, match=said):
+        search(work, machine, Limits(strategy="owt"))

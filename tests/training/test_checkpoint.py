@@ -4,7 +4,7 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,16 @@ import numpy as np
 import pytest
 import torch
 from plain_engine import Alone
+from timm.optim import Lamb, Lars
 from torch import nn
 
 from skindx.errors import UserError
+from skindx.states import UnfitStateError
 from skindx.training.checkpoint import store
+from skindx.training.checkpoint.fitting import check_optimizer
 from skindx.training.checkpoint.keeper import Keeper, refuse_others
 from skindx.training.checkpoint.state import (
+    GROUP_STEP,
     State,
     load_named_state,
     named_state,
@@ -42,11 +46,13 @@ class Plain:
             {"params": list(self.module[0].parameters()), "weight_decay": 0.1},
             {"params": [*self.module[2].parameters(), *self.module[1].parameters()]},
         ]
-        self.optimizer: torch.optim.Optimizer = (
-            torch.optim.AdamW(groups, lr=0.1)
-            if optimizer == "adamw"
-            else torch.optim.SGD(groups, lr=0.1, momentum=0.9)
-        )
+        make: dict[str, Callable[[], torch.optim.Optimizer]] = {
+            "adamw": lambda: torch.optim.AdamW(groups, lr=0.1),
+            "sgd": lambda: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+            "lamb": lambda: Lamb(groups, lr=0.1),
+            "lars": lambda: Lars(groups, lr=0.1, momentum=0.9),
+        }
+        self.optimizer = make[optimizer]()
 
     def step(self, number: int) -> None:
         inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
@@ -113,7 +119,7 @@ def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
         assert ours.equal(theirs)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lamb", "lars"])
 def test_a_resumed_optimizer_goes_on_to_the_bit(optimizer: str, tmp_path: Path) -> None:
     whole, said = Plain(optimizer), []
     for step in range(3):
@@ -128,6 +134,39 @@ def test_a_resumed_optimizer_goes_on_to_the_bit(optimizer: str, tmp_path: Path) 
         again.step(step)
     for name, value in whole.module.state_dict().items():
         assert again.module.state_dict()[name].equal(value), name
+
+
+def test_the_steps_of_a_group_come_back_beside_its_moments() -> None:
+    plain, again = Plain("lamb"), Plain("lamb")
+    for step in range(3):
+        plain.step(step)
+    state = plain.state_dict()["optimizer"]
+    for _ in range(2):  # the second time the optimizer counts already, and looking counts nothing
+        check_optimizer(state, again.optimizer, again.module, complete=True)
+        load_named_state(again.optimizer, again.module, state)
+        assert [float(group["step"]) for group in again.optimizer.param_groups] == [3, 3]
+        assert {name for kept in again.optimizer.state.values() for name in kept} == {
+            "exp_avg",
+            "exp_avg_sq",
+        }
+    for count in (-1, float("nan")):
+        forged = {name: {**kept, GROUP_STEP: count} for name, kept in state.items()}
+        with pytest.raises(UnfitStateError):
+            check_optimizer(forged, again.optimizer, again.module, complete=True)
+
+
+def test_a_checkpoint_without_the_steps_of_groups_still_opens() -> None:
+    plain, again = Plain("lamb"), Plain("lamb")
+    plain.step(0)
+    state = {
+        name: {key: value for key, value in kept.items() if key != GROUP_STEP}
+        for name, kept in plain.state_dict()["optimizer"].items()
+    }
+    check_optimizer(state, again.optimizer, again.module, complete=True)
+    load_named_state(again.optimizer, again.module, state)
+    assert "step" not in again.optimizer.param_groups[0]
+    again.step(1)
+    assert float(again.optimizer.param_groups[0]["step"]) == 1
 
 
 def _truncate(checkpoint: Path) -> None:

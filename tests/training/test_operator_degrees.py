@@ -2,12 +2,13 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from ranks import run_ranks
-from reference_training import Reference, train_reference
+from reference_training import MakeOptimizer, Reference, adaptive, train_reference
 from torch import Tensor, nn
 
 from skindx.comm.gtopk import GTopKSettings
@@ -25,6 +26,7 @@ from skindx.training.parallel.sharding.part import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
 
 RANKS, IMAGES, STEPS = 4, 11, 20
+LAMB = partial(adaptive, "lamb")
 DEGREES = {"0": 2, "2": 4, "4": 2}
 SPLIT = OperatorsSettings(degrees=DEGREES)
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5, parallel=SPLIT)
@@ -55,12 +57,12 @@ def _sgd(net: nn.Module) -> torch.optim.Optimizer:
 class Run:
     """An engine over the network, split as the plan says."""
 
-    def __init__(self, exchange: Any = None, **change: Any) -> None:
+    def __init__(self, exchange: Any = None, make: MakeOptimizer = _sgd, **change: Any) -> None:
         self.mesh = mesh_of_all(torch.device("cpu"), CPU.model_copy(update=change))
         self.net, self.said = _net(), list[str]()
         split_network(self.net, self.mesh, torch.zeros(1, 3, 8, 8), IMAGES, self.said.append)
         options = {"exchange": exchange} if exchange else {}
-        self.engine = Engine(self.net, _sgd(self.net), self.mesh, IMAGES, **options)
+        self.engine = Engine(self.net, make(self.net), self.mesh, IMAGES, **options)
 
     def step(self, number: int, *, spoil: bool = False) -> bool:
         inputs, labels = _data(number)
@@ -122,6 +124,16 @@ def _on_four_ranks() -> dict[str, Any]:
         assert run.step(101)
         found[name] = run.weights()
         run.engine.close()
+    run = Run(make=LAMB, parallel=DataSettings())
+    run.step(0)
+    for number, parallel in enumerate((SPLIT, DataSettings(), SPLIT), start=1):
+        state = deepcopy(run.engine.state_dict())
+        run.engine.close()
+        run = Run(make=LAMB, parallel=parallel)
+        run.engine.load_state_dict(state)
+        assert run.step(number)
+    found["lamb"] = run.weights()
+    run.engine.close()
     run = Run(GTopKSettings(density=1, warmup=()))
     run.step(0)
     found["gtopk"] = run.weights()
@@ -136,9 +148,9 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int) -> Reference:
+def _alone(steps: int, make: MakeOptimizer = _sgd) -> Reference:
     net = _net()
-    return train_reference(net, _sgd(net), _data, steps)
+    return train_reference(net, make(net), _data, steps)
 
 
 def _close(found: dict[str, Any], expected: dict[str, Any], relative: float) -> None:
@@ -157,6 +169,13 @@ def test_gradients_and_weights_are_those_of_one_process(ranks: Any) -> None:
         _close(result["steps"], reference.weights, 1e-4)
         _close(result["gtopk"], once, 1e-4)
         _close(result["there"], result["back"], 1e-4)
+
+
+@pytest.mark.distributed
+def test_lamb_goes_on_under_data_parallelism_and_back_as_on_one_process(ranks: Any) -> None:
+    expected = _alone(4, LAMB).weights
+    for result in ranks:
+        _close(result["lamb"], expected, 1e-5)
 
 
 @pytest.mark.distributed

@@ -1,12 +1,13 @@
 """Wide layers split over ranks (`engine.parallel.kind=owt`) compute what one process computes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from ranks import run_ranks
-from reference_training import Reference, train_reference
+from reference_training import ADAPTIVE, MakeOptimizer, Reference, adaptive, train_reference
 from states import as_arrays, assert_near
 from torch import Tensor, nn
 
@@ -73,6 +74,7 @@ class Run:
         dropout: float = 0.0,
         exchange: ExchangeSettings | None = None,
         frozen: tuple[str, ...] = (),
+        make: MakeOptimizer = _sgd,
     ) -> None:
         tensor = mesh.tensor if settings.parallel.kind == "owt" else Mesh.tensor
         self.mesh = Mesh(mesh.data, mesh.device, settings, tensor=tensor)
@@ -82,7 +84,7 @@ class Run:
         split_network(self.net, self.mesh, torch.zeros(1, 3, 8, 8), IMAGES, self.said.append)
         self.average = WeightAverage(self.net, Ema(decay=0.5, warmup=False))
         self.engine = Engine(
-            self.net, _sgd(self.net), self.mesh, IMAGES, exchange=exchange or DenseSettings()
+            self.net, make(self.net), self.mesh, IMAGES, exchange=exchange or DenseSettings()
         )
 
     def step(self, number: int, *, pieces: int = 1, spoil: str = "") -> bool:
@@ -174,6 +176,9 @@ def _on_four_ranks() -> dict[str, Any]:
     run.engine.close()
     found["frozen"], run = _trained(mesh, OWT, frozen=FROZEN)
     run.engine.close()
+    for name in ADAPTIVE:
+        found[name], run = _trained(mesh, OWT, make=partial(adaptive, name))
+        run.engine.close()
     leave()
     return found
 
@@ -184,11 +189,13 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int = STEPS, frozen: tuple[str, ...] = ()) -> Reference:
+def _alone(
+    steps: int = STEPS, frozen: tuple[str, ...] = (), make: MakeOptimizer = _sgd
+) -> Reference:
     net = _net()
     for name in frozen:
         net.get_submodule(name).requires_grad_(False)
-    return train_reference(net, _sgd(net), _data, steps)
+    return train_reference(net, make(net), _data, steps)
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +214,14 @@ def test_gradients_are_those_of_one_process(ranks: Any, alone: Reference) -> Non
 def test_weights_after_many_steps_are_those_of_one_process(ranks: Any, alone: Reference) -> None:
     for result in ranks:
         assert_near(result["steps"], alone.weights, 1e-4)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_rates_go_by_the_norms_of_whole_layers(ranks: Any, name: str) -> None:
+    expected = _alone(FEW, make=partial(adaptive, name)).weights
+    for result in ranks:
+        assert_near(result[name], expected, 1e-5, 1e-7)
 
 
 @pytest.mark.distributed

@@ -27,7 +27,7 @@ from skindx.training.parallel.sharding.cutting import counts_of
 from skindx.training.parallel.sharding.operators import layers_of
 from skindx.training.parallel.sharding.pieces import pieces_of
 from skindx.training.planning.keeping import keep, recorded_steps
-from skindx.training.planning.of_config import given_choice, kfac_of
+from skindx.training.planning.of_config import given_choice, kfac_of, workload_of
 from skindx.training.recorded_step import timeline_file
 
 
@@ -142,3 +142,22 @@ def test_what_a_plan_has_found_is_trained_and_priced_alike(
     assert given.strategy.executed
     again = estimate(member.profile, given, machine)
     assert again.step_s == pytest.approx(made.chosen.first.step_s)
+
+
+@pytest.mark.parametrize(
+    ("change", "whole"),
+    [
+        ({"recipe": {"optimizer": "lamb"}}, False),
+        ({"recipe": {"optimizer": "lars"}}, False),
+        ({"engine": {"compile": True}}, True),
+    ],
+)
+def test_split_layers_are_considered_with_lars_and_lamb(
+    change: dict[str, Any], whole: bool, small_dataset: Path
+) -> None:
+    member = {"name": "m", "model": "test_resnet", "preprocess": {"size": 64}}
+    layer = Layer(name="fc", forward_s=1, backward_s=1, shapes=((4,),), parameter_bytes=16)
+    own = Profile(name="test_resnet", size=64, batch=8, layers=(layer,), update_s=0.5)
+    settings = TrainSettings.parse({"members": [member], **change})
+    work = workload_of(settings, small_dataset, Profiles(networks=(own,), device="cpu"))
+    assert [one.whole_layers for one in work.members] == [whole]

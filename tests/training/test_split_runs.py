@@ -63,6 +63,13 @@ SMALL_VIT = {
     [
         pytest.param(OWT, {}, "are split over 2 ranks", id="owt"),
         pytest.param(
+            OWT,
+            {"recipe": {**SETTINGS["recipe"], "optimizer": "lamb"}},
+            "are split over 2 ranks",
+            id="lamb",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             {"kind": "model"},
             {"members": [SMALL_VIT]},
             "2 stages, of which all but the first begin at net.blocks",
@@ -182,10 +189,6 @@ def test_what_an_exchange_remembers_stays_under_its_form() -> None:
         ({"engine": {"parallel": OWT, "compile": True}}, "set compile=false"),
         ({"engine": {"parallel": OWT, "schedule": "hop"}}, "set schedule=data"),
         ({"engine": {"parallel": {**OWT, "min_weights": 0}}}, "min_weights"),
-        (
-            {"engine": {"parallel": OWT}, "recipe": {"optimizer": "lars"}},
-            "adapts its rate to the norm of whole layers",
-        ),
         (
             {"engine": {"parallel": OWT}, "recipe": {"preconditioner": {"kind": "kfac"}}},
             "preconditioner.kind=kfac works on whole layers",

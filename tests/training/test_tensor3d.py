@@ -1,12 +1,13 @@
 """Attention and MLPs on a cube of ranks (`engine.parallel.kind=tensor3d`), as on one process."""
 
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from ranks import run_ranks
-from reference_training import Reference, train_reference
+from reference_training import MakeOptimizer, Reference, adaptive, train_reference
 from states import as_arrays, assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from skindx.models.classifier.heads import Mlp as MlpHead
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import Tensor3dSettings
 from skindx.training.config.recipe import Ema
-from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import share
@@ -30,6 +30,7 @@ Q, IMAGES, STEPS, FEW = 2, 19, 20, 3
 """Nineteen images on eight ranks: their shares are uneven."""
 RANKS, CLASSES, WIDTH, HIDDEN, TOKENS, DEPTH = Q**3, 7, 16, 32, 5, 2
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
+LAMB = partial(adaptive, "lamb")
 SPOILT = "blocks.1.mlp.fc1"
 
 
@@ -55,7 +56,13 @@ class Run:
     """An engine over the network, on a cube or data-parallel."""
 
     def __init__(
-        self, *, cube: bool = True, again: bool = False, frozen: str = "", **change: Any
+        self,
+        *,
+        cube: bool = True,
+        again: bool = False,
+        frozen: str = "",
+        make: MakeOptimizer = _sgd,
+        **change: Any,
     ) -> None:
         if cube:
             change["parallel"] = Tensor3dSettings(gather_again=again)
@@ -65,7 +72,7 @@ class Run:
             self.net.get_submodule(frozen).requires_grad_(False)
         split_network(self.net, self.mesh, torch.zeros(1, 3, 8, 8), IMAGES, self.said.append)
         self.average = WeightAverage(self.net, Ema(decay=0.5, warmup=False))
-        self.engine = Engine(self.net, _sgd(self.net), self.mesh, IMAGES)
+        self.engine = Engine(self.net, make(self.net), self.mesh, IMAGES)
 
     def step(self, number: int, *, spoil: bool = False) -> bool:
         inputs, labels = _data(number)
@@ -128,6 +135,11 @@ def _on_eight_ranks() -> dict[str, Any]:
     after = run.weights()
     found["unchanged"] = all((before[name] == after[name]).all() for name in before)
     run.engine.close()
+    run = Run(make=LAMB)
+    for number in range(FEW):
+        assert run.step(number)
+    found["lamb"] = run.weights()
+    run.engine.close()
     leave()
     return found
 
@@ -181,11 +193,11 @@ def others() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int, frozen: str = "") -> Reference:
+def _alone(steps: int, frozen: str = "", make: MakeOptimizer = _sgd) -> Reference:
     net = _net()
     if frozen:
         net.get_submodule(frozen).requires_grad_(False)
-    return train_reference(net, _sgd(net), _data, steps)
+    return train_reference(net, make(net), _data, steps)
 
 
 @pytest.mark.distributed
@@ -202,6 +214,13 @@ def test_weights_and_average_after_some_steps_are_those_of_one_process(ranks: An
     for result in ranks:
         assert_near(result["steps"], reference.weights, 1e-4, 1e-9)
         assert_near(result["average"], reference.average.state_dict(), 1e-4, 1e-9)
+
+
+@pytest.mark.distributed
+def test_rates_go_by_the_norms_of_whole_layers(ranks: Any) -> None:
+    expected = _alone(FEW, make=LAMB).weights
+    for result in ranks:
+        assert_near(result["lamb"], expected, 1e-5, 1e-7)
 
 
 @pytest.mark.distributed
@@ -287,8 +306,3 @@ def test_widths_that_do_not_split_and_ranks_that_are_no_cube_are_left_or_refused
     said = "side=2 makes cubes of 8 ranks, which must divide the number of ranks, which is 4"
     with pytest.raises(UserError, match=said):
         tensor_size(Tensor3dSettings(), 4)
-    with pytest.raises(UserError, match="adapts its rate to the norm of whole layers"):
-        TrainSettings.parse(
-            {"engine": {"parallel": {"kind": "tensor3d"}}, "recipe": {"optimizer": "lamb"},
-             "members": [{"name": "a", "model": "test_vit"}]}
-        )  # fmt: skip

@@ -1,11 +1,12 @@
 """Split attention and MLPs (`engine.parallel.kind=tensor`) compute what one process does."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from ranks import run_ranks
-from reference_training import Reference, train_reference
+from reference_training import ADAPTIVE, MakeOptimizer, Reference, adaptive, train_reference
 from states import assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ from skindx.training.parallel.sharding.splitting import split_network
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 WIDTH, HEADS, TOKENS = 16, 4, 5
-MOMENTUM = {"lr": 0.1, "momentum": 0.9}
 
 
 def _net(**change: Any) -> nn.Module:
@@ -46,6 +46,10 @@ def _data(step: int) -> tuple[Tensor, Tensor]:
     return torch.randn(IMAGES, 3, 8, 8, generator=generator), torch.arange(IMAGES) % 7
 
 
+def _sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+
 class Run:
     """An engine over the network in groups of so many ranks."""
 
@@ -56,6 +60,7 @@ class Run:
         clip: float = 0.5,
         again: bool = False,
         precision: str = "fp32",
+        make: MakeOptimizer = _sgd,
         **change: Any,
     ) -> None:
         own = {"gradient_clip": clip, "activation_checkpointing": again, "precision": precision}
@@ -63,8 +68,7 @@ class Run:
         self.mesh, self.said = mesh_of_all(torch.device("cpu"), settings), list[str]()
         self.net = _net(**change)
         split_network(self.net, self.mesh, torch.zeros(1, 3, 8, 8), IMAGES, self.said.append)
-        optimizer = torch.optim.SGD(self.net.parameters(), **MOMENTUM)
-        self.engine = Engine(self.net, optimizer, self.mesh, IMAGES)
+        self.engine = Engine(self.net, make(self.net), self.mesh, IMAGES)
 
     def step(self, number: int, *, spoil: bool = False) -> bool:
         inputs, labels = _data(number)
@@ -154,6 +158,12 @@ def _on_four_ranks() -> dict[str, Any]:
         assert run.step(number)
     found["again"] = run.whole()
     run.engine.close()
+    for name in ADAPTIVE:
+        run = Run(2, make=partial(adaptive, name))
+        for number in range(FEW):
+            assert run.step(number)
+        found[name], found[f"held {name}"] = run.whole(), run.held()
+        run.engine.close()
     run = Run(2, drop_rate=0.3, drop_path_rate=0.3, proj_drop_rate=0.2)
     for number in range(FEW):
         assert run.step(number)
@@ -169,9 +179,9 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int) -> Reference:
+def _alone(steps: int, make: MakeOptimizer = _sgd) -> Reference:
     net = _net()
-    return train_reference(net, torch.optim.SGD(net.parameters(), **MOMENTUM), _data, steps)
+    return train_reference(net, make(net), _data, steps)
 
 
 @pytest.mark.distributed
@@ -198,7 +208,17 @@ def test_weights_after_many_steps_are_those_of_one_process(
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("what", ["held 2", "held 4", "held bf16", "drawn"])
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_rates_go_by_the_norms_of_whole_layers(ranks: Any, name: str) -> None:
+    expected = _alone(FEW, partial(adaptive, name)).weights
+    for result in ranks:
+        assert_near(result[name], expected, 1e-5, 1e-7)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "what", ["held 2", "held 4", "held bf16", "held lars", "held lamb", "drawn"]
+)
 def test_what_ranks_hold_alike_stays_alike_to_the_bit(ranks: Any, what: str) -> None:
     for result in ranks[1:]:
         for name, value in ranks[0][what].items():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.states import UnfitStateError, check_like
+from skindx.training.checkpoint.state import GROUP_STEP, step_of
 from skindx.training.parallel.sharding.whole import whole_shapes
 
 
@@ -42,7 +43,11 @@ def check_optimizer(
             key: torch.empty_like(shapes[name], dtype=value.dtype) if _is_row(value) else value
             for key, value in kept.items()
         }
+        if isinstance(values, Mapping) and GROUP_STEP not in values:
+            like.pop(GROUP_STEP, None)  # a checkpoint of before 0.2.0
         check_like(_plain(values), _plain(like), f"optimizer/{name}")
+        if not values.get(GROUP_STEP, 0) >= 0:
+            raise UnfitStateError(f"optimizer/{name}/{GROUP_STEP} counts below zero")
 
 
 def check_position(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
@@ -80,9 +85,9 @@ def _kept(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     parameter.grad = torch.zeros_like(parameter)
     other = copy(optimizer)
     other.state = defaultdict(dict)
-    other.param_groups = [{**optimizer.param_groups[0], "params": [parameter]}]
+    other.param_groups = [{**optimizer.defaults, "params": [parameter]}]
     other.step()
-    return dict(other.state[parameter])
+    return {**other.state[parameter], **step_of(other.param_groups[0])}
 
 
 def _is_row(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """Nested state as named tensors (safetensors) and plain values (JSON); an optimizer's by name."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ State = dict[str, Any]
 """Names to tensors, arrays, numbers, strings, and lists and dictionaries of them."""
 
 TENSORS, VALUES = "tensors.safetensors", "values.json"
+
+GROUP_STEP = "group_step"
+"""A key beside a parameter's moments: how many steps its group has taken, where that counts."""
 
 _LONGEST_VALUES, _DEEPEST = 256 * MEGABYTE, 200
 
@@ -97,7 +101,12 @@ def read_state(folder: Path) -> State:
 def named_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> State:
     """Return what the optimizer keeps of each parameter: moments, momentum, steps."""
     names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
-    return {names[parameter]: dict(kept) for parameter, kept in optimizer.state.items()}
+    steps: dict[Tensor, State] = {
+        parameter: step_of(group)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return {names[one]: {**kept, **steps[one]} for one, kept in optimizer.state.items()}
 
 
 def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, state: State) -> None:
@@ -106,8 +115,29 @@ def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, state:
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbered: dict[str, Any] = optimizer.state_dict()
     numbered["state"] = {
-        number: dict(state[names[parameter]])
+        number: {key: value for key, value in state[names[parameter]].items() if key != GROUP_STEP}
         for number, parameter in enumerate(every)
         if names[parameter] in state
     }
+    for group, packed in zip(optimizer.param_groups, numbered["param_groups"], strict=True):
+        take_step(packed, [state[names[one]] for one in group["params"] if names[one] in state])
     optimizer.load_state_dict(numbered)
+
+
+def step_of(group: State) -> State:
+    """Return the steps that an optimizer counts in a group, to stand beside what it keeps of each.
+
+    Nothing for an optimizer that counts them for each parameter, or not at all.
+    """
+    return {GROUP_STEP: int(group["step"])} if "step" in group else {}
+
+
+def take_step(group: State, kept: Iterable[State]) -> None:
+    """Let a group count on from what `step_of` put beside the state of its parameters.
+
+    A checkpoint of before 0.2.0 has no such number: the group counts as it did.
+    """
+    for own in kept:
+        if GROUP_STEP in own:
+            group["step"] = torch.tensor(float(own[GROUP_STEP]))
+            return

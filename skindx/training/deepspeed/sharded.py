@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.training.checkpoint.state import State
+from skindx.training.checkpoint.state import GROUP_STEP, State, step_of, take_step
 
 # `utils` is deepspeed.utils, `zero` the optimizer that DeepSpeed made; every rank calls these.
 
@@ -35,8 +35,9 @@ def zero_state(utils: Any, zero: Any, module: nn.Module) -> State:
     if not kept:
         return state  # before the first step
     _link(zero)
+    steps = step_of(zero.optimizer.param_groups[0])
     for name, parameter in module.named_parameters():
-        state[name] = {
+        state[name] = steps | {
             key: utils.safe_get_full_optimizer_state(parameter, key).cpu()
             if isinstance(value, Tensor) and value.ndim
             else value
@@ -56,7 +57,10 @@ def load_whole_state(utils: Any, zero: Any, module: nn.Module, state: State) -> 
             if isinstance(value, Tensor) and value.ndim
             else _copied(value)
             for key, value in sample.items()
+            if key != GROUP_STEP
         }
+    for group in zero.optimizer.param_groups:
+        take_step(group, [sample])
     _link(zero)
     for name, parameter in module.named_parameters():
         for key, value in state[name].items():

@@ -21,7 +21,6 @@ from skindx.planning.strategies.strategy import Strategy
 from skindx.planning.workload import Member, Workload
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings
-from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
 from skindx.training.planning.measure import measure
@@ -62,7 +61,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 len(train),
                 len(held),
                 kfac_of(recipe.preconditioner),
-                _needs_whole_layers(settings.engine, recipe),
+                _needs_whole_layers(settings.engine),
             )
         )
     if not members:
@@ -114,10 +113,9 @@ def kfac_of(settings: KfacSettings | None) -> Kfac | None:
     )
 
 
-def _needs_whole_layers(engine: EngineSettings, recipe: Recipe) -> bool:
+def _needs_whole_layers(engine: EngineSettings) -> bool:
     """Tell whether settings do not go with layers that are split over ranks."""
-    scaled = engine.precision == "fp16" or engine.compile
-    return scaled or recipe.optimizer in ("lars", "lamb")
+    return engine.precision == "fp16" or engine.compile
 
 
 def given_choice(settings: TrainSettings, machine: Machine) -> Choice | None:

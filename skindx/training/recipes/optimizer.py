@@ -8,6 +8,7 @@ from torch import nn
 
 from skindx.errors import UserError
 from skindx.training.config.recipe import Recipe
+from skindx.training.parallel.sharding.part import PARTS, Part, Placed, parts_of
 from skindx.training.recipes.schedule import peak_rate
 
 _ADAPTIVE = {"lars", "lamb"}
@@ -18,27 +19,41 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
 
     `fresh` names the parameters that start from random values beside given ones; they take
     `head_learning_rate`. Biases and norms are never decayed, and LARS and LAMB adapt the rate of
-    the decayed ones alone (You et al. 2017 and 2019).
+    the decayed ones alone (You et al. 2017 and 2019), by the norms of whole layers: what is split
+    over ranks then stands in groups of its own, with its parts.
     """
     fresh = set(fresh)
     head_scale = (recipe.head_learning_rate or recipe.learning_rate) / recipe.learning_rate
     depths = layer_depths(net) if recipe.layer_decay < 1 else {}
-    groups: dict[tuple[bool, bool, int], dict[str, Any]] = {}
+    parts = _split_layers(net) if recipe.optimizer in _ADAPTIVE else {}
+    groups: dict[tuple[bool, bool, int, bool], dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
         if not parameter.requires_grad:  # stays as it was given
             continue
         decayed, in_head, depth = parameter.ndim > 1, name in fresh, depths.get(name, 0)
         group = groups.setdefault(
-            (decayed, in_head, depth),
+            (decayed, in_head, depth, name in parts),
             {
                 "params": [],
                 "weight_decay": recipe.weight_decay if decayed else 0.0,
                 "lr_scale": (head_scale if in_head else 1.0) * recipe.layer_decay**depth,
                 **({"always_adapt": decayed} if recipe.optimizer in _ADAPTIVE else {}),
+                **({PARTS: []} if name in parts else {}),
             },
         )
         group["params"].append(parameter)
+        if name in parts:
+            group[PARTS].append(parts[name])
     return _optimizer(list(groups.values()), recipe)
+
+
+def _split_layers(net: nn.Module) -> dict[str, Part]:
+    """Return the parts of layers that no rank has whole; stages of a network are whole."""
+    return {
+        name: part
+        for name, part in parts_of(net).items()
+        if len(part.shape) > 1 and not isinstance(part, Placed)
+    }
 
 
 def layer_depths(net: nn.Module) -> dict[str, int]:
@@ -73,11 +88,11 @@ def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Opti
         return torch.optim.AdamW(groups, lr=rate)
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
-    from timm.optim import Lamb, Lars
+    from skindx.training.recipes.split_optimizers import SplitLamb, SplitLars
 
     made: torch.optim.Optimizer
     if recipe.optimizer == "lars":
-        made = Lars(
+        made = SplitLars(
             groups,
             lr=rate,
             momentum=momentum,
@@ -85,5 +100,5 @@ def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Opti
             trust_coeff=recipe.trust_coefficient,
         )
     else:
-        made = Lamb(groups, lr=rate, max_grad_norm=None)  # the engine clips
+        made = SplitLamb(groups, lr=rate, max_grad_norm=None)  # the engine clips
     return made
