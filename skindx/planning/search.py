@@ -217,6 +217,8 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
             return f"recipe.preconditioner works on whole layers, which {strategy.name} shares out"
         if isinstance(strategy, Hopping):
             return "recipe.preconditioner would make hopping members several times larger"
+    if strategy.zero and any(member.layer_norms for member in workload.members):
+        return f"lars and lamb go by the norms of layers, which {strategy.name} mixes"
     if strategy.parallel and any(member.whole_layers for member in workload.members):
         return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
     return None

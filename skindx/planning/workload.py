@@ -23,6 +23,8 @@ class Member:
     """Its `recipe.preconditioner`."""
     whole_layers: bool = False
     """Its settings need all of a layer on each rank."""
+    layer_norms: bool = False
+    """Its optimizer goes by the norms of layers, which ZeRO's flat pieces do not have."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.preparing import checkpoint_activations
 from skindx.training.parallel.sharding.operators import layers_of
 from skindx.training.probing import probe_members
-from skindx.training.recipes.optimizer import layer_depths
+from skindx.training.recipes.optimizer import LAYERWISE, layer_depths
 from skindx.training.tasks.classifier.job import starting_weights
 from skindx.training.tasks.detector.images import looked_at
 from skindx.training.tasks.detector.network import build_network
@@ -50,6 +50,7 @@ def check(
     # A member that is scheduled whole, or hops, has one rank at a time.
     ranks = workers if settings.engine.schedule == "data" else 1
     read_extra_of(settings.engine)
+    _check_layer_norms(settings)
     degrees = {
         layer
         for member in settings.members
@@ -65,6 +66,18 @@ def check(
     if settings.engine.schedule != "data":
         _check_schedule(settings, records, len(taxonomy.classes), workers, run)
     probe_members(settings, len(taxonomy.classes))
+
+
+def _check_layer_norms(settings: TrainSettings) -> None:
+    """Raise UserError where ZeRO would hand an optimizer flat pieces of all weights."""
+    for member in settings.members:
+        optimizer = settings.recipe_of(member).optimizer
+        if settings.engine.zero and optimizer in LAYERWISE:
+            raise UserError(
+                f"member {member.name}: recipe.optimizer={optimizer} goes by the norm of each "
+                f"layer, and engine.zero={settings.engine.zero} mixes layers; set engine.zero=0, "
+                "or take sgd or adamw."
+            )
 
 
 def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:

@@ -140,6 +140,17 @@ def test_without_rates_there_is_one_sentence_and_no_figure() -> None:
         make(work, Machine(profiles(old), cluster(4)), Limits(extrapolate=True))
 
 
+def test_optimizers_that_go_by_the_norms_of_layers_are_planned_without_zero() -> None:
+    work = Workload((Member("m", OWN, 32, epochs=1, images=320, layer_norms=True),))
+    machine = Machine(profiles(OWN), cluster(4))
+    outcomes = make(work, machine, Limits()).found.every
+    names = {outcome.choice.strategy.name for outcome in outcomes}
+    assert {"dense", "model"} < names
+    assert not {"zero-1", "zero-2", "zero-3"} & names
+    with pytest.raises(UserError, match="norms of layers, which zero-1 mixes"):
+        search(work, machine, Limits(strategy="zero-1"))
+
+
 def test_members_that_need_whole_layers_are_planned_without_split_ones() -> None:
     work = Workload((Member("m", OWN, 32, epochs=1, images=320, whole_layers=True),))
     machine = Machine(profiles(OWN), cluster(4))

@@ -249,6 +249,9 @@ def test_what_cannot_work_is_reported_before_anything_is_written(
             members=[{"name": "a", "model": "test_resnet", "weights": "nowhere.pth"}]
         ),
         "hostfile nowhere does not exist": _settings(engine={"hostfile": "nowhere"}),
+        "goes by the norm of each layer, and engine.zero=1 mixes layers": _settings(
+            recipe={"optimizer": "lars"}, engine={"zero": 1}
+        ),
     }
     for said, settings in cases.items():
         with pytest.raises(UserError, match=said):

@@ -24,6 +24,7 @@ from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
 from skindx.training.planning.measure import measure
+from skindx.training.recipes.optimizer import LAYERWISE
 
 
 def plan_of_config(settings: TrainSettings, dataset: Path, asked: Asked) -> Plan:
@@ -62,6 +63,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 len(held),
                 kfac_of(recipe.preconditioner),
                 _needs_whole_layers(settings.engine),
+                recipe.optimizer in LAYERWISE,
             )
         )
     if not members:

@@ -11,7 +11,8 @@ from skindx.training.config.recipe import Recipe
 from skindx.training.parallel.sharding.part import PARTS, Part, Placed, parts_of
 from skindx.training.recipes.schedule import peak_rate
 
-_ADAPTIVE = {"lars", "lamb"}
+LAYERWISE = ("lars", "lamb")
+"""Optimizers that adapt their rate to the norm of each layer."""
 
 
 def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:
@@ -25,7 +26,7 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
     fresh = set(fresh)
     head_scale = (recipe.head_learning_rate or recipe.learning_rate) / recipe.learning_rate
     depths = layer_depths(net) if recipe.layer_decay < 1 else {}
-    parts = _split_layers(net) if recipe.optimizer in _ADAPTIVE else {}
+    parts = _split_layers(net) if recipe.optimizer in LAYERWISE else {}
     groups: dict[tuple[bool, bool, int, bool], dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
         if not parameter.requires_grad:  # stays as it was given
@@ -37,7 +38,7 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
                 "params": [],
                 "weight_decay": recipe.weight_decay if decayed else 0.0,
                 "lr_scale": (head_scale if in_head else 1.0) * recipe.layer_decay**depth,
-                **({"always_adapt": decayed} if recipe.optimizer in _ADAPTIVE else {}),
+                **({"always_adapt": decayed} if recipe.optimizer in LAYERWISE else {}),
                 **({PARTS: []} if name in parts else {}),
             },
         )

@@ -26,14 +26,12 @@ from skindx.training.feeding.reading import load_targets
 from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.recipes.optimizer import LAYERWISE
 from skindx.training.state import Training
 from skindx.training.task import Row
 from skindx.training.tasks.heads.data import HeadData
 from skindx.training.tasks.heads.setting_up import setup_heads
 from skindx.training.tasks.heads.solved import Solved, is_solved, solve
-
-_OVER_LAYERS = ("lars", "lamb")
-"""Optimizers whose rate depends on a whole layer: their heads are trained one by one as well."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,8 @@ def _group(settings: TrainSettings, member: MemberSettings, records: Sequence[Re
     recipe = settings.recipe_of(member)
     network = member.network().model_dump(mode="json")
     steps: Any = steps_of(len(_rows(records, member, settings.folds)[0]), recipe.batch)
-    if recipe.optimizer in _OVER_LAYERS and not is_solved(member.head):
+    # Heads in one product would share the norm of all their layers.
+    if recipe.optimizer in LAYERWISE and not is_solved(member.head):
         steps = member.name
     parts = [network, str(member.weights), member.pretrained, member.views]
     return json.dumps([*parts, recipe.model_dump(mode="json"), steps], sort_keys=True)
