@@ -1,6 +1,7 @@
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,12 +40,15 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure() -> None:
-    """Let every process of every test keep bytecode, also where Python is told to write none.
+    """Let every process of every test keep bytecode and heed Ctrl-C, also where it is told not to.
 
     `make install` compiles the packages; without the rest each new process compiles our modules.
     """
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # A shell lets what it starts in the background ignore Ctrl-C, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

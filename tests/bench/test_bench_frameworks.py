@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skindx.bench import run_bench
-from skindx.bench.frameworks import arms, frameworks, locks, measure
+from skindx.bench.frameworks import frameworks, locks, measure
 from skindx.bench.frameworks.arms import ARMS, Arm
 from skindx.bench.frameworks.figures import equal, figures_of, parts_of, speed_ups
 from skindx.bench.frameworks.found import Case, Found, Opening, Turn, loss_difference, turn_of
@@ -271,8 +271,8 @@ def idle(monkeypatch: pytest.MonkeyPatch, lab_here: None) -> None:
         "deepspeed": replace(arm, options={"fails": 1, "how": "kill"}),
         "jax": replace(arm, environment="jax"),
     }
-    monkeypatch.setattr(measure, "ARMS", fake)
-    monkeypatch.setattr(arms, "ARMS", fake)
+    for name, one in fake.items():  # in every module that has imported the table
+        monkeypatch.setitem(ARMS, name, one)
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_NO_CACHE", "1")
