@@ -1,8 +1,11 @@
 """What else a machine did: clocks that drift, load of others; by hand, without waiting."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+from skindx.bench.harness.processes import ProcessTree
 from skindx.bench.meters.conditions import Conditions, cpu_mhz, drifted, machine_busy_s
 
 
@@ -26,6 +29,21 @@ def test_the_share_of_others_is_what_the_machine_did_and_we_did_not() -> None:
     assert found.others_share == 0.5
     assert found.marks == ("other processes used 50 % of the cores' time",)
     assert watched([0.0, 10.0], [0.0, 10.0]).marks == ()
+
+
+BURN = "import time\nwhile time.process_time() < 0.4: pass\nprint('burnt', flush=True)"
+LEAVE = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+
+
+def test_what_an_ended_child_leaves_behind_counts_as_ours() -> None:
+    """As a fork server of ranks, which ends after the bench that started it."""
+    tree = ProcessTree(os.getpid())
+    with Conditions(clock_mhz=lambda: None):
+        before = tree.cpu_s()
+        # The pipe ends with the last process that holds it: the one that was left behind.
+        done = subprocess.run([sys.executable, "-c", LEAVE, BURN], capture_output=True, check=True)
+        assert done.stdout == b"burnt\n"
+        assert tree.cpu_s() - before >= 0.4
 
 
 def test_what_cannot_be_read_is_none_and_no_zero() -> None:

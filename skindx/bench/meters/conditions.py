@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from skindx.bench.harness.processes import ProcessTree
+from skindx.bench.harness.processes import ProcessTree, adopt_orphans
 from skindx.system import cpu_count
 
 _EVERY_S = 0.2
@@ -48,6 +48,7 @@ class Conditions:
         """Share of all cores' time that other processes used; None where it cannot be read."""
 
     def __enter__(self) -> Self:
+        adopt_orphans(True)  # or their seconds would count as those of other processes
         self._start = self._clock(), self._busy_s(), self._own_s()
         self._sample()
         self._thread.start()
@@ -59,6 +60,7 @@ class Conditions:
         self._sample()
         began, busy, own = self._start
         now_busy, seconds = self._busy_s(), self._clock() - began
+        adopt_orphans(False)
         if busy is not None and now_busy is not None and seconds > 0:
             others = (now_busy - busy) - (self._own_s() - own)
             self.others_share = max(0.0, others / (seconds * (os.cpu_count() or 1)))
