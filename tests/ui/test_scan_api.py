@@ -15,6 +15,7 @@ import pytest
 from fastapi import FastAPI
 from hostile_images import two_gigapixels
 from PIL import Image
+from scan_client import use_scans
 
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 import spots
@@ -139,16 +140,9 @@ def using(
     metrics = Metrics(METERED, "0", lambda: STATUS)
     command = (sys.executable, "-c", COPY.format(str(done)) + ENDED)
 
-    async def asked() -> None:
-        serving = ScanServing.model_validate(settings)
-        jobs = ScanJobs(folder, Served(Path("b"), "0"), serving, metrics, command)
-        app = FastAPI()
-        app.include_router(scan_routes(jobs, None, metrics))
-        transport = httpx.ASGITransport(app=app)
-        async with jobs, httpx.AsyncClient(transport=transport, base_url="http://here") as client:
-            await use(client)
-
-    asyncio.run(asked())
+    serving = ScanServing.model_validate(settings)
+    served = Served(Path("b"), "0")
+    use_scans(lambda: ScanJobs(folder, served, serving, metrics, command), metrics, use)
     return metrics
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from PIL import Image
+from scan_client import use_scans
 
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from painted_rulers import Painted, paint_ruler
@@ -46,17 +47,13 @@ def using(
     use: Callable[[httpx.AsyncClient], Awaitable[None]],
     rulers: tuple[str, ...] = (),
 ) -> None:
-    async def asked() -> None:
+    def made() -> ScanJobs:
         jobs = ScanJobs(folder, Served(Path("b"), "0"), ScanServing(), COUNTS, SLEEP)
         if rulers:
             jobs.rulers = Rulers(folder, 200, rulers)
-        app = FastAPI()
-        app.include_router(scan_routes(jobs, None, COUNTS))
-        transport = httpx.ASGITransport(app=app)
-        async with jobs, httpx.AsyncClient(transport=transport, base_url="http://here") as client:
-            await use(client)
+        return jobs
 
-    asyncio.run(asked())
+    use_scans(made, COUNTS, use)
 
 
 def test_a_ruler_is_shown_and_the_photo_is_gone(tmp_path: Path) -> None:

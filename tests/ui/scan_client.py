@@ -1,0 +1,27 @@
+"""A client of the routes of scans, in this process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from skindx.ui.api.scan_routes import scan_routes
+from skindx.ui.scanning.jobs import ScanJobs
+
+
+def use_scans(
+    jobs: Callable[[], ScanJobs], metrics: Any, use: Callable[[httpx.AsyncClient], Awaitable[None]]
+) -> None:
+    """Use a client of a server with these jobs, which are made inside the event loop."""
+
+    async def asked() -> None:
+        made = jobs()
+        app = FastAPI()
+        app.include_router(scan_routes(made, None, metrics))
+        transport = httpx.ASGITransport(app=app)
+        async with made, httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            await use(client)
+
+    asyncio.run(asked())
