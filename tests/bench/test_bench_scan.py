@@ -13,7 +13,7 @@ from skindx.bench.scan.compose import compose, visible
 from skindx.bench.scan.lesion_set import write_lesion_set
 from skindx.bench.scan.material import CutOut, Material, read_material, shows_one_lesion, side_of
 from skindx.bench.scan.photos import Truth
-from skindx.bench.scan.scoring import Photo, average_precision, shares
+from skindx.bench.scan.scoring import Photo, average_precision, recall_at, shares
 from skindx.bench.scan.texture import grow
 from skindx.bench.scan.training_set import write_training_set
 from skindx.bench.scan.urgency import Ranking
@@ -179,3 +179,14 @@ def test_recall_and_precision_by_hand(wrong: int, seed: int) -> None:
     assert counts["recall_96_200_px"] == (0, 2)
     if not wrong:
         assert average_precision([photo]) == pytest.approx(100 * 3 / 5, abs=1.5)
+
+
+@pytest.mark.parametrize(("precision", "recalled"), [(1.0, 1), (0.75, 3), (0.5, 4), (0.1, 4)])
+def test_the_recall_at_a_precision_by_hand(precision: float, recalled: int) -> None:
+    places = np.arange(8)[:, None] * 100.0 + np.zeros((1, 2))
+    boxes = np.concatenate([places, places + 50], axis=1)
+    scores = np.array([0.9, 0.8, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3])
+    truth = boxes[[0, 2, 3, 6]]  # right, one of two equal scores, right; the seventh is right too
+    photos = [Photo(truth[:2], boxes[:3], scores[:3]), Photo(truth[2:], boxes[3:], scores[3:])]
+    assert recall_at(photos, precision) == (recalled, 4)
+    assert recall_at([Photo(boxes[:0], boxes[:0], scores[:0])], precision) == (0, 0)

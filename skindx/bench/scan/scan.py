@@ -13,7 +13,7 @@ from skindx.bench.harness.result import MEANS, Result
 from skindx.bench.scan.load import load_run, lost_tasks, write_mosaic, write_wide
 from skindx.bench.scan.material import Material, read_material
 from skindx.bench.scan.photos import Boxes, Ours, Sahi, Truth, sahi, whole_image, write_photos
-from skindx.bench.scan.scoring import Photo, average_precision, shares
+from skindx.bench.scan.scoring import Photo, average_precision, recall_at, shares
 from skindx.bench.scan.urgency import Ranking, can_rank
 from skindx.config import Settings
 from skindx.diagnosis.predictor import Predictor
@@ -34,6 +34,9 @@ SMALLEST = (
     "rounds=2",
     "processes=false",
 )
+
+_PRECISION = 0.94
+"""At which the recall is read off the curve, whatever the threshold."""
 
 
 class Config(Settings):
@@ -138,6 +141,9 @@ def _quality(photos: Sequence[Photo], confidence: float) -> dict[str, Figure]:
     for name, (part, count) in shares(photos, confidence).items():
         if count:
             figures[name] = _share(part, count)
+    part, count = recall_at(photos, _PRECISION)
+    if count:
+        figures[f"recall_at_precision_{100 * _PRECISION:.0f}"] = _share(part, count)
     return figures
 
 
@@ -227,6 +233,11 @@ def _notes(settings: Config, truth: Sequence[Truth]) -> Iterator[str]:
         f"Tiles of {settings.tile} pixels that share {settings.overlap:g}; recall, precision and "
         f"AP at IoU 0.5; AP over boxes with scores from {settings.floor:g}. Boxes of less than "
         "10 pixels are left out, SAHI's too."
+    )
+    yield (
+        f"recall_at_precision_{100 * _PRECISION:.0f}: the highest recall of any threshold that "
+        "has this precision on these photos; recall and precision themselves are at the "
+        "threshold that was chosen before."
     )
     yield (
         "rank_auroc: how often a malignant lesion comes before another of the same photo, as the "

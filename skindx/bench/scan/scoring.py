@@ -29,21 +29,26 @@ class Photo:
     scores_N: NDArray[np.float64]
 
     def matched(self, confidence: float) -> tuple[NDArray[np.bool_], int]:
-        """Return which true boxes are found at IoU 0.5, K, and how many boxes fit none.
+        """Return which true boxes are found at IoU 0.5, K, and how many boxes fit none."""
+        choices_N = self.choices()
+        kept_N = self.scores_N >= confidence
+        taken_K = np.zeros(len(self.truth_K4), bool)
+        taken_K[choices_N[kept_N & (choices_N >= 0)]] = True
+        return taken_K, int((kept_N & (choices_N < 0)).sum())
+
+    def choices(self) -> NDArray[np.int64]:
+        """Return for each found box, N, the number of the true box that it finds, or -1.
 
         Found boxes choose in the order of their scores, each true box at most once.
         """
+        choices_N = np.full(len(self.boxes_N4), -1)
         taken_K = np.zeros(len(self.truth_K4), bool)
-        wrong = 0
         for n in np.argsort(-self.scores_N, kind="stable"):
-            if self.scores_N[n] < confidence:
-                break
             overlap_K = np.where(taken_K, 0.0, iou(self.boxes_N4[n], self.truth_K4))
             if len(overlap_K) and overlap_K.max() >= IOU:
-                taken_K[overlap_K.argmax()] = True
-            else:
-                wrong += 1
-        return taken_K, wrong
+                choices_N[n] = overlap_K.argmax()
+                taken_K[choices_N[n]] = True
+        return choices_N
 
     def on_seams(self, lines: Sequence[NDArray[np.float64]], confidence: float) -> tuple[int, int]:
         """Return how many lesions that a tile's side crosses are found, and how many of them once.
@@ -91,6 +96,21 @@ def shares(photos: Sequence[Photo], confidence: float) -> dict[str, tuple[int, i
             name = f"recall_{low}_{high - high % 2}_px"
             _add(counts, name, int(taken_K[within_K].sum()), int(within_K.sum()))
     return counts
+
+
+def recall_at(photos: Sequence[Photo], precision: float) -> tuple[int, int]:
+    """Return (part, whole) of the highest recall at a score where precision is so high, or higher.
+
+    The score is chosen on these photos: it describes the curve and chooses no threshold.
+    """
+    right_N = np.concatenate([photo.choices() >= 0 for photo in photos])
+    scores_N = np.concatenate([photo.scores_N for photo in photos])
+    order = np.argsort(-scores_N, kind="stable")
+    found_N = right_N[order].cumsum()
+    # boxes of one score are kept or left out together
+    last_N = np.append(np.diff(scores_N[order]) < 0, True)[: len(order)]
+    enough_N = last_N & (found_N >= precision * np.arange(1, len(order) + 1))
+    return int(found_N[enough_N].max(initial=0)), sum(len(photo.truth_K4) for photo in photos)
 
 
 def _add(counts: dict[str, tuple[int, int]], name: str, part: int, whole: int) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from skindx.bench.scan.compose import SIZES, Composite, compose
 from skindx.bench.scan.composed_dataset import composed_record, split_of, write_dataset
 from skindx.bench.scan.material import Material, read_material
+from skindx.bench.scan.variation import varied
 from skindx.data.box import Box
 from skindx.data.manifest import Record, Split
 from skindx.system import cpu_count
@@ -42,6 +43,8 @@ _AT_A_LESION = 0.8
 """Share of the tiles that are placed to show a lesion."""
 _PAINTED = 0.5
 """Share of painted lesions: cut-outs are few, and a network would know them by heart."""
+_CUT_OUTS, _SKINS = 40, 4
+"""Lesions and patches of skin that a photo draws from, each varied for it."""
 _HALF_SCALE = 0.3
 """Share of the photos that are seen at half the scale, as a scan also looks at its photo."""
 _LEAST_VISIBLE, _LEAST_SIDE = 0.35, 5.0
@@ -85,7 +88,8 @@ def tiles_of_photo(
     small = rng.random() < _SMALL
     lesions, largest = (_SMALL_LESIONS, _SMALL_SIDE) if small else (_LESIONS, SIZES[1])
     composite = compose(
-        *(_WIDTH, _HEIGHT, int(rng.integers(*lesions)), material, rng),
+        *(_WIDTH, _HEIGHT, int(rng.integers(*lesions))),
+        *(varied(material, _CUT_OUTS, _SKINS, rng), rng),
         sizes=(scale * SIZES[0], scale * largest),
         blendings=("poisson", "feathered"),
         painted=_PAINTED,
