@@ -58,7 +58,7 @@ def varied_lesion(cut: CutOut, rng: np.random.Generator) -> CutOut:
         cos, sin = math.cos(turn), math.sin(turn)
         change_33 = np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]], np.float32)
         change_33 *= rng.uniform(*_STRENGTH, (3, 1)).astype(np.float32)
-        lab_HW3 = skin_3 + (lab_HW3 - skin_3) @ change_33.T
+        lab_HW3 = (skin_3 + (lab_HW3 - skin_3) @ change_33.T).astype(np.float32)
     return replace(cut, pixels_HW3=_rgb(lab_HW3), box=box)
 
 
