@@ -42,7 +42,7 @@ the smallest have the fewest pixels to tell them by, and are what a detector mis
 _AT_A_LESION = 0.8
 """Share of the tiles that are placed to show a lesion."""
 _PAINTED = 0.5
-"""Share of painted lesions: cut-outs are few, and a network would know them by heart."""
+"""Share of painted lesions: cut-outs are few, and a network would memorise them."""
 _CUT_OUTS, _SKINS = 40, 4
 """Lesions and patches of skin that a photo draws from, each varied for it."""
 _HALF_SCALE = 0.3

@@ -1,4 +1,4 @@
-"""Varied copies of lesions and skin: a detector that is taught must not know its material by heart.
+"""Augmented lesions and skin, so that a detector does not memorise the few that it learns from.
 
 Blending takes the colour of the skin around a lesion, so what varies is the lesion's difference
 from its skin: its strength, its hue and its outline. Skin varies in tone and in the size and the
