@@ -14,13 +14,27 @@ CPU_INFO = Path("/proc/cpuinfo")
 @cache
 def cpu_flags() -> frozenset[str]:
     """Return the names of the CPU's instruction sets as Linux lists them; none on other systems."""
+    return frozenset(_first("flags").split())
+
+
+@cache
+def cpu_vendor() -> str:
+    """Return the maker's name as Linux says it (GenuineIntel, AuthenticAMD); "" where it does not.
+
+    It is "" on other systems and on processors that are not x86.
+    """
+    return _first("vendor_id")
+
+
+def _first(name: str) -> str:
+    """Return the value of a line of the first core; "" where there is none."""
     if not CPU_INFO.is_file():
-        return frozenset()
-    for line in CPU_INFO.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "flags":
-            return frozenset(value.split())
-    return frozenset()
+        return ""
+    for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""
 
 
 def processor_facts() -> list[object]:

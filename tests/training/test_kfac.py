@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from plain_engine import Alone
-from timm.layers import BatchNormAct2d
+from timm.layers import BatchNormAct2d, Conv2dSame
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,8 +21,8 @@ PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0, negligible=0)
 # N = images, G = outputs of a block, A = inputs of a block
 
 
-def _conv(**changes: object) -> nn.Module:
-    return nn.Conv2d(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **changes})  # type: ignore[arg-type]
+def _conv(of: type[nn.Conv2d] = nn.Conv2d, **changes: object) -> nn.Module:
+    return of(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **changes})  # type: ignore[arg-type]
 
 
 KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -34,6 +34,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: _conv(stride=2, dilation=2, padding=(2, 1), bias=False),
         (4, 7, 6),
     ),
+    "padded by the image's size": (lambda: _conv(Conv2dSame, stride=2), (4, 6, 5)),
     "pointwise": (lambda: _conv(kernel_size=1, stride=2), (4, 5, 6)),
     "grouped": (lambda: _conv(groups=2, padding=1), (4, 4, 4)),
     "depthwise": (lambda: _conv(out_channels=4, groups=4, bias=False), (4, 5, 5)),
@@ -85,6 +86,8 @@ def _rows(module: nn.Module, inputs: Tensor, block: int) -> Tensor:
         own = inputs[block * width : (block + 1) * width]
         down, across = module.padding
         own = functional.pad(own, (across, across, down, down))
+        if isinstance(module, Conv2dSame):
+            own = functional.pad(own, (1, 1, 0, 1))  # 6 x 5 pixels to 7 x 7: 3 x 3 patches
         rows = []
         (high, wide), step, apart = module.kernel_size, module.stride, module.dilation
         for y in range(0, own.shape[1] - apart[0] * (high - 1), step[0]):

@@ -84,6 +84,12 @@ def test_decompositions_come_early_and_then_rarely() -> None:
     assert all(often.inverts_at(step) for step in range(20))
 
 
+def test_a_factor_s_average_is_a_mean_until_it_forgets() -> None:
+    settings = KfacSettings(factors_every=10, decay=0.75)
+    kept = [settings.decay_at(step) for step in (0, 10, 20, 30, 40, 400)]
+    assert kept == pytest.approx([0, 1 / 2, 2 / 3, 3 / 4, 3 / 4, 3 / 4])
+
+
 def test_the_damping_falls_by_its_schedule() -> None:
     settings = KfacSettings(damping=0.08, damping_epochs=(2, 5), damping_factor=0.5)
     found = [settings.damping_at(epoch) for epoch in (0, 1, 2, 4, 5)]

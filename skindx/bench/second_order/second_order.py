@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -42,8 +42,14 @@ class Config(Settings):
     shared: str = "resnet18"
     """The network whose decompositions are shared by four ranks."""
     size: int = Field(32, ge=32)
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the model, as a member has them."""
     pretrained: bool = False
     """Start from timm's weights instead of random ones."""
+    weights: Path | None = None
+    """Start from the weights in this file."""
+    preprocess: dict[str, Any] = Field(default_factory=dict)
+    """Mean and spread of the pixels, as a member has them; `size` goes with it."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
     out: Path = Path("runs/second-order")
@@ -90,7 +96,11 @@ def run(settings: Config) -> Result:
     dataset = settings.dataset or settings.out / f"painted-{settings.images}-{settings.size}"
     if not settings.dataset and not (dataset / MANIFEST).exists():
         write_painted(dataset, settings.images, settings.size)
-    network = {"model": settings.model, "preprocess": {"size": settings.size}}
+    network = {
+        "model": settings.model,
+        "model_args": settings.model_args,
+        "preprocess": {**settings.preprocess, "size": settings.size},
+    }
     engine = EngineSettings(
         accelerator=settings.accelerator, ranks=1, precision=settings.precision, gradient_clip=0
     )
@@ -99,7 +109,7 @@ def run(settings: Config) -> Result:
     try:
         trainings = Trainings(
             dataset,
-            {**network, "pretrained": settings.pretrained},
+            {**network, "pretrained": settings.pretrained, "weights": settings.weights},
             {"epochs": settings.epochs, "batch": settings.batch},
             settings.folds,
             settings.out,
@@ -195,6 +205,8 @@ def _mean_ratio(ratios: Sequence[float]) -> Figure:
 
 def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
     start = "timm's weights" if settings.pretrained else "random weights"
+    if settings.weights:
+        start = f"the weights of {settings.weights.name}"
     where = (
         dataset.resolve().parent.name if settings.dataset else f"{settings.images} painted images"
     )

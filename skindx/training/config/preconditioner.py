@@ -32,7 +32,10 @@ class KfacSettings(Settings):
     kl_clip: float = Field(0.001, ge=0)
     """Largest squared length of a step in the metric of the Fisher matrix; 0: no limit."""
     decay: float = Field(0.95, ge=0, lt=1)
-    """Share that a factor's running average keeps when a new one comes in."""
+    """Share that a factor's running average keeps when a new one comes in.
+
+    At first it is less, 1 - 1/k at the k-th (Martens and Grosse 2015, section 5), so that the
+    average is a mean of all so far: the factors of the untrained network would outweigh it long."""
     factors_every: int = Field(10, ge=1)
     """Steps between two additions to the factors."""
     factor_rows: int = Field(2048, ge=0)
@@ -67,6 +70,10 @@ class KfacSettings(Settings):
         """Return the damping when so many epochs are done."""
         fallen: float = self.damping_factor ** sum(epoch >= done for done in self.damping_epochs)
         return self.damping * fallen
+
+    def decay_at(self, step: int) -> float:
+        """Return the share that the average keeps in a step, counted from 0."""
+        return min(1 - 1 / (step // self.factors_every + 1), self.decay)
 
     def inverts_at(self, step: int) -> bool:
         """True when eigenvectors are computed again in a step, counted from 0."""

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from skindx.gemm.product import Multiply, plain_nt
 from skindx.planning.sharing import Sharing
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import Eigen, decompose
@@ -37,15 +38,23 @@ class Bases:
         """True when this rank holds the eigenvectors of a layer."""
         return self.rank in self.sharing.rows[self.sharing.row_of[name]]
 
-    def renew(self, factors: Mapping[Key, Tensor], damping: float, negligible: float = 0.0) -> None:
+    def renew(
+        self,
+        factors: Mapping[Key, Tensor],
+        damping: float,
+        negligible: float = 0.0,
+        multiply: Multiply = plain_nt,
+    ) -> None:
         """Decompose this rank's part and send it to its row; every rank calls this.
 
         Of wide factors eigenvectors may be left out whose curvature is less than `negligible`
-        times the damping, whatever the other factor's direction.
+        times the damping, whatever the other factor's direction; `multiply` makes the products.
         """
         rank_of = self.sharing.rank_of
         own = {
-            key: self._decomposed(key, factors, damping, negligible) if key in factors else None
+            key: self._decomposed(key, factors, damping, negligible, multiply)
+            if key in factors
+            else None
             for key in self._shapes
             if rank_of[key] == self.rank
         }
@@ -56,7 +65,12 @@ class Bases:
         self.plain = {name for names in ranks for name in names}
 
     def _decomposed(
-        self, key: Key, factors: Mapping[Key, Tensor], damping: float, negligible: float
+        self,
+        key: Key,
+        factors: Mapping[Key, Tensor],
+        damping: float,
+        negligible: float,
+        multiply: Multiply,
     ) -> Eigen | None:
         factor = factors[key]
         other = factors.get((key[0], OUTSIDE if key[1] == INSIDE else INSIDE))
@@ -65,7 +79,7 @@ class Bases:
             steep = largest * float(torch.linalg.matrix_norm(factor).max()) > STEEPEST * damping
             if not steep and largest > 0:
                 least = negligible * damping / largest
-                if found := leading(factor, least, self.found.get(key)):
+                if found := leading(factor, least, self.found.get(key), multiply):
                     return found
         return decompose(factor, damping)
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from skindx.light_imports import light_imports
 from skindx.training.preconditioners.kfac.layers import Layer, Sums
@@ -18,15 +19,15 @@ Draw = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Collector:
-    """Hooks on the layers of a module, which do nothing until `open` is called.
+    """Hooks on the layers of a module, from a call of `open` to the end of its forward pass.
 
     With `draw` the gradients at the layers' outputs are those of drawn labels (Fisher), in a
     backward pass of its own that reaches no weight; without it those of the loss (empirical).
     """
 
     def __init__(self, module: nn.Module, layers: list[Layer], draw: Draw | None) -> None:
-        """Put hooks on `module`; `draw` gets its outputs."""
-        self._draw = draw
+        """Put a hook on `module`, for its outputs, which `draw` gets."""
+        self._draw, self._layers = draw, layers
         self._open, self._scale = False, 1.0
         self._output: Tensor | None = None
         self._waiting: list[tuple[Layer, Callable[[Tensor], Sums], GradientEdge]] = []
@@ -34,14 +35,16 @@ class Collector:
         """Statistics of the step so far, by layer."""
         self.images = 0
         """How many images brought it."""
-        self._handles = [handle for layer in layers for handle in self._watch(layer)]
-        # Last: the module may be a layer itself.
-        self._handles.append(module.register_forward_hook(self._forward_done))
+        self._handles: list[RemovableHandle] = []
+        # Once and for all: it stands before the hooks of an engine, see there.
+        self._done = module.register_forward_hook(self._forward_done)
 
     def open(self, images: int) -> None:
         """A forward pass of so many images begins, which is to be collected."""
         self._open, self._now = True, images
         self.images += images
+        self._unwatch()
+        self._handles = [handle for layer in self._layers for handle in self._watch(layer)]
 
     def backward(self, scale: float, generator: torch.Generator) -> None:
         """Begin the backward pass of a loss that is `scale` times the sum over the images."""
@@ -65,19 +68,26 @@ class Collector:
     def discard(self) -> None:
         """Drop what the step has brought."""
         self._open, self._output = False, None
+        self._unwatch()
         self.sums, self.images, self._waiting = {}, 0, []
 
     def close(self) -> None:
         """Remove the hooks."""
+        self._unwatch()
+        self._done.remove()
+
+    def _unwatch(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self._handles = []
 
-    def _watch(self, layer: Layer) -> list[Any]:
+    def _watch(self, layer: Layer) -> list[RemovableHandle]:
         module = layer.module
         if not isinstance(module, BatchNormAct2d):
             return [
                 module.register_forward_hook(
-                    lambda _, inputs, output: self._seen(layer, inputs[0], output)
+                    lambda _, inputs, output: self._seen(layer, inputs[0], output),
+                    prepend=True,  # the module may be the whole network, whose end comes last
                 )
             ]
         # What this module returns is behind its activation; what its `drop` gets is not.
@@ -118,6 +128,7 @@ class Collector:
         if not self._open:
             return None
         self._open = False
+        self._unwatch()
         if self._draw is None:
             return None
         # The engine's own hooks then stand on the view, and our backward pass does not meet them.

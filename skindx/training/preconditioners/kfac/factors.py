@@ -42,23 +42,26 @@ class Factors:
 
         A factor that is not finite on some rank leaves the average as it was, on all of them.
         """
-        count = torch.tensor(float(images), device=self._device)
-        means = {
+        totals = {
             key: sums.get(key[0], {}).get(key[1], torch.zeros(shape, device=self._device))
             for key, shape in self.shapes.items()
         }
         if self._ranks > 1:
+            count = torch.tensor(float(images), device=self._device)
             dist.all_reduce(count)
-            means = dict(zip(means, _summed(list(means.values())), strict=True))
-        for key, total in means.items():
-            mean = total / count
-            # |a b| <= (a^2 + b^2) / 2: the diagonal says it of all.
-            finite = mean.diagonal(dim1=1, dim2=2).isfinite().all()
+            images = round(float(count))
+            totals = dict(zip(totals, _summed(list(totals.values())), strict=True))
+        # |a b| <= (a^2 + b^2) / 2: the diagonal says it of all.
+        diagonals = [total.diagonal(dim1=1, dim2=2).sum() for total in totals.values()]
+        finite = torch.stack(diagonals).isfinite().tolist()
+        for (key, total), usable in zip(totals.items(), finite, strict=True):
+            if not usable:
+                continue
             old = self.averages.get(key)
-            if old is not None:
-                self.averages[key] = torch.where(finite, old.lerp(mean, 1 - decay), old)
-            elif bool(finite):
-                self.averages[key] = mean
+            if old is None:
+                self.averages[key] = total / images
+            else:
+                self.averages[key] = (old * decay).add_(total, alpha=(1 - decay) / images)
 
 
 def _summed(tensors: list[Tensor]) -> list[Tensor]:

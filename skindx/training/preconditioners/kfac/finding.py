@@ -6,8 +6,9 @@ from skindx.light_imports import light_imports
 from skindx.training.preconditioners.kfac.layers import BatchNorm, Conv, Layer, Linear
 
 with light_imports():
-    from timm.layers import BatchNormAct2d
+    from timm.layers import BatchNormAct2d, Conv2dSame
 
+_CONVS = {nn.Conv2d, Conv2dSame}
 _NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d}
 
 _SHOWN = 3
@@ -47,7 +48,7 @@ def _layer(name: str, part: nn.Module) -> Layer | None:
     # The exact classes: one that is derived may pad or normalise otherwise.
     if type(part) is nn.Linear:
         return Linear(name, part)
-    if type(part) is nn.Conv2d and not isinstance(part.padding, str):
+    if type(part) in _CONVS and not isinstance(part.padding, str):
         return Conv(name, part) if part.padding_mode == "zeros" else None
     return BatchNorm(name, part) if type(part) in _NORMS else None
 

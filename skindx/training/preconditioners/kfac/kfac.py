@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.gemm.product import NtChoice, nt_product
+from skindx.gemm.product import NtChoice
 from skindx.planning.sharing import plan_sharing
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh
@@ -18,9 +18,20 @@ from skindx.training.preconditioners.kfac.bases import Bases
 from skindx.training.preconditioners.kfac.collecting import Collector, Draw
 from skindx.training.preconditioners.kfac.factors import Factors
 from skindx.training.preconditioners.kfac.finding import find_layers
+from skindx.training.preconditioners.kfac.gradients import (
+    inner_product,
+    read_gradients,
+    write_gradients,
+)
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
 from skindx.training.preconditioners.kfac.prepared import Inverse, make_inverse
-from skindx.training.preconditioners.kfac.products import choice_of_run, choice_state, load_choice
+from skindx.training.preconditioners.kfac.products import (
+    choice_of_run,
+    choice_state,
+    load_choice,
+    onednn_on_all,
+    product_of,
+)
 from skindx.training.preconditioners.kfac.state import kfac_state, load_kfac_state
 from skindx.training.preconditioners.preconditioner import State
 
@@ -58,6 +69,7 @@ class Kfac:
         shapes = {layer.name: layer.shapes for layer in self.layers}
         sharing = plan_sharing(shapes, mesh.data.size, settings.gradient_workers)
         self.bases = Bases(self.factors.shapes, sharing, mesh)
+        self._onednn = onednn_on_all(mesh)
         self._multiply_by(choice_of_run(mesh))
         self._collector = Collector(module, self.layers, draw)
         self._generator = torch.Generator(mesh.device)
@@ -87,10 +99,12 @@ class Kfac:
         """Change the gradients in place: they are the same on all ranks, and stay so."""
         settings = self._settings
         if self.steps % settings.factors_every == 0:
-            self.factors.take_in(*self._collector.take(), settings.decay)
+            self.factors.take_in(*self._collector.take(), settings.decay_at(self.steps))
         if settings.inverts_at(self.steps):
             before = self.bases.plain
-            self.bases.renew(self.factors.averages, self.damping, settings.negligible)
+            self.bases.renew(
+                self.factors.averages, self.damping, settings.negligible, self._multiply
+            )
             self._made = None
             self._tell(before)
         self._precondition(learning_rate)
@@ -124,25 +138,19 @@ class Kfac:
     def _multiply_by(self, choice: NtChoice | None) -> None:
         self.choice = choice
         """How products with a transpose are made; None: NT."""
-        self._multiply = nt_product(choice, self._mesh.device.type)
+        self._multiply = product_of(choice, self._mesh.device.type, onednn=self._onednn)
         for layer in self.layers:
             layer.multiply = self._multiply
 
     def _precondition(self, learning_rate: float) -> None:
-        gradients = {
-            layer.name: gradient
-            for layer in self.layers
-            if layer.name not in self.bases.plain and (gradient := layer.gradient()) is not None
-        }
+        layers = [layer for layer in self.layers if layer.name not in self.bases.plain]
+        gradients = read_gradients(layers)
         own = {name: held for name, held in gradients.items() if self.bases.mine(name)}
         done = self._inverse(own.keys()).natural(own, self._multiply)
         self._exchange(gradients, done)
         if not done:
             return
-        scale = self._kl_scale(gradients, done, learning_rate)
-        for layer in self.layers:
-            if layer.name in done:
-                layer.set_gradient(done[layer.name] * scale)
+        write_gradients(layers, done, self._kl_scale(gradients, done, learning_rate))
 
     def _inverse(self, names: Collection[str]) -> Inverse:
         """Return what these layers are multiplied by, made again when anything of it changes."""
@@ -177,11 +185,11 @@ class Kfac:
         self, gradients: dict[str, Tensor], done: dict[str, Tensor], learning_rate: float
     ) -> Tensor:
         """Return nu = min(1, sqrt(kappa / (rate^2 |sum of natural x plain|))) (eq. 18)."""
-        products = [
-            torch.dot(natural.flatten(), gradients[name].flatten())
-            for name, natural in sorted(done.items())
+        # In the layers' order, which is that of all ranks.
+        found = [
+            (done[layer.name], gradients[layer.name]) for layer in self.layers if layer.name in done
         ]
-        length = torch.stack(products).sum().abs() * learning_rate**2
+        length = inner_product(*zip(*found, strict=True)).abs() * learning_rate**2
         if not self._settings.kl_clip:
             return torch.ones_like(length)
         return (self._settings.kl_clip / length).sqrt().clamp_max(1.0)

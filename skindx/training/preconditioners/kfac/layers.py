@@ -18,7 +18,11 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from skindx.gemm.product import Multiply, plain_nt
+from skindx.light_imports import light_imports
 from skindx.training.parallel.batch_norm import is_synchronised, statistics_over_ranks
+
+with light_imports():
+    from timm.layers import Conv2dSame, pad_same
 
 Sums = dict[str, Tensor]
 """Sums over images, by factor (INSIDE, OUTSIDE)."""
@@ -39,15 +43,20 @@ class Layer(ABC):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name, self.module = name, module
+        weight, bias = module.weight, module.bias
+        assert isinstance(weight, Tensor)
+        self.weight, self._bias = weight, bias if isinstance(bias, Tensor) else None
+        self.shapes = self._shapes()
+        """Blocks and width of each factor; one without OUTSIDE has G = 1."""
+        self._rows = self.shapes.get(OUTSIDE, (self.shapes[INSIDE][0], 1))
         self.multiply: Multiply = plain_nt
         """How its factors are made of rows: A B^T."""
         self.most_rows = 0
         """So many rows (images x positions) are enough for a factor; 0: all are taken."""
 
-    @property
     @abstractmethod
-    def shapes(self) -> Mapping[str, tuple[int, int]]:
-        """Blocks and width of each factor; one without OUTSIDE has G = 1."""
+    def _shapes(self) -> Mapping[str, tuple[int, int]]:
+        """Return blocks and width of each factor."""
 
     @abstractmethod
     def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
@@ -59,34 +68,18 @@ class Layer(ABC):
 
     def gradient(self) -> Tensor | None:
         """Return the gradient_SGA of weight and bias, a view if it can be; None: there is none."""
-        weight, bias = self._parts()
+        weight, bias = self.parts()
         if weight.grad is None:
             return None
-        blocks = self._blocks()
-        rows_SGA = weight.grad.reshape(*blocks, -1).float()
+        rows_SGA = weight.grad.reshape(*self._rows, -1).float()
         if bias is not None and bias.grad is not None:
-            return torch.cat([rows_SGA, bias.grad.reshape(*blocks, 1).float()], dim=2)
+            return torch.cat([rows_SGA, bias.grad.reshape(*self._rows, 1).float()], dim=2)
         return rows_SGA
 
-    def set_gradient(self, gradient_SGA: Tensor) -> None:
-        """Write a matrix as that of `gradient` into weight and bias."""
-        weight, bias = self._parts()
-        assert weight.grad is not None
-        width = gradient_SGA.shape[2]
-        if bias is not None and bias.grad is not None:
-            width -= 1
-            bias.grad.copy_(gradient_SGA[:, :, width].reshape(bias.shape))
-        weight.grad.copy_(gradient_SGA[:, :, :width].reshape(weight.shape))
-
-    def _parts(self) -> tuple[Tensor, Tensor | None]:
-        weight, bias = self.module.weight, self.module.bias
-        assert isinstance(weight, Tensor)
-        return weight, bias if isinstance(bias, Tensor) and bias.requires_grad else None
-
-    def _blocks(self) -> tuple[int, int]:
-        """Return blocks and outputs of each."""
-        blocks, width = self.shapes[OUTSIDE]
-        return blocks, width
+    def parts(self) -> tuple[Tensor, Tensor | None]:
+        """Return the weight, and the bias where it learns."""
+        bias = self._bias
+        return self.weight, bias if bias is not None and bias.requires_grad else None
 
     def _taken(self, images: int, positions: float) -> int:
         """Return of how many images of a pass the rows are enough."""
@@ -112,7 +105,7 @@ class Layer(ABC):
 
     @property
     def _biased(self) -> int:
-        return int(self._parts()[1] is not None)
+        return int(self.parts()[1] is not None)
 
 
 class Linear(Layer):
@@ -121,10 +114,9 @@ class Linear(Layer):
     Where an image has T positions (tokens), A sums and G averages over them, as for convolutions.
     """
 
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, int]]:
+    def _shapes(self) -> Mapping[str, tuple[int, int]]:
         """One block."""
-        outputs, inputs = self._parts()[0].shape
+        outputs, inputs = self.parts()[0].shape
         return {INSIDE: (1, inputs + self._biased), OUTSIDE: (1, outputs)}
 
     def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
@@ -148,10 +140,9 @@ class Conv(Layer):
     A sums over the patches of an image, G averages over its positions; each group is a block.
     """
 
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, int]]:
+    def _shapes(self) -> Mapping[str, tuple[int, int]]:
         """One block a group."""
-        weight, _ = self._parts()
+        weight, _ = self.parts()
         groups = self._conv.groups
         inside = weight[0].numel() + self._biased
         return {INSIDE: (groups, inside), OUTSIDE: (groups, len(weight) // groups)}
@@ -184,17 +175,25 @@ class Conv(Layer):
         assert isinstance(self.module, nn.Conv2d)
         return self.module
 
+    def _padded(self, images_NCHW: Tensor) -> Tensor:
+        conv = self._conv
+        if isinstance(conv, Conv2dSame):
+            # As TensorFlow: by the size of the images, and more behind than before.
+            sizes = (list(conv.kernel_size), list(conv.stride), list(conv.dilation))
+            padded: Tensor = pad_same(images_NCHW, *sizes)
+            return padded
+        assert not isinstance(conv.padding, str)
+        down, across = conv.padding
+        if not (down or across):
+            return images_NCHW
+        return functional.pad(images_NCHW, (across, across, down, down))
+
     def _patches(self, images_NCHW: Tensor) -> Tensor:
         """Return a view: channels, rows and columns of the kernel, images, positions of both.
 
         So that one copy, unlike `unfold` with a permutation behind it, puts channels first.
         """
-        conv = self._conv
-        assert not isinstance(conv.padding, str)
-        down, across = conv.padding
-        padded = images_NCHW
-        if down or across:
-            padded = functional.pad(images_NCHW, (across, across, down, down))
+        conv, padded = self._conv, self._padded(images_NCHW)
         many, channels, *size = padded.shape
         of_image, of_channel, *strides = padded.stride()
         counts = [
@@ -221,13 +220,9 @@ class BatchNorm(Layer):
     normalised by the statistics that the forward pass used.
     """
 
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, int]]:
+    def _shapes(self) -> Mapping[str, tuple[int, int]]:
         """One block a channel; G is 1."""
-        return {INSIDE: (len(self._parts()[0]), 1 + self._biased)}
-
-    def _blocks(self) -> tuple[int, int]:
-        return len(self._parts()[0]), 1
+        return {INSIDE: (len(self.parts()[0]), 1 + self._biased)}
 
     def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Keep the statistics; all else waits for the gradient."""

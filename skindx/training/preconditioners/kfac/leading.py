@@ -9,6 +9,7 @@ Subspace iteration from a random start (Halko, Martinsson and Tropp 2011, arXiv 
 import torch
 from torch import Tensor
 
+from skindx.gemm.product import Multiply, plain_nt
 from skindx.training.preconditioners.kfac.eigen import Eigen
 
 NARROWEST = 512
@@ -24,7 +25,9 @@ _BELOW = 0.5
 the span holds all that are larger."""
 
 
-def leading(factor_SWW: Tensor, least: float, before: Eigen | None) -> Eigen | None:
+def leading(
+    factor_SWW: Tensor, least: float, before: Eigen | None, multiply: Multiply = plain_nt
+) -> Eigen | None:
     """Return the eigenvectors whose values are `least` or more; zeros for the others.
 
     They are sought from those of `before`, of an older average, and random ones. None where that is
@@ -44,8 +47,8 @@ def leading(factor_SWW: Tensor, least: float, before: Eigen | None) -> Eigen | N
         fresh = torch.randn(width, wanted - span_WR.shape[1], generator=generator)
         span_WR = torch.cat([span_WR, fresh.to(factor_WW)], dim=1)
         for _ in range(_ROUNDS):
-            span_WR = torch.linalg.qr(factor_WW @ span_WR).Q
-        values_R, turned_RR = torch.linalg.eigh(span_WR.mT @ (factor_WW @ span_WR))
+            span_WR = torch.linalg.qr(multiply(factor_WW, span_WR.mT)).Q
+        values_R, turned_RR = torch.linalg.eigh(span_WR.mT @ multiply(factor_WW, span_WR.mT))
         span_WR = span_WR @ turned_RR
         if not bool(values_R.isfinite().all()):
             return None

@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from skindx.gemm.product import Multiply
 from skindx.training.preconditioners.kfac.eigen import Eigen
 
+_LARGE = 2**20
+"""Products of fewer multiplications are torch's own: a choice would take longer than it saves."""
 _SMALL = 32
 """Blocks of one output and at most so many inputs have their inverse written out."""
 STEEPEST = 1e4
@@ -29,12 +32,33 @@ class Basis:
     """By what a gradient beside these eigenvectors is multiplied; 0: nothing is beside them."""
 
     def natural(self, gradient_SGA: Tensor, multiply: Multiply) -> Tensor:
-        """Return the gradient times the inverse; `multiply` makes the product with Q_A^T."""
+        """Return the gradient times the inverse; `multiply` makes A B^T of A and B."""
         if not self.scale_SHK.numel():
             return gradient_SGA * self.rest
-        rotated = self.outside_SGH.mT @ (gradient_SGA @ self.inside_SAK)
-        natural = multiply(self.outside_SGH @ rotated.mul_(self.scale_SHK), self.inside_SAK)
-        return natural.add_(gradient_SGA, alpha=self.rest) if self.rest else natural
+        if len(gradient_SGA) == 1:
+            return self._of_one(gradient_SGA[0], multiply)[None]
+        rotated_SHK = self.outside_SGH.mT @ (gradient_SGA @ self.inside_SAK)
+        natural_SGA = multiply(self.outside_SGH @ rotated_SHK.mul_(self.scale_SHK), self.inside_SAK)
+        return natural_SGA.add_(gradient_SGA, alpha=self.rest) if self.rest else natural_SGA
+
+    def _of_one(self, gradient_GA: Tensor, multiply: Multiply) -> Tensor:
+        """Return the same of one block: torch gets to plain matrices in a third of the time."""
+        inside_AK, inside_KA, outside_GH, outside_HG, scale_HK = self._matrices
+        large = len(gradient_GA) * inside_AK.numel() >= _LARGE
+        rotated_GK = multiply(gradient_GA, inside_KA) if large else torch.mm(gradient_GA, inside_AK)
+        rotated_HK = torch.mm(outside_HG, rotated_GK).mul_(scale_HK)
+        turned_GK = torch.mm(outside_GH, rotated_HK)
+        if large:
+            natural_GA = multiply(turned_GK, inside_AK)
+            return natural_GA.add_(gradient_GA, alpha=self.rest) if self.rest else natural_GA
+        # With rest = 0 the gradient is not read.
+        return torch.addmm(gradient_GA, turned_GK, inside_KA, beta=self.rest)
+
+    @cached_property
+    def _matrices(self) -> tuple[Tensor, ...]:
+        """Those of the first block, each way round."""
+        inside_AK, outside_GH = self.inside_SAK[0], self.outside_SGH[0]
+        return inside_AK, inside_AK.mT, outside_GH, outside_GH.mT, self.scale_SHK[0]
 
 
 def _basis(inside: Eigen, outside: Eigen, damping: float, negligible: float) -> Basis:

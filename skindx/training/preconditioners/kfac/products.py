@@ -1,14 +1,24 @@
 """How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
 
-NT and a transposed copy may round differently in the last bits. All ranks must compute the same
-gradient, and a training must go on to the bit: so the main rank's choice goes to all, a limit for
-copies takes the place of the free memory, and a checkpoint holds both.
+NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute the
+same gradient, and a training must go on to the bit: so the main rank's choice of copies goes to
+all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN is
+used where it is the faster one on the processors of all ranks, which needs no measurement.
 """
 
 from typing import Any
 
 from skindx.errors import UserError
-from skindx.gemm.product import SHARE_OF_FREE, NtChoice, current_threads, free_bytes, learned
+from skindx.gemm.onednn import by_onednn, onednn_is_faster
+from skindx.gemm.product import (
+    SHARE_OF_FREE,
+    Multiply,
+    NtChoice,
+    current_threads,
+    free_bytes,
+    learned,
+    nt_product,
+)
 from skindx.states import UnfitStateError
 from skindx.training.parallel.mesh import Mesh
 
@@ -36,6 +46,18 @@ def choice_of_run(mesh: Mesh) -> NtChoice | None:
         },
         expand=False,
     )
+
+
+def onednn_on_all(mesh: Mesh) -> bool:
+    """Return True where all ranks multiply faster by oneDNN; every rank calls this."""
+    own = mesh.device.type == "cpu" and onednn_is_faster()
+    return all(mesh.gather(own)) if mesh.data.size > 1 else own
+
+
+def product_of(choice: NtChoice | None, device: str, *, onednn: bool) -> Multiply:
+    """Return what multiplies: large products by oneDNN where it is used, others by the choice."""
+    other = nt_product(choice, device)
+    return by_onednn(other) if onednn else other
 
 
 def choice_state(choice: NtChoice | None) -> dict[str, Any]:
