@@ -6,6 +6,8 @@ Subspace iteration from a random start (Halko, Martinsson and Tropp 2011, arXiv 
 
 # S = 1 block, W = width of the factor, R = vectors that are carried along
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,9 +19,14 @@ NARROWEST = 512
 _LARGEST_SHARE = 1 / 3
 """Of the width; with more vectors, all of them come as fast."""
 _FIRST, _MORE = 96, 32
-"""Vectors to begin with, and those beyond what was found before."""
-_ROUNDS = 3
-"""Products with the factor before its eigenvectors are sought in their span."""
+"""Vectors to begin with, and the least that are sought beyond those found before."""
+_BEYOND = 0.5
+"""Share of those found before that are sought beyond them: values fall slowly there."""
+_MARGIN = 1.25
+"""Times the vectors that are missing: the lowest values fall faster than those that follow."""
+_ROUNDS, _ROUNDS_AGAIN = 3, 2
+"""Products with the factor before its eigenvectors are sought in their span: from a random start,
+and from eigenvectors of an older average."""
 _BELOW = 0.5
 """The smallest value that is found must be less than this times the least that is asked for: then
 the span holds all that are larger."""
@@ -42,11 +49,13 @@ def leading(
     span_WR = _known(before, width, least)
     if span_WR is None:
         span_WR = factor_WW.new_empty(width, 0)
-    wanted = max(_FIRST, span_WR.shape[1] + _MORE)
+    found = span_WR.shape[1]
+    wanted = max(_FIRST, found + max(_MORE, int(_BEYOND * found)))
+    rounds = _ROUNDS_AGAIN if found else _ROUNDS
     while wanted <= most:
         fresh = torch.randn(width, wanted - span_WR.shape[1], generator=generator)
         span_WR = torch.cat([span_WR, fresh.to(factor_WW)], dim=1)
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             span_WR = torch.linalg.qr(multiply(factor_WW, span_WR.mT)).Q
         values_R, turned_RR = torch.linalg.eigh(span_WR.mT @ multiply(factor_WW, span_WR.mT))
         span_WR = span_WR @ turned_RR
@@ -54,8 +63,17 @@ def leading(
             return None
         if float(values_R[0]) < _BELOW * least:
             return _filled(values_R, span_WR, least)
-        wanted *= 2
+        wanted += _missing(values_R, least)
     return None
+
+
+def _missing(values_R: Tensor, least: float) -> int:
+    """Return how many more vectors reach down far enough, if values go on to fall as they do."""
+    half = len(values_R) // 2
+    lowest, middle = float(values_R[0]), float(values_R[half])
+    fall = math.log(max(middle / lowest, 1.0)) / half
+    more = math.log(lowest / (_BELOW * least)) / fall if fall else math.inf
+    return max(_MORE, math.ceil(min(len(values_R), _MARGIN * more)))
 
 
 def _known(before: Eigen | None, width: int, least: float) -> Tensor | None:
