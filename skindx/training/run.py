@@ -14,7 +14,6 @@ from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.joining import join
 from skindx.training.deepspeed.launch import launch
 from skindx.training.ensembles.distil import STUDENT, student_settings, write_targets
-from skindx.training.ensembles.fusion import fit_fusion
 from skindx.training.ensembles.member_refs import is_there, member_refs
 from skindx.training.ensembles.pack import pack_run
 from skindx.training.ensembles.trust import refuse_reaching_out
@@ -61,8 +60,6 @@ def train(
     else:
         _train_by_launcher(run, dataset, settings, missing)
     bundle = pack_run(run, dataset, settings, taxonomy)
-    if settings.fusion:
-        bundle = fit_fusion(bundle.path, dataset, settings.fusion.margin)
     if settings.distil:
         write_targets(run, dataset, settings, bundle)
         train(dataset, student_settings(run, settings), run / STUDENT)

@@ -11,15 +11,19 @@ import yaml
 from network_guard import Guarded, run_guarded
 from nodes import two_nodes, wait_all
 from safetensors.torch import load_file
+from tiny_bundle import measured
 
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_metrics
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.fusion import fit_fusion
+from skindx.training.ensembles.member_refs import member_refs
+from skindx.training.ensembles.packed import packed_bundle, packing_fingerprint
 from skindx.training.run import train
 
 SETTINGS = {
@@ -135,6 +139,10 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     assert bundle.spec.conformal is not None
     assert bundle.spec.conformal.pictures == 12
     assert bundle.spec.ood is None  # 12 calibration images are too few
+    evaluated = add_metrics(bundle.path, measured(0.5))
+    again = train(small_dataset, _settings(engine={"accelerator": "cpu", "ranks": 1}), run)
+    assert again is not None
+    assert again.digest == evaluated.digest, "what was measured is lost"
     kept = (run / "train.yaml").read_text()
     others = (
         _settings(recipe={"epochs": 3, "batch": 15}),
@@ -144,6 +152,29 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
         with pytest.raises(UserError, match="trained with other settings or data; give another"):
             train(small_dataset, other, run)
         assert (run / "train.yaml").read_text() == kept
+
+
+@pytest.mark.distributed
+def test_a_bundle_is_packed_again_when_what_it_is_packed_from_changes(
+    run: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+
+    def packed_from(**change: object) -> str:
+        settings, own = _settings(**change), tmp_path / "run"
+        return packing_fingerprint(own, small_dataset, settings, member_refs(own, settings))
+
+    first = packed_from()
+    assert packed_bundle(tmp_path / "run", first)
+    assert packed_from(engine={"accelerator": "cpu", "ranks": 3}, monitors=[]) == first
+    changed = [packed_from(name="other"), packed_from(ensemble={"combine": {"kind": "greedy"}})]
+    weights = tmp_path / "run" / "members" / "a" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    changed.append(packed_from())
+    assert first not in changed
+    assert len(set(changed)) == 3
+    shutil.rmtree(tmp_path / "run" / "bundle" / "members")
+    assert packed_bundle(tmp_path / "run", first) is None, "it is damaged"
 
 
 @pytest.mark.distributed

@@ -17,6 +17,9 @@ REMOVED_MAYBE_TRAINED_ON = "removed_maybe_trained_on"
 LEAST_SIDE_PX = "calibration_least_side_px"
 """The shorter side that 95 % of the calibration images reach."""
 
+PACKED_FROM = "packed_from_sha256"
+"""Of the members, settings and data that the bundle was packed from."""
+
 OLD_KEYS = {
     MANIFEST_SHA256: "manifest sha256",
     TRAINING_IMAGES: "training pictures",
@@ -34,12 +37,13 @@ _CARD = {
     REMOVED_TRAINED_ON: "removed from the dataset after training",
     REMOVED_MAYBE_TRAINED_ON: "removed from the dataset, possibly after training",
     LEAST_SIDE_PX: "shorter side that 95 % of the calibration images reach (px)",
+    PACKED_FROM: "SHA-256 of the members, settings and data it was packed from",
 }
 
 
 def provenance_value(provenance: Mapping[str, Any], key: str, default: Any = None) -> Any:
     """Return a value by today's key, or by that of version 0.1."""
-    return provenance.get(key, provenance.get(OLD_KEYS[key], default))
+    return provenance.get(key, provenance.get(OLD_KEYS.get(key, key), default))
 
 
 def without_old_keys(provenance: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

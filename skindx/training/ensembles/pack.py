@@ -17,9 +17,15 @@ from rich.console import Console
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
-from skindx.models.bundle.bundle import Bundle, pack
+from skindx.models.bundle.bundle import Bundle, open_bundle, pack
+from skindx.models.bundle.change import add_provenance
 from skindx.models.bundle.least_side import calibration_side
-from skindx.models.bundle.provenance import FOLD_TRAINED_IMAGES, MANIFEST_SHA256, TRAINING_IMAGES
+from skindx.models.bundle.provenance import (
+    FOLD_TRAINED_IMAGES,
+    MANIFEST_SHA256,
+    PACKED_FROM,
+    TRAINING_IMAGES,
+)
 from skindx.models.calibration.conformal import ALL, Conformal
 from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.calibration.urgent_risk import UrgentRisk
@@ -35,7 +41,9 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.ensembles.fitting import assemble, gather_evidence, print_combiners
+from skindx.training.ensembles.fusion import fit_fusion
 from skindx.training.ensembles.member_refs import Mask, member_refs, units
+from skindx.training.ensembles.packed import packed_bundle, packing_fingerprint
 from skindx.training.feeding.images import class_numbers
 from skindx.training.finished.detector import packed_origin, packed_parts
 from skindx.training.parallel.devices import resolve_accelerator
@@ -46,8 +54,22 @@ REPORT = "ensemble.json"
 def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
     """Make the soups, fit weights and temperatures, and pack members and detector.
 
-    Writes RUN/ensemble.json, which says how each combiner does on validation.
+    Writes RUN/ensemble.json, which says how each combiner does on validation. With
+    `fusion` the crop's weight is fitted too. A bundle that was packed from the same
+    members, settings and data is left as it is.
     """
+    packed_from = packing_fingerprint(run, dataset, settings, member_refs(run, settings))
+    if there := packed_bundle(run, packed_from):
+        print(f"{there.path} is packed from these members already; remove it to pack it again")
+        return there
+    bundle = _pack(run, dataset, settings, taxonomy)
+    if settings.fusion:
+        bundle = fit_fusion(bundle.path, dataset, settings.fusion.margin)
+    add_provenance(bundle.path, {PACKED_FROM: packed_from})  # last: all of it is there
+    return open_bundle(bundle.path)
+
+
+def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
     records = read_manifest(dataset)
     device = resolve_accelerator(settings.engine.accelerator)
     builder = EnsembleBuilder(run, dataset, settings, taxonomy, records, device)

@@ -9,6 +9,7 @@ from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_csv, write_json
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import (
+    MODEL_WEIGHTS,
     DetectorSpec,
     NoUltralyticsError,
     load_detector,
@@ -78,6 +79,11 @@ def _index(run: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{run} holds no finished detector ({FOLDER}/{INDEX}); train one first.")
     return read_json(file, finite=False)
+
+
+def weights_file(run: Path) -> Path:
+    """Return where a run's finished detector has its weights."""
+    return run / FOLDER / MODEL_WEIGHTS
 
 
 def packed_parts(run: Path, settings: TrainSettings) -> DetectorParts | None:
