@@ -62,9 +62,10 @@ def one_step(
     rate: float = 0.1,
     pieces: int = 1,
     draw: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    peak_rate: float = 0.0,
 ) -> tuple[Kfac, list[Tensor]]:
     """Backward of the mean loss, and the update; return the gradients from before it."""
-    kfac = Kfac(settings, module, Alone(), draw=draw)
+    kfac = Kfac(settings, module, Alone(), draw=draw, peak_rate=peak_rate)
     for part in inputs.tensor_split(pieces):
         kfac.forward(len(part))
         outputs = module(part)
@@ -323,6 +324,21 @@ def test_the_kl_clip_bounds_the_step_in_the_fisher_metric() -> None:
     expected = min(1.0, (0.001 / (rate**2 * free)) ** 0.5)
     assert expected < 1
     torch.testing.assert_close(clipped, unclipped * expected, rtol=1e-4, atol=1e-7)
+
+
+def test_where_the_clip_is_at_work_steps_still_follow_the_schedule() -> None:
+    """The clip bounds the step at the peak; half the rate then makes half the step."""
+    inputs = torch.randn(6, 3, 6, 6)
+    settings = PLAIN.model_copy(update={"kl_clip": 1e-4})
+    peak = 0.5
+    moved = []
+    for rate, largest in ((peak, 0.0), (peak, peak), (peak / 2, peak)):
+        net = small_net()
+        one_step(net, inputs, settings, rate=rate, peak_rate=largest)
+        moved.append(rate * _flat([weight.grad for weight in net.parameters()]))
+    alone, at_peak, later = moved
+    torch.testing.assert_close(alone, at_peak)
+    torch.testing.assert_close(later, at_peak / 2)
 
 
 def test_preconditioning_by_hand() -> None:

@@ -30,7 +30,10 @@ class KfacSettings(Settings):
     """Epochs that are done when the damping changes by `damping_factor`."""
     damping_factor: float = Field(0.5, gt=0)
     kl_clip: float = Field(0.001, ge=0)
-    """Largest squared length of a step in the metric of the Fisher matrix; 0: no limit."""
+    """Largest squared length of a step in the metric of the Fisher matrix; 0: no limit.
+
+    It holds at the largest learning rate of the schedule; at smaller ones steps are shorter in
+    proportion, so that a schedule still ends in small steps where the clip is always at work."""
     decay: float = Field(0.95, ge=0, lt=1)
     """Share that a factor's running average keeps when a new one comes in.
 

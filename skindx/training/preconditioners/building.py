@@ -19,11 +19,13 @@ def build_preconditioner(
     draw: Callable[[Tensor, torch.Generator], Tensor],
     seed: int,
     steps_per_epoch: int,
+    peak_rate: float,
     say: Callable[[str], None],
 ) -> Preconditioner | None:
     """Return the preconditioner of these settings, which watches `module`, or None for none.
 
-    `draw` makes the summed loss of labels that it draws from the module's outputs.
+    `draw` makes the summed loss of labels that it draws from the module's outputs; `peak_rate` is
+    the largest learning rate of the schedule.
     """
     if settings is None:
         return None
@@ -34,5 +36,6 @@ def build_preconditioner(
         draw=draw if settings.fisher == "sampled" else None,
         seed=seed,
         steps_per_epoch=steps_per_epoch,
+        peak_rate=peak_rate,
         say=say,
     )

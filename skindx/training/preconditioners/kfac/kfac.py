@@ -48,16 +48,18 @@ class Kfac:
         draw: Draw | None,
         seed: int = 0,
         steps_per_epoch: int = 1,
+        peak_rate: float = 0.0,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Find the layers and put hooks on them; every rank calls this.
+        """Find the layers and put a hook on the module; every rank calls this.
 
+        `peak_rate` is the largest learning rate of the schedule: see `_kl_scale`.
         `draw` makes the loss of labels drawn from the module's outputs, for `fisher: sampled`;
         `seed` decides which. `say` gets a line for what is left alone.
         """
         assert (draw is None) == (settings.fisher == "empirical")
         self._settings, self._mesh, self._seed, self._say = settings, mesh, seed, say
-        self._steps_per_epoch = steps_per_epoch
+        self._steps_per_epoch, self._peak_rate = steps_per_epoch, peak_rate
         self.layers, left_out = find_layers(module, settings.widest)
         for line in left_out:
             say(line)
@@ -184,12 +186,17 @@ class Kfac:
     def _kl_scale(
         self, gradients: dict[str, Tensor], done: dict[str, Tensor], learning_rate: float
     ) -> Tensor:
-        """Return nu = min(1, sqrt(kappa / (rate^2 |sum of natural x plain|))) (eq. 18)."""
+        """Return nu = min(1, sqrt(kappa / (rate^2 |sum of natural x plain|))) (eq. 18).
+
+        The rate is the schedule's largest: where the clip is always at work, it would otherwise
+        undo the schedule, and steps would stay as long at the end as at the peak.
+        """
+        rate = max(learning_rate, self._peak_rate)
         # In the layers' order, which is that of all ranks.
         found = [
             (done[layer.name], gradients[layer.name]) for layer in self.layers if layer.name in done
         ]
-        length = inner_product(*zip(*found, strict=True)).abs() * learning_rate**2
+        length = inner_product(*zip(*found, strict=True)).abs() * rate**2
         if not self._settings.kl_clip:
             return torch.ones_like(length)
         return (self._settings.kl_clip / length).sqrt().clamp_max(1.0)

@@ -27,6 +27,7 @@ from skindx.training.recipes.ema import WeightAverage
 from skindx.training.recipes.lora import add_low_rank
 from skindx.training.recipes.losses import build_loss, drawn_loss
 from skindx.training.recipes.optimizer import build_optimizer
+from skindx.training.recipes.schedule import peak_rate
 from skindx.training.state import Training, setup
 from skindx.training.task import Row
 from skindx.training.tasks.classifier.task import ClassifierTask, Keep
@@ -124,6 +125,7 @@ def setup_member(
         draw=drawn_loss(criterion),
         seed=member.seed,
         steps_per_epoch=steps_of(task.images, task.batch),
+        peak_rate=peak_rate(recipe),
         say=say,
     )
     return setup(
