@@ -9,6 +9,8 @@ from skindx.errors import UserError
 
 KEYS = [
     "loader_over_decode",
+    "limit_over_decode",
+    "loader_over_limit",
     "loader_over_imagefolder",
     "cache_over_imagefolder",
     "cache_over_resize_limit",

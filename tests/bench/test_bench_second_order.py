@@ -22,6 +22,7 @@ def test_it_tunes_trains_and_times(tmp_path: Path) -> None:
     ((figures, written),) = run_ranks(1, _measure, str(tmp_path), timeout_s=280)
     assert set(figures) == {
         "kfac_time_to_adamw",
+        "kfac_processor_time_to_adamw",
         "kfac_epochs_to_adamw",
         "kfac_reached_adamw",
         "kfac_minus_adamw_balanced",

@@ -95,6 +95,26 @@ def test_a_step_seeks_them_in_wide_layers_only_where_something_may_be_left_out(
     assert _wide_steps()[1].bases.found["", INSIDE].complete
 
 
+def test_no_gradient_at_the_outputs_makes_no_direction_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As behind a norm whose scale begins at zero: nothing is worth a decomposition."""
+    _, kfac = _wide_steps()
+    inside, outside = (kfac.factors.averages["", key] for key in (INSIDE, OUTSIDE))
+    wide: list[Tensor] = []
+    real = bases.decompose
+    monkeypatch.setattr(
+        bases, "decompose", lambda factor, damping: wide.append(factor) or real(factor, damping)
+    )
+    averages = {("", INSIDE): inside, ("", OUTSIDE): torch.zeros_like(outside)}
+    kfac.bases.renew(averages, 0.5, 0.03)
+    assert [factor.shape[1] for factor in wide] == [outside.shape[1]]
+    found = {"": (kfac.bases.found["", INSIDE], kfac.bases.found["", OUTSIDE])}
+    gradient = torch.randn(1, outside.shape[1], inside.shape[1])
+    natural = make_inverse(found, 0.5, 0.03).natural({"": gradient}, plain_nt)[""]
+    torch.testing.assert_close(natural, gradient / (0.5 * 1.03))
+
+
 def test_it_goes_on_to_the_bit_from_a_state() -> None:
     """The next ones are sought from the last ones."""
     _, kfac = _wide_steps()

@@ -38,6 +38,8 @@ CACHED_SIDE = 311
 
 _RATIOS = {
     "loader_over_decode": ("loader", "decode"),
+    "limit_over_decode": ("decode and resize", "decode"),
+    "loader_over_limit": ("loader", "decode and resize"),
     "loader_over_imagefolder": ("loader", "ImageFolder"),
     "cache_over_imagefolder": ("cache", "ImageFolder"),
     "cache_over_resize_limit": ("cache", "resize"),
@@ -69,7 +71,7 @@ def run(settings: Config) -> Result:
         encoded = [files.read(index) for index in range(n)]
         pixels = open_pixels(Path(name) / "cache.pixels", files, CACHED_SIDE, threads=threads)
         in_memory = InMemory(files.dataset, files.records)
-        views = _views(pixels, n)
+        views, fresh = _views(pixels, n), _views(in_memory, BATCH)
         pool = Pool()
 
         def epoch(source: Source) -> Callable[[], object]:
@@ -82,6 +84,9 @@ def run(settings: Config) -> Result:
                 "loader, files": epoch(files),
                 "cache": epoch(pixels),
                 "resize": lambda: _resize(views, resize_bilinear, threads),
+                "resize, just decoded": lambda: _resize(
+                    _repeated(fresh, n), resize_bilinear, threads
+                ),
                 "resize, OpenCV": lambda: _resize(views, resize_by_opencv, threads),
                 "copy": lambda: _resize(views, _copy, threads),
                 **peers,
@@ -91,6 +96,9 @@ def run(settings: Config) -> Result:
                 for taken in timed_rounds(candidates, settings.rounds):
                     rounds.append(taken)  # noqa: PERF402 - one by one: what is there is kept
     seconds = {name: [taken[name] for taken in rounds] for name in candidates}
+    seconds["decode and resize"] = [
+        taken["decode"] + taken["resize, just decoded"] for taken in rounds
+    ]
     rates: dict[str, Figure] = {}
     figures: dict[str, Figure] = {}
     if len(rounds) > 1:
@@ -141,6 +149,10 @@ def _resize(views: Sequence[NDArray[np.uint8]], resize: Resize, threads: int) ->
     parts = [range(at, min(n, at + BATCH)) for at in range(0, n, BATCH)]
     for _ in work_ahead(work, parts, threads=threads, ahead=len(parts)):
         pass
+
+
+def _repeated(views: Sequence[NDArray[np.uint8]], n: int) -> list[NDArray[np.uint8]]:
+    return [views[index % len(views)] for index in range(n)]
 
 
 def _copy(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
@@ -211,6 +223,8 @@ def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
         "resize: the crop of the cache alone, windows drawn before; resize, OpenCV: the same by "
         "INTER_LINEAR; copy: the pixels of the same windows copied, which is the memory's part of "
         "it.",
+        f"limit_over_decode: decoding, and the crops of {BATCH} images that are in the cache, "
+        "each alone, added up: no loader that decodes whole images can be faster.",
         "No turning, no colour; the loader leaves normalising to the model's device.",
         f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "
         f"float32, Normalize) in a DataLoader with {threads} persistent workers; ImageFolder, "

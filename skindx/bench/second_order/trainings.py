@@ -22,25 +22,37 @@ from skindx.untrusted import read_json
 
 @dataclass(frozen=True)
 class Curve:
-    """Validation accuracy after each epoch, and the seconds of training up to it; see `_Timed`."""
+    """Validation accuracy after each epoch, and the seconds of training up to it."""
 
     balanced: tuple[float, ...]
     seconds: tuple[float, ...]
+    """By the clock."""
+    processor_seconds: tuple[float, ...]
+    """Of all threads; on a GPU those that feed it."""
 
     @property
     def best(self) -> float:
         """The best balanced accuracy."""
         return max(self.balanced)
 
-    def reaches(self, target: float) -> tuple[bool, int, float]:
-        """Return whether, after how many epochs and seconds, the target is reached.
+    def reaches(self, target: float) -> "Reached":
+        """Return whether and when the target is reached.
 
         Where it never is, the whole training stands in for the time that is not known.
         """
-        for epoch, balanced in enumerate(self.balanced):
-            if balanced >= target:
-                return True, epoch + 1, self.seconds[epoch]
-        return False, len(self.balanced), self.seconds[-1]
+        hits = [epoch for epoch, balanced in enumerate(self.balanced) if balanced >= target]
+        last = hits[0] if hits else len(self.balanced) - 1
+        return Reached(bool(hits), last + 1, self.seconds[last], self.processor_seconds[last])
+
+
+@dataclass(frozen=True)
+class Reached:
+    """After how many epochs and seconds an accuracy was reached."""
+
+    hit: bool
+    epochs: int
+    seconds: float
+    processor_seconds: float
 
 
 @dataclass(frozen=True)
@@ -60,15 +72,16 @@ class Trainings:
         plain = settings.model_dump(mode="json")
         file = self.out / "curves" / f"{arm}-{rate:g}-fold{fold}-seed{seed}.json"
         kept = read_json(file) if file.is_file() else {}
-        if kept.get("settings") != plain:
+        if kept.get("settings") != plain or "processor_seconds" not in kept:
             history = self._train(settings, arm)
             kept = {
                 "settings": plain,
                 "balanced": [row["val_balanced"] for row in history],
                 "seconds": [row["seconds"] for row in history],
+                "processor_seconds": [row["processor_seconds"] for row in history],
             }
             write_json(file, kept)
-        return Curve(tuple(kept["balanced"]), tuple(kept["seconds"]))
+        return Curve(*(tuple(kept[key]) for key in ("balanced", "seconds", "processor_seconds")))
 
     def _settings(self, arm: str, rate: float, fold: int, seed: int) -> TrainSettings:
         return TrainSettings.parse(
@@ -99,31 +112,30 @@ class Trainings:
         timed = _Timed(training.mesh.device)
         _, history = train(training, timed)
         return [
-            {**row, "seconds": seconds} for row, seconds in zip(history, timed.seconds, strict=True)
+            {**row, "seconds": seconds, "processor_seconds": of_processor}
+            for row, (seconds, of_processor) in zip(history, timed.seconds, strict=True)
         ]
 
 
 class _Timed(Silent):
     """Takes the seconds of each epoch with its validation, to more digits than the history.
 
-    On a CPU they are of the processor, all threads added: trainings follow each other, and other
-    work on the machine would count for one and not for another.
+    By the clock, and of the processor, which other work on the machine does not lengthen.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self.seconds: list[float] = []
-        self._device, self._began = device, 0.0
+        self.seconds: list[tuple[float, float]] = []
+        self._device, self._began = device, (0.0, 0.0)
 
     def start(self, history: Any) -> None:
         self._began = self._now()
 
     def epoch(self, history: Any, line: str) -> None:
-        self.seconds.append(self._now() - self._began)
+        clock, processor = self._now()
+        self.seconds.append((clock - self._began[0], processor - self._began[1]))
 
-    def _now(self) -> float:
-        if self._device.type == "cpu":
-            return time.process_time()
+    def _now(self) -> tuple[float, float]:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return time.perf_counter(), time.process_time()

@@ -14,7 +14,7 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import Eigen, decompose
 from skindx.training.preconditioners.kfac.factors import Key
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.preconditioners.kfac.leading import NARROWEST, leading
+from skindx.training.preconditioners.kfac.leading import NARROWEST, leading, nothing
 from skindx.training.preconditioners.kfac.prepared import STEEPEST
 
 
@@ -76,6 +76,8 @@ class Bases:
         other = factors.get((key[0], OUTSIDE if key[1] == INSIDE else INSIDE))
         if negligible and factor.shape[1] >= NARROWEST and other is not None:
             largest = _largest(other)
+            if largest == 0:  # as behind a norm whose scale begins at zero: no direction counts
+                return nothing(factor)
             steep = largest * float(torch.linalg.matrix_norm(factor).max()) > STEEPEST * damping
             if not steep and largest > 0:
                 least = negligible * damping / largest

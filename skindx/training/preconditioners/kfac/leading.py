@@ -76,6 +76,11 @@ def _missing(values_R: Tensor, least: float) -> int:
     return max(_MORE, math.ceil(min(len(values_R), _MARGIN * more)))
 
 
+def nothing(factor_SWW: Tensor) -> Eigen:
+    """Return no eigenvectors at all: zeros for every one."""
+    return Eigen(factor_SWW.new_zeros(factor_SWW.shape[:2]), torch.zeros_like(factor_SWW))
+
+
 def _known(before: Eigen | None, width: int, least: float) -> Tensor | None:
     if before is None:
         return None
