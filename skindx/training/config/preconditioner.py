@@ -29,7 +29,7 @@ class KfacSettings(Settings):
     damping_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Epochs that are done when the damping changes by `damping_factor`."""
     damping_factor: float = Field(0.5, gt=0)
-    kl_clip: float = Field(0.001, ge=0)
+    kl_clip: float = Field(0.0003, ge=0)
     """Largest squared length of a step in the metric of the Fisher matrix; 0: no limit.
 
     It holds at the largest learning rate of the schedule; at smaller ones steps are shorter in
