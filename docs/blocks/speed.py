@@ -24,8 +24,8 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
     },
     "loader": {
         "loader_over_decode": ("the loader over decoding alone", 0.95),
-        "limit_over_decode": ("decoding whole images and resizing them over decoding alone", None),
-        "loader_over_limit": ("the loader over that", None),
+        "decode_and_resize_over_decode": ("decoding, then resizing, over decoding alone", None),
+        "loader_over_decode_and_resize": ("the loader over decoding, then resizing", None),
         "loader_over_imagefolder": ("the loader over torchvision's ImageFolder with v2", 3.5),
         "cache_over_imagefolder": ("the memory-mapped cache over ImageFolder", 20),
         "cache_over_resize_limit": ("the cache over its crop and resize alone", 0.9),

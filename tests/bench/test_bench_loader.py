@@ -9,8 +9,8 @@ from skindx.errors import UserError
 
 KEYS = [
     "loader_over_decode",
-    "limit_over_decode",
-    "loader_over_limit",
+    "decode_and_resize_over_decode",
+    "loader_over_decode_and_resize",
     "loader_over_imagefolder",
     "cache_over_imagefolder",
     "cache_over_resize_limit",

@@ -66,6 +66,13 @@ def test_a_layer_without_eigenvectors_keeps_its_gradient_and_is_named() -> None:
     assert "the factors of 0 are not positive" in said[0]
 
 
+def test_a_step_without_images_leaves_the_averages_as_they_were() -> None:
+    kfac = Kfac(PLAIN, small_net(), Alone(), draw=None)
+    kfac.factors.averages = {key: torch.ones(shape) for key, shape in kfac.factors.shapes.items()}
+    kfac.factors.take_in({}, 0, 0.5)
+    assert all(bool((average == 1).all()) for average in kfac.factors.averages.values())
+
+
 def test_inputs_that_are_not_finite_leave_the_averages_as_they_were() -> None:
     settings = PLAIN.model_copy(update={"factors_every": 1, "inverses_every": 1})
     net, inputs = nn.Linear(3, 2), torch.randn(4, 3)

@@ -38,8 +38,8 @@ CACHED_SIDE = 311
 
 _RATIOS = {
     "loader_over_decode": ("loader", "decode"),
-    "limit_over_decode": ("decode and resize", "decode"),
-    "loader_over_limit": ("loader", "decode and resize"),
+    "decode_and_resize_over_decode": ("decode and resize", "decode"),
+    "loader_over_decode_and_resize": ("loader", "decode and resize"),
     "loader_over_imagefolder": ("loader", "ImageFolder"),
     "cache_over_imagefolder": ("cache", "ImageFolder"),
     "cache_over_resize_limit": ("cache", "resize"),
@@ -223,8 +223,8 @@ def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
         "resize: the crop of the cache alone, windows drawn before; resize, OpenCV: the same by "
         "INTER_LINEAR; copy: the pixels of the same windows copied, which is the memory's part of "
         "it.",
-        f"limit_over_decode: decoding, and the crops of {BATCH} images that are in the cache, "
-        "each alone, added up: no loader that decodes whole images can be faster.",
+        f"decode and resize: the times of decoding alone and of the crops of {BATCH} decoded "
+        "images alone, added up: about what a loader that decodes whole images can reach.",
         "No turning, no colour; the loader leaves normalising to the model's device.",
         f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "
         f"float32, Normalize) in a DataLoader with {threads} persistent workers; ImageFolder, "

@@ -39,11 +39,11 @@ from skindx.models.ood.collector import CAP, Collector
 from skindx.models.ood.stored import OodPart
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
+from skindx.training.ensembles.already_packed import packed_bundle, packing_fingerprint
 from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.ensembles.fitting import assemble, gather_evidence, print_combiners
 from skindx.training.ensembles.fusion import fit_fusion
 from skindx.training.ensembles.member_refs import Mask, member_refs, units
-from skindx.training.ensembles.packed import packed_bundle, packing_fingerprint
 from skindx.training.feeding.images import class_numbers
 from skindx.training.finished.detector import packed_origin, packed_parts
 from skindx.training.parallel.devices import resolve_accelerator
@@ -65,11 +65,14 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     bundle = _pack(run, dataset, settings, taxonomy)
     if settings.fusion:
         bundle = fit_fusion(bundle.path, dataset, settings.fusion.margin)
-    add_provenance(bundle.path, {PACKED_FROM: packed_from})  # last: all of it is there
+    add_provenance(
+        bundle.path, {PACKED_FROM: packed_from}
+    )
     return open_bundle(bundle.path)
 
 
 def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
+    """Write RUN/ensemble.json and a new RUN/bundle, without `fusion`."""
     records = read_manifest(dataset)
     device = resolve_accelerator(settings.engine.accelerator)
     builder = EnsembleBuilder(run, dataset, settings, taxonomy, records, device)

@@ -36,7 +36,7 @@ class Collector:
         self.images = 0
         """How many images brought it."""
         self._handles: list[RemovableHandle] = []
-        # Once and for all: it stands before the hooks of an engine, see there.
+        # Registered now, to run before the hooks of an engine that wraps the module later.
         self._done = module.register_forward_hook(self._forward_done)
 
     def open(self, images: int) -> None:

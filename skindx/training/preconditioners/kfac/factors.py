@@ -40,7 +40,8 @@ class Factors:
     def take_in(self, sums: Mapping[str, Sums], images: int, decay: float) -> None:
         """Add the mean over the images of all ranks; every rank calls this.
 
-        A factor that is not finite on some rank leaves the average as it was, on all of them.
+        A factor that is not finite on some rank leaves the average as it was, on all of them. So
+        does a step without images.
         """
         totals = {
             key: sums.get(key[0], {}).get(key[1], torch.zeros(shape, device=self._device))
@@ -51,6 +52,8 @@ class Factors:
             dist.all_reduce(count)
             images = round(float(count))
             totals = dict(zip(totals, _summed(list(totals.values())), strict=True))
+        if not images:
+            return
         # |a b| <= (a^2 + b^2) / 2: the diagonal says it of all.
         diagonals = [total.diagonal(dim1=1, dim2=2).sum() for total in totals.values()]
         finite = torch.stack(diagonals).isfinite().tolist()

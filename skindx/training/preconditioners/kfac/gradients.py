@@ -1,7 +1,7 @@
-"""Gradients of layers as matrices, and back; many small layers at once.
+"""Reads the gradients of layers as matrices, and writes natural gradients back.
 
-A batch norm has few numbers, and reading, writing and multiplying those of each alone takes longer
-than the numbers themselves.
+All batch norms are read and written together: each has few numbers, so that the calls would take
+longer than the numbers.
 """
 
 # S = blocks of a layer, P = blocks of all batch norms, G = outputs, A = inputs

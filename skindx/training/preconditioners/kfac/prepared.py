@@ -9,11 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from skindx.gemm.onednn import LEAST
 from skindx.gemm.product import Multiply
 from skindx.training.preconditioners.kfac.eigen import Eigen
 
-_LARGE = 2**20
-"""Products of fewer multiplications are torch's own: a choice would take longer than it saves."""
 _SMALL = 32
 """Blocks of one output and at most so many inputs have their inverse written out."""
 STEEPEST = 1e4
@@ -44,7 +43,8 @@ class Basis:
     def _of_one(self, gradient_GA: Tensor, multiply: Multiply) -> Tensor:
         """Return the same of one block: torch gets to plain matrices in a third of the time."""
         inside_AK, inside_KA, outside_GH, outside_HG, scale_HK = self._matrices
-        large = len(gradient_GA) * inside_AK.numel() >= _LARGE
+        # The choice of a smaller product takes longer than it saves.
+        large = len(gradient_GA) * inside_AK.numel() >= LEAST
         rotated_GK = multiply(gradient_GA, inside_KA) if large else torch.mm(gradient_GA, inside_AK)
         rotated_HK = torch.mm(outside_HG, rotated_GK).mul_(scale_HK)
         turned_GK = torch.mm(outside_GH, rotated_HK)

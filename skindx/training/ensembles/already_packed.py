@@ -1,4 +1,4 @@
-"""Whether a run's bundle was packed from what the run holds now.
+"""Finds out whether a run's bundle was packed from the members that the run has now.
 
 Packing again would give the same predictions, and would drop what was added to the bundle since:
 the figures of an evaluation, a fused crop, rules that were fitted again.
