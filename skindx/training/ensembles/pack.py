@@ -65,9 +65,8 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     bundle = _pack(run, dataset, settings, taxonomy)
     if settings.fusion:
         bundle = fit_fusion(bundle.path, dataset, settings.fusion.margin)
-    add_provenance(
-        bundle.path, {PACKED_FROM: packed_from}
-    )
+    # Last, so that a bundle with it is complete.
+    add_provenance(bundle.path, {PACKED_FROM: packed_from})
     return open_bundle(bundle.path)
 
 
