@@ -181,13 +181,18 @@ def second_order(load: Load) -> str:
         ("Dermoscopic photos", "second-order-isic9.json", random),
         ("Dermoscopic photos from ImageNet weights", "second-order-weights.json", {}),
     )
-    return "\n\n".join(
-        f"### {title}\n\n{_optimizers(load(file), asked)}" for title, file, asked in measured
-    )
+    tables = [f"### {title}\n\n{_optimizers(load(file), asked)}" for title, file, asked in measured]
+    # The first note describes a run; the others explain the figures, in each file alike.
+    explained = load(measured[-1][1])["notes"][1:]
+    return "\n\n".join([*tables, "### What the figures are", *explained])
 
 
 def _optimizers(written: Mapping[str, Any], asked: Mapping[str, float]) -> str:
     figures = written["figures"]
+
+    def shown(key: str) -> str:
+        return median(figures[key], "") if key in figures else "not reached"
+
     lines = [
         "| optimizer | learning rate | time | processor time | epochs | runs that reach it | "
         "best, points |",
@@ -195,20 +200,20 @@ def _optimizers(written: Mapping[str, Any], asked: Mapping[str, float]) -> str:
     ]
     columns = ("time_to_adamw", "processor_time_to_adamw", "epochs_to_adamw", "reached_adamw")
     for arm, row in written["models"].items():
-        shown = (
+        cells = (
             ["1", "1", "1", "", "0"]
             if arm == "adamw"
-            else [median(figures[f"{arm}_{key}"], "") for key in (*columns, "minus_adamw_balanced")]
+            else [shown(f"{arm}_{key}") for key in (*columns, "minus_adamw_balanced")]
         )
-        lines.append(f"| `{arm}` | {row['learning_rate']:g} | {' | '.join(shown)} |")
+        lines.append(f"| `{arm}` | {row['learning_rate']:g} | {' | '.join(cells)} |")
     targets = []
     for key in ("kfac_time_to_adamw", "kfac_overhead_step", "eigen_share_p4"):
         limit = asked.get(key)
         missed = "; **missed**" if limit and figures[key]["value"] > limit else ""
         target = f" (asked: at most {limit}{missed})" if limit else ""
-        targets.append(f"`{key}` {median(figures[key], '')}{target}")
-    notes = "\n\n".join(written["notes"])
-    return "\n".join([*lines, "", "; ".join(targets) + ".", "", notes, "", bench_machine(written)])
+        targets.append(f"`{key}` {shown(key)}{target}")
+    about = written["notes"][0]
+    return "\n".join([*lines, "", "; ".join(targets) + ".", "", about, "", bench_machine(written)])
 
 
 def exchanges(load: Load) -> str:

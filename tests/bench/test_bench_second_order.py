@@ -7,6 +7,7 @@ from ranks import run_ranks
 from skindx.bench import run_bench
 from skindx.bench.second_order.arms import ARMS
 from skindx.bench.second_order.second_order import Config, tuned
+from skindx.bench.second_order.trainings import Curve, Reached
 from skindx.errors import UserError
 
 
@@ -20,10 +21,9 @@ def _measure(out: str) -> tuple[dict[str, float], list[str]]:
 def test_it_tunes_trains_and_times(tmp_path: Path) -> None:
     """In a process of its own, since the bench joins a process group."""
     ((figures, written),) = run_ranks(1, _measure, str(tmp_path), timeout_s=280)
+    times = {"kfac_time_to_adamw", "kfac_processor_time_to_adamw", "kfac_epochs_to_adamw"}
     assert set(figures) == {
-        "kfac_time_to_adamw",
-        "kfac_processor_time_to_adamw",
-        "kfac_epochs_to_adamw",
+        *(times if figures["kfac_reached_adamw"] else ()),
         "kfac_reached_adamw",
         "kfac_minus_adamw_balanced",
         "kfac_overhead_step",
@@ -63,3 +63,9 @@ def test_a_best_rate_at_an_edge_has_further_ones_tried(
 def test_arms_that_cannot_be_compared(arms: str) -> None:
     with pytest.raises(UserError, match="arms"):
         Config.load(None, [f"arms={arms}"])
+
+
+def test_where_no_run_reaches_the_accuracy_the_whole_training_stands_in() -> None:
+    curve = Curve((0.5, 0.7, 0.6), (1.0, 2.0, 3.0), (1.5, 2.5, 3.5))
+    assert curve.reaches(0.6) == Reached(hit=True, epochs=2, seconds=2.0, processor_seconds=2.5)
+    assert curve.reaches(0.9) == Reached(hit=False, epochs=3, seconds=3.0, processor_seconds=3.5)

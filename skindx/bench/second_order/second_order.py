@@ -22,7 +22,7 @@ from skindx.metrics.proportion import proportion_interval
 from skindx.system import free_port
 
 if TYPE_CHECKING:
-    from skindx.bench.second_order.trainings import Trainings
+    from skindx.bench.second_order.trainings import Reached, Trainings
 
 SMALLEST = (
     *("model=test_resnet", "size=32", "images=90", "epochs=1", "batch=16", "trials=1"),
@@ -154,12 +154,8 @@ def run(settings: Config) -> Result:
         }
         if arm == BASELINE:
             continue
-        both = list(zip(reached, [curve.reaches(curve.best) for curve in base], strict=True))
-        figures[f"{arm}_time_to_adamw"] = _mean_ratio([a.seconds / b.seconds for a, b in both])
-        figures[f"{arm}_processor_time_to_adamw"] = _mean_ratio(
-            [a.processor_seconds / b.processor_seconds for a, b in both]
-        )
-        figures[f"{arm}_epochs_to_adamw"] = _mean_ratio([a.epochs / b.epochs for a, b in both])
+        if any(found.hit for found in reached):
+            figures |= _times(arm, reached, [curve.reaches(curve.best) for curve in base])
         hits = proportion_interval(statistics.fmean(found.hit for found in reached), len(own))
         figures[f"{arm}_reached_adamw"] = Figure(
             hits.value, "of runs", len(own), (hits.low, hits.high)
@@ -199,6 +195,17 @@ def tuned(rates: Sequence[float], best: Callable[[float], float]) -> float:
         tried[further] = best(further)
 
 
+def _times(arm: str, own: "Sequence[Reached]", base: "Sequence[Reached]") -> dict[str, Figure]:
+    """Return the figures of time and epochs to the baseline's accuracy, over the baseline's."""
+    both = list(zip(own, base, strict=True))
+    ratios = {
+        "time": [a.seconds / b.seconds for a, b in both],
+        "processor_time": [a.processor_seconds / b.processor_seconds for a, b in both],
+        "epochs": [a.epochs / b.epochs for a, b in both],
+    }
+    return {f"{arm}_{key}_to_adamw": _mean_ratio(found) for key, found in ratios.items()}
+
+
 def _mean_ratio(ratios: Sequence[float]) -> Figure:
     """Return the geometric mean of paired ratios with Student's interval of their logarithm."""
     interval = student_interval([math.log(ratio) for ratio in ratios])
@@ -222,7 +229,7 @@ def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
         "validation images of the same fold and seed, over AdamW's; loading and validation are in "
         "both. X_processor_time_to_adamw: the same in seconds of the processor, all threads "
         "added. A run that does not reach it counts with its whole training, which flatters it: "
-        "see X_reached_adamw.",
+        "see X_reached_adamw. Where no run reaches it, there is no such figure.",
         f"kfac_overhead_step: {settings.steps} steps with K-FAC (factors every 10 steps, inverses "
         "every 100, labels drawn) over as many of the same SGD without, interleaved, while the "
         "network learns; median and quartiles. eigen_share_p4: the factors of "
