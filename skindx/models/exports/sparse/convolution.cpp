@@ -127,15 +127,18 @@ void list(const float* input, const Shape& s, Listed& listed) {
 }
 
 // One row of the output, 3 x 3 and stride 1: column x of the input adds to x - 1, x and x + 1.
+// Vectors are copied one by one: arrays that are copied as a whole stay in memory for each column.
 void sweep(const Listed& listed, const Shape& s, int64_t line, int64_t block, const float* weights,
            Vector* sums) {
     const int64_t pixels = s.images * s.height * s.width;
     Vector left[SWEEP], middle[SWEEP], right[SWEEP];
-    std::memset(left, 0, sizeof left);
-    std::memset(right, 0, sizeof right);
-    std::memcpy(middle, sums, sizeof middle);
+    for (int i = 0; i < SWEEP; ++i) {
+        left[i] = right[i] = Vector{};
+        middle[i] = sums[i];
+    }
     for (int64_t x = 0; x < s.width; ++x) {
-        if (x + 1 < s.width) std::memcpy(right, sums + (x + 1) * SWEEP, sizeof right);
+        if (x + 1 < s.width)
+            for (int i = 0; i < SWEEP; ++i) right[i] = sums[(x + 1) * SWEEP + i];
         const int64_t pixel = block * pixels + line * s.width + x;
         const float* value = listed.value.data() + pixel * CB;
         const int32_t* place = listed.place.data() + pixel * CB;
@@ -153,13 +156,14 @@ void sweep(const Listed& listed, const Shape& s, int64_t line, int64_t block, co
                 left[i] += v * one;
             }
         }
-        if (x > 0) std::memcpy(sums + (x - 1) * SWEEP, left, sizeof left);
+        if (x > 0)
+            for (int i = 0; i < SWEEP; ++i) sums[(x - 1) * SWEEP + i] = left[i];
         for (int i = 0; i < SWEEP; ++i) {
             left[i] = middle[i];
             middle[i] = right[i];
         }
     }
-    std::memcpy(sums + (s.width - 1) * SWEEP, left, sizeof left);
+    for (int i = 0; i < SWEEP; ++i) sums[(s.width - 1) * SWEEP + i] = left[i];
 }
 
 // One row of the output, any kernel and stride.
@@ -168,7 +172,7 @@ void gather(const Listed& listed, const Shape& s, int64_t line, int64_t block,
     const int64_t pixels = s.images * s.height * s.width;
     for (int64_t x = 0; x < s.out_width; ++x) {
         Vector sum[GATHER];
-        std::memcpy(sum, sums + x * GATHER, sizeof sum);
+        for (int i = 0; i < GATHER; ++i) sum[i] = sums[x * GATHER + i];
         for (int64_t k = 0; k < s.kernel_width; ++k) {
             const int64_t column = x * s.stride + k - s.pad_x;
             if (column < 0 || column >= s.width) continue;
@@ -187,7 +191,7 @@ void gather(const Listed& listed, const Shape& s, int64_t line, int64_t block,
                 }
             }
         }
-        std::memcpy(sums + x * GATHER, sum, sizeof sum);
+        for (int i = 0; i < GATHER; ++i) sums[x * GATHER + i] = sum[i];
     }
 }
 
