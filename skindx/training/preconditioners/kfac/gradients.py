@@ -30,7 +30,9 @@ class Gradients:
         """All numbers, in the layers' order."""
         self.matrices: dict[str, Tensor] = {
             layer.name: part.view(shape)
-            for layer, part, shape in zip(layers, torch.split(self.flat, sizes), shapes, strict=True)
+            for layer, part, shape in zip(
+                layers, torch.split(self.flat, sizes), shapes, strict=True
+            )
         }
         """Of each layer a view_SGA of the buffer."""
 
