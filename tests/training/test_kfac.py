@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.preconditioners.kfac import layers
 from skindx.training.preconditioners.kfac.eigen import decompose, precondition
 from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
@@ -212,8 +213,15 @@ def test_a_batch_norm_has_the_2_x_2_fisher_matrix_of_each_channel(act: bool, lea
     torch.testing.assert_close(after, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_a_batch_norm_in_training_uses_the_statistics_of_its_batch() -> None:
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_batch_norm_in_training_uses_the_statistics_of_its_batch(
+    saved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With one image its gradient is the whole one, so that the factor is its outer product."""
+    if saved:  # by the forward pass: they are not computed again
+        monkeypatch.delattr(torch, "var_mean")
+    else:
+        monkeypatch.setattr(layers, "_SAVES_STATISTICS", ())
     torch.manual_seed(0)
     module = _Plain(nn.BatchNorm2d(3))
     kfac, (of_scale, of_shift) = one_step(module, torch.randn(1, 3, 4, 4))

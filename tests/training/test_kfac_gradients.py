@@ -1,14 +1,10 @@
-"""Gradients are read as matrices and written back, those of all batch norms at once."""
+"""Gradients are read as matrices, all at once, and written back."""
 
 import torch
 from torch import Tensor, nn
 
 from skindx.training.preconditioners.kfac.finding import find_layers
-from skindx.training.preconditioners.kfac.gradients import (
-    inner_product,
-    read_gradients,
-    write_gradients,
-)
+from skindx.training.preconditioners.kfac.gradients import Gradients
 
 
 def _net() -> nn.Sequential:
@@ -30,12 +26,12 @@ def _copies(net: nn.Module) -> list[Tensor]:
     return [weight.grad.clone() for weight in net.parameters() if weight.grad is not None]
 
 
-def test_what_is_written_as_it_was_read_is_the_gradient_times_the_scale() -> None:
+def test_the_last_column_is_the_gradient_of_the_bias() -> None:
     net = _net()
     layers, _ = find_layers(net, 100)
-    before = _copies(net)
-    read = read_gradients(layers)
-    assert {name: tuple(own.shape) for name, own in read.items()} == {
+    gradients = Gradients(layers)
+    gradients.read()
+    assert {name: tuple(own.shape) for name, own in gradients.matrices.items()} == {
         "0": (1, 4, 28),
         "1": (4, 1, 2),
         "2": (2, 3, 18),
@@ -43,21 +39,48 @@ def test_what_is_written_as_it_was_read_is_the_gradient_times_the_scale() -> Non
         "4": (6, 1, 1),
         "6": (1, 5, 7),
     }
-    for layer in layers:
-        torch.testing.assert_close(read[layer.name], layer.gradient())
-    write_gradients(layers, {name: own.clone() for name, own in read.items()}, torch.tensor(0.5))
+    conv, norm, grouped = net[0], net[1], net[2]
+    expected = {
+        "0": torch.cat([conv.weight.grad.flatten(1), conv.bias.grad[:, None]], 1)[None],
+        "1": torch.stack([norm.weight.grad, norm.bias.grad], 1)[:, None],
+        "2": grouped.weight.grad.reshape(2, 3, 18),
+    }
+    for name, matrix in expected.items():
+        torch.testing.assert_close(gradients.matrices[name], matrix, rtol=0, atol=0)
+
+
+def test_what_is_written_as_it_was_read_is_the_gradient_times_the_scale() -> None:
+    net = _net()
+    before = _copies(net)
+    gradients = Gradients(find_layers(net, 100)[0])
+    gradients.read()
+    gradients.flat.mul_(0.5)
+    gradients.write()
     for now, then in zip(_copies(net), before, strict=True):
         torch.testing.assert_close(now, then / 2)
 
 
-def test_a_layer_that_is_not_named_keeps_its_gradient() -> None:
+def test_other_layers_keep_their_gradients() -> None:
     net = _net()
-    layers, _ = find_layers(net, 100)
+    layers = [layer for layer in find_layers(net, 100)[0] if layer.name in "13"]
     before = _copies(net)
-    natural = {name: own.clone() for name, own in read_gradients(layers).items() if name in "13"}
-    write_gradients(layers, natural, torch.tensor(2.0))
+    gradients = Gradients(layers)
+    gradients.put({"3": torch.ones(6, 1, 2)})
+    gradients.write()
     changed = [not torch.equal(now, then) for now, then in zip(_copies(net), before, strict=True)]
     assert changed == [False, False, True, True, False, True, True, False, False, False]
+    assert not net[1].weight.grad.any()
+    assert net[3].bias.grad.eq(1).all()
+
+
+def test_a_bias_without_gradient_stays_without_one() -> None:
+    net = _net()
+    net[0].bias.grad = None
+    gradients = Gradients(find_layers(net, 100)[0])
+    gradients.read()
+    assert not gradients.matrices["0"][:, :, -1].any()
+    gradients.write()
+    assert net[0].bias.grad is None
 
 
 def test_weights_in_another_memory_format_are_written_in_it() -> None:
@@ -66,14 +89,23 @@ def test_weights_in_another_memory_format_are_written_in_it() -> None:
     net(torch.randn(7, 3, 5, 5).to(memory_format=torch.channels_last)).square().sum().backward()
     weight = net[0].weight
     assert weight.grad.is_contiguous(memory_format=torch.channels_last)
-    layers, _ = find_layers(net, 100)
     before = weight.grad.clone()
-    write_gradients(layers, read_gradients(layers), torch.tensor(3.0))
+    gradients = Gradients(find_layers(net, 100)[0])
+    gradients.read()
+    gradients.flat.mul_(3)
+    gradients.write()
+    assert weight.grad.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(weight.grad, before * 3)
 
 
-def test_the_inner_product_is_that_of_all_numbers() -> None:
-    """Few numbers are joined, many are not."""
-    sides = [[torch.randn(3, 1, 2), torch.randn(1, 200, 100), torch.randn(5, 5)] for _ in range(2)]
-    expected = sum((one * other).sum() for one, other in zip(*sides, strict=True))
-    torch.testing.assert_close(inner_product(*sides), expected, rtol=1e-4, atol=1e-3)
+def test_half_precision_gradients_are_read_in_single_precision() -> None:
+    net = _net().bfloat16()
+    net.zero_grad()
+    net(torch.randn(7, 3, 5, 5).bfloat16()).float().square().sum().backward()
+    before = net[0].weight.grad.clone()
+    gradients = Gradients(find_layers(net, 100)[0])
+    gradients.read()
+    assert gradients.flat.dtype == torch.float32
+    gradients.flat.mul_(2)
+    gradients.write()
+    torch.testing.assert_close(net[0].weight.grad, before * 2)

@@ -18,6 +18,7 @@ from skindx.training.config.parallel import (
     Tensor3dSettings,
     TensorSettings,
 )
+from skindx.training.parallel.gathering import gather_objects
 
 Value = TypeVar("Value")
 
@@ -64,9 +65,7 @@ class Mesh:
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's `value`, in rank order, on every rank."""
-        values: list[Any] = [None] * self.data.size
-        dist.all_gather_object(values, value)
-        return values
+        return gather_objects(value, self.data.size, self.device)
 
     def broadcast_from_main(self, work: Callable[[], Value]) -> Value:
         """Return on every rank what `work` returns on the main one, or raise its UserError.

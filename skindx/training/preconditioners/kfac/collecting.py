@@ -109,7 +109,7 @@ class Collector:
         if not self._open or not output.requires_grad:
             return
         with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
-            sums, rest = layer.observe(inputs, self._now)
+            sums, rest = layer.observe(inputs, output, self._now)
         self._add(layer.name, sums)
         if self._draw:
             # Taken now, since an activation may overwrite the tensor.

@@ -18,11 +18,7 @@ from skindx.training.preconditioners.kfac.bases import Bases
 from skindx.training.preconditioners.kfac.collecting import Collector, Draw
 from skindx.training.preconditioners.kfac.factors import Factors
 from skindx.training.preconditioners.kfac.finding import find_layers
-from skindx.training.preconditioners.kfac.gradients import (
-    inner_product,
-    read_gradients,
-    write_gradients,
-)
+from skindx.training.preconditioners.kfac.gradients import Gradients
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
 from skindx.training.preconditioners.kfac.prepared import Inverse, make_inverse
 from skindx.training.preconditioners.kfac.products import (
@@ -77,6 +73,7 @@ class Kfac:
         self._generator = torch.Generator(mesh.device)
         self._seeded: int | None = None
         self._made: tuple[tuple[frozenset[str], float], Inverse] | None = None
+        self._buffers: tuple[list[str], Gradients, Gradients] | None = None
 
     @property
     def damping(self) -> float:
@@ -145,14 +142,29 @@ class Kfac:
             layer.multiply = self._multiply
 
     def _precondition(self, learning_rate: float) -> None:
-        layers = [layer for layer in self.layers if layer.name not in self.bases.plain]
-        gradients = read_gradients(layers)
-        own = {name: held for name, held in gradients.items() if self.bases.mine(name)}
-        done = self._inverse(own.keys()).natural(own, self._multiply)
-        self._exchange(gradients, done)
-        if not done:
+        gradients, natural = self._gradients()
+        if not gradients.matrices:
             return
-        write_gradients(layers, done, self._kl_scale(gradients, done, learning_rate))
+        gradients.read()
+        own = {name: held for name, held in gradients.matrices.items() if self.bases.mine(name)}
+        natural.put(self._inverse(own.keys()).natural(own, self._multiply))
+        self._exchange(natural.matrices)
+        length = torch.dot(gradients.flat, natural.flat)
+        natural.flat.mul_(self._kl_scale(length, learning_rate))
+        natural.write()
+
+    def _gradients(self) -> tuple[Gradients, Gradients]:
+        """Return buffers for the gradients of the layers of this step and for natural ones."""
+        plain = self.bases.plain
+        layers = [
+            layer
+            for layer in self.layers
+            if layer.name not in plain and layer.weight.grad is not None
+        ]
+        names = [layer.name for layer in layers]
+        if self._buffers is None or self._buffers[0] != names:
+            self._buffers = names, Gradients(layers), Gradients(layers)
+        return self._buffers[1:]
 
     def _inverse(self, names: Collection[str]) -> Inverse:
         """Return what these layers are multiplied by, made again when anything of it changes."""
@@ -165,41 +177,33 @@ class Kfac:
             self._made = key, make_inverse(found, self.damping, self._settings.negligible)
         return self._made[1]
 
-    def _exchange(self, gradients: dict[str, Tensor], done: dict[str, Tensor]) -> None:
+    def _exchange(self, natural: dict[str, Tensor]) -> None:
         """Let each row send its layers' finished gradients down the columns."""
         sharing, column = self.bases.sharing, self.bases.column
         if column is None:
             return
         place = self._mesh.data.rank % sharing.workers
         for number, row in enumerate(sharing.rows):
-            names = [name for name in gradients if sharing.row_of[name] == number]
-            if not names:
+            sent = [own for name, own in natural.items() if sharing.row_of[name] == number]
+            if not sent:
                 continue
-            # A rank of another row receives into the shape of what it has.
-            held = done if names[0] in done else gradients
-            flat = torch.cat([held[name].reshape(-1) for name in names])
+            flat = torch.cat([own.reshape(-1) for own in sent])
             dist.broadcast(flat, row[place], column)
-            parts = torch.split(flat, [gradients[name].numel() for name in names])
-            for name, part in zip(names, parts, strict=True):
-                done[name] = part.view(gradients[name].shape)
+            parts = torch.split(flat, [own.numel() for own in sent])
+            for own, part in zip(sent, parts, strict=True):
+                own.copy_(part.view(own.shape))
 
-    def _kl_scale(
-        self, gradients: dict[str, Tensor], done: dict[str, Tensor], learning_rate: float
-    ) -> Tensor:
-        """Return nu = min(1, sqrt(kappa / (rate^2 |sum of natural x plain|))) (eq. 18).
+    def _kl_scale(self, length: Tensor, learning_rate: float) -> Tensor:
+        """Return nu = min(1, sqrt(kappa / (rate^2 |length|))) (eq. 18).
 
-        The rate is the schedule's largest: where the clip is always at work, it would otherwise
-        undo the schedule, and steps would stay as long at the end as at the peak.
+        `length` is the sum of natural times plain gradients. The rate is the schedule's largest:
+        where the clip is always at work, it would otherwise undo the schedule, and steps would
+        stay as long at the end as at the peak.
         """
-        rate = max(learning_rate, self._peak_rate)
-        # In the layers' order, which is that of all ranks.
-        found = [
-            (done[layer.name], gradients[layer.name]) for layer in self.layers if layer.name in done
-        ]
-        length = inner_product(*zip(*found, strict=True)).abs() * rate**2
         if not self._settings.kl_clip:
             return torch.ones_like(length)
-        return (self._settings.kl_clip / length).sqrt().clamp_max(1.0)
+        rate = max(learning_rate, self._peak_rate)
+        return (self._settings.kl_clip / (length.abs() * rate**2)).sqrt().clamp_max(1.0)
 
     def _tell(self, before: set[str]) -> None:
         if failed := sorted(self.bases.plain - (before if self.steps else set())):

@@ -34,6 +34,9 @@ _CHUNK_BYTES = 64 * 2**20
 _LEAST_SHARE = 1 / 8
 """Of the images whose rows are taken, however many rows they have (Martens and Grosse 2015, section
 8, where it is tau_1)."""
+_SAVES_STATISTICS = ("NativeBatchNormBackward0", "CudnnBatchNormBackward0")
+"""Backward passes of batch norm that hold the batch's mean and 1 / standard deviation, in single
+precision."""
 _TILE = 512
 """Factors up to this width are one product."""
 
@@ -48,7 +51,6 @@ class Layer(ABC):
         self.weight, self._bias = weight, bias if isinstance(bias, Tensor) else None
         self.shapes = self._shapes()
         """Blocks and width of each factor; one without OUTSIDE has G = 1."""
-        self._rows = self.shapes.get(OUTSIDE, (self.shapes[INSIDE][0], 1))
         self.multiply: Multiply = plain_nt
         """How its factors are made of rows: A B^T."""
         self.most_rows = 0
@@ -59,22 +61,14 @@ class Layer(ABC):
         """Return blocks and width of each factor."""
 
     @abstractmethod
-    def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
+    def observe(
+        self, inputs: Tensor, output: Tensor, images: int
+    ) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Return what the inputs of `images` images add to the factors.
 
         With it comes what makes the rest from the gradient at the outputs, taken of the sum of the
         images' losses.
         """
-
-    def gradient(self) -> Tensor | None:
-        """Return the gradient_SGA of weight and bias, a view if it can be; None: there is none."""
-        weight, bias = self.parts()
-        if weight.grad is None:
-            return None
-        rows_SGA = weight.grad.reshape(*self._rows, -1).float()
-        if bias is not None and bias.grad is not None:
-            return torch.cat([rows_SGA, bias.grad.reshape(*self._rows, 1).float()], dim=2)
-        return rows_SGA
 
     def parts(self) -> tuple[Tensor, Tensor | None]:
         """Return the weight, and the bias where it learns."""
@@ -119,7 +113,9 @@ class Linear(Layer):
         outputs, inputs = self.parts()[0].shape
         return {INSIDE: (1, inputs + self._biased), OUTSIDE: (1, outputs)}
 
-    def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
+    def observe(
+        self, inputs: Tensor, output: Tensor, images: int
+    ) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Multiply the rows with themselves."""
         rows_RA = inputs.detach().reshape(-1, inputs.shape[-1])
         positions = len(rows_RA) / images
@@ -147,7 +143,9 @@ class Conv(Layer):
         inside = weight[0].numel() + self._biased
         return {INSIDE: (groups, inside), OUTSIDE: (groups, len(weight) // groups)}
 
-    def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
+    def observe(
+        self, inputs: Tensor, output: Tensor, images: int
+    ) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Spread out the patches of some images at a time and multiply them with themselves."""
         blocks, width = self.shapes[INSIDE]
         inside: Tensor | None = None
@@ -224,18 +222,23 @@ class BatchNorm(Layer):
         """One block a channel; G is 1."""
         return {INSIDE: (len(self.parts()[0]), 1 + self._biased)}
 
-    def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
+    def observe(
+        self, inputs: Tensor, output: Tensor, images: int
+    ) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Keep the statistics; all else waits for the gradient."""
         norm = self.module
         assert isinstance(norm, _BatchNorm)
         x_NCT = inputs.detach().flatten(2) if inputs.ndim > 2 else inputs.detach()[:, :, None]
         if not norm.training and norm.running_mean is not None and norm.running_var is not None:
-            mean_C, variance_C = norm.running_mean.clone(), norm.running_var.clone()
+            mean_C, scale_C = norm.running_mean.clone(), (norm.running_var + norm.eps).rsqrt()
         elif norm.training and is_synchronised(norm):
             mean_C, variance_C, _ = statistics_over_ranks(x_NCT)
+            scale_C = (variance_C + norm.eps).rsqrt()
+        elif type(step := output.grad_fn).__name__ in _SAVES_STATISTICS:
+            mean_C, scale_C = step._saved_result1, step._saved_result2  # type: ignore[union-attr]
         else:
-            mean_C, variance_C = _statistics(x_NCT.float())
-        scale_C = (variance_C + norm.eps).rsqrt()
+            variance_C, mean_C = torch.var_mean(x_NCT.float(), (0, 2), correction=0)
+            scale_C = (variance_C + norm.eps).rsqrt()
         share = (taken := self._taken(len(x_NCT), x_NCT.shape[2])) / len(x_NCT)
         x_NCT = x_NCT[:taken]
 
@@ -247,16 +250,6 @@ class BatchNorm(Layer):
             return {INSIDE: self._gram(torch.stack(parts).permute(2, 0, 1)) / share}
 
         return {}, inside
-
-
-def _statistics(x_NCT: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of each channel."""
-    if x_NCT.device.type == "cpu":
-        # As batch norm itself; var_mean takes ten times as long there.
-        mean_C, variance_C = torch.batch_norm_update_stats(x_NCT, None, None, 0.0)
-        return mean_C, variance_C
-    variance_C, mean_C = torch.var_mean(x_NCT, (0, 2), correction=0)
-    return mean_C, variance_C
 
 
 def _with_ones(rows_SAR: Tensor, biased: int) -> Tensor:
