@@ -24,6 +24,9 @@ from skindx.system import go_offline
 _KINDS = ("Conv", "MatMul")
 """Operators in which the work is; what else becomes int8 depends on them."""
 
+_OPENVINO_KINDS = {"Convolution", "GroupConvolution", "MatMul"}
+"""The same operators by OpenVINO's names."""
+
 _BIAS_APART = "/WithoutBiases"
 """What OpenVINO's reader of ONNX adds to the name of a convolution whose bias it takes out."""
 
@@ -63,7 +66,11 @@ def prepare(graph: Path, samples: Sequence[NDArray[np.uint8]], folder: Path) -> 
 
 
 def quantise(prepared: Prepared, file: Path, to: Runtime, kept: Collection[str] = ()) -> None:
-    """Write the graph in int8 for a runtime; the layers `kept` stay in fp32."""
+    """Write the graph in int8 for a runtime; the layers `kept` stay in fp32.
+
+    With any of them, additions and poolings do too: sums of residual branches lose as much as
+    layers, and only NNCF rounds them at all.
+    """
     _QUANTISERS[to](prepared, file, kept)
 
 
@@ -105,6 +112,7 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
         for operation in model.get_ops()
         if operation.get_friendly_name().removesuffix(_BIAS_APART) in kept
     ]
+    others = {operation.get_type_name() for operation in model.get_ops()} - _OPENVINO_KINDS
     # Its own `set_log_level` also changes handlers that other loggers share.
     logging.getLogger("nncf").setLevel(logging.ERROR)
     # It always draws progress bars.
@@ -116,7 +124,9 @@ def _quantise_openvino(prepared: Prepared, file: Path, kept: Collection[str]) ->
             preset=nncf.QuantizationPreset.PERFORMANCE,
             subset_size=len(prepared.samples),
             model_type=nncf.ModelType.TRANSFORMER if prepared.attends else None,
-            ignored_scope=nncf.IgnoredScope(names=names, validate=False) if names else None,
+            ignored_scope=nncf.IgnoredScope(names=names, types=sorted(others), validate=False)
+            if names
+            else None,
         )
     openvino.save_model(done, file, compress_to_fp16=False)
 
