@@ -1,7 +1,7 @@
 """A mesh of one process without a process group, for computations beside a training."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -22,10 +22,6 @@ class AloneMesh(Mesh):
 
     def barrier(self) -> None:
         """Return at once: there is no other rank."""
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the one value."""
-        return [value]
 
     def broadcast_from_main(self, work: Callable[[], Value]) -> Value:
         """Return what `work` returns."""

@@ -64,7 +64,7 @@ class Layer(ABC):
     def observe(
         self, inputs: Tensor, output: Tensor, images: int
     ) -> tuple[Sums, Callable[[Tensor], Sums]]:
-        """Return what the inputs of `images` images add to the factors.
+        """Return what the inputs of `images` images, which gave `output`, add to the factors.
 
         With it comes what makes the rest from the gradient at the outputs, taken of the sum of the
         images' losses.
