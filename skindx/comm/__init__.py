@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from skindx.comm.exchange import Exchange, ExchangeSettings
+from skindx.comm.factored import Factored, FactoredSettings
 from skindx.comm.fused import Fused, FusedSettings
 from skindx.comm.gtopk import GTopK, GTopKSettings
 from skindx.comm.hierarchical import Hierarchical, HierarchicalSettings
@@ -24,6 +25,7 @@ class DenseSettings(ExchangeSettings):
 EXCHANGES: dict[type[ExchangeSettings], type[Any] | None] = {
     DenseSettings: None,
     FusedSettings: Fused,
+    FactoredSettings: Factored,
     TopKSettings: TopK,
     GTopKSettings: GTopK,
     HierarchicalSettings: Hierarchical,

@@ -1,8 +1,10 @@
 """Interface of every gradient exchange: settings with a `kind`, and one small class."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+
+from torch import nn
 
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
@@ -32,11 +34,26 @@ class Exchange(ABC):
 
     fabric: Fabric
     gradients: Gradients
+    ready: Callable[[nn.Parameter], None] = staticmethod(lambda weight: None)
+    """The reducer's: what `makes` such a gradient calls it once that is complete on this rank."""
 
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
         """Get ready; every rank calls this. `gradients` has its layout and stays the same."""
         self.fabric, self.gradients = fabric, gradients
         self.steps_per_epoch = steps_per_epoch
+
+    def observe(self, module: nn.Module) -> None:
+        """See the layers whose gradients these are, after `attach`; most kinds do not look."""
+        return
+
+    @property
+    def makes(self) -> frozenset[nn.Parameter]:
+        """Parameters whose gradients in this step come from the exchange, not from autograd."""
+        return frozenset()
+
+    def begin(self) -> None:
+        """The first backward pass of a step begins; layout and groups may change here."""
+        return
 
     @property
     def groups(self) -> Sequence[int]:

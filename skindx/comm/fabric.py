@@ -62,6 +62,22 @@ class Fabric:
         dist.all_gather(gathered, tensor, group=self._all)
         return gathered
 
+    def share(self, rows_PM: Tensor) -> list[dist.Work]:
+        """Begin to send row `rank` of the buffer to all others, and to fill in theirs.
+
+        Over gloo by broadcasts, which need no second buffer to be copied from.
+        """
+        self.bytes_sent += (self.world - 1) * rows_PM[0].nbytes
+        if not self._two_way:
+            into, own = rows_PM.view(-1), rows_PM[self.rank]
+            works = [dist.all_gather_into_tensor(into, own, group=self._all, async_op=True)]
+        else:
+            works = [
+                dist.broadcast(row, self._of(number), group=self._all, async_op=True)
+                for number, row in enumerate(rows_PM)
+            ]
+        return [work for work in works if work is not None]
+
     def expect(self, receive: Transfer) -> Transfer:
         """Say early that a message is to come; `swap` then waits for it.
 

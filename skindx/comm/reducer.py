@@ -29,11 +29,13 @@ class Reducer:
         self._missing: list[int] = []
         self._view_of: dict[nn.Parameter, Tensor] = {}
         self._next, self._armed, self._begun = 0, False, False
+        self._makes: frozenset[nn.Parameter] = frozenset()
         self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
         self._hooks = [
             _after_gradient(parameter, self._ready) for parameter in gradients.parameters
         ]
         self._grouped: tuple[list[int], list[str]] | None = None
+        exchange.ready = self._ready
 
     def _regroup(self) -> None:
         """Take over the exchange's groups and the gradients' layout, where they have changed."""
@@ -54,6 +56,8 @@ class Reducer:
         """Get ready for the first backward of a step; later calls in the same step do nothing."""
         if self._begun:
             return
+        self.exchange.begin()
+        self._makes = self.exchange.makes
         self._regroup()
         # Autograd hands its own tensors over, which go into the buffer as they come: to add to
         # zeros there would take twice as many passes over the memory.
@@ -84,7 +88,13 @@ class Reducer:
         view, gradient = self._view_of[parameter], parameter.grad
         if gradient is view:
             return
-        if gradient is None:
+        if parameter in self._makes:
+            if gradient is not None:
+                raise RuntimeError(
+                    f"{self._names[parameter]} has another use than its layer's, and the exchange "
+                    "sums the layer's alone; take exchange.kind=fused."
+                )
+        elif gradient is None:
             view.zero_()
         else:
             view.copy_(gradient)

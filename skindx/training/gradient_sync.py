@@ -48,6 +48,7 @@ class GradientSync:
         self.gradients = Gradients([(name, own) for name, own in named if name not in stays])
         self._split = _split_gradients(named, parts)
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
+        exchange.observe(module)
         self.reducer = Reducer(self.gradients, exchange)
         self._peers = [
             _Peers(ranks, [(name, own) for name, own in named if name in own_names], mesh)
