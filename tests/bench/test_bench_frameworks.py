@@ -17,6 +17,7 @@ from skindx.bench.frameworks.arms import ARMS, Arm
 from skindx.bench.frameworks.figures import equal, figures_of, parts_of, speed_ups
 from skindx.bench.frameworks.found import Case, Found, Opening, Turn, loss_difference, turn_of
 from skindx.bench.frameworks.model import Point, fit_link, left_out, predict, stage_errors
+from skindx.bench.frameworks.page import notes
 from skindx.bench.frameworks.settings import ArmName, Config
 from skindx.bench.frameworks.stages import STAGES, Stages
 from skindx.bench.frameworks.traffic import Traffic, traffic
@@ -38,6 +39,17 @@ def test_an_iteration_is_the_sum_of_its_stages_but_for_what_lies_between() -> No
     assert turn_of([fast, slow]) == Turn(4.0, {"forward": 2.5}, 0.75, 20.0, (2.0, 4.0))
 
 
+def test_a_turn_in_which_a_rank_waited_between_two_stages_is_named() -> None:
+    found = _found({"plain": 4.0}, {})
+    case = next(iter(found.turns))
+    found.turns[case][0] = replace(found.turns[case][0], stages_share=0.8)
+    figures = figures_of(CONFIG, found, 2)
+    assert figures["stages_difference"].value == pytest.approx(0.01)  # the median of the turns
+    text = " ".join(notes(CONFIG, found, None, ()))
+    assert "In 1 of 18 turns" in text
+    assert "20 % at most" in text
+
+
 def test_losses_differ_by_the_worst_step() -> None:
     assert loss_difference((2.0, 1.0), (2.0, 1.25)) == pytest.approx(0.2)
     assert loss_difference((2.0, math.nan), (2.0, 1.0)) == math.inf
@@ -56,7 +68,7 @@ CONFIG = Config(
 
 def _found(steps: dict[str, float], losses: dict[str, tuple[float, ...]]) -> Found:
     """Return turns in which an arm takes so many seconds with 2 ranks, and half alone."""
-    found = Found(layers={"alexnet": [[1000]], "resnet50": [[2000]]})
+    found = Found(layers={"alexnet": [[(1000,)]], "resnet50": [[(2000,)]]})
     for arm, seconds in steps.items():
         for network in CONFIG.networks:
             for ranks, batch, share in ((2, 4, 1.0), (1, 4, 0.5), (1, 8, 0.75)):
@@ -119,7 +131,7 @@ WIRE_S = 8e-9
 
 def _point(name: str, tensors: int, mb: float, ranks: int, link: Cost, *, hides: bool) -> Point:
     weights = int(mb * 1e6 / 4 / tensors)
-    sent = traffic("buckets" if hides else "tensors", [[weights]] * tensors, ranks)
+    sent = traffic("buckets" if hides else "tensors", [[(weights,)]] * tensors, ranks)
     point = Point(name, ranks, sent, 1.0, ALONE)
     return replace(point, step_s=sum(predict(point, link, 2, hides=hides).values()))
 
@@ -142,7 +154,7 @@ def test_the_model_by_hand() -> None:
 
 def test_what_is_sent_by_hand() -> None:
     """Four ranks: a ring takes six rounds, in which a rank sends one and a half times all bytes."""
-    layers = [[3_000_000, 1000], [7_000_000]]  # backward meets the last layer first
+    layers = [[(3000, 1000), (1000,)], [(7000, 1000)]]  # backward meets the last layer first
     total = 4 * 10_001_000
     assert traffic("whole", layers, 4) == Traffic(6, 1.5 * total, 6, 1.5 * total)
     assert traffic("tensors", layers, 4) == Traffic(18, 1.5 * total, 6, 1.5 * 12_000_000)
@@ -150,6 +162,11 @@ def test_what_is_sent_by_hand() -> None:
     assert traffic("buckets", layers, 4) == Traffic(12, 1.5 * total, 6, 1.5 * 12_004_000)
     # Both layers are large: each is gathered twice and scattered once, three rounds each time.
     assert traffic("shards", layers, 4) == Traffic(24, 1.5 * 1.5 * total, 3, 0)
+    # The factors of 200 images halve the bytes of the larger matrix, and not of the smaller one.
+    others = 1.5 * 12_004_000
+    assert traffic("factors", layers, 4, batch=200) == Traffic(
+        9, others + 3 * 4 * 200 * 8000, 6, others
+    )
     k = 10_001
     assert traffic("sparse", layers, 4) == Traffic(2, 2 * 8 * k, 2, 2 * 8 * k)
     assert traffic("whole", layers, 1).volume == 0

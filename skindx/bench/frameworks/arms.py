@@ -46,6 +46,7 @@ ARMS: dict[str, Arm] = {
     "deepspeed": Arm(kind="deepspeed", sending="whole"),
     "skindx dense": _skindx({"kind": "dense"}, sending="whole"),
     "skindx fused": _skindx({"kind": "fused", "tune": False}, hides=True),
+    "skindx factored": _skindx({"kind": "factored"}, sending="factors", hides=True),
     "skindx gtopk": _skindx({"kind": "gtopk", "warmup": []}, lossless=False, sending="sparse"),
     "fabric": Arm("skindx.bench.frameworks.fabric_rank", "fabric", hides=True),
     "jax": Arm("skindx.bench.frameworks.jax_rank", "jax", sending="tensors"),

@@ -38,9 +38,7 @@ def parts_of(settings: Config, found: Found, cores: int) -> dict[str, dict[str, 
                 "status": "partial" if arm in found.missing else "measured",
                 "seconds": found.step_s(case),
                 "stages": found.stages(case),
-                "stages_over_step": max(
-                    (turn.stages_share for turn in turns), key=lambda share: abs(share - 1)
-                ),
+                "stages_over_step": statistics.median(turn.stages_share for turn in turns),
                 "first_step_s": opening.first_step_s if opening else None,
                 "memory_mb": opening.peak_mb if opening else None,
                 "losses": list(found.losses[case]),
@@ -122,14 +120,16 @@ def _ratios(settings: Config, found: Found) -> dict[str, Figure]:
 
 
 def _differences(settings: Config, found: Found) -> dict[str, Figure]:
-    """Return the worst of what is checked in each turn: losses, and the sum of the stages."""
+    """Return the worst of what is checked in each case: losses, and the sum of the stages."""
     apart, shares = [], []
     for case, turns in found.turns.items():
         if case.ranks == settings.ranks and ARMS[case.arm].lossless:
             distance = difference(settings, found, case)
             if distance is not None and case.arm != REFERENCE:
                 apart.append(distance)
-        shares += [abs(turn.stages_share - 1) for turn in turns]
+        # Of the turns the median: a rank that has to wait for a core between two stages adds to
+        # neither.
+        shares.append(statistics.median(abs(turn.stages_share - 1) for turn in turns))
     figures = {}
     if apart:
         figures["loss_difference"] = _worst(apart, "of the loss")
@@ -162,7 +162,7 @@ def _points(settings: Config, found: Found, arm: str) -> dict[Case, Point]:
         taken = found.step_s(case)
         if alone and taken:
             layers, how = found.layers[case.network], ARMS[arm].sending
-            sent = traffic(how, layers, case.ranks, settings.density)
+            sent = traffic(how, layers, case.ranks, settings.density, case.batch)
             points[case] = Point(case.network, case.ranks, sent, taken, alone)
     return points
 

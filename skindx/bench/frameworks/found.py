@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from skindx.bench.frameworks.graph import Shapes
+
 
 class Case(NamedTuple):
     """One framework's training of a network: what is measured in several turns."""
@@ -69,12 +71,12 @@ class Found:
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     """Arm -> why it has no figures, or no more of them."""
-    layers: dict[str, list[list[int]]] = field(default_factory=dict)
-    """Weights of each tensor, layer by layer, of each network."""
+    layers: dict[str, Shapes] = field(default_factory=dict)
+    """Of each network."""
 
     def parameters(self, network: str) -> int:
         """Return the number of a network's weights."""
-        return sum(map(sum, self.layers[network]))
+        return sum(math.prod(shape) for layer in self.layers[network] for shape in layer)
 
     def cases(self, ranks: int, batch: int, network: str) -> dict[str, Case]:
         """Return the cases that were measured, by arm."""

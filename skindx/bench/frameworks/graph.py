@@ -64,14 +64,18 @@ def carry_out(graph: Graph, image: Value, apply: Callable[[Node, list[Value]], V
     return found
 
 
-def layers(graph: Graph) -> list[list[int]]:
-    """Return the number of weights of each tensor, layer by layer."""
-    return [list(map(math.prod, node.shapes.values())) for node in graph if node.shapes]
+Shapes = list[list[tuple[int, ...]]]
+"""Of each tensor, layer by layer."""
+
+
+def layers(graph: Graph) -> Shapes:
+    """Return the shapes of all weights."""
+    return [list(node.shapes.values()) for node in graph if node.shapes]
 
 
 def parameters(graph: Graph) -> int:
     """Return the number of weights."""
-    return sum(map(sum, layers(graph)))
+    return sum(math.prod(shape) for layer in layers(graph) for shape in layer)
 
 
 class _Builder:

@@ -16,6 +16,9 @@ from skindx.files import write_text
 
 Rows = list[list[str]]
 
+STAGES_APART = 0.03
+"""Of the iteration, how far the sum of its stages may be away."""
+
 STAGE_HEADINGS = ("network, framework", "iteration, ms", *STAGES, COMPILED, "sum")
 MORE_HEADINGS = (
     "network, framework",
@@ -107,22 +110,25 @@ def notes(
         "plain is one rank that takes the batches of all ranks one after the other. Read: from a "
         "memory-mapped file; copy: into the framework's tensors, normalised; backward ends with "
         "the last gradient that a rank has made, and communicate is what it waits for after that: "
-        "of ddp, fabric and skindx fused what backward does not hide. fsdp2's gathers lie in its "
-        "forward and backward. jax and tensorflow compile forward, backward, communication and "
-        "update into one. sum: all stages over the iteration, which has a clock of its own.",
-        "skindx_over_best: the fastest other framework whose losses are equal / our faster one of "
-        "dense and fused, round by round; the least of all networks. Losses are equal where all of "
-        f"{s.loss_steps} steps differ from plain's by less than {s.tolerance:g} of the loss. "
-        "gtopk is lossy and stands apart. First step: from the start of processes of its own, "
-        "imports and compilation included, on the first network; memory: largest resident size of "
-        "a rank until then, libraries included. In the timed rounds the arms of one environment "
-        "share processes.",
+        "of ddp, fabric, skindx fused and factored what backward does not hide. fsdp2's gathers "
+        "lie in its forward and backward. jax and tensorflow compile forward, backward, "
+        "communication and update into one. sum: all stages over the iteration, which has a clock "
+        "of its own, of the rank where they are furthest apart, the median of the turns.",
+        *_preempted(found),
+        "skindx_over_best: the fastest other framework whose losses are equal / our fastest of "
+        "dense, fused and factored, round by round; the least of all networks. Losses are equal "
+        f"where all of {s.loss_steps} steps differ from plain's by less than {s.tolerance:g} of "
+        "the loss. gtopk is lossy and stands apart. First step: from the start of processes of its "
+        "own, imports and compilation included, on the first network; memory: largest resident "
+        "size of a rank until then, libraries included. In the timed rounds the arms of one "
+        "environment share processes.",
         "Model (arXiv 1805.03812): the stages of one rank alone, times ranks over cores, and "
         "rounds of messages whose latency and time a byte are fitted to all networks but the one "
         "that is predicted; no byte is faster than the link. ddp, fabric and fused send buckets of "
-        f"{BUCKET_MB} MB, jax and tensorflow each tensor by itself, fsdp2 shards; where gradients "
-        "are sent during backward, what backward hides does not count, but for the last bucket. "
-        "All ranks share this machine's cores: speed-ups are those of the cores' number at most.",
+        f"{BUCKET_MB} MB, factored does so with what is left beside the factors of wide linear "
+        "layers, jax and tensorflow each tensor by itself, fsdp2 shards; where gradients are sent "
+        "during backward, what backward hides does not count, but for the last bucket. All ranks "
+        "share this machine's cores: speed-ups are those of the cores' number at most.",
         *(
             (f"Measured in {parts} parts, one after the other; arms took turns within a part.",)
             if parts > 1
@@ -132,4 +138,17 @@ def notes(
         *(f"Left out: {name} ({why})." for name, why in found.missing.items()),
         *((f"Load before the run: {load:.2f} runnable processes a core.",) if load else ()),
         *(f"Noisy run: {mark}." for mark in marks),
+    )
+
+
+def _preempted(found: Found) -> tuple[str, ...]:
+    """Say in how many turns the stages do not sum up, by how much at most, if there are any."""
+    apart = [abs(turn.stages_share - 1) for turns in found.turns.values() for turn in turns]
+    many = sum(share > STAGES_APART for share in apart)
+    if not many:
+        return ()
+    return (
+        f"In {many} of {len(apart)} turns the stages of some rank are more than "
+        f"{100 * STAGES_APART:g} % away from its iteration, {100 * max(apart):.0f} % at most: it "
+        "waited for a core between two stages.",
     )
