@@ -68,8 +68,8 @@ def make(
         str | None,
         typer.Option(
             help="Consider only this one: dense, fused (fused+bf16), per-tensor, one-buffer, "
-            "hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3; owt, model, "
-            "tensor, tensor3d, operators."
+            "factored, hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3; "
+            "owt, model, tensor, tensor3d, operators."
         ),
     ] = None,
     lossy: Annotated[

@@ -35,7 +35,7 @@ class Exchange(ABC):
     fabric: Fabric
     gradients: Gradients
     ready: Callable[[nn.Parameter], None] = staticmethod(lambda weight: None)
-    """The reducer's: what `makes` such a gradient calls it once that is complete on this rank."""
+    """The reducer's: called once a gradient of `computes` is complete on this rank."""
 
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
         """Get ready; every rank calls this. `gradients` has its layout and stays the same."""
@@ -47,7 +47,7 @@ class Exchange(ABC):
         return
 
     @property
-    def makes(self) -> frozenset[nn.Parameter]:
+    def computes(self) -> frozenset[nn.Parameter]:
         """Parameters whose gradients in this step come from the exchange, not from autograd."""
         return frozenset()
 

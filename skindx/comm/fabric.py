@@ -57,26 +57,25 @@ class Fabric:
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Return every rank's `tensor`, in rank order; all of one size."""
-        self.bytes_sent += (self.world - 1) * tensor.nbytes
-        gathered = [torch.empty_like(tensor) for _ in range(self.world)]
-        dist.all_gather(gathered, tensor, group=self._all)
-        return gathered
+        gathered_PM = tensor.new_empty(self.world, *tensor.shape)
+        gathered_PM[self.rank] = tensor
+        for work in self.share(gathered_PM):
+            work.wait()
+        return list(gathered_PM.unbind())
 
     def share(self, rows_PM: Tensor) -> list[dist.Work]:
-        """Begin to send row `rank` of the buffer to all others, and to fill in theirs.
-
-        Over gloo by broadcasts, which need no second buffer to be copied from.
-        """
-        self.bytes_sent += (self.world - 1) * rows_PM[0].nbytes
+        """Begin to send row `rank` of the buffer to all others, and to fill in theirs."""
+        own, others = rows_PM[self.rank], [rank for rank in range(self.world) if rank != self.rank]
+        self.bytes_sent += len(others) * own.nbytes
         if not self._two_way:
-            into, own = rows_PM.view(-1), rows_PM[self.rank]
-            works = [dist.all_gather_into_tensor(into, own, group=self._all, async_op=True)]
-        else:
-            works = [
-                dist.broadcast(row, self._of(number), group=self._all, async_op=True)
-                for number, row in enumerate(rows_PM)
-            ]
-        return [work for work in works if work is not None]
+            into = rows_PM.view(-1)
+            work = dist.all_gather_into_tensor(into, own, group=self._all, async_op=True)
+            return [work] if work else []
+        # Not by gloo's gather: it copies each message by OpenMP threads of its own, which then
+        # keep the cores from those of the training.
+        expected = [self.expect(Transfer(rows_PM[peer], peer)).work for peer in others]
+        sent = [dist.isend(own, self._of(peer), self._way(self.rank, peer)) for peer in others]
+        return [work for work in (*expected, *sent) if work]
 
     def expect(self, receive: Transfer) -> Transfer:
         """Say early that a message is to come; `swap` then waits for it.

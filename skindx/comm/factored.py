@@ -83,7 +83,7 @@ class Factored(Exchange):
         self.ready(weight)  # which the reducer sets after `observe`
 
     @property
-    def makes(self) -> frozenset[nn.Parameter]:
+    def computes(self) -> frozenset[nn.Parameter]:
         """The weights whose gradients autograd leaves out in this step."""
         return frozenset(layer.weight for layer in self._sending)
 
@@ -96,7 +96,7 @@ class Factored(Exchange):
         """Forget the last step's factors, and lay the buffer out as its agreement asks for."""
         for layer in self._layers:
             layer.clear()
-        sending = [layer for layer in self._layers if layer.alone]
+        sending = [layer for layer in self._layers if layer.sending]
         if sending != self._sending:
             self._sending = sending
             self._lay_out()
@@ -169,7 +169,7 @@ class Factored(Exchange):
         if not agreed and self._layers:
             self._agree()
         for layer in self._layers:
-            layer.settle()
+            layer.end_step()
         return True
 
     def _views(self) -> list[Tensor]:
@@ -221,10 +221,13 @@ class Factored(Exchange):
         self._take(rows)
 
     def _take(self, rows: dict[str, tuple[int, torch.dtype]]) -> None:
-        """From the next forward pass on these layers send factors."""
+        """From the next forward pass on these layers send factors, and no others are watched."""
         self._rows = rows
         for layer in self._layers:
-            layer.alone = layer.name in rows
+            layer.sending = layer.name in rows
+            if not layer.sending:
+                layer.close()
+        self._layers = [layer for layer in self._layers if layer.sending]
 
     def state_dict(self) -> State:
         """Return what was agreed, so that a resumed training takes the same steps."""

@@ -9,20 +9,24 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Factors:
-    """Collects both factors of a layer's weight gradient: G^T X, with a row an image or token.
+    """Counts the rows of a layer's weight gradient G^T X, an image or a token each.
 
-    Where `alone` is set, autograd leaves the weight's gradient out: it would be computed for this
-    rank's rows and thrown away.
+    Where `sending` is set, both factors are collected, and autograd leaves the weight's gradient
+    out: it would be computed for this rank's rows and thrown away.
     """
 
     def __init__(self, name: str, layer: nn.Linear, ready: Callable[[nn.Parameter], None]) -> None:
         """Watch `layer`; `ready` is called when all its outputs of a pass have their gradients."""
         self.name, self.weight = name, cast(nn.Parameter, layer.weight)
-        self.alone = False
+        self.sending = False
+        self.rows = 0
+        """Since `clear`."""
+        self.dtype: torch.dtype | None = None
+        """Of what holds every output gradient since then; None: there was none."""
         self._ready = ready
         self._inputs: list[Tensor] = []
         self._gradients: list[Tensor] = []
-        self._awaited = 0
+        self._pending = 0
         self._handles: list[RemovableHandle] = [
             layer.register_forward_pre_hook(self._enter),
             layer.register_forward_hook(self._leave, always_call=True),
@@ -31,7 +35,7 @@ class Factors:
     def __deepcopy__(self, memo: object) -> Self:
         """Return what watches nothing: a copy of the module is no part of the training."""
         copy = object.__new__(type(self))
-        copy._handles, copy.alone = [], False
+        copy._handles, copy.sending = [], False
         return copy
 
     @property
@@ -44,27 +48,16 @@ class Factors:
         """Output features."""
         return self.weight.shape[0]
 
-    @property
-    def rows(self) -> int:
-        """How many were collected since `clear`."""
-        return sum(map(len, self._gradients))
-
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """What holds every collected output gradient; None: there is none."""
-        found: torch.dtype | None = None
-        for gradient in self._gradients:
-            found = torch.promote_types(found, gradient.dtype) if found else gradient.dtype
-        return found
-
     def clear(self) -> None:
-        """Forget what was collected."""
+        """Forget what was counted and collected."""
+        self.rows, self.dtype = 0, None
         self._inputs.clear()
         self._gradients.clear()
 
-    def settle(self) -> None:
-        """Await nothing any more: the step is over."""
-        self._awaited = 0
+    def end_step(self) -> None:
+        """Let go of everything: the step is over."""
+        self._pending = 0
+        self.clear()
 
     def write(self, gradients_RO: Tensor, inputs_RI: Tensor) -> None:
         """Fill in the collected rows, and zeros after them."""
@@ -90,21 +83,26 @@ class Factors:
 
     def _enter(self, layer: nn.Module, inputs: Any) -> None:
         # Autograd notes in the forward pass whose gradients it will be asked for.
-        if self.alone and torch.is_grad_enabled():
+        if self.sending and torch.is_grad_enabled():
             self.weight.requires_grad_(False)
 
     def _leave(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-        if self.alone:
+        if self.sending:
             self.weight.requires_grad_(True)
         if not self._handles or not isinstance(output, Tensor) or not output.requires_grad:
             return  # a copy of the layer, one that failed, or one without gradients
-        met, self._awaited = inputs[0].detach(), self._awaited + 1
-        output.register_hook(lambda gradient: self._meet(met, gradient))  # type: ignore[no-untyped-call]
+        self._pending += 1
+        kept = inputs[0].detach() if self.sending else None  # the graph would keep it to its end
+        output.register_hook(lambda gradient: self._collect(kept, gradient))  # type: ignore[no-untyped-call]
 
-    def _meet(self, inputs: Tensor, gradient: Tensor) -> None:
+    def _collect(self, inputs: Tensor | None, gradient: Tensor) -> None:
+        kind, self._pending = gradient.dtype, self._pending - 1
+        self.rows += gradient.numel() // self.outside
+        self.dtype = torch.promote_types(self.dtype, kind) if self.dtype else kind
+        if inputs is None:
+            return
         # Mixed precision multiplies in the type of the output, with inputs cast to it.
-        self._inputs.append(inputs.reshape(-1, self.inside).to(gradient.dtype))
+        self._inputs.append(inputs.reshape(-1, self.inside).to(kind))
         self._gradients.append(gradient.detach().reshape(-1, self.outside))
-        self._awaited -= 1
-        if self.alone and self._awaited == 0:
+        if self._pending == 0:
             self._ready(self.weight)

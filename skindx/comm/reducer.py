@@ -29,7 +29,7 @@ class Reducer:
         self._missing: list[int] = []
         self._view_of: dict[nn.Parameter, Tensor] = {}
         self._next, self._armed, self._begun = 0, False, False
-        self._makes: frozenset[nn.Parameter] = frozenset()
+        self._computed: frozenset[nn.Parameter] = frozenset()
         self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
         self._hooks = [
             _after_gradient(parameter, self._ready) for parameter in gradients.parameters
@@ -57,7 +57,7 @@ class Reducer:
         if self._begun:
             return
         self.exchange.begin()
-        self._makes = self.exchange.makes
+        self._computed = self.exchange.computes
         self._regroup()
         # Autograd hands its own tensors over, which go into the buffer as they come: to add to
         # zeros there would take twice as many passes over the memory.
@@ -88,7 +88,7 @@ class Reducer:
         view, gradient = self._view_of[parameter], parameter.grad
         if gradient is view:
             return
-        if parameter in self._makes:
+        if parameter in self._computed:
             if gradient is not None:
                 raise RuntimeError(
                     f"{self._names[parameter]} has another use than its layer's, and the exchange "

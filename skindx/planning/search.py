@@ -9,6 +9,7 @@ from skindx.planning.choice import Choice
 from skindx.planning.estimate import Estimate, Machine, estimate
 from skindx.planning.outcome import Outcome, outcome
 from skindx.planning.strategies import STRATEGIES, Strategy
+from skindx.planning.strategies.factored import Factored, factors_of
 from skindx.planning.strategies.hopping import Hopping
 from skindx.planning.strategies.members import Members
 from skindx.planning.workload import Member, Workload
@@ -17,6 +18,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("dense", {}),
     ("fused", {}),
     ("fused", {"wire": "bf16"}),
+    ("factored", {}),
     ("hierarchical", {}),
     ("multicolor", {}),
     ("topk", {}),
@@ -191,9 +193,7 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
             continue
         for nodes, per_node in layouts:
             ranks = nodes * per_node
-            if name == "hierarchical" and not (nodes > 1 and per_node > 1) and not limits.strategy:
-                continue
-            if ranks == 1 and name != "dense" and not limits.strategy:
+            if not (limits.strategy or _differs(name, nodes, per_node, workload)):
                 continue
             batch = first.batch * ranks if workload.weak else first.batch
             if workload.weak or batch >= 2 * ranks * first.accumulate or ranks == 1:
@@ -210,6 +210,19 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                     )
 
 
+def _differs(name: str, nodes: int, per_node: int, workload: Workload) -> bool:
+    """Tell whether a strategy is anything else than a simpler one on these ranks."""
+    ranks = nodes * per_node
+    if name == "hierarchical":
+        return nodes > 1 and per_node > 1
+    if name == "factored":  # some layer's factors are fewer bytes than its gradient
+        share = 1 if workload.weak else ranks
+        return any(
+            factors_of(member.profile, member.batch // share, ranks) for member in workload.members
+        )
+    return ranks > 1 or name == "dense"
+
+
 def _refusal(strategy: Strategy, workload: Workload) -> str | None:
     """Return why the members' settings cannot go with a strategy; None where they can."""
     if any(member.kfac for member in workload.members):
@@ -219,6 +232,13 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
             return "recipe.preconditioner would make hopping members several times larger"
     if strategy.zero and any(member.layer_norms for member in workload.members):
         return f"lars and lamb go by the norms of layers, which {strategy.name} mixes"
+    if isinstance(strategy, Factored) and any(
+        member.whole_layers or member.kfac for member in workload.members
+    ):
+        return (
+            "factored watches the layers of an eager network in fp32 or bf16, without "
+            "recipe.preconditioner"
+        )
     if strategy.parallel and any(member.whole_layers for member in workload.members):
         return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
     return None

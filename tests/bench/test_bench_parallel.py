@@ -14,7 +14,7 @@ from skindx.bench.parallel.predicted import agreement, agreement_figure
 from skindx.training.config.parallel import OwtSettings
 from skindx.training.parallel.sharding.wide import wide_layers
 
-ARMS = ["dense", "fused", "bf16", "gtopk", "powersgd", "owt", "owt_gtopk"]
+ARMS = ["dense", "fused", "bf16", "factored", "gtopk", "powersgd", "owt", "owt_gtopk"]
 
 
 def _wide(net: nn.Module, side: int, batch: int, **settings: int) -> list[str]:
@@ -82,7 +82,9 @@ def test_a_plan_agrees_with_what_was_measured_where_the_order_is_clear() -> None
 def test_its_other_parts(lab_here: None, tmp_path: Path) -> None:
     figures = _figures(tmp_path / "parallel.json", "parts=[small,accuracy,cube]")
     assert {"alone_over_data_small", "alone_over_owt_small"} <= figures.keys()
-    assert {f"{arm}_accuracy" for arm in ARMS if arm not in ("dense", "bf16")} <= figures.keys()
+    assert {
+        f"{arm}_accuracy" for arm in ARMS if arm not in ("dense", "bf16", "factored")
+    } <= figures.keys()
     for form in ("keep", "again"):
         found, expected = (figures[f"{form}_fewer_bytes{end}"] for end in ("", "_by_formula"))
         assert found == pytest.approx(expected)

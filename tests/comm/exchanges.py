@@ -208,7 +208,7 @@ class _Late:
 
     def __init__(self, exchange: Exchange, spoil: Callable[[], None]) -> None:
         self._exchange, self._spoil, self.groups = exchange, spoil, exchange.groups
-        self.begin, self.makes = exchange.begin, exchange.makes
+        self.begin, self.computes = exchange.begin, exchange.computes
 
     def launch(self, group: int) -> None:
         if group == len(self.groups) - 1:

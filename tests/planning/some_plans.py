@@ -5,7 +5,9 @@ from typing import Any
 from skindx.planning.cluster import Cluster, Collective, Link, Links
 from skindx.planning.profile import AtBatch, Layer, LocalWork, Profile, Profiles
 
-KINDS = ("dense", "fused", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd")
+KINDS = (
+    "dense", "fused", "factored", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd",
+)  # fmt: skip
 
 
 def profile(local_s: float = 0.0, **change: Any) -> Profile:

@@ -6,6 +6,7 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, ExchangeSettings
+from skindx.comm.factored import FactoredSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
@@ -21,6 +22,7 @@ CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 EXACT: dict[str, ExchangeSettings] = {
     "dense": DenseSettings(),
     "fused": FusedSettings(tune=False, bucket_mb=0.0005),
+    "factored": FactoredSettings(least_mb=0.001, bucket_mb=0.0005),
     "hierarchical": HierarchicalSettings(ranks_per_node=1, bucket_mb=0.0005, chunks=2),
     "multicolor": MulticolorSettings(bucket_mb=0.0005),
     "topk": TopKSettings(density=1, warmup=()),
@@ -40,10 +42,11 @@ class _Net(nn.Module):
         torch.manual_seed(0)
         self.first = nn.Conv2d(3, 7, 3)
         self.unused = nn.Parameter(torch.ones(5))
-        self.head = nn.Linear(7 * 9, 11)
+        self.wide = nn.Linear(7 * 9, 90)
+        self.head = nn.Linear(90, 11)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.first(inputs).relu().flatten(1))
+        outputs: Tensor = self.head(self.wide(self.first(inputs).relu().flatten(1)))
         return outputs
 
 
@@ -100,8 +103,10 @@ def test_exact_kinds_train_as_deepspeed_does(
                 continue
             dense = result["dense", precision, pieces]
             for found, expected in zip(run["weights"], dense["weights"], strict=True):
-                # AdamW turns a rounding of a tiny gradient into part of a whole step of 0.01.
-                assert abs(found - expected).max() < 2e-4, (name, precision, pieces)
+                # AdamW turns a rounding of a tiny gradient into part of a whole step of 0.01, and
+                # a product of factors is not rounded to bf16 as DeepSpeed's gradient is.
+                near = 5e-3 if (name, precision) == ("factored", "bf16") else 2e-4
+                assert abs(found - expected).max() < near, (name, precision, pieces)
 
 
 @pytest.mark.distributed

@@ -27,6 +27,12 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
         ({"recipe": {"augment": {"scale": [0.5, 3]}}}, "both above 0 and at most 1"),
         ({"exchange": {"kind": "hierarchical", "ranks_per_node": 0}}, "ranks_per_node"),
         ({"exchange": {"kind": "hierarchical", "ranks_per_node": -1}}, "ranks_per_node"),
+        ({"exchange": {"kind": "factored"}, "engine": {"compile": True}}, "an eager network"),
+        ({"exchange": {"kind": "factored"}, "engine": {"precision": "fp16"}}, "an eager network"),
+        (
+            {"exchange": {"kind": "factored"}, "recipe": {"preconditioner": {"kind": "kfac"}}},
+            "set exchange.kind=fused",
+        ),
         ({"recipe": {"epochs": 1, "warmup_epochs": 50}}, "warmup_epochs=50 is longer"),
         ({"recipe": {"epochs": 3, "mix": {"clean_epochs": 3}}}, "leaves none of epochs=3"),
         ({"recipe": {"schedule": {"kind": "steps", "epochs": [5, 3]}}}, "ascending"),

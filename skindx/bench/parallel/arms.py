@@ -28,6 +28,11 @@ class Arm:
         return str(self.parallel["kind"]) != "data"
 
     @property
+    def baseline(self) -> bool:
+        """It sends whole gradients, as data-parallel frameworks do."""
+        return self.exact and not self.split and self.exchange["kind"] != "factored"
+
+    @property
     def steady(self) -> dict[str, Any]:
         """The exchange as it is after its warm-up."""
         sparse = self.exchange["kind"] == "gtopk"
@@ -49,6 +54,7 @@ def arms_of(settings: Config, degrees: Mapping[str, int]) -> list[Arm]:
         Arm("dense", {"kind": "dense"}, priced=("dense", {})),
         Arm("fused", fused, priced=("fused", {"tune": False})),
         Arm("bf16", bf16, priced=("fused", {"tune": False, "wire": "bf16"})),
+        Arm("factored", {"kind": "factored"}, priced=("factored", {})),
         Arm("gtopk", gtopk, exact=False, priced=("gtopk", lossy["gtopk"])),
         Arm(
             "powersgd",

@@ -180,8 +180,8 @@ class _Bench:
 
 
 def _best(seconds: dict[str, list[float]], arms: list[Arm]) -> str:
-    """Return the fastest exact form that splits nothing."""
-    names = [arm.name for arm in arms if arm.exact and not arm.split]
+    """Return the fastest exact form that splits nothing and sends whole gradients."""
+    names = [arm.name for arm in arms if arm.baseline]
     return min(names, key=lambda name: statistics.median(seconds[name]))
 
 
@@ -198,10 +198,11 @@ def _notes(s: Config) -> tuple[str, ...]:
         f"exchange, clipping and update, the mean of {s.steps} after one that is not timed; forms "
         "take turns and are set up again in each round.",
         f"{s.side} px, {s.classes} classes: owt_over_data compares with the fastest of dense "
-        "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. MB "
-        "are what a rank's interface has sent in a step. owt_b, owt_c: the batch meets "
-        "split layers in rounds. model: as many stages as ranks, "
-        "micro-batches as by default; planned: the degrees that the search of placements found, "
+        "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. "
+        "factored sends inputs and output gradients of wide layers, and stands apart. MB are what "
+        "a rank's interface has sent in a step. owt_b, owt_c: the batch meets split layers in "
+        "rounds. model: as many stages as ranks, micro-batches as by default; planned: the degrees "
+        "that the search of placements found, "
         "where it splits anything. plan_s: what a plan says, from the steps of whole networks that "
         "all ranks time at once and from links measured by the collectives; plan_agrees: the share "
         "of pairs of forms in the plan's order, of those that no round confuses. "

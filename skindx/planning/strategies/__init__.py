@@ -2,6 +2,7 @@
 
 from skindx.planning.schedule import Message, Schedule
 from skindx.planning.strategies.dense import Dense
+from skindx.planning.strategies.factored import Factored
 from skindx.planning.strategies.fused import Fused, OneBuffer, PerTensor
 from skindx.planning.strategies.gtopk import GTopK
 from skindx.planning.strategies.hierarchical import Hierarchical
@@ -24,6 +25,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Fused,
         PerTensor,
         OneBuffer,
+        Factored,
         Hierarchical,
         Multicolor,
         TopK,

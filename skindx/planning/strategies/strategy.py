@@ -17,6 +17,7 @@ UNMEASURED_LOCAL = 0.5
 _SECONDS_PER_ELEMENT = {
     "dense": 1.2e-9,
     "fused": 0.3e-9,
+    "factored": 0.3e-9,
     "bf16": 0.6e-9,
     "hierarchical": 0.3e-9,
     "multicolor": 0.6e-9,

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.comm import AnyExchange, DenseSettings
+from skindx.comm.factored import FactoredSettings
 from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -103,8 +104,8 @@ class TrainSettings(Settings):
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     exchange: AnyExchange = DenseSettings()
-    """How ranks agree on their gradients, by its `kind`: dense, fused, topk, gtopk, hierarchical,
-    multicolor or powersgd."""
+    """How ranks agree on their gradients, by its `kind`: dense, fused, factored, topk, gtopk,
+    hierarchical, multicolor or powersgd."""
     detector: DetectorSettings | None = None
     fusion: FusionSettings | None = None
     loader: LoaderSettings = LoaderSettings()
@@ -132,6 +133,22 @@ class TrainSettings(Settings):
             raise ValueError(
                 f"exchange.kind={self.exchange.kind} works on whole gradients, which ZeRO shares "
                 f"out; set engine.zero=0, or exchange.kind=dense for engine.zero={self.engine.zero}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _factors_of_one_eager_pass(self) -> Self:
+        if not isinstance(self.exchange, FactoredSettings):
+            return self
+        if self.engine.compile or self.engine.precision == "fp16":
+            raise ValueError(
+                "exchange.kind=factored watches the layers of an eager network in fp32 or bf16; "
+                "set engine.compile=false and another engine.precision, or exchange.kind=fused"
+            )
+        if any(self.recipe_of(member).preconditioner for member in self.members):
+            raise ValueError(
+                "exchange.kind=factored collects the gradients of one backward pass, and "
+                "recipe.preconditioner takes another one; set exchange.kind=fused"
             )
         return self
 

@@ -51,7 +51,7 @@ def local_work(
     merging = timed_work(_merging(source_M), device, part_s)
     sparse = found["gtopk"].model_copy(update={"merge_s": merging.base_s, "density": _DENSITY})
     found |= {"gtopk": sparse, "topk": sparse}
-    found |= {"hierarchical": found["fused"], "multicolor": found["fused"]}
+    found |= dict.fromkeys(("factored", "hierarchical", "multicolor"), found["fused"])
     for parameter, gradient in before.items():
         parameter.grad = gradient
     return found
