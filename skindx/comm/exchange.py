@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from skindx.comm.fabric import Fabric
@@ -31,6 +32,10 @@ class Exchange(ABC):
 
     remembers: ClassVar[bool] = False
     """True for a kind whose residuals stand in the units of the gradient."""
+    sums: ClassVar[bool] = False
+    """True for a kind to which gradients may come divided by the number of ranks."""
+    divided: bool = False
+    """In this step they come so, and their sum is the mean: the reducer divides while it copies."""
 
     fabric: Fabric
     gradients: Gradients
@@ -72,6 +77,10 @@ class Exchange(ABC):
         not be taken, and what is remembered from step to step is as it was before. A kind that
         remembers nothing may return True: what is not finite is then in `gradients.flat`.
         """
+
+    def norm(self) -> float:
+        """Return the norm of the result, once `finish` has returned."""
+        return float(torch.linalg.vector_norm(self.gradients.flat))
 
     @property
     def bytes_sent(self) -> int:

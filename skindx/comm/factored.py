@@ -1,5 +1,6 @@
 """Factored: wide linear layers send the factors of their gradients, other layers the gradients."""
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Literal, cast
@@ -49,6 +50,8 @@ class Factored(Exchange):
     Ranks hold the same gradient to the bit because they multiply alike: where processors, devices
     or numbers of threads differ, everything is summed.
     """
+
+    sums = True
 
     def __init__(self, settings: FactoredSettings) -> None:
         self.settings = settings
@@ -155,6 +158,7 @@ class Factored(Exchange):
 
     def finish(self) -> bool:
         """Wait for everything, multiply, and agree on rows where that is to be done."""
+        self._dense.divided = self.divided
         self._dense.finish()
         agreed = self._rows is not None
         if self._works:
@@ -171,6 +175,11 @@ class Factored(Exchange):
         for layer in self._layers:
             layer.end_step()
         return True
+
+    def norm(self) -> float:
+        """Return the norm of what was multiplied and what was summed."""
+        multiplied_M = self.gradients.span(0, len(self._sending))
+        return math.hypot(float(torch.linalg.vector_norm(multiplied_M)), self._dense.norm())
 
     def _views(self) -> list[Tensor]:
         count = len(self._sending)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
@@ -40,8 +41,11 @@ class Fused(Exchange):
     Executes a plan; `skindx.planning` makes it. Each rank sends 2 (P - 1) / P of the gradient.
     """
 
+    sums = True
+
     def __init__(self, settings: FusedSettings) -> None:
         self.settings = settings
+        self._norms: list[Tensor] = []
         self._works: list[tuple[dist.Work, Tensor, Tensor]] = []
 
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
@@ -70,14 +74,21 @@ class Fused(Exchange):
         self._works.append((self.fabric.all_reduce(sent), sent, span))
 
     def finish(self) -> bool:
-        """Wait for all groups, and divide each while the next ones are under way."""
+        """Wait for all groups, and take each one's norm while the next ones are under way."""
+        self._norms.clear()
         for work, sent, span in self._works:
             work.wait()
             if sent is not span:
                 span.copy_(sent)
-            span.div_(self.fabric.world)
+            if not self.divided:
+                span.div_(self.fabric.world)
+            self._norms.append(torch.linalg.vector_norm(span))
         self._works.clear()
         return True
+
+    def norm(self) -> float:
+        """Return the norm of all groups."""
+        return float(torch.linalg.vector_norm(torch.stack(self._norms))) if self._norms else 0.0
 
     def state_dict(self) -> State:
         """Return the plan, so that a resumed training keeps it."""

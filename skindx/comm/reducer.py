@@ -28,7 +28,8 @@ class Reducer:
         self._group_of: dict[nn.Parameter, int] = {}
         self._missing: list[int] = []
         self._view_of: dict[nn.Parameter, Tensor] = {}
-        self._next, self._armed, self._begun = 0, False, False
+        self._next, self._armed, self._begun, self._passes = 0, False, False, 0
+        self._share = 1.0
         self._computed: frozenset[nn.Parameter] = frozenset()
         self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
         self._hooks = [
@@ -53,7 +54,8 @@ class Reducer:
         assert len(self._group_of) == len(self.gradients.parameters)
 
     def begin(self) -> None:
-        """Get ready for the first backward of a step; later calls in the same step do nothing."""
+        """Get ready for a backward pass of a step; the first one of a step begins it."""
+        self._passes += 1
         if self._begun:
             return
         self.exchange.begin()
@@ -64,11 +66,15 @@ class Reducer:
         self.gradients.detach()
         self._view_of = dict(zip(self.gradients.parameters, self.gradients.views, strict=True))
         self._missing = list(self.exchange.groups)
-        self._next, self._begun = 0, True
+        self._next, self._begun, self._passes = 0, True, 1
 
     def arm(self) -> None:
         """The next backward is the last of the step: what it completes may be sent."""
         self._armed = True
+        # What later passes add is not divided: only a step of one pass can be.
+        exchange = self.exchange
+        exchange.divided = exchange.sums and self._passes == 1
+        self._share = 1 / exchange.fabric.world if exchange.divided else 1.0
 
     def _ready(self, parameter: Tensor) -> None:
         assert isinstance(parameter, nn.Parameter)
@@ -96,6 +102,8 @@ class Reducer:
                 )
         elif gradient is None:
             view.zero_()
+        elif self._armed and self._share != 1.0:
+            torch.mul(gradient, self._share, out=view)
         else:
             view.copy_(gradient)
         parameter.grad = view
@@ -115,7 +123,7 @@ class Reducer:
         if not self.exchange.finish():
             return None
         # Exact kinds carry what is not finite to all ranks, as sums do.
-        norm = float(torch.linalg.vector_norm(self.gradients.flat))
+        norm = self.exchange.norm()
         return norm if math.isfinite(norm) else None
 
     def discard(self) -> None:

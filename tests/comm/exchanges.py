@@ -208,7 +208,8 @@ class _Late:
 
     def __init__(self, exchange: Exchange, spoil: Callable[[], None]) -> None:
         self._exchange, self._spoil, self.groups = exchange, spoil, exchange.groups
-        self.begin, self.computes = exchange.begin, exchange.computes
+        self.begin, self.computes, self.norm = exchange.begin, exchange.computes, exchange.norm
+        self.sums = exchange.divided = False
 
     def launch(self, group: int) -> None:
         if group == len(self.groups) - 1:
