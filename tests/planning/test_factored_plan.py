@@ -1,5 +1,6 @@
 """Plans of `exchange.kind: factored`: what a wide linear layer sends, and when it pays."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ def wide(**change: Any) -> Profile:
     return profile(layers=layers, **change)
 
 
+RATES = Rates(product_flop_s=1e6, memory_bytes_s=1, eigen_s=((8, 1.0),))
 GATHER = Collective(collective="all_gather", nodes=4, alpha_s=0.2, beta_s_per_byte=1e-5)
 
 
@@ -40,7 +42,7 @@ def network() -> Network:
 
 
 def test_factors_go_first_and_the_others_in_buckets_by_hand() -> None:
-    own = wide(rates=Rates(product_flop_s=1e6, memory_bytes_s=1, eigen_s=((8, 1.0),)))
+    own = wide(rates=RATES)
     load = Load(own.trace(), own, "cuda", images=8, pieces=2)
     found = strategy_of("factored").schedule(load, network())
     factors, others = found.messages
@@ -51,6 +53,9 @@ def test_factors_go_first_and_the_others_in_buckets_by_hand() -> None:
     # Products with the rows of three other ranks.
     assert found.finish_s == pytest.approx(2 * 3 * 16 * INSIDE * OUTSIDE / 1e6)
     assert found.note == "1 layer by factors"
+    # Without rates: of the layer's 4 s a pass half is the gradient of its weight.
+    guessed = strategy_of("factored").schedule(replace(load, profile=wide()), network())
+    assert guessed.finish_s == pytest.approx(3 * 2 * 4 / 2)
     memory = strategy_of("factored").memory_bytes(load, network(), 8)
     assert memory == 4 * size
     assert strategy_of("factored").schedule(load, Network(cluster(4), 1, 1)).messages == ()
@@ -62,7 +67,7 @@ def test_factors_go_first_and_the_others_in_buckets_by_hand() -> None:
         (83, 4, {}, True),  # 2 x 83 x 1,500 <= 2 x 500,000 / 4
         (84, 4, {}, False),
         (84, 2, {}, True),
-        (166, 4, {"precision": "bf16", "batch": 4}, True),  # half the bytes; activations of 4
+        (166, 4, {"precision": "bf16", "batch": 16}, True),  # half the bytes
         (1, 1, {}, False),
     ],
 )
@@ -89,7 +94,7 @@ def _searched(own: Profile, **change: Any) -> set[str]:
 def test_a_search_looks_at_factors_only_where_a_layer_is_wide() -> None:
     assert "factored" in _searched(wide())
     assert "factored" not in _searched(profile())
-    assert "factored" not in _searched(wide(), kfac=Kfac())
+    assert "factored" not in _searched(wide(rates=RATES), kfac=Kfac())
     assert "factored" not in _searched(wide(), whole_layers=True)
     work = Workload((Member("m", wide(), batch=32, whole_layers=True),))
     machine = Machine(profiles(wide()), cluster(4))
@@ -97,8 +102,11 @@ def test_a_search_looks_at_factors_only_where_a_layer_is_wide() -> None:
         search(work, machine, Limits(strategy="factored"))
 
 
-def test_a_plan_takes_factors_on_a_slow_network() -> None:
-    member = Member("m", wide(), batch=32, epochs=2, images=320, validation=32)
-    found = search(Workload((member,)), Machine(profiles(wide()), cluster(4)), Limits())
-    assert found.chosen.choice.strategy.name == "factored"
-    assert found.chosen.choice.strategy.fragment()["exchange"] == {"kind": "factored"}
+def test_factors_are_faster_than_gradients_on_a_slow_network() -> None:
+    work = Workload((Member("m", wide(), batch=32, epochs=2, images=320, validation=32),))
+    factored, fused = (
+        search(work, Machine(profiles(wide()), cluster(4)), Limits(strategy=name)).chosen
+        for name in ("factored", "fused")
+    )
+    assert factored.score_s < fused.score_s / 2
+    assert factored.choice.strategy.fragment()["exchange"] == {"kind": "factored"}

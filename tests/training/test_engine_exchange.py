@@ -161,4 +161,4 @@ def test_a_preconditioner_stands_between_reduction_and_clipping() -> None:
         for whole, least, most in result.values():
             assert whole == pytest.approx(CPU.gradient_clip, rel=1e-3)
             assert least == 0  # the unused parameter
-            assert most == pytest.approx(CPU.gradient_clip / 900**0.5, rel=0.01)
+            assert most == pytest.approx(CPU.gradient_clip / 6957**0.5, rel=0.01)

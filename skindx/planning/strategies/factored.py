@@ -21,6 +21,8 @@ class Factors:
 
     tensor: int
     """Its weight's place in backward order."""
+    tensors: range
+    """Places of the weight and its bias."""
     rows: int
     inside: int
     outside: int
@@ -49,12 +51,14 @@ def _linear_layers(profile: Profile, images: int) -> Iterator[Factors]:
     value, tensor = 4 if profile.precision == "fp32" else 2, 0
     for layer in reversed(profile.layers):
         unknown = ((layer.parameter_bytes // 4,),) if layer.parameter_bytes >= 4 else ()
-        for shape in layer.shapes or unknown:
+        shapes = layer.shapes or unknown
+        places = range(tensor, tensor + len(shapes))
+        for shape in shapes:
             if layer.operator == "Linear" and len(shape) == 2:
                 outside, inside = shape
                 values = layer.activation_bytes / value / profile.batch
                 rows = max(1, round(values / outside)) * images
-                yield Factors(tensor, rows, inside, outside, value)
+                yield Factors(tensor, places, rows, inside, outside, value)
             tensor += 1
 
 
@@ -100,13 +104,14 @@ class Factored(Strategy):
         return factors_of(load.profile, load.images * load.pieces, ranks, least_mb)
 
     def _product_s(self, load: Load, ranks: int) -> float:
-        """Return the time of the products with all ranks' rows, less those of a rank's own."""
-        rates = load.profile.rates
-        if rates is None:
-            return 0.0
-        pairs = [(found.rows, found.inside * found.outside) for found in self._factors(load, ranks)]
-        operations = sum(2.0 * (ranks - 1) * rows * size for rows, size in pairs)
-        return operations / rates.product_flop_s
+        """Return the time of the products with all ranks' rows, less that of a rank's own."""
+        rates, factors = load.profile.rates, self._factors(load, ranks)
+        if rates:
+            operations = sum(2.0 * found.rows * found.inside * found.outside for found in factors)
+            return (ranks - 1) * operations / rates.product_flop_s
+        # Half of a layer's backward pass is this product, the other half its input's gradient.
+        own_s = sum(load.trace.backward_s[at] for found in factors for at in found.tensors)
+        return (ranks - 1) * load.pieces * own_s / 2
 
     def fragment(self) -> dict[str, Any]:
         """Name the kind."""
