@@ -161,7 +161,7 @@ class Factored(Exchange):
         self._dense.divided = self.divided
         self._dense.finish()
         agreed = self._rows is not None
-        if self._works:
+        if self._sending:
             for work in self._works:
                 work.wait()
             self._works = []

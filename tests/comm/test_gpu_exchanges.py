@@ -119,9 +119,9 @@ def _steps(settings: ExchangeSettings, fabric: Fabric) -> list[np.ndarray]:
             inputs = torch.randn(4, net.wide.in_features, generator=generator).to(fabric.device)
             loss = loss + net.wide(inputs).square().mean()
         for name, parameter in net.named_parameters():
-            if name != "unused" and not (
-                factored and parameter is net.wide.weight
-            ):  # the gradient of this sum is `wanted` itself, on every device
+            by_layer = factored and parameter is net.wide.weight
+            if name != "unused" and not by_layer:
+                # The gradient of this sum is `wanted` itself, on every device.
                 wanted = torch.randn(parameter.shape, generator=generator)
                 loss = loss + (parameter * wanted.to(fabric.device)).sum()
         loss.backward()
