@@ -205,21 +205,16 @@ class Factored(Exchange):
 
     def _agree(self) -> None:
         """Agree which layers send factors from the next step on, and on their rows."""
-        device = self.fabric.device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-        machine = machine_fingerprint(str(torch.get_num_threads()), name)
-        known = self._rows or {}
-        facts = [int(machine[:8], 16), int(machine[8:16], 16)]
+        known, facts = self._rows or {}, list[int]()
         for layer in self._layers:
             before, kind = known.get(layer.name, (0, None))
             found = layer.dtype
             both = torch.promote_types(found, kind) if found and kind else found or kind
             facts += [max(before, layer.rows), 1 + _TYPES.index(both) if both in _TYPES else 0]
-        every_PF = torch.stack(self.fabric.all_gather(torch.tensor(facts, device=device))).cpu()
+        every_PF, alike = self._gathered(facts), self._alike()
         rows: dict[str, tuple[int, torch.dtype]] = {}
-        alike = bool((every_PF[:, :2] == every_PF[0, :2]).all())
         for layer, rows_P, kinds_P in zip(
-            self._layers, every_PF[:, 2::2].unbind(1), every_PF[:, 3::2].unbind(1), strict=True
+            self._layers, every_PF[:, ::2].unbind(1), every_PF[:, 1::2].unbind(1), strict=True
         ):
             kinds = {int(kind) for kind in kinds_P} - {0}
             kind = _TYPES[kinds.pop() - 1] if len(kinds) == 1 else torch.float32
@@ -228,6 +223,19 @@ class Factored(Exchange):
             if alike and most and factors_pay(*sizes):
                 rows[layer.name] = most, kind
         self._take(rows)
+
+    def _alike(self) -> bool:
+        """Tell whether all ranks round a product alike; every rank calls this."""
+        device = self.fabric.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        machine = machine_fingerprint(str(torch.get_num_threads()), name)
+        every_P2 = self._gathered([int(machine[:8], 16), int(machine[8:16], 16)])
+        return bool((every_P2 == every_P2[0]).all())
+
+    def _gathered(self, facts: list[int]) -> Tensor:
+        return torch.stack(
+            self.fabric.all_gather(torch.tensor(facts, device=self.fabric.device))
+        ).cpu()
 
     def _take(self, rows: dict[str, tuple[int, torch.dtype]]) -> None:
         """From the next forward pass on these layers send factors, and no others are watched."""
@@ -265,7 +273,9 @@ class Factored(Exchange):
             for name, pair in rows.items()
         ):
             raise UnfitStateError("exchange/rows is no agreement on these layers")
-        self._take({name: (most, kinds[kind]) for name, (most, kind) in rows.items()})
+        # The training may go on on other machines.
+        agreed = rows if self._alike() else {}
+        self._take({name: (most, kinds[kind]) for name, (most, kind) in agreed.items()})
 
     def close(self) -> None:
         """Remove the hooks from the layers."""
