@@ -1,6 +1,6 @@
 """One way to train: how many ranks, how they exchange, in what pieces."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,16 @@ from skindx.planning.flow import Flow
 from skindx.planning.second_order import Kfac
 from skindx.planning.strategies import parallel
 from skindx.planning.strategies.strategy import Strategy
+
+DEFAULTS: Mapping[str, Any] = {
+    "exchange.kind": "dense",
+    "engine.zero": 0,
+    "engine.schedule": "data",
+    "engine.parallel.kind": "data",
+    "engine.activation_checkpointing": False,
+    "recipe.accumulate": 1,
+}
+"""Settings of a training that nobody changed, as far as a choice writes them."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +72,20 @@ class Choice:
         if self.nodes == 1:
             engine["ranks"] = self.ranks_per_node
         return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}
+
+    def changed(self, flows: Sequence[Flow] = ()) -> int:
+        """Count the settings that differ from the defaults; how many ranks there are is none."""
+        return sum(
+            key != "engine.ranks" and value != DEFAULTS.get(key)
+            for key, value in _settings(self.fragment(flows))
+        )
+
+
+def _settings(fragment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each setting under its dotted name; `engine.parallel` is several."""
+    for section, values in fragment.items():
+        for key, value in values.items():
+            if (section, key) == ("engine", "parallel"):
+                yield from _settings({f"{section}.{key}": value})
+            else:
+                yield f"{section}.{key}", value

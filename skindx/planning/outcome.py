@@ -7,6 +7,7 @@ from typing import Any
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
 from skindx.planning.estimate import Estimate
+from skindx.planning.flow import Flow
 from skindx.planning.network import Network
 from skindx.planning.profile import Profiles
 from skindx.planning.scaling import compute_scale
@@ -57,9 +58,18 @@ class Outcome:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Seconds of `skindx train` for it."""
+        """Settings of `skindx train` for it."""
+        return self.choice.fragment(self._flows)
+
+    @property
+    def changed(self) -> int:
+        """How many of these settings differ from the defaults; the number of ranks is none."""
+        return self.choice.changed(self._flows)
+
+    @property
+    def _flows(self) -> list[Flow]:
         steps = (member.estimate.schedule.flow for member in self.members)
-        return self.choice.fragment([flow for flow in steps if flow])
+        return [flow for flow in steps if flow]
 
     @property
     def score_s(self) -> float:

@@ -23,6 +23,9 @@ EFFICIENCY = 0.8
 DOUBLING = 0.02
 """Half width that each doubling of the ranks adds to a speed-up; once more beyond the cluster."""
 
+_ROUNDING = 1e-6
+"""Choices whose times differ by less, relatively, are equally fast."""
+
 CURVE = tuple(1 << power for power in range(11))
 """Ranks of the speed-up curve."""
 
@@ -310,7 +313,7 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
 
 def _of_limits(found: Found, limits: Limits) -> list[str]:
     """Say what the limits let through, and what they keep back."""
-    notes = []
+    notes = _overlap(found, limits)
     if limits.hours is not None and found.chosen.seconds > limits.hours * 3600:
         notes.append(f"No choice takes less than {limits.hours:g} hours; this is the fastest.")
     if limits.money is not None:
@@ -333,10 +336,31 @@ def _of_limits(found: Found, limits: Limits) -> list[str]:
                 "executed by this version."
             )
     best = next(one for one in found.every if one.choice.strategy.executed or one is found.chosen)
-    if best.choice.strategy.lossy and best is not found.chosen and not limits.strategy:
+    kept_back = best.choice.strategy.lossy and not (limits.lossy or limits.strategy)
+    if kept_back and best.score_s < found.chosen.score_s:
         notes.append(
             f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
             f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but it changes "
             "the gradient; --lossy lets it be chosen."
         )
     return notes
+
+
+def _overlap(found: Found, limits: Limits) -> list[str]:
+    """Say which choice is better by less than what is known of it."""
+    best, chosen = found.fastest, found.chosen
+    faster, cheaper = chosen.score_s / best.score_s - 1, 0.0
+    if limits.hours is not None and chosen.seconds:
+        cheaper = 1 - best.nodes * best.seconds / (chosen.nodes * chosen.seconds)
+    if max(faster, cheaper) < _ROUNDING:
+        return []
+    gain = (
+        f"take {percent(cheaper)} fewer hours of nodes"
+        if cheaper
+        else f"be {percent(faster)} faster"
+    )
+    return [
+        f"{best.choice.label} on {best.choice.ranks} rank{'s' * (best.choice.ranks > 1)} is "
+        f"predicted to {gain}, but the intervals overlap: the plan with the fewest "
+        "settings that differ from the defaults is taken."
+    ]

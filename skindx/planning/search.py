@@ -1,7 +1,8 @@
 """All ways of training that a cluster and a memory allow, the fastest first."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from skindx.errors import UserError
@@ -51,6 +52,8 @@ class Found:
     """Result of a search."""
 
     chosen: Outcome
+    fastest: Outcome
+    """Of those that could be chosen; within some hours the cheapest."""
     given: Outcome | None
     """The settings as they were given."""
     every: tuple[Outcome, ...]
@@ -86,6 +89,9 @@ def search(
 ) -> Found:
     """Price every choice and return the best; never one that is slower than `given`.
 
+    Of those whose 90 % intervals overlap the best one's, it is the one with the fewest settings
+    that differ from the defaults.
+
     Raises UserError where nothing fits, or all lies outside the calibration and it is not asked to
     extrapolate.
     """
@@ -116,8 +122,9 @@ def search(
                 f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
                 "--extrapolate for a figure with a wider interval."
             )
-    found.sort(key=lambda outcome: outcome.score_s * (1 + 1e-9 * outcome.choice.ranks))
-    return Found(_best(found, limits, as_given), as_given, tuple(found), refused)
+    found.sort(key=_seconds)
+    chosen, fastest = _best(found, limits, as_given)
+    return Found(chosen, fastest, as_given, tuple(found), refused)
 
 
 def _as_given(given: Choice, workload: Workload, machine: Machine) -> Outcome | None:
@@ -144,8 +151,10 @@ def _alike(first: Choice, second: Choice) -> bool:
     )
 
 
-def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Outcome:
-    """Return the fastest within the limits; with a sum of money or hours the cheapest in time."""
+def _best(
+    found: Sequence[Outcome], limits: Limits, given: Outcome | None
+) -> tuple[Outcome, Outcome]:
+    """Return the plan within the limits, and the fastest; within some hours the cheapest."""
     able = [outcome for outcome in found if outcome.choice.strategy.executed or limits.strategy]
     exact = [
         outcome
@@ -159,27 +168,46 @@ def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Ou
         if limits.strategy or not outcome.choice.strategy.zero or outcome.as_given
     ]
     allowed = whole or exact or able or list(found)
-    fastest = allowed[0]
     if limits.money is not None:
-        within = [
-            outcome
-            for outcome in allowed
-            if outcome.money is not None and outcome.money <= limits.money
-        ]
-        return (
-            within[0]
-            if within
-            else min(allowed, key=lambda outcome: outcome.money or outcome.score_s)
-        )
+        within = [one for one in allowed if one.money is not None and one.money <= limits.money]
+        if not within:
+            cheapest = min(allowed, key=lambda one: one.money or one.score_s)
+            return cheapest, cheapest
+        return _simplest(within, _seconds, given), within[0]
     if limits.hours is not None:
-        within = [outcome for outcome in allowed if 0 < outcome.seconds <= limits.hours * 3600]
-        if within:
-            return min(
-                within, key=lambda outcome: (outcome.nodes * outcome.seconds, outcome.seconds)
-            )
-    if given and given.fits and given.score_s <= fastest.score_s and given in allowed:
-        return given
-    return fastest
+        within = [one for one in allowed if 0 < one.seconds <= limits.hours * 3600]
+        if not within:
+            return allowed[0], allowed[0]
+        cheapest = min(within, key=_node_seconds)
+        return _simplest(within, _node_seconds, None), cheapest
+    return _simplest(allowed, _seconds, given), allowed[0]
+
+
+def _seconds(priced: Outcome) -> float:
+    return priced.score_s * (1 + 1e-9 * priced.choice.ranks)
+
+
+def _node_seconds(priced: Outcome) -> float:
+    return priced.nodes * priced.seconds
+
+
+def _simplest(
+    allowed: Sequence[Outcome], cost_of: Callable[[Outcome], float], given: Outcome | None
+) -> Outcome:
+    """Return the choice with the fewest changed settings that may be as good as the best.
+
+    It may be where the 90 % intervals overlap: then nothing says that the other settings help. None
+    is slower than the settings as they were given, or than the best with the defaults.
+    """
+    best = min(allowed, key=cost_of)
+    known = [given] if given in allowed else []
+    known += [one for one in allowed if not one.changed]
+    most = min((cost_of(one) for one in known if one), default=math.inf)
+    high = cost_of(best) * (1 + best.half_width)
+    for one in sorted(allowed, key=lambda one: (one.changed, cost_of(one), not one.as_given)):
+        if cost_of(one) <= most * (1 + 1e-9) and cost_of(one) / (1 + one.half_width) <= high:
+            return one
+    return best
 
 
 def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[Choice]:

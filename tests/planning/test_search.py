@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
 from skindx.errors import UserError
-from skindx.planning.choice import Choice
+from skindx.planning.choice import DEFAULTS, Choice
 from skindx.planning.cluster import Correction
 from skindx.planning.estimate import Machine, as_measured, estimate
 from skindx.planning.memory import largest_batch, memory_of
@@ -17,6 +18,7 @@ from skindx.planning.scaling import compute_scale
 from skindx.planning.search import VARIANTS, Limits, search, strategy_of
 from skindx.planning.strategies import Load
 from skindx.planning.workload import Member, Workload
+from skindx.training.config.run import TrainSettings
 
 MEMBER = Member("m", profile(), batch=32, epochs=2, images=320, validation=32)
 WORK = Workload((MEMBER,))
@@ -49,6 +51,69 @@ def test_a_plan_is_never_slower_than_what_was_given(
     found = search(WORK, where, Limits(lossy=True), given_as)
     assert found.given
     assert found.chosen.score_s <= found.given.score_s * (1 + 1e-9)
+
+
+def alike(gain: float = 0.02) -> tuple[Machine, Limits]:
+    """Four ranks whose link `fused` hides a little of, so that it is faster by about `gain`."""
+    # Backward ends at 10 s; the second layer's gradient is there 3 s before.
+    return Machine(profiles(), cluster(4, alpha_s=0.0, beta=10 * gain / 8000)), Limits()
+
+
+def test_of_choices_that_may_be_as_good_the_one_with_the_fewest_settings_is_taken() -> None:
+    made = make(WORK, *alike())
+    fastest, chosen = made.found.fastest, made.chosen
+    assert fastest.choice.strategy.name == "fused"
+    assert chosen.choice.strategy.name == "dense"
+    assert fastest.score_s < chosen.score_s
+    assert (fastest.changed, chosen.changed) == (1, 0)
+    [note] = [note for note in made.notes if "the intervals overlap" in note]
+    assert note.startswith("fused on 4 ranks is predicted to be ")
+
+
+def test_a_choice_that_is_surely_faster_is_taken_whatever_it_changes() -> None:
+    made = make(WORK, *alike(0.4))
+    assert made.chosen is made.found.fastest
+    assert made.chosen.changed
+    assert not any("overlap" in note for note in made.notes)
+
+
+def test_fewer_settings_are_never_slower_than_those_given() -> None:
+    where, limits = alike()
+    given_as = Choice(strategy_of("fused"), 4, 1, 32)
+    found = search(WORK, where, limits, given_as)
+    assert found.chosen is found.given  # dense overlaps, and is slower
+
+
+def test_hours_and_money_hold_for_the_simpler_choice_too() -> None:
+    where, _ = alike()
+    where = Machine(where.profiles, where.cluster.model_copy(update={"price_per_node_hour": 36.0}))
+    both = {one.choice.label: one for one in search(WORK, where, Limits()).every
+            if one.choice.ranks == 4}  # fmt: skip
+    between = (both["dense"].seconds + both["fused"].seconds) / 2
+    assert search(WORK, where, Limits(money=between * 0.04)).chosen.choice.label == "fused"
+    # Within so many hours only `fused` on four nodes is done.
+    made = make(WORK, where, Limits(hours=between / 3600))
+    assert made.chosen.choice.label == "fused"
+    assert not any("overlap" in note for note in made.notes)
+
+
+def test_the_defaults_that_a_choice_is_compared_with_are_those_of_a_training() -> None:
+    settings = TrainSettings()
+    for key, value in DEFAULTS.items():
+        assert reduce(getattr, key.split("."), settings) == value, key
+
+
+def test_changed_settings_are_counted_one_by_one() -> None:
+    counted = {
+        "fused": 1,
+        "zero-2": 1,
+        "powersgd": 1,
+        "dense": 0,
+    }
+    for name, count in counted.items():
+        assert Choice(strategy_of(name), 2, 2, 32).changed() == count, name
+    assert Choice(strategy_of("fused", {"wire": "bf16"}), 1, 4, 32, accumulate=2).changed() == 3
+    assert Choice(strategy_of("owt", {"scheme": "b"}), 1, 4, 32, checkpointing=True).changed() >= 3
 
 
 def test_what_does_not_fit_is_cut_into_pieces_and_what_never_fits_is_refused() -> None:

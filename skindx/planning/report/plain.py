@@ -24,6 +24,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
             "ranks_per_node": machine.cluster.ranks_per_node,
         },
         "chosen": outcome_values(plan.chosen),
+        "fastest": outcome_values(plan.found.fastest),
         "given": outcome_values(plan.found.given) if plan.found.given else None,
         "candidates": [outcome_values(outcome) for outcome in plan.found.every],
         "bottleneck": plan.bottleneck,

@@ -89,6 +89,7 @@ def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
             ("not executed by this version", not outcome.choice.strategy.executed),
             ("as given", outcome.as_given),
             ("chosen", outcome is plan.chosen),
+            ("the intervals overlap", outcome is plan.found.fastest is not plan.chosen),
         )
         if holds
     ]
