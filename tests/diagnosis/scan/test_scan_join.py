@@ -56,6 +56,27 @@ def test_neighbours_of_one_tile_stay_two_lesions() -> None:
     assert joined() == []
 
 
+SMALL, LARGE = (36.0, 0.0, 46.0, 10.0), (0.0, 0.0, 40.0, 40.0)
+"""They share 40 square pixels: 40 % of the small one, and 2.5 % of the large one."""
+
+
+@pytest.mark.parametrize(("first", "second"), [(SMALL, LARGE), (LARGE, SMALL)])
+def test_the_smaller_of_two_parts_decides_whether_they_touch(
+    first: tuple[float, ...], second: tuple[float, ...]
+) -> None:
+    rows = row(first, 0.9, 1, part=True), row(second, 0.8, 2, part=True)
+    assert joined(*rows) == [[0, 0, 46, 40]]
+
+
+def test_parts_that_a_worse_one_bridges_have_the_score_of_the_best() -> None:
+    best, next_one = row((0, 0, 20, 20), 0.9, 1, part=True), row((30, 0, 50, 20), 0.8, 2, part=True)
+    grown = row((0, 10, 20, 30), 0.7, 3, part=True)  # the best group is joined last, so it is last
+    bridge = row((10, 0, 40, 20), 0.3, 4, part=True)
+    boxes, scores, _ = join(Found.of(np.array([bridge, grown, next_one, best])))
+    assert boxes.tolist() == [[0, 0, 50, 30]]
+    assert scores.tolist() == [0.9]
+
+
 @given(st.permutations(range(12)), st.integers(0, 1000))
 def test_the_order_of_answers_does_not_matter(order: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
