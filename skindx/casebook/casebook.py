@@ -63,8 +63,8 @@ class Casebook:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
         now, case = datetime.now(UTC), uuid.uuid4().hex
         card = Card(owner, checked_name(patient, "patient"), checked_name(lesion, "lesion"), now)
-        record = Record(CONSENT, now, answer.diagnosis.model_dump_json())
         photos = [view.jpeg for view in answer.views]
+        record = Record(CONSENT, now, answer.diagnosis.model_dump_json(), len(photos))
         with self.keys.locked():
             self.keys.add({case: new_key()})
             try:
@@ -91,7 +91,7 @@ class Casebook:
 
         cards = self._cards(owner).items()
         chosen = [case for case, card in cards if (card.patient, card.lesion) == (patient, lesion)]
-        return self._read(CaseRow.id.in_(chosen)) if chosen else []
+        return self._read(self._owned_by(owner), CaseRow.id.in_(chosen)) if chosen else []
 
     def all_cases(self, owner: str | None = None) -> list[KeptCase]:
         """Return all cases, of one owner or of all owners (for the operator)."""
@@ -119,7 +119,8 @@ class Casebook:
         """
         from sqlalchemy import select, update
 
-        from skindx.casebook.rows import sealed_finding
+        from skindx.casebook.rows import read_card, read_record, sealed_parts
+        from skindx.casebook.sealing import Binding
         from skindx.casebook.tables import CaseRow
 
         if label and label not in known:
@@ -129,29 +130,37 @@ class Casebook:
         keys = self.keys.read()
         if case not in keys.cases:
             raise UserError(_GONE)
-        mine = (CaseRow.id == case, CaseRow.owner == owner_code(keys.owners, owner))
-        change = {
-            "finding": sealed_finding(keys, case, label, note.strip()),
-            "version": version + 1,
-        }
+        code = owner_code(keys.owners, owner)
+        mine = (CaseRow.id == case, CaseRow.owner == code)
         with self._session("written") as session:
+            row = session.scalar(select(CaseRow).where(*mine))
+            if row is None:
+                raise UserError(_GONE)
+            if row.version != version:
+                raise UserError(_CHANGED)
+            change = sealed_parts(
+                keys.cases[case],
+                Binding(keys.book, case, code, version + 1),
+                read_card(keys, case, code, version, row.card),
+                read_record(keys, row),
+                (label, note.strip()),
+            )
             # One statement compares and writes, so that of two windows one is refused.
             edit = update(CaseRow).where(*mine, CaseRow.version == version).values(change)
             if session.execute(edit.returning(CaseRow.id)).first() is None:
-                there = session.scalar(select(CaseRow.id).where(*mine))
-                raise UserError(_CHANGED if there else _GONE)
+                raise UserError(_CHANGED)
 
     def delete(self, owner: str | None, case: str) -> None:
         """Delete a case: destroy its key, then its row; None: of any owner. Raises UserError."""
-        from sqlalchemy import delete, select
+        from sqlalchemy import delete
 
         from skindx.casebook.tables import CaseRow, PhotoRow
 
         with self.keys.locked():
-            mine = [CaseRow.id == case] + ([] if owner is None else [self._owned_by(owner)])
-            with self._session("read") as session:
-                if session.scalar(select(CaseRow.id).where(*mine)) is None:
-                    raise UserError(_GONE)
+            # The owner's are opened, so that a copied code destroys no other owner's key.
+            there = self._ids() if owner is None else self._cards(owner, CaseRow.id == case)
+            if case not in there:
+                raise UserError(_GONE)
             self.keys.destroy(case)
             try:
                 with self._session("written") as session:
@@ -177,17 +186,30 @@ class Casebook:
 
         return CaseRow.owner == owner_code(self.keys.read().owners, owner)
 
-    def _cards(self, owner: str) -> "Mapping[str, Card]":
+    def _ids(self) -> set[str]:
+        from sqlalchemy import select
+
+        from skindx.casebook.tables import CaseRow
+
+        with self._session("read") as session:
+            return set(session.scalars(select(CaseRow.id)))
+
+    def _cards(self, owner: str, *conditions: "ColumnElement[bool]") -> "Mapping[str, Card]":
         from sqlalchemy import select
 
         from skindx.casebook.rows import read_card
         from skindx.casebook.tables import CaseRow
 
+        columns = (CaseRow.id, CaseRow.owner, CaseRow.version, CaseRow.card)
         with self._session("read") as session:
-            question = select(CaseRow.id, CaseRow.card).where(self._owned_by(owner))
+            question = select(*columns).where(self._owned_by(owner), *conditions)
             rows = session.execute(question).all()
         keys = self.keys.read()
-        return {case: read_card(keys, case, card) for case, card in rows if case in keys.cases}
+        return {
+            case: read_card(keys, case, code, version, card)
+            for case, code, version, card in rows
+            if case in keys.cases
+        }
 
     def _read(self, *conditions: "ColumnElement[bool]") -> list[KeptCase]:
         from sqlalchemy import select

@@ -71,6 +71,7 @@ def _match(engine: "Engine", file: KeyFile, where: str | Path) -> None:
     from skindx.casebook.plaintext import encrypt, export_key, plain_cases, wipe_journal
     from skindx.casebook.scan_tables import ScanRow
     from skindx.casebook.tables import Base, BookRow
+    from skindx.casebook.unbound import bind
 
     assert ScanRow.metadata is Base.metadata  # its tables are made with the others
     wipe_journal(engine)
@@ -91,6 +92,7 @@ def _match(engine: "Engine", file: KeyFile, where: str | Path) -> None:
     if plain is not None:
         encrypt(engine, file)
     _finish_deletions(engine, file)
+    bind(engine, file.read())
 
 
 def _fits(file: KeyFile, plain: frozenset[str], export: bytes | None) -> bool:

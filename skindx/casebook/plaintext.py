@@ -130,12 +130,13 @@ def _sealed(link: "Connection", file: KeyFile, case: str) -> SealedCase:
     photos = link.scalars(
         select(_PHOTOS.c.jpeg).where(_PHOTOS.c.case_id == case).order_by(_PHOTOS.c.position)
     )
+    jpegs = list(photos)
     return sealed_case(
         file.read(),
         case,
         Card(row.owner, row.patient, row.lesion, _utc(row.taken)),
-        Record(row.consent, _utc(row.consented), row.diagnosis),
-        photos=list(photos),
+        Record(row.consent, _utc(row.consented), row.diagnosis, len(jpegs)),
+        photos=jpegs,
         finding=(row.confirmed, row.note),
     )
 

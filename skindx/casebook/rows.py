@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import insert
 
 from skindx.casebook.case import KeptCase
 from skindx.casebook.keys import Keys
-from skindx.casebook.sealing import owner_code, seal, unseal
+from skindx.casebook.sealing import Binding, damaged, owner_code
 from skindx.casebook.tables import CaseRow, PhotoRow
 from skindx.diagnosis.record import Diagnosis
 from skindx.errors import UserError
@@ -33,11 +33,18 @@ class Card:
 
 @dataclass(frozen=True)
 class Record:
-    """The constant part of a kept case; `diagnosis` is JSON."""
+    """What was kept and why; `diagnosis` is JSON."""
 
     consent: str
     consented: datetime
     diagnosis: str
+    photos: int
+    """How many photos the case has, so that a missing one is noticed."""
+
+    @property
+    def consents(self) -> str:
+        """What the patient agreed to and when, as the later parts of a case are bound to it."""
+        return json.dumps([self.consent, _text(self.consented)])
 
 
 @dataclass(frozen=True)
@@ -56,37 +63,55 @@ def sealed_case(
     *,
     photos: Sequence[bytes],
     finding: tuple[str, str] = ("", ""),
+    version: int = 1,
 ) -> SealedCase:
     """Encrypt a case whose key is in `keys`; `finding` is the confirmed class and the note."""
-    key = keys.cases[case]
-    taken, consented = (
-        moment.astimezone(UTC).isoformat() for moment in (card.taken, record.consented)
-    )
+    key, owner = keys.cases[case], owner_code(keys.owners, card.owner)
+    binding = Binding(keys.book, case, owner, version)
     columns = {
         "id": case,
-        "owner": owner_code(keys.owners, card.owner),
-        "version": 1,
-        "card": _seal(
-            keys, case, "card", owner=card.owner, patient=card.patient, lesion=card.lesion,
-            taken=taken,
-        ),
-        "record": _seal(
-            keys, case, "record", consent=record.consent, consented=consented,
-            diagnosis=record.diagnosis,
-        ),
-        "finding": sealed_finding(keys, case, *finding),
-    }  # fmt: skip
+        "owner": owner,
+        **sealed_parts(key, binding, card, record, finding),
+    }
+    # An edit makes a new version of everything but the photos.
+    lasting = replace(binding, version=1)
     return SealedCase(
         columns,
         [
             {
                 "case_id": case,
                 "position": place,
-                "jpeg": seal(key, jpeg, keys.book, case, f"photo {place}"),
+                "jpeg": lasting.seal(key, jpeg, _photo(place, len(photos))),
             }
             for place, jpeg in enumerate(photos)
         ],
     )
+
+
+def sealed_parts(
+    key: bytes, binding: Binding, card: Card, record: Record, finding: tuple[str, str]
+) -> dict[str, Any]:
+    """Encrypt what one version of a case says, without its photos; return its columns."""
+    held_card = {
+        "owner": card.owner,
+        "patient": card.patient,
+        "lesion": card.lesion,
+        "taken": _text(card.taken),
+    }
+    held_record = {
+        "consent": record.consent,
+        "consented": _text(record.consented),
+        "diagnosis": record.diagnosis,
+        "photos": record.photos,
+    }
+    held_finding = {"confirmed": finding[0], "note": finding[1]}
+    bound = replace(binding, consents=record.consents)
+    return {
+        "version": binding.version,
+        "card": binding.seal(key, json.dumps(held_card).encode(), "card"),
+        "record": binding.seal(key, json.dumps(held_record).encode(), "record"),
+        "finding": bound.seal(key, json.dumps(held_finding).encode(), "finding"),
+    }
 
 
 def insert_case(link: "Connection | Session", sealed: SealedCase) -> None:
@@ -96,26 +121,37 @@ def insert_case(link: "Connection | Session", sealed: SealedCase) -> None:
         link.execute(insert(PhotoRow), sealed.photos)
 
 
-def sealed_finding(keys: Keys, case: str, confirmed: str, note: str) -> bytes:
-    """Return what a clinician wrote, encrypted."""
-    return _seal(keys, case, "finding", confirmed=confirmed, note=note)
+def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> Card:
+    """Return what a list shows; `owner` and `version` are those of the row.
 
-
-def read_card(keys: Keys, case: str, card: bytes) -> Card:
-    """Return what a list shows. Raises UserError for a damaged row."""
-    held = _unseal(keys, case, "card", card)
+    Raises UserError for a damaged row, and for one whose owner or version was changed.
+    """
+    binding = Binding(keys.book, case, owner, version)
+    held = json.loads(binding.unseal(keys.cases[case], card, "card"))
+    if owner_code(keys.owners, held["owner"]) != owner:
+        raise damaged(f"case {case}")
     taken = datetime.fromisoformat(held["taken"])
     return Card(held["owner"], held["patient"], held["lesion"], taken)
 
 
+def read_record(keys: Keys, row: CaseRow) -> Record:
+    """Return what was kept and why. Raises UserError for a damaged row."""
+    held = json.loads(_binding(keys, row).unseal(keys.cases[row.id], row.record, "record"))
+    consented = datetime.fromisoformat(held["consented"])
+    return Record(held["consent"], consented, held["diagnosis"], held["photos"])
+
+
 def read_row(keys: Keys, row: CaseRow) -> KeptCase:
     """Return the whole case. Raises UserError for a damaged row."""
-    card = read_card(keys, row.id, row.card)
-    record = _unseal(keys, row.id, "record", row.record)
-    finding = _unseal(keys, row.id, "finding", row.finding)
-    key = keys.cases[row.id]
+    card = read_card(keys, row.id, row.owner, row.version, row.card)
+    record, key, binding = read_record(keys, row), keys.cases[row.id], _binding(keys, row)
+    bound = replace(binding, consents=record.consents)
+    finding: Mapping[str, str] = json.loads(bound.unseal(key, row.finding, "finding"))
+    if [photo.position for photo in row.photos] != list(range(record.photos)):
+        raise damaged(f"case {row.id}")
+    lasting = replace(binding, version=1)
     try:
-        diagnosis = Diagnosis.model_validate_json(record["diagnosis"])
+        diagnosis = Diagnosis.model_validate_json(record.diagnosis)
     except ValidationError:
         # Its message would repeat the values.
         raise UserError(
@@ -128,23 +164,26 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         patient=card.patient,
         lesion=card.lesion,
         taken=card.taken,
-        consent=record["consent"],
-        consented=datetime.fromisoformat(record["consented"]),
+        consent=record.consent,
+        consented=record.consented,
         diagnosis=diagnosis,
         confirmed=finding["confirmed"],
         note=finding["note"],
         version=row.version,
         photos=tuple(
-            unseal(key, photo.jpeg, keys.book, row.id, f"photo {photo.position}")
+            lasting.unseal(key, photo.jpeg, _photo(photo.position, record.photos))
             for photo in row.photos
         ),
     )
 
 
-def _seal(keys: Keys, case: str, part: str, **values: str) -> bytes:
-    return seal(keys.cases[case], json.dumps(values).encode(), keys.book, case, part)
+def _binding(keys: Keys, row: CaseRow) -> Binding:
+    return Binding(keys.book, row.id, row.owner, row.version)
 
 
-def _unseal(keys: Keys, case: str, part: str, sealed: bytes) -> Mapping[str, str]:
-    held: dict[str, str] = json.loads(unseal(keys.cases[case], sealed, keys.book, case, part))
-    return held
+def _photo(position: int, count: int) -> str:
+    return f"photo {position} of {count}"
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()

@@ -8,14 +8,14 @@ from typing import Any
 
 from skindx.casebook.keys import Keys
 from skindx.casebook.scan import KeptScan
-from skindx.casebook.sealing import owner_code, seal, unseal
+from skindx.casebook.sealing import Binding, damaged, owner_code
 
 
 def sealed_scan(
     keys: Keys, scan: KeptScan, files: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Encrypt a scan whose key is in `keys`; return its columns and those of its files."""
-    key = keys.cases[scan.id]
+    key, owner = keys.cases[scan.id], owner_code(keys.owners, scan.owner)
     card = {
         "owner": scan.owner,
         "patient": scan.patient,
@@ -26,41 +26,61 @@ def sealed_scan(
         "consent": scan.consent,
         "consented": scan.consented.astimezone(UTC).isoformat(),
     }
-
-    def sealed(value: Any, part: str) -> bytes:
-        return seal(key, json.dumps(value).encode(), keys.book, scan.id, part)
-
+    binding = Binding(keys.book, scan.id, owner)
+    bound = _bound(keys, scan)
     row = {
         "id": scan.id,
-        "owner": owner_code(keys.owners, scan.owner),
-        "card": sealed(card, "scan card"),
-        "names": sealed(list(files), "scan names"),
+        "owner": owner,
+        "card": binding.seal(key, json.dumps(card).encode(), "scan card"),
+        "names": bound.seal(key, json.dumps(list(files)).encode(), "scan names"),
     }
     contents = [
         {
             "scan_id": scan.id,
             "position": place,
-            "content": seal(key, content, keys.book, scan.id, f"scan file {place}"),
+            "content": bound.seal(key, content, _file(place)),
         }
         for place, content in enumerate(files.values())
     ]
     return row, contents
 
 
-def read_card(keys: Keys, scan: str, card: bytes) -> KeptScan:
-    """Return a scan without its files. Raises UserError for a damaged row."""
-    held = json.loads(unseal(keys.cases[scan], card, keys.book, scan, "scan card"))
+def read_card(keys: Keys, scan: str, owner: str, card: bytes) -> KeptScan:
+    """Return a scan without its files; `owner` is the code in its row.
+
+    Raises UserError for a damaged row, and for one whose owner was changed.
+    """
+    binding = Binding(keys.book, scan, owner)
+    held = json.loads(binding.unseal(keys.cases[scan], card, "scan card"))
+    if owner_code(keys.owners, held["owner"]) != owner:
+        raise damaged(f"case {scan}")
+    return kept_scan(scan, held)
+
+
+def kept_scan(scan: str, held: dict[str, Any]) -> KeptScan:
+    """Return a scan from what its decrypted card holds."""
     times = {name: datetime.fromisoformat(held[name]) for name in ("taken", "consented")}
     kept = KeptScan(id=scan, **(held | times))
     return replace(kept, lesions=int(kept.lesions), photos=int(kept.photos))
 
 
-def read_names(keys: Keys, scan: str, names: bytes) -> list[str]:
-    """Return the names of a scan's files, in their order."""
-    held = json.loads(unseal(keys.cases[scan], names, keys.book, scan, "scan names"))
-    return [str(name) for name in held]
+def read_names(keys: Keys, scan: KeptScan, names: bytes) -> list[str]:
+    """Return the names of a scan's files, in their order. Raises UserError for a damaged row."""
+    held = _bound(keys, scan).unseal(keys.cases[scan.id], names, "scan names")
+    return [str(name) for name in json.loads(held)]
 
 
-def read_file(keys: Keys, scan: str, position: int, content: bytes) -> bytes:
+def read_file(keys: Keys, scan: KeptScan, position: int, content: bytes) -> bytes:
     """Return a file's bytes. Raises UserError for a damaged one."""
-    return unseal(keys.cases[scan], content, keys.book, scan, f"scan file {position}")
+    return _bound(keys, scan).unseal(keys.cases[scan.id], content, _file(position))
+
+
+def _bound(keys: Keys, scan: KeptScan) -> Binding:
+    """Return what the parts of a scan are bound to that are read after its card."""
+    owner = owner_code(keys.owners, scan.owner)
+    consents = json.dumps([scan.consent, scan.consented.astimezone(UTC).isoformat()])
+    return Binding(keys.book, scan.id, owner, consents=consents)
+
+
+def _file(position: int) -> str:
+    return f"scan file {position}"

@@ -14,7 +14,7 @@ from skindx.casebook.failure import database_errors
 from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
 from skindx.casebook.scan import FILES, FOLDERS, LIST, KeptScan
-from skindx.casebook.sealing import owner_code
+from skindx.casebook.sealing import damaged, owner_code
 from skindx.diagnosis.scan.outputs.summary import read_summary
 from skindx.errors import UserError
 
@@ -82,25 +82,26 @@ class ScanBook:
 
     def scans(self, owner: str | None) -> list[KeptScan]:
         """Return the owner's scans, oldest first; None: those of all owners (for the operator)."""
+        return sorted(self._read(owner), key=lambda scan: (scan.taken, scan.id))
+
+    def ids(self) -> set[str]:
+        """Return the ids of the scans of all owners, also of those that cannot be read."""
         from sqlalchemy import select
         from sqlalchemy.orm import Session
 
-        from skindx.casebook.scan_rows import read_card
         from skindx.casebook.scan_tables import ScanRow
 
-        question = select(ScanRow.id, ScanRow.card).where(*self._mine(owner))
         with database_errors("read"), Session(self.engine) as session:
-            rows = session.execute(question).all()
-        keys = self.keys.read()
-        scans = [read_card(keys, scan, card) for scan, card in rows if scan in keys.cases]
-        return sorted(scans, key=lambda scan: (scan.taken, scan.id))
+            return set(session.scalars(select(ScanRow.id)))
 
     def scan(self, owner: str | None, scan: str) -> KeptScan:
         """Return one scan. Raises UserError where the owner has none of this id."""
-        found = next((kept for kept in self.scans(owner) if kept.id == scan), None)
-        if found is None:
+        from skindx.casebook.scan_tables import ScanRow
+
+        kept = self._read(owner, ScanRow.id == scan)
+        if not kept:
             raise UserError(_GONE)
-        return found
+        return kept[0]
 
     def files(self, owner: str | None, scan: str, *wanted: str) -> Mapping[str, bytes]:
         """Return a scan's files by their names, or of them the `wanted` that are there.
@@ -113,36 +114,35 @@ class ScanBook:
         from skindx.casebook.scan_rows import read_file, read_names
         from skindx.casebook.scan_tables import ScanFileRow, ScanRow
 
-        mine = (ScanRow.id == scan, *self._mine(owner))
-        keys = self.keys.read()
+        kept, keys = self.scan(owner, scan), self.keys.read()
         with database_errors("read"), Session(self.engine) as session:
-            sealed = session.scalar(select(ScanRow.names).where(*mine))
-            if sealed is None or scan not in keys.cases:
+            sealed = session.scalar(select(ScanRow.names).where(ScanRow.id == scan))
+            if sealed is None or scan not in keys.cases:  # deleted meanwhile
                 raise UserError(_GONE)
-            names = read_names(keys, scan, sealed)
+            names = read_names(keys, kept, sealed)
             places = [n for n, name in enumerate(names) if not wanted or name in wanted]
             rows = session.execute(
                 select(ScanFileRow.position, ScanFileRow.content).where(
                     ScanFileRow.scan_id == scan, ScanFileRow.position.in_(places)
                 )
             ).all()
-        return {names[place]: read_file(keys, scan, place, content) for place, content in rows}
+        if sorted(place for place, _ in rows) != places:
+            raise damaged(f"case {scan}")
+        return {names[place]: read_file(keys, kept, place, content) for place, content in rows}
 
     def delete(self, owner: str | None, scan: str) -> None:
         """Delete a scan: destroy its key, then its rows; None: of any owner.
 
         Raises UserError where there is none of this id.
         """
-        from sqlalchemy import select
         from sqlalchemy.orm import Session
 
-        from skindx.casebook.scan_tables import ScanRow
-
         with self.keys.locked():
-            with database_errors("read"), Session(self.engine) as session:
-                mine = (ScanRow.id == scan, *self._mine(owner))
-                if session.scalar(select(ScanRow.id).where(*mine)) is None:
-                    raise UserError(_GONE)
+            # The owner's is opened, so that a copied code destroys no other owner's key.
+            if owner is not None:
+                self.scan(owner, scan)
+            elif scan not in self.ids():
+                raise UserError(_GONE)
             self.keys.destroy(scan)
             try:
                 with (
@@ -156,12 +156,23 @@ class ScanBook:
                 # It cannot be read any more; its rows are deleted when the case book opens next.
                 log.warning("the key of a deleted scan is destroyed, its rows are still there")
 
-    def _mine(self, owner: str | None) -> "tuple[ColumnElement[bool], ...]":
+    def _read(self, owner: str | None, *conditions: "ColumnElement[bool]") -> list[KeptScan]:
+        from sqlalchemy import select
+        from sqlalchemy.orm import Session
+
+        from skindx.casebook.scan_rows import read_card
         from skindx.casebook.scan_tables import ScanRow
 
-        if owner is None:
-            return ()
-        return (ScanRow.owner == owner_code(self.keys.read().owners, owner),)
+        keys = self.keys.read()
+        question = select(ScanRow.id, ScanRow.owner, ScanRow.card).where(*conditions)
+        if owner is not None:
+            question = question.where(ScanRow.owner == owner_code(keys.owners, owner))
+        with database_errors("read"), Session(self.engine) as session:
+            rows = session.execute(question).all()
+        keys = self.keys.read()
+        return [
+            read_card(keys, scan, code, card) for scan, code, card in rows if scan in keys.cases
+        ]
 
 
 def deletions(scan: str) -> "list[Delete]":

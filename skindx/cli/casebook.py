@@ -108,7 +108,7 @@ def delete(
         if not typer.confirm(f"Delete {some} for good? This cannot be undone."):
             print("nothing is deleted")
             return
-    scans = {scan.id for scan in opened.scans.scans(None)}
+    scans = opened.scans.ids()
     for case_id in case:
         if case_id in scans:
             opened.scans.delete(None, case_id)

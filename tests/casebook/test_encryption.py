@@ -313,7 +313,11 @@ def test_what_was_changed_or_put_elsewhere_is_noticed(data: bytes, at: int, flip
     wrong: list[Callable[[], bytes]] = [
         lambda: unseal(key, bytes(changed), *place),
         lambda: unseal(b"x" * 32, sealed, *place),
+        # Each part of the place counts, and so does where one ends.
+        lambda: unseal(key, sealed, "other", "case", "card"),
+        lambda: unseal(key, sealed, "book", "other", "card"),
         lambda: unseal(key, sealed, "book", "case", "record"),
+        lambda: unseal(key, sealed, "book/case", "card"),
         lambda: unseal(key, sealed[:11], *place),
     ]
     for attempt in wrong:
