@@ -1,8 +1,6 @@
 """Gradient exchanges on a GPU give what they give on a CPU, and so does their selection."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from exchanges import Net
+from host_fabric import HostFabric
 from ranks import free_port, run_ranks
-from torch import Tensor
 
 from skindx.comm import EXCHANGES, DenseSettings, ExchangeSettings, build_exchange
-from skindx.comm.fabric import Fabric, Transfer
+from skindx.comm.fabric import Fabric
 from skindx.comm.factored import FactoredSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gradients import Gradients
@@ -42,39 +40,6 @@ KINDS: dict[str, ExchangeSettings] = {
     "powersgd": PowerSGDSettings(rank=2),
 }
 STEPS = 4
-
-
-class _ArrivesByHost:
-    """A message under way to the host's memory, which is copied to the device when it is there."""
-
-    def __init__(self, work: dist.Work, host: Tensor, tensor: Tensor) -> None:
-        self._work, self._host, self._tensor = work, host, tensor
-
-    def wait(self) -> None:
-        self._work.wait()
-        self._tensor.copy_(self._host)
-
-
-class HostFabric(Fabric):
-    """Two ranks that share a GPU talk by gloo, which sends messages from host memory only."""
-
-    def expect(self, receive: Transfer) -> Transfer:
-        host = torch.empty_like(receive.tensor, device="cpu")
-        work = super().expect(replace(receive, tensor=host)).work
-        assert work is not None
-        arrives: Any = _ArrivesByHost(work, host, receive.tensor)
-        return replace(receive, work=arrives)
-
-    def share(self, rows_PM: Tensor) -> list[dist.Work]:
-        host = rows_PM.cpu()
-        for work in super().share(host):
-            work.wait()
-        rows_PM.copy_(host)
-        return []
-
-    def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-        expected = [message if message.work else self.expect(message) for message in receives]
-        super().swap([replace(message, tensor=message.tensor.cpu()) for message in sends], expected)
 
 
 def _updates(device: str, backend: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding import cache_policy
-from skindx.training.feeding.augment import changer
+from skindx.training.feeding.augment import changer, turned
 from skindx.training.feeding.images import TrainingSet, training_batches
 from skindx.training.feeding.loading import Reading, threads_for
 from skindx.training.feeding.reading import TrainingData, open_sets
@@ -186,6 +186,16 @@ def test_a_damaged_dataset_is_one_sentence(
 
     with pytest.raises(UserError, match=rf"{path} cannot be read .*; build the dataset again"):
         epoch()
+
+
+@pytest.mark.parametrize("name", ["e", "r90", "r180", "r270", "v", "h", "t", "hvt"])
+def test_a_turn_is_that_of_albumentations(name: str) -> None:
+    from albumentations.augmentations.geometric.functional import d4
+
+    square_SS3 = np.random.default_rng(0).integers(0, 256, (7, 7, 3), np.uint8)
+    found_SS3 = turned(square_SS3, name)
+    np.testing.assert_array_equal(found_SS3, d4(square_SS3, name))
+    assert found_SS3.flags.c_contiguous
 
 
 def test_the_seed_alone_decides_a_change() -> None:

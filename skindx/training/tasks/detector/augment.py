@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from skindx.models.detector.detector import GREY
 from skindx.system import go_offline
 from skindx.training.config.detector import BoxAugment
+from skindx.training.feeding.augment import turn
 
 if TYPE_CHECKING:
     from albumentations import Compose
@@ -56,7 +57,7 @@ def _place(augment: BoxAugment) -> "Compose | None":
     go_offline()
     import albumentations as A
 
-    steps: list[A.BasicTransform] = [A.D4(p=1)] if augment.flip else []
+    steps: list[A.BasicTransform] = [turn()] if augment.flip else []
     if augment.scale or augment.translate:
         steps.append(
             A.Affine(
