@@ -21,6 +21,11 @@ def part_of(state: Any, name: str) -> dict[str, Any]:
     return part
 
 
+def trained_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters that learn, by name: of a frozen one no optimizer keeps anything."""
+    return [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
+
+
 def check_weights(found: Any, module: nn.Module, where: str) -> None:
     """Raise UnfitStateError unless `found` holds exactly the parameters of a module."""
     check_like(found, _shapes(module), where)
@@ -31,14 +36,17 @@ def check_optimizer(
 ) -> None:
     """Raise UnfitStateError unless `found` is what an optimizer of this kind keeps of a module.
 
-    Parameters without a gradient may lack; where it has to be `complete`, all may lack or none.
+    Frozen parameters have nothing there. Those without a gradient may lack; where it has to be
+    `complete`, all may lack or none.
     """
-    kept, shapes = _kept(optimizer), _shapes(module)
+    trained = {name for name, _ in trained_parameters(module)}
+    kept = _kept(optimizer)
+    shapes = {name: shape for name, shape in _shapes(module).items() if name in trained}
     if complete and found and found.keys() != shapes.keys():
         raise UnfitStateError("optimizer does not hold all parameters")
     for name, values in found.items():
         if name not in shapes:
-            raise UnfitStateError(f"optimizer has {name}, which is no parameter")
+            raise UnfitStateError(f"optimizer has {name}, which is no parameter that learns")
         like = {
             key: torch.empty_like(shapes[name], dtype=value.dtype) if _is_row(value) else value
             for key, value in kept.items()

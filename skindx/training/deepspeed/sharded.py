@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from skindx.training.checkpoint.fitting import trained_parameters
 from skindx.training.checkpoint.state import GROUP_STEP, State, step_of, take_step
 
 # `utils` is deepspeed.utils, `zero` the optimizer that DeepSpeed made; every rank calls these.
@@ -29,14 +30,14 @@ def _link(zero: Any) -> None:
 
 
 def zero_state(utils: Any, zero: Any, module: nn.Module) -> State:
-    """Gather what the optimizer keeps of each parameter; every rank gets all of it."""
+    """Gather what the optimizer keeps of each trained parameter; every rank gets all of it."""
     kept: dict[str, Any] = zero.optimizer.state.get(_partitions(zero)[0], {})
     state: State = {}
     if not kept:
         return state  # before the first step
     _link(zero)
     steps = step_of(zero.optimizer.param_groups[0])
-    for name, parameter in module.named_parameters():
+    for name, parameter in trained_parameters(module):
         state[name] = steps | {
             key: utils.safe_get_full_optimizer_state(parameter, key).cpu()
             if isinstance(value, Tensor) and value.ndim
@@ -62,7 +63,7 @@ def load_whole_state(utils: Any, zero: Any, module: nn.Module, state: State) -> 
     for group in zero.optimizer.param_groups:
         take_step(group, [sample])
     _link(zero)
-    for name, parameter in module.named_parameters():
+    for name, parameter in trained_parameters(module):
         for key, value in state[name].items():
             if isinstance(value, Tensor) and value.ndim:
                 on_device = value.to(torch.float32).to(zero.device)
@@ -75,7 +76,7 @@ def load_whole_state(utils: Any, zero: Any, module: nn.Module, state: State) -> 
 
 def load_whole_weights(utils: Any, zero: Any, module: nn.Module, weights: State) -> None:
     """Give each rank its part of the weights that ZeRO steps on; every rank calls this."""
-    for name, parameter in module.named_parameters():
+    for name, parameter in trained_parameters(module):
         value = weights[name].to(parameter.device)
         if hasattr(parameter, "ds_id"):
             utils.safe_set_local_fp32_param(parameter, _own_part(zero, parameter, value))
