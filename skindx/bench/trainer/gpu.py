@@ -1,5 +1,6 @@
 """ResNet-50 on a GPU: our trainer beside loops as timm's and torchvision's scripts have them."""
 
+import multiprocessing
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,9 @@ def measure(
         {name: _whole(loop, device) for name, loop in candidates.items()}, rounds, 2
     )
     loop.close()
+    for worker in multiprocessing.active_children():  # of the peers' loaders, which would stay
+        worker.terminate()
+        worker.join()
     per_epoch = steps * batch
     figures = {f"ours_over_{peer}": ratio(seconds["trainer"], seconds[peer]) for peer in peers}
     for name, samples in seconds.items():
