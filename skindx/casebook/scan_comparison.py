@@ -1,8 +1,5 @@
 """Two kept scans of one view, compared: their files are in plain text only meanwhile."""
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +9,9 @@ from skindx.casebook.scan import KeptScan
 from skindx.casebook.scanbook import ScanBook
 from skindx.diagnosis.scan.compare.comparison import ScanComparison, compare
 from skindx.errors import UserError
+from skindx.temporary import memory_folder, private_folder
 
-_SHARED_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 512 << 20  # noqa: S108
+_ROOM_BYTES = 512 << 20
 
 
 @contextmanager
@@ -60,19 +58,10 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 @contextmanager
 def _private_folder() -> Iterator[Path]:
     """Yield a folder of this user alone, in memory where there is room; its bytes are zeroed."""
-    with tempfile.TemporaryDirectory(prefix="skindx-compare-", dir=_in_memory()) as name:
-        folder = Path(name).resolve()
+    with private_folder("skindx-compare-", memory_folder(_ROOM_BYTES)) as folder:
         try:
             yield folder
         finally:
             for path in folder.rglob("*"):
                 if path.is_file():
                     overwrite(path)
-
-
-def _in_memory() -> Path | None:
-    try:
-        roomy = shutil.disk_usage(_SHARED_MEMORY).free > _ROOM_BYTES
-        return _SHARED_MEMORY if roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
-    except OSError:
-        return None

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from skindx.casebook.casebook import Casebook
 
+FORMS = ("/v1/diagnose", SCAN, f"{SCAN}/ruler")
+"""Routes that take photos as a form."""
 ALIVE = "/healthz"
 """Says only that the server runs; open to all, for monitoring."""
 _CLIENT_BYTES, _IN_FLIGHT_BYTES = 192 << 20, 512 << 20
@@ -129,9 +131,10 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
 
 def most_bytes(path: str) -> int:
     """Return how many bytes a request to this path may have."""
-    if path.startswith("/v1/diagnose") or path == SCAN:
+    path = path.rstrip("/")
+    if path in FORMS:
         return FORM_BYTES
-    if path.rstrip("/") == ROUTE:
+    if path == ROUTE:
         return REQUEST_BYTES
     if path == REPORT:
         return SEALED_BYTES

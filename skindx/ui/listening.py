@@ -3,13 +3,13 @@
 import os
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
+from skindx.temporary import private_folder
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -37,8 +37,7 @@ def check_free(host: str, port: int) -> None:
 @contextmanager
 def uploads_folder() -> Iterator[Path]:
     """Give Gradio a folder that only this user can read, and that goes with the server."""
-    with tempfile.TemporaryDirectory(prefix="skindx-uploads-") as name:
-        folder = Path(name).resolve()
+    with private_folder("skindx-uploads-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
         yield folder
 

@@ -10,6 +10,7 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.calibration.urgent_risk import check_level
 from skindx.system import go_offline, require_extra
+from skindx.temporary import private_folder
 from skindx.text import printable
 from skindx.ui.faults import hide_messages
 from skindx.ui.hosts import is_loopback
@@ -18,6 +19,8 @@ from skindx.ui.listening import check_free, stoppable, uploads_folder
 if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
 
+SCANS = "skindx-scans-"
+"""Begins the name of the private folder of a server's scans."""
 _MODULES = ("fastapi", "gradio", "multipart", "prometheus_client", "uvicorn")
 
 
@@ -61,7 +64,6 @@ def serve(
     from skindx.ui.connections import Patience
     from skindx.ui.login.users import Users
     from skindx.ui.running import Listening, run
-    from skindx.ui.scanning.folder import scans_folder
     from skindx.ui.scanning.settings import ScanServing
     from skindx.workers.pool import PoolSettings
 
@@ -72,7 +74,7 @@ def serve(
         _show_access()
     serving: dict[str, Any] = {} if keep_scans_min is None else {"keep_s": 60 * keep_scans_min}
     scan_serving = ScanServing.parse(serving, "--keep-scans")
-    with uploads_folder() as uploads, scans_folder() as scans, stoppable():
+    with uploads_folder() as uploads, private_folder(SCANS) as scans, stoppable():
         wiring = Wiring(
             uploads,
             settings,

@@ -1,21 +1,18 @@
 """A worker process as its server sees it: started, sent messages to, and ended."""
 
 import asyncio
-import os
-import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
+from skindx.temporary import memory_folder, private_folder
 from skindx.workers import framing
 from skindx.workers.process import start
 
 _BUFFER_BYTES = 1 << 20
-_SHARED_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 256 << 20  # noqa: S108
+_ROOM_BYTES = 256 << 20
 
 
 class Lost(Exception):  # noqa: N818
@@ -54,17 +51,15 @@ async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
     """
     ours, theirs = socket.socketpair()
     with (
-        tempfile.TemporaryDirectory(
-            prefix="skindx-worker-", dir=_in_memory(), ignore_cleanup_errors=True
-        ) as folder,
+        private_folder("skindx-worker-", memory_folder(_ROOM_BYTES)) as folder,
         ours,
     ):
         with theirs:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
             process = start(
-                [*command, str(theirs.fileno()), folder],
-                {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
+                [*command, str(theirs.fileno()), str(folder)],
+                {"MALLOC_ARENA_MAX": "2", "TMPDIR": str(folder)},
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl+C goes to the server alone: it ends its workers itself
                 stdin=subprocess.DEVNULL,
@@ -79,11 +74,3 @@ async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
         finally:
             process.kill()  # it holds nothing that would have to be put away
             process.wait()
-
-
-def _in_memory() -> Path | None:
-    try:
-        roomy = shutil.disk_usage(_SHARED_MEMORY).free > _ROOM_BYTES
-        return _SHARED_MEMORY if roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
-    except OSError:
-        return None

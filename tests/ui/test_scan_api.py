@@ -27,8 +27,10 @@ from skindx.diagnosis.scan.work.doing import TaskDoer
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.api.docs import docs_html
+from skindx.ui.api.form import FORM_BYTES
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.scan_routes import scan_routes
+from skindx.ui.app import most_bytes
 from skindx.ui.scanning import available
 from skindx.ui.scanning.available import why_no_scans
 from skindx.ui.scanning.jobs import ScanJobs, Served
@@ -222,6 +224,13 @@ def test_a_wrong_form_begins_nothing(
         assert list(tmp_path.iterdir()) == []
 
     using(tmp_path, done, use)
+
+
+def test_photos_may_come_to_every_route_that_takes_some() -> None:
+    for route in ("/v1/diagnose", "/v1/scan", "/v1/scan/ruler"):
+        assert most_bytes(route) == most_bytes(f"{route}/") == FORM_BYTES
+    for route in ("/v1/scan/any", "/v1/scan/ruler/x", "/v1/diagnose-all", "/v1/health", "/"):
+        assert most_bytes(route) == 1 << 20
 
 
 def test_too_many_scans_are_told_when_to_come_back(tmp_path: Path, done: Path) -> None:

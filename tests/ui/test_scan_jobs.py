@@ -116,16 +116,44 @@ def test_more_than_may_wait_is_refused_and_told_when_to_try_again(tmp_path: Path
     assert counted == [("api", "busy"), ("api", "busy"), ("api", "deleted")]
 
 
-def test_results_that_nobody_deletes_do_not_fill_the_disk(tmp_path: Path) -> None:
-    async def use(jobs: ScanJobs) -> None:
-        job = await submit(jobs)
-        await until(lambda: job.over)
-        with pytest.raises(ScanRefused, match="too many results are kept"):
-            await submit(jobs)
-        await jobs.delete(job)
-        await submit(jobs)
+async def done(jobs: ScanJobs, client: str = "here") -> ScanJob:
+    job = await submit(jobs, client)
+    await until(lambda: job.over and not (job.work and not job.work.done()))
+    return job
 
-    run(tmp_path, DONE, use, kept=1)
+
+def test_results_that_nobody_deletes_give_way_to_newer_ones(tmp_path: Path) -> None:
+    async def use(jobs: ScanJobs) -> None:
+        first, second, third = [await done(jobs) for _ in range(3)]
+        assert [jobs.get(job.id, "") for job in (first, second, third)] == [None, second, third]
+        assert not first.folder.exists()
+        # Another client's oldest goes only where the house is full.
+        fourth = await done(jobs, "there")
+        assert jobs.get(second.id, "") is second
+        fifth = await done(jobs, "elsewhere")
+        held = [jobs.get(job.id, "") for job in (second, third, fourth, fifth)]
+        assert held == [None, third, fourth, fifth]
+
+    run(tmp_path, DONE, use, kept=3, kept_per_client=2)
+
+
+def test_failed_scans_take_no_result_s_place(tmp_path: Path) -> None:
+    fails = 'import os; print(\'{"error": "no."}\' if os.path.exists(FAIL) else ENDED)'
+    fails = fails.replace("FAIL", repr(str(tmp_path / "bad")))
+    fails = fails.replace("ENDED", "'{\"ended\": true}'")
+
+    async def use(jobs: ScanJobs) -> None:
+        good = await done(jobs)
+        (tmp_path / "bad").touch()
+        failed = [await done(jobs) for _ in range(5)]
+        assert [job.state for job in failed] == ["failed"] * 5
+        (tmp_path / "bad").unlink()
+        assert jobs.get(good.id, "") is good
+        # The last ones are remembered, so that whoever asks reads why.
+        assert [jobs.get(job.id, "") is job for job in failed] == [False] * 3 + [True] * 2
+        assert (await done(jobs)).state == "done"
+
+    run(tmp_path, fails, use, kept=2)
 
 
 def test_a_killed_process_is_started_again_but_not_for_ever(tmp_path: Path) -> None:

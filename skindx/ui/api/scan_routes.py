@@ -33,8 +33,8 @@ BY_PAGE = "x-skindx-page"
 """Header of requests that the page sends, so that they are counted as its own."""
 
 _GONE = (
-    "there is no scan of this id: it was deleted, its time was over, or the server was started "
-    "again since; send the photos again."
+    "there is no scan of this id: it was deleted, its time was over, newer results took its place, "
+    "or the server was started again since; send the photos again."
 )
 _NOT_YET = "the scan is not done; ask for its status until it is."
 _PROBLEM: dict[str, Any] = {"model": Problem}

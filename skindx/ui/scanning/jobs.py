@@ -1,7 +1,6 @@
 """The scans of a server: one at a time, a bounded line, results that are kept for a short time."""
 
 import asyncio
-import math
 import secrets
 import time
 from collections import deque
@@ -158,9 +157,6 @@ class ScanJobs:
             status, sentence, wait_s = 429, "you have scans that are not done yet;", _RETRY_S
         elif len(open_jobs) > self.settings.waiting:
             status, sentence, wait_s = 503, "too many scans wait already;", _RETRY_S
-        elif len(self._jobs) - len(open_jobs) >= self.settings.kept:
-            left = min(self.expires_in(job) or 0.0 for job in self._jobs.values() if job.over)
-            status, sentence, wait_s = 503, "too many results are kept;", 1 + math.ceil(left)
         else:
             return
         self._counts.scan_ended(way, "busy", 0.0)
@@ -195,6 +191,24 @@ class ScanJobs:
         self._counts.scan_ended(job.way, job.state, time.monotonic() - job.began)
         if job.state == "failed":
             await asyncio.to_thread(remove, job.folder)
+        await self._make_room(job.client)
+
+    async def _make_room(self, client: str) -> None:
+        """Delete the oldest results beyond the share of a client and of all, and old failures.
+
+        A failure has no files, only its sentence; it takes no result's place.
+        """
+        for state in ("done", "failed"):
+            ended = sorted(
+                (job for job in self._jobs.values() if job.state == state),
+                key=lambda job: job.ended or 0.0,
+            )
+            of_client = [job for job in ended if job.client == client]
+            beyond = of_client[: max(0, len(of_client) - self.settings.kept_per_client)]
+            rest = [job for job in ended if job not in beyond]
+            beyond += rest[: max(0, len(rest) - self.settings.kept)]
+            for job in beyond:
+                await self.delete(job)
 
     async def _sweep(self) -> None:
         """Delete what was kept long enough, until cancelled."""

@@ -17,7 +17,9 @@ class ScanServing(Settings):
     per_client: int = Field(2, ge=1, le=64)
     """Most scans of one client that wait or are at work."""
     kept: int = Field(32, ge=1)
-    """Most results that are kept at a time; a further scan is refused until one is deleted."""
+    """Most results that are kept at a time; a further one takes the place of the oldest."""
+    kept_per_client: int = Field(8, ge=1)
+    """Of them, most of one client; a further one takes the place of that client's oldest."""
     workers: int = Field(1, ge=1, le=64)
     """Processes that search: each holds the bundle, and diagnoses must not wait for a scan."""
     longest_s: float = Field(1800.0, gt=0)
