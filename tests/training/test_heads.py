@@ -174,7 +174,7 @@ def test_a_head_of_another_trunk_is_refused(run: Path, small_dataset: Path, tmp_
 
 
 @pytest.mark.distributed
-def test_two_ranks_compute_and_train_what_one_does(
+def test_two_ranks_under_zero_compute_and_train_what_one_does(
     run: Path, small_dataset: Path, tmp_path: Path
 ) -> None:
     one, two = run_ranks(2, _by_two, small_dataset, run, tmp_path, timeout_s=280)
@@ -191,7 +191,8 @@ def _by_two(dataset: Path, run: Path, folder: Path) -> dict[str, np.ndarray]:
     from skindx.training.deepspeed.joining import join
     from skindx.training.tasks.heads.job import heads_jobs
 
-    settings = TrainSettings.load(run / "train.yaml", ["loader.cache={kind: disk}"])
+    sets = ["loader.cache={kind: disk}", "engine.zero=2"]
+    settings = TrainSettings.load(run / "train.yaml", sets)
     cache = settings.loader.cache.model_copy(update={"folder": folder / "cache"})
     loader = settings.loader.model_copy(update={"cache": cache})
     members = tuple(

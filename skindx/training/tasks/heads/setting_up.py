@@ -36,9 +36,8 @@ def setup_heads(
     criteria = [
         build_loss(head.labels_P[head.train_N], classes, recipe).to(mesh.device) for head in heads
     ]
-    # The engine clips the gradient of all heads together; each is clipped by itself instead.
     clip = mesh.settings.gradient_clip
-    alone = _without_clip(mesh)
+    alone = _clipped_here(mesh)
     task = HeadsTask(heads, recipe, alone, criteria, place, label)
     training = setup(
         task,
@@ -53,9 +52,14 @@ def setup_heads(
     return training
 
 
-def _without_clip(mesh: Mesh) -> Mesh:
+def _clipped_here(mesh: Mesh) -> Mesh:
+    """Return a mesh whose engine leaves whole gradients to `_clip_heads`.
+
+    The engine would clip the gradient of all heads together, and ZeRO would keep a part of it on
+    each rank; heads are too small to be shared out.
+    """
     other = copy(mesh)
-    settings = mesh.settings.model_copy(update={"gradient_clip": 0.0})
+    settings = mesh.settings.model_copy(update={"gradient_clip": 0.0, "zero": 0})
     object.__setattr__(other, "settings", settings)  # a mesh of a test may be of another class
     return other
 
