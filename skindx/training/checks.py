@@ -22,13 +22,14 @@ from skindx.training.feeding.folds import partition
 from skindx.training.finished.detector import load_parts
 from skindx.training.hopping.files import DATABASE
 from skindx.training.hopping.memory import check_memory
-from skindx.training.hopping.partitions import check_partitions, partitions_of
+from skindx.training.hopping.partitions import Partitions, check_partitions, partitions_of
 from skindx.training.parallel.devices import workers_of
 from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.preparing import checkpoint_activations
 from skindx.training.parallel.sharding.operators import layers_of
 from skindx.training.probing import probe_members
 from skindx.training.recipes.optimizer import LAYERWISE, layer_depths
+from skindx.training.smallest_step import check_smallest_step
 from skindx.training.tasks.classifier.job import starting_weights
 from skindx.training.tasks.detector.images import looked_at
 from skindx.training.tasks.detector.network import build_network
@@ -45,10 +46,11 @@ def check(
             raise UserError(f"the dataset has no {split} images; build it with more images.")
     _check_classes(settings, records, taxonomy)
     workers = workers_of(settings.engine)
+    everywhere = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else workers
     if not settings.engine.hostfile:
-        tensor_size(settings.engine.parallel, int(os.environ.get("WORLD_SIZE", workers)))
+        tensor_size(settings.engine.parallel, everywhere)
     # A member that is scheduled whole, or hops, has one rank at a time.
-    ranks = workers if settings.engine.schedule == "data" else 1
+    ranks = everywhere if settings.engine.schedule == "data" else 1
     read_extra_of(settings.engine)
     _check_layer_norms(settings)
     degrees = {
@@ -64,7 +66,9 @@ def check(
     units(settings, trained, records)
     check_detector(settings, records, ranks)
     if settings.engine.schedule != "data":
-        _check_schedule(settings, records, len(taxonomy.classes), workers, run)
+        _check_schedule(
+            settings, records, len(taxonomy.classes), run, workers=workers, everywhere=everywhere
+        )
     probe_members(settings, len(taxonomy.classes))
 
 
@@ -131,6 +135,8 @@ def _check_member(
         )
     with shapes_only():
         classifier = build_classifier(member, classes)
+    if settings.engine.schedule != "hop":
+        check_smallest_step(settings, member, classifier, train, ranks=ranks)
     if isinstance(parallel := settings.engine.parallel, ModelSettings):
         # Tracing is of no use to the other forms, and takes a second to import.
         from skindx.training.parallel.sharding.cutting import check_stages
@@ -159,16 +165,27 @@ def _check_degrees(parallel: OperatorsSettings, split: set[str]) -> None:
 
 
 def _check_schedule(
-    settings: TrainSettings, records: list[Record], classes: int, workers: int, run: Path
+    settings: TrainSettings,
+    records: list[Record],
+    classes: int,
+    run: Path,
+    *,
+    workers: int,
+    everywhere: int,
 ) -> None:
     """Raise UserError for partitions that are too small, and for members too large for a worker."""
     begun = (run / CHECKPOINTS / DATABASE).exists()  # then their number is settled
+    partitions = None
     if settings.engine.schedule == "hop" and not begun:
-        everywhere = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else workers
-        check_partitions(records, settings, partitions_of(settings, everywhere))
+        count = partitions_of(settings, everywhere)
+        check_partitions(records, settings, count)
+        partitions = Partitions.of(records, settings, count)
     for member in settings.members:
         with shapes_only():
             classifier = build_classifier(member, classes)
+        if partitions:
+            train, _ = partition(records, member.fold, settings.folds)
+            check_smallest_step(settings, member, classifier, train, partitions=partitions)
         check_memory(settings, member, classifier, workers)
 
 

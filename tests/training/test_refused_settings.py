@@ -1,19 +1,25 @@
 """Settings that cannot work are refused in one sentence before a training begins."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from command_line import Skindx
 
-from skindx.data.manifest import read_manifest
+from skindx.data.manifest import Record, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.errors import UserError
+from skindx.models.classifier.classifier import build_classifier
+from skindx.models.shapes_only import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
+from skindx.training.hopping.partitions import Partitions
+from skindx.training.smallest_step import check_smallest_step
 
 SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]}
 
@@ -109,3 +115,66 @@ def test_a_class_that_a_fold_cannot_learn_is_named(small_dataset: Path) -> None:
     settings = TrainSettings.parse({"members": [member], "folds": 3, "recipe": {"batch": 8}})
     with pytest.raises(UserError, match=r"training images of fold \d show nothing of the class"):
         check(settings, records, taxonomy)
+
+
+@pytest.mark.parametrize(
+    ("change", "learned", "said"),
+    [
+        ({"engine": {"ranks": 2}}, 54, r"set recipe.batch=5, or lower engine.ranks"),
+        ({"recipe": {"accumulate": 2}}, 54, r"set recipe.batch=5, or lower recipe.accumulate"),
+        ({"recipe": {"batch": 2}}, 3, r"set recipe.batch=3"),
+        (
+            {"engine": {"ranks": 2}, "loader": {"sharded": True}},
+            55,
+            r"set recipe.batch=5, or lower engine.ranks",
+        ),
+        (
+            {"engine": {"ranks": 2, "parallel": {"kind": "model", "micro_batches": 2}}},
+            54,
+            r"lower engine.ranks or engine.parallel.micro_batches",
+        ),
+        ({"engine": {"ranks": 2}}, 56, ""),
+        ({"engine": {"ranks": 2, "sync_batch_norm": True}}, 54, ""),
+        ({"engine": {"ranks": 2}, "members": [{"name": "m", "model": "test_vit"}]}, 54, ""),
+        ({"engine": {"ranks": 2}, "members": [{"name": "m", "model": "test_resnet"}]}, 54, ""),
+    ],
+)
+def test_a_batch_norm_gets_two_images_in_the_smallest_step(
+    change: dict[str, Any], learned: int, said: str
+) -> None:
+    """A map of one pixel of a single image has no variance; a larger map of it has."""
+    settings = TrainSettings.parse(
+        {
+            "members": [{"name": "m", "model": "test_efficientnet", "preprocess": {"size": 32}}],
+            **change,
+            "recipe": {"batch": 4, "epochs": 2, "warmup_epochs": 1, **change.get("recipe", {})},
+            "engine": {"accelerator": "cpu", **change.get("engine", {})},
+        }
+    )
+    (member,), ranks = settings.members, settings.engine.ranks
+    with shapes_only():
+        classifier = build_classifier(member, 3)
+    records = [Record("x", "0", "0" * 16, 9, 9, "a", "g", "train")] * learned
+    ranks = 1 if ranks == "auto" else ranks
+    if not said:
+        check_smallest_step(settings, member, classifier, records, ranks=ranks)
+        return
+    with pytest.raises(UserError, match=said):
+        check_smallest_step(settings, member, classifier, records, ranks=ranks)
+
+
+def test_a_batch_norm_gets_two_images_in_each_visit() -> None:
+    members = [{"name": "m", "model": "test_efficientnet", "preprocess": {"size": 32}}]
+    recipe = {"batch": 2, "epochs": 2, "warmup_epochs": 1}
+    settings = TrainSettings.parse(
+        {"members": members, "recipe": recipe, "engine": {"schedule": "hop"}}
+    )
+    with shapes_only():
+        classifier = build_classifier(settings.members[0], 3)
+    records = [Record(f"{n}", "0", "0" * 16, 9, 9, "a", "g", "train") for n in range(14)]
+    for count, fits in ((7, True), (2, False)):  # partitions of 2 images, and of 7
+        partitions = Partitions.of(records, settings, count)
+        with nullcontext() if fits else pytest.raises(UserError, match=r"recipe.batch=3"):
+            check_smallest_step(
+                settings, settings.members[0], classifier, records, partitions=partitions
+            )
