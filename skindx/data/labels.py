@@ -25,6 +25,18 @@ def taxonomy_of(labels: Iterable[str], name: str) -> Taxonomy:
     return Taxonomy.parse(raw, origin="the labels of the sources")
 
 
+def check_labels(labels: Iterable[str], taxonomy: Taxonomy) -> None:
+    """Raise UserError for a manifest's label that is no key of its taxonomy.
+
+    Labels name folders and columns, so no other word may reach them.
+    """
+    if unknown := sorted(set(labels) - set(taxonomy.keys)):
+        raise UserError(
+            f"the dataset has images of {unknown[0][:80]!r}, which is no class of its taxonomy "
+            f"{taxonomy.name}; build the dataset again."
+        )
+
+
 def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5) -> dict[str, str]:
     """Return the taxonomy key of each distinct label that the taxonomy knows.
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from skindx.data.layout import LEDGER
+from skindx.data.store import is_inside
 from skindx.errors import UserError
 from skindx.files import only_writer
 
@@ -165,9 +166,15 @@ def row_of(line: dict[str, Any]) -> LedgerRow | None:
     if "note" in line:
         return None
     try:
-        return LedgerRow(**line)
+        row = LedgerRow(**line)
     except TypeError as error:
         raise UserError(f"A ledger line is no row ({error}); delete the line {line!r}.") from None
+    if not isinstance(row.path, str) or (row.path and not is_inside(row.path)):
+        raise UserError(
+            f"A ledger line names the file {row.path!r}, which is outside the dataset; it may be "
+            f"malicious: do not use this dataset."
+        )
+    return row
 
 
 def read_ledger(dataset: Path) -> list[LedgerRow]:

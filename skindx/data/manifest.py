@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from skindx.data.box import Box
 from skindx.data.layout import ISSUES, MANIFEST
+from skindx.data.store import is_inside
 from skindx.data.transaction import recover
 from skindx.errors import UserError
 from skindx.files import atomic_file, read_parquet
@@ -98,12 +99,23 @@ def read_manifest(folder: Path) -> list[Record]:
     for row in rows:
         if row.get("boxes") is not None:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
-        if row["path"].startswith("/") or ".." in row["path"].split("/"):
-            raise UserError(
-                f"{folder / MANIFEST} names {row['path']!r}, which is outside its folder; "
-                f"it may be malicious: do not use this dataset."
-            )
+        check_row(folder, row)
     return [Record(**row) for row in rows]
+
+
+def check_row(folder: Path, row: dict[str, Any]) -> None:
+    """Raise UserError for a row whose path or split would lead out of its folder, or nowhere."""
+    path, name = row["path"], row.get("file_name", "")
+    if (path and not is_inside(path)) or "/" in name:
+        raise UserError(
+            f"{folder / MANIFEST} names {(name or path)[:200]!r}, which is outside its folder; "
+            f"it may be malicious: do not use this dataset."
+        )
+    if row["split"] not in SPLITS:
+        raise UserError(
+            f"{folder / MANIFEST} has an image in the split {str(row['split'])[:80]!r}; the splits "
+            f"are {', '.join(SPLITS)}: build the dataset again."
+        )
 
 
 def split_of(records: Iterable[Record], split: Split) -> list[Record]:

@@ -1,11 +1,22 @@
-"""The private working store: original bytes, named by their own SHA-256."""
+"""The private working store: original bytes, named by their own SHA-256.
+
+A dataset may come from anyone, so a link below the store is followed only where it leads to another
+place of the same store: else a verb would read, publish or delete whatever file it names. The store
+itself may be a link, for instance to a larger disk; then it gives files that are named by a SHA-256
+and no others.
+"""
 
 import hashlib
-from collections.abc import Collection
-from pathlib import Path
+import re
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
 
 from skindx.data.layout import STORE
+from skindx.errors import UserError
 from skindx.files import atomic_file
+
+_BY_HASH = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}(\.\w+)?")
 
 
 def put(dataset: Path, data: bytes, suffix: str) -> tuple[str, str]:
@@ -15,25 +26,78 @@ def put(dataset: Path, data: bytes, suffix: str) -> tuple[str, str]:
     """
     sha256 = hashlib.sha256(data).hexdigest()
     relative = Path(STORE) / sha256[:2] / f"{sha256}{suffix}"
-    if not (dataset / relative).exists():
-        with atomic_file(dataset / relative) as temporary:
+    file = stored_file(dataset, relative.as_posix())
+    if not file.exists():
+        with atomic_file(file) as temporary:
             temporary.write_bytes(data)
     return sha256, relative.as_posix()
 
 
+def is_inside(path: str) -> bool:
+    """Return whether a relative path stays in its folder as far as its words go."""
+    pure = PurePosixPath(path)
+    return bool(path) and "\0" not in path and not pure.is_absolute() and ".." not in pure.parts
+
+
+def stored_file(dataset: Path, path: str) -> Path:
+    """Return the file at a path relative to a dataset folder; it need not exist.
+
+    Raises UserError for a link that leads out of the store, and for what is no plain file.
+    """
+    first, _, rest = path.partition("/")
+    root = dataset / first if rest and first == STORE else dataset
+    file = at = dataset / path
+    while at != root:
+        if at.is_symlink() and not at.resolve().is_relative_to(root.resolve()):
+            raise _no_file_of(at, dataset, "is a link that leads out of it")
+        at = at.parent
+    if root != dataset and root.is_symlink() and not _BY_HASH.fullmatch(rest):
+        raise _no_file_of(file, dataset, "lies elsewhere and is not named by its SHA-256")
+    if not _plain_or_absent(file):
+        raise _no_file_of(file, dataset, "is a folder, a pipe or a device")
+    return file
+
+
+def _plain_or_absent(file: Path) -> bool:
+    try:
+        return stat.S_ISREG(file.stat().st_mode)
+    except OSError:
+        return True
+
+
+def _no_file_of(file: Path, dataset: Path, why: str) -> UserError:
+    return UserError(
+        f"{file} is no file of the dataset {dataset}: it {why}. Put a copy of the image in its "
+        f"place, or do not use this dataset."
+    )
+
+
+def stored_files(dataset: Path) -> Iterator[Path]:
+    """Yield all files of the store. Raises UserError as `stored_file` does."""
+    for file in (dataset / STORE).glob("*/*"):
+        yield stored_file(dataset, file.relative_to(dataset).as_posix())
+
+
 def store_files(dataset: Path, sha256: str) -> list[Path]:
-    """Return the files of one image in a dataset's store: one, or none."""
-    return list((dataset / STORE / sha256[:2]).glob(f"{sha256}.*"))
+    """Return the files of one image in a dataset's store: one, or none. Raises UserError."""
+    files = (dataset / STORE / sha256[:2]).glob(f"{sha256}.*")
+    return [stored_file(dataset, file.relative_to(dataset).as_posix()) for file in files]
 
 
 def sweep_store(out: Path, named: Collection[str]) -> int:
     """Delete the store's files whose path is not `named`, also what killed writes left there.
 
-    Returns how many; only for who holds `only_writer`, once the new manifest is in place.
+    Returns how many; only for who holds `only_writer`, once the new manifest is in place. A link
+    to a folder goes, and what it leads to stays.
     """
     swept = 0
-    for file in (out / STORE).glob("*/*"):
-        if file.relative_to(out).as_posix() not in named:
-            file.unlink()
+    for shard in (out / STORE).glob("*"):
+        if shard.is_symlink():
+            shard.unlink()
             swept += 1
+            continue
+        for file in shard.glob("*"):
+            if file.relative_to(out).as_posix() not in named:
+                file.unlink()
+                swept += 1
     return swept

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from skindx.data.layout import MANIFEST, TAXONOMY
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, read_manifest, split_of
+from skindx.data.store import stored_file
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.assisted import measure_assistance
@@ -143,7 +144,7 @@ def evaluate_served(
     records, external = join_taxonomies(records, theirs, predictor.taxonomy, bundle)
 
     def read(record: Record) -> NDArray[np.uint8]:
-        return _read(dataset / record.path, decode)
+        return _read(stored_file(dataset, record.path), decode)
 
     predictions = _predict(predictor, records, read, progress)
     checked = score_ood(records, predictions)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from skindx.data.boxes.exporting import box_labels
+from skindx.data.labels import check_labels
 from skindx.data.manifest import Record, Split, split_of
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier, load_weights
@@ -44,6 +45,7 @@ def check(
     for split in needed:
         if not split_of(records, split):
             raise UserError(f"the dataset has no {split} images; build it with more images.")
+    check_labels({record.label for record in records}, taxonomy)
     _check_classes(settings, records, taxonomy)
     workers = workers_of(settings.engine)
     everywhere = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else workers

@@ -105,6 +105,14 @@ def test_a_class_without_images_of_a_split_is_named(small_dataset: Path, split: 
         check(settings, records, taxonomy)
 
 
+def test_a_label_outside_the_taxonomy_is_named(small_dataset: Path) -> None:
+    records = read_manifest(small_dataset)
+    records[0] = replace(records[0], label="../../x")
+    settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 8}})
+    with pytest.raises(UserError, match=r"images of '../../x', which is no class of its taxonomy"):
+        check(settings, records, Taxonomy.load(small_dataset / "taxonomy.yaml"))
+
+
 def test_a_class_that_a_fold_cannot_learn_is_named(small_dataset: Path) -> None:
     taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
     records = [

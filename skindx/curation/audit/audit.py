@@ -13,6 +13,7 @@ from pathlib import Path
 from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, Sighting, version
 from skindx.data.manifest import read_manifest
 from skindx.data.review import PRIVATE, Flag, undecided, write_flags
+from skindx.data.store import stored_file
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.progress import Progress, silent
@@ -57,7 +58,7 @@ def audit(
     seen = {sha: found for sha, found in _read_journal(dataset, by).items() if sha in paths}
     todo = [sha256 for sha256 in sorted(paths) if sha256 not in seen]
     progress("look", len(seen), len(paths))  # loading the models takes a while
-    images = [dataset / paths[sha256] for sha256 in todo]
+    images = [stored_file(dataset, paths[sha256]) for sha256 in todo]
     found = _detect_all(images, settings, workers or cpu_count())
     with _journal(dataset).open("a", encoding="utf-8") as journal:
         for sha256, sightings in zip(todo, found, strict=True):

@@ -12,9 +12,9 @@ from skindx.curation.proposals.activation import ActivationBoxes
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, now, read_proposals, write_proposals
 from skindx.data.manifest import read_manifest
+from skindx.data.stored_image import read_image
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
-from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.files import INDEX
 from skindx.models.detector.detector import Detector
@@ -70,7 +70,7 @@ def propose(
     when, rows, done = now(), [], 0
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        images = [decode((dataset / record.path).read_bytes()) for record in batch]
+        images = [read_image(dataset, record) for record in batch]
         for record, boxes in zip(batch, proposer.detect(images), strict=True):
             signed = tuple(replace(box, drawn_by=model, drawn_at=when) for box in boxes)
             rows.append(Annotation(record.sha256, model, when, signed))

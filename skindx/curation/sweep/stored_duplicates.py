@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skindx.data.layout import STORE
 from skindx.data.manifest import Record, read_issues
+from skindx.data.store import store_files
 from skindx.data.stored_image import read_image
 
 
@@ -17,7 +17,7 @@ def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:
         stays = kept.get(issue.kept_sha256)
         if issue.reason != "near-duplicate" or stays is None or issue.sha256 in kept:
             continue
-        for file in sorted((dataset / STORE / issue.sha256[:2]).glob(f"{issue.sha256}.*")):
+        for file in sorted(store_files(dataset, issue.sha256)):
             path = file.relative_to(dataset).as_posix()
             record = replace(
                 stays, path=path, sha256=issue.sha256, label=issue.label, source_url=issue.url

@@ -22,6 +22,7 @@ from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.screening.screen import Screened
+from skindx.data.store import stored_file
 from skindx.data.stored_image import read_image
 from skindx.errors import UserError
 from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
@@ -213,7 +214,7 @@ def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Lab
         "stored",
         sha256=record.sha256,
         path=record.path,
-        size_bytes=(dataset / record.path).stat().st_size,
+        size_bytes=stored_file(dataset, record.path).stat().st_size,
     )
     screened = Screened(None, "", record.width, record.height, codes_KO)
     return LabelledImage(row, record.label, screened)

@@ -18,6 +18,7 @@ from skindx.data.boxes.labelstudio import Drawing, Task, write_labelstudio
 from skindx.data.boxes.voc import write_voc
 from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import SPLITS, Record, Split, read_manifest, split_of
+from skindx.data.store import stored_file
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 
@@ -68,7 +69,7 @@ def export_boxes(
             f"{dataset} has no annotated images; import boxes, or export labelstudio, which has a "
             f"task for each image."
         )
-    files = {Path(record.path).name: dataset / record.path for record in looked}
+    files = {Path(record.path).name: stored_file(dataset, record.path) for record in looked}
     if kind == "coco":
         write_coco(out, images_of(looked))
     elif kind == "voc":

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from skindx.data.copies.shards import Shard, folder_of, sha256_of, shard_files, write_shard
 from skindx.data.copies.verified import keep_pairs
-from skindx.data.layout import STORE
+from skindx.data.store import stored_files
 
 
 def keep_stored(dataset: Path) -> None:
     """Delete what is known of images whose bytes the store no longer has. See `keep_only`."""
-    keep_only(dataset, {sha256_of(file.name) for file in (dataset / STORE).glob("*/*")})
+    keep_only(dataset, {sha256_of(file.name) for file in stored_files(dataset)})
 
 
 def keep_only(dataset: Path, sha256s: Collection[str]) -> None:

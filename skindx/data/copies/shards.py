@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from skindx.data.copies.codebook import COMPONENTS, FILE, NEAREST
 from skindx.data.copies.describe import Description, describe_bytes
 from skindx.data.runner import TaskRunner
+from skindx.data.store import stored_file
 from skindx.files import atomic_file, sha256_file
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import import_decoders
@@ -70,7 +71,7 @@ def describe_missing(
 def describe_shard(dataset: Path, paths: Sequence[str], workers: int) -> None:
     """Describe images and write their shard; a task of the runner."""
     rows: list[dict[str, Any]] = [{}] * len(paths)
-    files = [dataset / path for path in paths]
+    files = [stored_file(dataset, path) for path in paths]
     for at, answer in run_sandboxed(describing, {}, files, _LIMITS, workers):
         rows[at] = _NOTHING if isinstance(answer, Failure) else answer
     names = [sha256_of(path) for path in paths]

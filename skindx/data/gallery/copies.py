@@ -9,8 +9,8 @@ from skindx.data.copies.answers import read_answers, said_same
 from skindx.data.copies.drawing import draw_pair
 from skindx.data.copies.records import COPIES, CopyRecord, read_copies, verdict
 from skindx.data.gallery.tile import Tile
-from skindx.data.layout import STORE
 from skindx.data.manifest import Record
+from skindx.data.store import stored_files
 from skindx.files import atomic_file
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode, import_decoders
@@ -83,7 +83,7 @@ def write_drawings(
     if not wanted:
         return frozenset()
     rows = {f"{PAIRS}/{'-'.join(row.pair)}.jpg": row for row in read_copies(dataset / COPIES)}
-    files = {file.stem: str(file.absolute()) for file in (dataset / STORE).glob("*/*")}
+    files = {file.stem: str(file.absolute()) for file in stored_files(dataset)}
     pairs = {
         name: [*(files[sha256] for sha256 in row.pair), list(row.transform)]
         for name in wanted

@@ -12,10 +12,11 @@ from skindx.data.answers import Answer
 from skindx.data.funnel import STAGES
 from skindx.data.gallery.copies import copy_tiles
 from skindx.data.gallery.tile import Tile
-from skindx.data.layout import RECIPE, STORE, SUMMARY
+from skindx.data.layout import RECIPE, SUMMARY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
 from skindx.data.skin_answers import read_skin_answers
+from skindx.data.store import stored_files
 from skindx.errors import UserError
 
 View = Literal["kept", "dropped", "review", "copies"]
@@ -48,9 +49,7 @@ def read_tiles(dataset: Path) -> Tiles:
     dropped = list(_dropped(issues, kept))
     known = {tile.sha256: tile for tile in dropped} | kept
     review = [_waiting(known.get(sha256), sha256, raised) for sha256, raised in waiting.items()]
-    files = {
-        file.stem: file.relative_to(dataset).as_posix() for file in (dataset / STORE).glob("*/*")
-    }
+    files = {file.stem: file.relative_to(dataset).as_posix() for file in stored_files(dataset)}
     shown = {tile.sha256 for tile in (*kept.values(), *dropped, *review)}
     return Tiles(
         _name(dataset),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
+from skindx.data.store import stored_file
 from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
@@ -39,8 +40,8 @@ class Files:
         return self.records[index].height, self.records[index].width
 
     def path(self, index: int) -> Path:
-        """Return an image's file."""
-        return self.dataset / self.records[index].path
+        """Return an image's file. Raises UserError for one that is none of the dataset's."""
+        return stored_file(self.dataset, self.records[index].path)
 
     def size_bytes(self, index: int) -> int:
         """Return the size of an image's file. Raises UserError when it is not there."""

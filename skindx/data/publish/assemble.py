@@ -3,11 +3,13 @@
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from skindx.data.labels import check_labels
 from skindx.data.layout import RECIPE, TAXONOMY
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.clean_files import CleanFile, clean_files
@@ -19,6 +21,7 @@ from skindx.data.publish.place import check_place, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, public_issues, rows_of
 from skindx.data.publish.side_files import write_side_files
 from skindx.data.recipe import BuildSettings
+from skindx.data.store import stored_file
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 from skindx.taxonomy import load_taxonomy
@@ -63,10 +66,11 @@ def publish(
         )
     taxonomy = load_taxonomy(dataset / TAXONOMY)
     rows = rows_of(records, withheld)
+    check_labels({row.label for row in rows}, taxonomy)
     with cleared_place(out), atomic_folder(out) as folder:
         images = in_shard_order(rows)
-        cleaned = _cleaned(dataset, out, records, images, recipe, progress=progress)
-        written = FORMATS[facts.format].write(folder, cleaned, taxonomy.keys, facts.shard_bytes)
+        with closing(_cleaned(dataset, out, records, images, recipe, progress=progress)) as cleaned:
+            written = FORMATS[facts.format].write(folder, cleaned, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}
         rows = [by_sha.get(row.sha256, row) for row in rows]
         private = [row.sha256 for row in rows if row.withheld in PRIVATE_REASONS]
@@ -93,12 +97,15 @@ def _cleaned(
     recipe: BuildSettings,
     *,
     progress: Progress | None,
-) -> Iterator[tuple[Row, bytes]]:
+) -> Generator[tuple[Row, bytes]]:
     """Yield rows with the bytes that are given away, in the order of `rows`."""
     path_of = {record.sha256: record.path for record in records}
-    paths = [dataset / path_of[row.sha256] for row in rows]
-    with TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.absolute().parent) as scratch:
-        cleaned = clean_files(paths, Path(scratch), recipe.screen)
+    paths = [stored_file(dataset, path_of[row.sha256]) for row in rows]
+    # The decoding processes end before the folder goes that they write to.
+    with (
+        TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.absolute().parent) as scratch,
+        closing(clean_files(paths, Path(scratch), recipe.screen)) as cleaned,
+    ):
         for done, (row, path, clean) in enumerate(zip(rows, paths, cleaned, strict=True), 1):
             data = _taken(path, row.sha256, clean)
             if progress:

@@ -6,7 +6,7 @@ all else that it says is JSON.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class CleanFile:
 
 def clean_files(
     paths: Sequence[Path], folder: Path, settings: ScreenSettings
-) -> Iterator[CleanFile]:
+) -> Generator[CleanFile]:
     """Yield the clean image of each file, in order; `folder` takes those not yet fetched."""
     limits = Limits(_TIMES * settings.timeout_s, _TIMES * settings.memory_mb)
     workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))

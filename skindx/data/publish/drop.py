@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from skindx.data.labels import check_labels
 from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Issue, read_issues
 from skindx.data.publish.facts import Facts
@@ -12,6 +13,7 @@ from skindx.data.publish.manifest import read_published
 from skindx.data.publish.place import cleared_place
 from skindx.data.publish.row import Row, in_shard_order, name_groups, public_issues
 from skindx.data.publish.side_files import write_side_files
+from skindx.data.store import stored_file
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 from skindx.taxonomy import load_taxonomy
@@ -53,6 +55,9 @@ def _write_without(
     pub: Path, facts: Facts, rows: Sequence[Row], left: Sequence[Row], issues: Sequence[Issue]
 ) -> None:
     taxonomy = load_taxonomy(pub / TAXONOMY)
+    check_labels({row.label for row in rows}, taxonomy)
+    for path in {row.path for row in rows if row.path}:
+        stored_file(pub, path)  # a published folder may come from anyone as well
     layout = FORMATS[facts.format]
     before, after = in_shard_order(rows), in_shard_order(left)
     with atomic_folder(pub) as folder:

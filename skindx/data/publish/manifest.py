@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skindx.data.box import Box
 from skindx.data.layout import MANIFEST
-from skindx.data.manifest import read_rows
+from skindx.data.manifest import check_row, read_rows
 from skindx.data.publish.columns import arrow_schema
 from skindx.data.publish.row import Row
 from skindx.files import atomic_file
@@ -26,6 +26,7 @@ def read_published(folder: Path) -> list[Row]:
     """Read a published folder's manifest. Raises UserError when it is none."""
     rows = read_rows(folder / MANIFEST, Row, "run `skindx publish`")
     for row in rows:
+        check_row(folder, row)
         if row.get("boxes") is not None:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
     return [Row(**row) for row in rows]

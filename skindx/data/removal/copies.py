@@ -11,10 +11,10 @@ from skindx.data.blocklist import KINDS, Blocked, BlockList
 from skindx.data.copies.answers import read_answers, said_same
 from skindx.data.copies.records import COPIES, read_copies, verdict
 from skindx.data.dedup.select import DedupSettings
-from skindx.data.layout import RECIPE, STORE
+from skindx.data.layout import RECIPE
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening.screen import ScreenSettings, screen_files
-from skindx.data.store import store_files
+from skindx.data.store import store_files, stored_files
 from skindx.progress import Progress
 from skindx.system import cpu_count
 
@@ -50,7 +50,7 @@ def near_copies(dataset: Path, roots: BlockList, progress: Progress) -> dict[str
     """Return the SHA-256 of the dataset's near copies of `roots` -> the root of each."""
     recipe = dataset / RECIPE
     dedup = BuildSettings.load(recipe).dedup if recipe.exists() else DedupSettings()
-    files = sorted((dataset / STORE).glob("*/*"))
+    files = sorted(stored_files(dataset))
     found = near_files(files, roots, dedup, progress)
     return {sha256: entry.sha256 for sha256, entry in found.items()}
 

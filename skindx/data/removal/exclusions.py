@@ -26,7 +26,7 @@ from skindx.data.removal.purge import purge, taken_down
 from skindx.data.review import REVIEWED, read_decisions
 from skindx.data.screening.screen import Screened
 from skindx.data.skin_answers import said_skin
-from skindx.data.store import store_files
+from skindx.data.store import store_files, stored_file
 from skindx.errors import UserError
 from skindx.progress import Progress
 
@@ -72,7 +72,7 @@ class Exclusions:
         new: list[Blocked] = []
         for row, entry in found:
             if entry and row.path:
-                (self.dataset / row.path).unlink(missing_ok=True)
+                stored_file(self.dataset, row.path).unlink(missing_ok=True)
                 if web_address(row.url):
                     new.append(_entry(row.sha256, row.url, entry, entry.reason))
         self._block(new)

@@ -18,6 +18,7 @@ from skindx.data.screening.screen import (
     screen_files,
     to_plain,
 )
+from skindx.data.store import stored_file
 from skindx.files import atomic_file, read_parquet
 from skindx.imaging.hashes import HashKind
 
@@ -69,7 +70,7 @@ def screen(
     """
     report = on_progress or (lambda done, total: None)
     if len(paths) <= SHARD_PICTURES:  # no shard would be finished before all is
-        files = [dataset / path for path in paths]
+        files = [stored_file(dataset, path) for path in paths]
         workers = runner.driver_workers
         return screen_files(files, settings, hashes, workers=workers, on_progress=on_progress)
     cuts = range(0, len(paths), SHARD_PICTURES)
@@ -110,7 +111,7 @@ def _screen_missing(
 
 def screen_shard(shard: Shard, workers: int) -> None:
     """Screen one shard and write its file; a task of the runner."""
-    files = [shard.dataset / path for path in shard.paths]
+    files = [stored_file(shard.dataset, path) for path in shard.paths]
     write_shard(shard.file, screen_files(files, shard.settings, shard.hashes, workers=workers))
 
 

@@ -11,10 +11,10 @@ from skindx.data.boxes.review import Review
 from skindx.data.copies.drawing import draw_pair
 from skindx.data.copies.review import CopyReview
 from skindx.data.skin_review import SkinReview
+from skindx.data.stored_image import read_image
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
-from skindx.imaging.decode import decode
 from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.asgi import App, Message, Receive, Send
 
@@ -49,7 +49,7 @@ class ReviewImages:
             return None
         try:
             record = self.review.record(asked[1])
-            return _jpeg_as_shown(decode((self.review.dataset / record.path).read_bytes()))
+            return _jpeg_as_shown(read_image(self.review.dataset, record))
         except (UserError, OSError, DamagedImage) as error:
             log.warning("image %s cannot be shown: %s", asked[1][:12], error)
             return None
@@ -74,8 +74,7 @@ class PairImages:
         try:
             pair = self.review.pair(asked[1], asked[2])
             first_HW3, second_HW3 = (
-                decode((self.review.dataset / record.path).read_bytes())
-                for record in self.review.images(pair)
+                read_image(self.review.dataset, record) for record in self.review.images(pair)
             )
             row = self.review.rows[pair]
             return view_jpeg(draw_pair(first_HW3, second_HW3, row.transform, _PAIR_SIDE))
