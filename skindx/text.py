@@ -1,4 +1,4 @@
-"""Untrusted text (labels, names, addresses, file names) without control or layout characters."""
+"""Text for a reader: untrusted text without control characters, numbers with their noun."""
 
 
 def printable(text: str) -> str:
@@ -7,6 +7,11 @@ def printable(text: str) -> str:
     Control characters and those that turn the direction of writing become U+FFFD.
     """
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, whose plural takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def cell(text: str) -> str:

@@ -10,6 +10,7 @@ from skindx.cli.scan_compare import add_compare
 from skindx.cli.scan_ruler import AskAboutRulers
 from skindx.errors import UserError
 from skindx.system import require_extra
+from skindx.text import counted, printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -82,6 +83,7 @@ def run(
     Example: skindx scan run back.jpg --bundle runs/demo/bundle --out scans/back
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
+    from skindx.diagnosis.scan.outputs.summary import read_summary
     from skindx.diagnosis.scan.running import run_scan
     from skindx.diagnosis.scan.settings import ScanSettings
     from skindx.progress import progress_bars
@@ -110,9 +112,13 @@ def run(
         print(sentence)
     for photo in scanned.photos:
         print(
-            f"{photo.name}: {len(photo.lesions)} lesions; {photo.tiles_without_skin} of "
-            f"{photo.tiles} tiles show no skin"
+            f"{photo.name}: {counted(len(photo.lesions), 'lesion')}; {photo.tiles_without_skin} of "
+            f"{counted(photo.tiles, 'tile')} show no skin"
         )
+    summary = read_summary(out)
+    for sentence in (summary.no_urgent_risk, summary.scope.text):
+        if sentence:
+            print(printable(sentence))
     print(f"results in {out}; a scan shows what to look at, is no diagnosis, and can miss lesions")
 
 

@@ -5,6 +5,7 @@ without that class, gets the name of a harmless one; so no such bundle may give 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from skindx.diagnosis.record import NextStep
 from skindx.taxonomy import SkinClass
@@ -35,6 +36,43 @@ def lacks(missing: Sequence[str]) -> str:
     if not missing:
         return ""
     return f"Urgent conditions that it does not know, among others: {', '.join(missing)}."
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a bundle knows and what it does not, as every output of a scan has it."""
+
+    known: tuple[str, ...] = ()
+    """Names of all conditions; empty in what an older version wrote."""
+    unknown_urgent: tuple[str, ...] = ()
+    """Urgent conditions that it does not know; the list is not complete."""
+    warning: str = ""
+    """Why nothing may be said to wait, in a sentence; empty where it may."""
+
+    @classmethod
+    def of(cls, classes: Sequence[SkinClass]) -> "Scope":
+        """Return the scope of a taxonomy's classes."""
+        unknown = tuple(condition.name for condition in unknown_to(classes))
+        return cls(known_names(classes), unknown, cannot_reassure(classes))
+
+    @property
+    def text(self) -> str:
+        """All of it in sentences, "" for what an older version wrote."""
+        named = f"{knows(self.known)} They are: {', '.join(self.known)}." if self.known else ""
+        parts = (self.warning, named, lacks(self.unknown_urgent))
+        return " ".join(part for part in parts if part)
+
+
+NO_URGENT_CLASSES = (
+    "The model knows no urgent condition, so it estimates no urgent risk: that none is shown does "
+    "not mean that there is none."
+)
+"""Instead of a risk that would be zero whatever a photo shows."""
+
+
+def urgent_known(classes: Sequence[SkinClass]) -> bool:
+    """Return whether any class is urgent; without one, nothing can be said of urgency."""
+    return any(skin_class.urgency == "urgent" for skin_class in classes)
 
 
 def deciding(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:

@@ -44,13 +44,14 @@ def diagnose_lesions(
     sets_NC = alone.conformal.sets(probabilities_NC) if alone.conformal else None
     rule = alone.urgent_risk
     threshold = rule.thresholds(rule.level(alone.miss_rate), [None])[0] if rule else None
-    risks_N = urgent_risks(probabilities_NC, _urgent_columns(predictor))
+    urgent_columns = _urgent_columns(predictor)
+    risks_N = urgent_risks(probabilities_NC, urgent_columns)
     keys = predictor.taxonomy.keys
     return [
         Lesion(
             box=box,
             probabilities_C=probabilities_NC[n],
-            urgent_risk=float(risks_N[n]),
+            urgent_risk=float(risks_N[n]) if urgent_columns else None,
             urgent=bool(risks_N[n] >= threshold) if threshold is not None else None,
             possible=tuple(keys[c] for c in np.flatnonzero(sets_NC[n]))
             if sets_NC is not None

@@ -19,8 +19,11 @@ HIDDEN = 0.6
 SLACK, SLACK_SHARE = 4.0, 0.1
 """Pixels, and share of its sides, by which a whole box is widened then: coarse scales round."""
 INSIDE = 0.75
-"""Share of a box inside a better one, from which it shows a part of the same lesion, as a fine
-scale sees a large one."""
+"""Share of a box inside another, from which the other holds it. Of the two the better one stays:
+the inner one may be a part of a large lesion, as a fine scale sees it."""
+GROUP_SCORE = 0.5
+"""Share of a box's score that two boxes in it must have, apart from each other, for it to be a
+group of lesions and none itself, however good it is."""
 TOUCHING = 0.15
 """Share of the smaller of two parts that both have, from which they are one lesion."""
 
@@ -76,6 +79,8 @@ def join(
     order = np.lexsort((boxes_K4[:, 1], boxes_K4[:, 0], -scores_K))
     sides_K2 = boxes_K4[order, 2:] - boxes_K4[order, :2]
     order = order[sides_K2.max(axis=1, initial=0) >= least_side]
+    order = order[_distinct(boxes_K4[order])]
+    order = order[~_groups(boxes_K4[order], scores_K[order])]
     kept = _best(boxes_K4[order])
     return boxes_K4[order][kept], scores_K[order][kept], labels_K[order][kept]
 
@@ -128,15 +133,42 @@ def _touch(a_4: NDArray[np.float64], b_4: NDArray[np.float64]) -> bool:
     return bool(_shared(a_4, b_4[None])[0] >= TOUCHING * min(_area(a_4), _area(b_4)))
 
 
+def _distinct(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the places of boxes, best first, that no better one overlaps as the same lesion."""
+    kept: list[int] = []
+    for n, box in enumerate(boxes_K4):
+        if not (iou(box, boxes_K4[kept]) >= SAME_TILE_IOU).any():
+            kept.append(n)
+    return np.array(kept, np.int64)
+
+
+def _groups(boxes_K4: NDArray[np.float64], scores_K: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which boxes, best first, hold two others apart from each other: groups of lesions."""
+    groups_K = np.zeros(len(boxes_K4), bool)
+    for n, box in enumerate(boxes_K4):
+        inner_M4 = boxes_K4[held(box, boxes_K4) & (scores_K >= GROUP_SCORE * scores_K[n])]
+        if len(inner_M4) > 1:
+            groups_K[n] = len(_best(inner_M4)) > 1
+    return groups_K
+
+
 def _best(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the places of boxes, best first, that no better one overlaps or contains."""
+    """Return the places of boxes, best first, that neither hold a better one nor lie in it."""
     kept: list[int] = []
     for n, box in enumerate(boxes_K4):
         better_K4 = boxes_K4[kept]
-        same = (iou(box, better_K4) >= SAME_TILE_IOU) | (_covered(box, better_K4) >= INSIDE)
-        if not same.any():
+        nested = (_covered(box, better_K4) >= INSIDE) | held(box, better_K4)
+        if not nested.any():
             kept.append(n)
     return np.array(kept, np.int64)
+
+
+def held(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which of others lie in a box and are not the same lesion outlined again, N."""
+    inside_N = _shared(box_4, others_N4) >= INSIDE * np.maximum(_areas(others_N4), 1e-12)
+    smaller_N = _areas(others_N4) < _area(box_4)
+    held_N: NDArray[np.bool_] = inside_N & smaller_N & (iou(box_4, others_N4) < SAME_TILE_IOU)
+    return held_N
 
 
 def iou(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,8 +16,8 @@ class Lesion:
     """In pixels of the upright photo; its score is the detector's confidence."""
     probabilities_C: NDArray[np.float64]
     """Calibrated, in the order of the bundle's taxonomy."""
-    urgent_risk: float
-    """Probability of all urgent classes together, 0..1."""
+    urgent_risk: float | None
+    """Probability of all urgent classes together, 0..1; None: the bundle has no urgent class."""
     urgent: bool | None
     """Whether the risk reaches the bundle's controlled threshold; None: the bundle has none."""
     possible: tuple[str, ...]

@@ -17,7 +17,9 @@ def write_lesions(path: Path, lesions: Sequence[Lesion]) -> None:
         "boxes": np.array([[b.x1, b.y1, b.x2, b.y2, b.score or 0.0] for b in _boxes(lesions)]),
         "labels": np.array([box.label for box in _boxes(lesions)]),
         "probabilities": np.stack([lesion.probabilities_C for lesion in lesions]),
-        "risks": np.array([lesion.urgent_risk for lesion in lesions]),
+        "risks": np.array(
+            [np.nan if x.urgent_risk is None else x.urgent_risk for x in lesions], np.float64
+        ),
         "urgent": np.array([-1 if x.urgent is None else int(x.urgent) for x in lesions]),
         "possible": np.array(["\n".join(lesion.possible) for lesion in lesions]),
         "ood": np.array(
@@ -43,7 +45,7 @@ def _lesion(row: dict[str, Any]) -> Lesion:
     return Lesion(
         box=Box(x1, y1, x2, y2, str(row["labels"]), "detector", score),
         probabilities_C=row["probabilities"],
-        urgent_risk=float(row["risks"]),
+        urgent_risk=None if np.isnan(row["risks"]) else float(row["risks"]),
         urgent=None if row["urgent"] < 0 else bool(row["urgent"]),
         possible=tuple(str(row["possible"]).split("\n")) if row["possible"] else (),
         ood_p_value=None if np.isnan(row["ood"]) else float(row["ood"]),

@@ -61,8 +61,10 @@ def diameter(lesion: Lesion) -> float:
     return math.sqrt((lesion.box.x2 - lesion.box.x1) * (lesion.box.y2 - lesion.box.y1))
 
 
-def shown_percent(risk: float) -> int:
-    """Return the risk as a page shows it: 0 stands for "< 1 %", 100 for "> 99 %"."""
+def shown_percent(risk: float | None) -> int:
+    """Return the risk as a page shows it: 0 stands for none and "< 1 %", 100 for "> 99 %"."""
+    if risk is None:
+        return 0
     if risk > 0.99:
         return 100
     return 0 if risk < 0.01 else round(100 * risk)
@@ -75,13 +77,13 @@ def _urgency(lesion: Lesion, difference: Difference | None) -> tuple[float, ...]
         -shown_percent(lesion.urgent_risk),
         -score,
         -(lesion.box.score or 0.0),
-        -round(lesion.urgent_risk, 9),
+        -round(lesion.urgent_risk or 0.0, 9),
     )
 
 
 def _canonical(lesion: Lesion) -> tuple[float, ...]:
     box = lesion.box
-    return (box.y1, box.x1, box.y2, box.x2, lesion.urgent_risk, *lesion.colour_lab)
+    return (box.y1, box.x1, box.y2, box.x2, lesion.urgent_risk or 0.0, *lesion.colour_lab)
 
 
 def _millimetres(photo: ScannedPhoto, lesion: Lesion) -> float | None:

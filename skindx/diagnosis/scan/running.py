@@ -90,8 +90,8 @@ def run_scan(
             )
             reads = [LevelledPhoto(scan.folder.store(n)) for n in range(len(photos))]
             write_scan(out, result, reads)
-            keys = Taxonomy.load(bundle / TAXONOMY).keys
-            write_lesion_list(out, scanned.photos, scanned.problems, keys)
+            classes = Taxonomy.load(bundle / TAXONOMY).classes
+            write_lesion_list(out, scanned.photos, scanned.problems, classes)
             for made in scanned.maps:
                 shutil.rmtree(out / made.name, ignore_errors=True)
                 made.replace(out / made.name)

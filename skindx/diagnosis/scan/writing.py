@@ -5,18 +5,26 @@ from pathlib import Path
 from typing import Any
 
 from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
+from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
 from skindx.files import write_json
+from skindx.taxonomy import SkinClass
 
 LESIONS = "lesions.json"
 
 
 def write_lesion_list(
-    out: Path, photos: Sequence[ScannedPhoto], problems: Sequence[str], keys: Sequence[str]
+    out: Path, photos: Sequence[ScannedPhoto], problems: Sequence[str], classes: Sequence[SkinClass]
 ) -> None:
-    """Write OUT/lesions.json; `keys` name the classes of the probabilities."""
+    """Write OUT/lesions.json; `classes` are those of the probabilities."""
+    keys = [skin_class.key for skin_class in classes]
     write_json(
         out / LESIONS,
-        {"photos": [_photo(photo, keys) for photo in photos], "problems": list(problems)},
+        {
+            "photos": [_photo(photo, keys) for photo in photos],
+            "problems": list(problems),
+            "no_urgent_risk": "" if urgent_known(classes) else NO_URGENT_CLASSES,
+            "not_known": Scope.of(classes).text,
+        },
     )
 
 

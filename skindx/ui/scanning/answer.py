@@ -57,7 +57,9 @@ class ScanLesion(BaseModel):
     detector_score: float | None
     diameter_px: float
     diameter_mm: float | None = Field(description="null: the photo has no scale.")
-    urgent_risk: float = Field(description="Probability of all urgent conditions together.")
+    urgent_risk: float | None = Field(
+        description="Probability of all urgent conditions together; null: the model knows none."
+    )
     urgent: bool | None = Field(
         description="Whether the risk reaches the bundle's threshold; null: it has none."
     )
@@ -99,6 +101,17 @@ class ScanAnswer(BaseModel):
     photos: tuple[ScanPhoto, ...]
     lesions: tuple[ScanLesion, ...] = Field(description="The first to look at first.")
     names: dict[str, str] = Field(description="Names of the conditions, by key.")
+    no_urgent_risk: str = Field(
+        "", description="Why lesions have no urgent risk, in a sentence; empty where they have."
+    )
+    known: tuple[str, ...] = Field((), description="Names of all conditions that the model knows.")
+    unknown_urgent: tuple[str, ...] = Field(
+        (), description="Urgent conditions that it does not know; the list is not complete."
+    )
+    warning: str = Field(
+        "",
+        description="Why the scan must not advise that anything may wait; empty where it may.",
+    )
     missed: str = Field(description="What the scan may have missed, in a sentence.")
     recall: tuple[ScanRecall, ...] | None = Field(
         description="By size; null: it was not measured for this bundle."
@@ -121,6 +134,10 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
         photos=tuple(_photo(photo) for photo in summary.photos),
         lesions=lesions,
         names={one.key: one.name for one in taxonomy.classes},
+        no_urgent_risk=summary.no_urgent_risk,
+        known=summary.known,
+        unknown_urgent=summary.unknown_urgent,
+        warning=summary.warning,
         missed=missed_sentence(bands, sizes_px),
         recall=None if bands is None else _recall(bands, sizes_px),
         problems=tuple(read_json(results / LESIONS, _LONGEST_LESIONS)["problems"]),

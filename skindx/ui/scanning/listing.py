@@ -5,8 +5,10 @@ from typing import Any
 
 from skindx.diagnosis.conclusion import LARGEST_SET
 from skindx.diagnosis.record import percent
+from skindx.diagnosis.scan.outputs.result import shown_risk
 from skindx.diagnosis.scan.outputs.summary import read_summary
 from skindx.diagnosis.scan.outputs.table import PARQUET
+from skindx.diagnosis.scope import knows, lacks
 from skindx.files import read_parquet
 from skindx.imaging.decode import decode
 from skindx.imaging.thumbnails import small_jpeg
@@ -46,6 +48,9 @@ def list_html(results: Path, answer: ScanAnswer) -> str:
         rows=rows[:SHOWN],
         total=len(rows),
         urgent=sum(bool(lesion.urgent) for lesion in answer.lesions),
+        scope=summary.scope,
+        knows=knows(summary.known),
+        lacks=lacks(summary.unknown_urgent),
         odd=sum(bool(x.difference and x.difference.stands_out) for x in answer.lesions),
     )
 
@@ -60,7 +65,7 @@ def _row(answer: ScanAnswer, lesion: ScanLesion) -> dict[str, Any]:
         "w": round(x2 - x1, 1),
         "h": round(y2 - y1, 1),
         "may_be": _may_be(answer, lesion),
-        "risk": percent(lesion.urgent_risk),
+        "risk": shown_risk(lesion.urgent_risk),
         "urgent": bool(lesion.urgent),
         "stands_out": bool(lesion.difference and lesion.difference.stands_out),
         "unusual": lesion.unusual,

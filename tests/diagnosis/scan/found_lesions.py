@@ -15,7 +15,7 @@ def lesion(
     y: float = 100,
     size: float = 40,
     *,
-    risk: float = 0.02,
+    risk: float | None = 0.02,
     urgent: bool | None = False,
     embedding: Sequence[float] = (1, 0, 0, 0),
     colour: tuple[float, float, float] = (-12, 4, 2),
@@ -24,10 +24,10 @@ def lesion(
     ood: float | None = 0.5,
 ) -> Lesion:
     half = size / 2
-    vector = np.array(embedding, np.float64)
+    vector, share = np.array(embedding, np.float64), risk or 0.0
     return Lesion(
         Box(x - half, y - half, x + half, y + half, "lesion", "detector", score),
-        np.array([0.9 * (1 - risk), risk, 0.1 * (1 - risk)]),
+        np.array([0.9 * (1 - share), share, 0.1 * (1 - share)]),
         risk,
         urgent,
         possible,

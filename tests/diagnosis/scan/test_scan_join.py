@@ -10,7 +10,7 @@ from spots import SpotDetector, photo_with
 
 from skindx.diagnosis.scan.finding import find_in_tiles
 from skindx.diagnosis.scan.grid import grids
-from skindx.diagnosis.scan.join import Found, iou, join
+from skindx.diagnosis.scan.join import Found, held, iou, join
 from skindx.diagnosis.scan.photo.pixels import PixelStore, PixelWriter
 from skindx.diagnosis.scan.settings import ScanSettings
 
@@ -48,6 +48,27 @@ def test_what_a_better_box_contains_and_what_is_too_small_is_left_out() -> None:
     freckle = row((100, 100, 107, 107), 0.9, 1)
     boxes, _, _ = join(Found.of(np.array([lesion, freckle])), least_side=10)
     assert boxes.round(3).tolist() == [[0, 0, 60, 60]]
+
+
+@pytest.mark.parametrize("score", [0.4, 0.95])
+def test_a_box_around_several_lesions_is_none_itself(score: float) -> None:
+    several = [(20, 20, 60, 60), (100, 30, 150, 70), (40, 110, 90, 170)]
+    around = row((0, 0, 200, 200), score, 1)
+    lesions = [row(box, 0.6, 2) for box in several]
+    assert sorted(joined(around, *lesions)) == sorted([list(box) for box in several])
+    wider = row((0, 0, 400, 300), 0.97, 3)
+    assert len(joined(wider, around, *lesions)) == 3
+
+
+def test_faint_boxes_inside_a_sure_lesion_are_its_parts() -> None:
+    whole, parts = row((0, 0, 200, 200), 0.95, 1), [(20, 20, 60, 60), (100, 30, 150, 70)]
+    assert joined(whole, *[row(box, 0.3, 2) for box in parts]) == [[0, 0, 200, 200]]
+
+
+def test_of_two_boxes_of_which_one_holds_the_other_the_better_stays() -> None:
+    for outer, inner in ((0.9, 0.7), (0.7, 0.9)):
+        boxes = joined(row((0, 0, 200, 200), outer, 1), row((50, 50, 90, 90), inner, 2))
+        assert boxes == ([[0, 0, 200, 200]] if outer > inner else [[50, 50, 90, 90]])
 
 
 def test_neighbours_of_one_tile_stay_two_lesions() -> None:
@@ -94,6 +115,7 @@ def test_the_order_of_answers_does_not_matter(order: list[int], seed: int) -> No
     first, other = join(Found.of(rows)), join(Found.of(rows[list(order)]))
     for a, b in zip(first, other, strict=True):
         assert np.array_equal(a, b)
+    assert not any(held(box, first[0]).any() for box in first[0])
 
 
 @settings(max_examples=25)

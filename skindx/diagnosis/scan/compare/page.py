@@ -13,12 +13,13 @@ from skindx.diagnosis.scan.compare.comparison import ComparedPhoto, ScanComparis
 from skindx.diagnosis.scan.compare.listing import COLUMNS, lines
 from skindx.diagnosis.scan.compare.view import View
 from skindx.diagnosis.scan.outputs.inlining import csp_hash, inlined
+from skindx.diagnosis.scan.outputs.result import shown_risk
 from skindx.diagnosis.scan.outputs.summary import Summary
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_csv
 from skindx.imaging.thumbnails import small_jpeg
 from skindx.templates import html_environment, keep_units
-from skindx.text import printable
+from skindx.text import counted, printable
 
 PAGE, TABLE = "comparison.html", "changes.csv"
 _OVERVIEW_PX, _CROP_PX = 1200, 200
@@ -68,7 +69,7 @@ def render(comparison: ScanComparison) -> str:
 
 
 def _when(summary: Summary) -> str:
-    return f"scan of {summary.made_at:%d %B %Y} with {summary.lesions} lesions"
+    return f"scan of {summary.made_at:%d %B %Y} with {counted(summary.lesions, 'lesion')}"
 
 
 def _remarks(comparison: ScanComparison) -> list[str]:
@@ -76,6 +77,8 @@ def _remarks(comparison: ScanComparison) -> list[str]:
         f"{printable(name)} fits no photo of the scan before, so its lesions were not compared."
         for name in comparison.alone
     ]
+    later = comparison.after.summary
+    remarks += [text for text in (later.no_urgent_risk, later.scope.text) if text]
     sources = comparison.before.summary.source, comparison.after.summary.source
     if sources[0].version != sources[1].version:
         remarks.append(
@@ -124,7 +127,9 @@ def _photo(photo: ComparedPhoto, comparison: ScanComparison) -> dict[str, Any]:
             if any(change.kind == kind for change in marked)
         ],
         "rest": [_cells(change) for change in rest],
-        "rest_title": f"{len(rest)} lesions without a clear change, or seen in one photo only",
+        "rest_title": (
+            f"{counted(len(rest), 'lesion')} without a clear change, or seen in one photo only"
+        ),
     }
 
 
@@ -190,7 +195,7 @@ def _text(change: Change, comparison: ScanComparison) -> str:
     if change.reasons:
         words.append(", ".join(change.reasons))
     risks = [
-        percent(row["urgent_risk"]) for row in (change.before, change.after) if row is not None
+        shown_risk(row["urgent_risk"]) for row in (change.before, change.after) if row is not None
     ]
     words.append("urgent risk " + " → ".join(risks))
     if change.kind in ("new", "vanished"):

@@ -72,6 +72,8 @@ def read_scan(folder: Path) -> Scan:
     summary = read_summary(folder)
     try:
         rows = read_parquet(folder / PARQUET, _COLUMNS).to_pylist()
+        for row in rows:  # older versions wrote 0 where the bundle has no urgent class
+            row["urgent_risk"] = row["urgent_risk"] or None
         views = tuple(
             _view(folder, photo, [row for row in rows if row["photo_number"] == number])
             for number, photo in enumerate(summary.photos, 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
-from skindx.diagnosis.scan.outputs.result import ScanResult
+from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS, ScanResult
 from skindx.files import write_json
 
 COCO = "lesions.coco.json"
@@ -29,4 +29,6 @@ def write_coco(folder: Path, result: ScanResult) -> None:
     for annotation, found in zip(tables["annotations"], ranked, strict=True):
         annotation["rank"] = found.rank
         annotation["urgent_risk"] = found.lesion.urgent_risk
+    limits = (NOT_A_DIAGNOSIS, result.no_urgent_risk, result.scope.text)
+    tables["info"] = {"description": " ".join(text for text in limits if text)}
     write_json(folder / COCO, tables)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from skindx.diagnosis.record import percent
 from skindx.metrics.inputs import Interval
 from skindx.metrics.proportion import proportion_interval
+from skindx.text import counted
 
 UNKNOWN = (
     "How many lesions were missed is unknown: the detector's recall by size was not measured for "
@@ -93,10 +94,13 @@ def missed_sentence(bands: Sequence[RecallBand] | None, diameters_px: Sequence[f
         return UNKNOWN
     estimates = [one.missed for one in missed_by_size(bands, diameters_px) if one.missed]
     least = min(band.least_px for band in bands)
-    about = f"about {round(sum(one.value for one in estimates))} lesions" if estimates else "some"
+    about, are = "some", "are"
+    if estimates:
+        more = round(sum(one.value for one in estimates))
+        about, are = f"about {counted(more, 'lesion')}", "is" if more == 1 else "are"
     return (
         f"The detector missed {percent(1 - recall.value)} ({percent(1 - recall.high)} to "
-        f"{percent(1 - recall.low)}) of {lesions} lesions of its validation images; at that rate "
-        f"{about} of these photos are not in this list. Small and faint lesions are missed more "
-        f"often; below {least:.0f} pixels nothing was measured."
+        f"{percent(1 - recall.low)}) of {counted(lesions, 'lesion')} of its validation images; at "
+        f"that rate {about} of these photos {are} not in this list. Small and faint lesions are "
+        f"missed more often; below {least:.0f} pixels nothing was measured."
     )

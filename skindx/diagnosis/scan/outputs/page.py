@@ -14,14 +14,16 @@ from skindx.diagnosis.scan.outputs.result import (
     NOT_A_DIAGNOSIS,
     ScanResult,
     shown_difference,
+    shown_risk,
     shown_size,
 )
 from skindx.diagnosis.scan.pixels import ReadRegion, overview
 from skindx.diagnosis.scan.ranking import RankedLesion
 from skindx.diagnosis.scan.ugly_duckling import LEAST_LESIONS
+from skindx.diagnosis.scope import lacks
 from skindx.imaging.thumbnails import small_jpeg
 from skindx.templates import html_environment, keep_units
-from skindx.text import printable
+from skindx.text import counted, printable
 
 PAGE = "scan.html"
 _OVERVIEW_PX, _CROP_PX = 2000, 224
@@ -49,6 +51,8 @@ def render(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
             for place, (photo, read) in enumerate(zip(result.photos, reads, strict=True))
         ],
         rows=rows,
+        scope=result.scope,
+        limits=limits(result),
         flags=_flags(rows),
         may_be_title="May be" if _has_sets(result) else "Most likely",
         has_sets=_has_sets(result),
@@ -69,11 +73,20 @@ def summary(result: ScanResult) -> str:
     urgent = sum(bool(found.lesion.urgent) for found in result.ranked)
     odd = sum(bool(found.difference and found.difference.stands_out) for found in result.ranked)
     outlined = counted(len(result.ranked), "lesion")
-    if result.miss_rate is None:
+    if result.no_urgent_risk:
+        first = f"{outlined} outlined; this bundle knows no urgent condition and gives no risk"
+    elif result.miss_rate is None:
         first = f"{outlined} outlined; this bundle has no threshold for an urgent risk"
     else:
         first = f"{outlined} outlined; the urgent risk of {urgent} reaches the bundle's threshold"
     return f"{first}, and {odd} stand{'s' if odd == 1 else ''} out from the person's others."
+
+
+def limits(result: ScanResult) -> list[str]:
+    """Return what the bundle cannot say because of what it does not know, in sentences."""
+    scope = result.scope
+    sentences = (result.no_urgent_risk, scope.warning, lacks(scope.unknown_urgent))
+    return [sentence for sentence in sentences if sentence]
 
 
 def problems(result: ScanResult) -> list[str]:
@@ -91,6 +104,8 @@ def problems(result: ScanResult) -> list[str]:
 
 def threshold_sentence(result: ScanResult) -> str:
     """Return what the threshold of urgent promises."""
+    if result.no_urgent_risk:
+        return result.no_urgent_risk
     if result.miss_rate is None:
         return "This bundle has no controlled threshold, so no lesion is marked as urgent."
     return (
@@ -98,11 +113,6 @@ def threshold_sentence(result: ScanResult) -> str:
         f"fitted on, at most {percent(result.miss_rate)} lie below it. They were photographed "
         f"close up; for crops of a wide photo this is not shown."
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _title(result: ScanResult) -> str:
@@ -134,7 +144,7 @@ def _row(result: ScanResult, found: RankedLesion, read: ReadRegion) -> dict[str,
         "box": " ".join(f"{value:.1f}" for value in (box.x1, box.y1, box.x2, box.y2)),
         "crop_box": f"{region[0]} {region[1]} {region[2] - region[0]} {region[3] - region[1]}",
         "jpeg": b64encode(jpeg).decode(),
-        "risk": percent(found.lesion.urgent_risk),
+        "risk": shown_risk(found.lesion.urgent_risk),
         "urgent": bool(found.lesion.urgent),
         "may_be": may_be,
         "unusual": unusual,

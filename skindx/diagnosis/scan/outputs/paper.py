@@ -6,20 +6,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.record import percent
 from skindx.diagnosis.report.sheet import Sheet
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.crops import crop, region_around
 from skindx.diagnosis.scan.outputs.missed import missed_sentence
-from skindx.diagnosis.scan.outputs.page import caption, problems, summary, threshold_sentence
+from skindx.diagnosis.scan.outputs.page import (
+    caption,
+    limits,
+    problems,
+    summary,
+    threshold_sentence,
+)
 from skindx.diagnosis.scan.outputs.result import (
     NOT_A_DIAGNOSIS,
     ScanResult,
     shown_difference,
+    shown_risk,
     shown_size,
 )
 from skindx.diagnosis.scan.pixels import ReadRegion, overview
 from skindx.diagnosis.scan.ranking import RankedLesion
+from skindx.text import counted
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -48,6 +55,8 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     sheet.text(missed_sentence(result.recall, [found.diameter_px for found in result.ranked]))
     for problem in problems(result):
         sheet.text(problem, bold=True)
+    for sentence in limits(result):
+        sheet.text(sentence, bold=True)
     for place, (photo, read) in enumerate(zip(result.photos, reads, strict=True)):
         own = [found for found in result.ranked if found.photo == place]
         image = _outlined(photo, read, own)
@@ -58,6 +67,7 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     source = result.source
     sheet.heading("Basis")
     sheet.text(threshold_sentence(result))
+    sheet.text(result.scope.text)
     sheet.text(
         f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, digest "
         f"{source.digest[:16] or 'unknown'}; taxonomy {source.taxonomy}, {source.review}."
@@ -78,7 +88,7 @@ def _lesions(sheet: Sheet, result: ScanResult, reads: Sequence[ReadRegion]) -> N
         images.append(Image.fromarray(crop(reads[found.photo], region, _CROP_PX)))
         urgent = ", urgent" if found.lesion.urgent else ""
         captions.append(
-            f"{found.rank}. Urgent risk {percent(found.lesion.urgent_risk)}{urgent}. "
+            f"{found.rank}. Urgent risk {shown_risk(found.lesion.urgent_risk)}{urgent}. "
             f"{shown_size(found)}."
         )
     sheet.images(images, captions, 6)
@@ -88,7 +98,7 @@ def _lesions(sheet: Sheet, result: ScanResult, reads: Sequence[ReadRegion]) -> N
         (
             str(found.rank),
             str(found.photo + 1),
-            percent(found.lesion.urgent_risk) + (" urgent" if found.lesion.urgent else ""),
+            shown_risk(found.lesion.urgent_risk) + (" urgent" if found.lesion.urgent else ""),
             result.may_be(found),
             shown_difference(found),
             shown_size(found),
@@ -97,7 +107,7 @@ def _lesions(sheet: Sheet, result: ScanResult, reads: Sequence[ReadRegion]) -> N
     ]
     sheet.table(rows, (8, 8, 16, 40, 26, 12))
     if (left := len(result.ranked) - _MOST_ROWS) > 0:
-        sheet.text(f"{left} further lesions are in the page and the tables.", faint=True)
+        sheet.text(f"The page and the tables have {counted(left, 'further lesion')}.", faint=True)
 
 
 def _outlined(photo: ScannedPhoto, read: ReadRegion, found: list[RankedLesion]) -> "Image.Image":

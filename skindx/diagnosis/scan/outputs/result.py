@@ -9,6 +9,7 @@ from skindx.diagnosis.record import Source, percent
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.ranking import RankedLesion, rank
+from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
 from skindx.taxonomy import SkinClass
 
 NOT_A_DIAGNOSIS = (
@@ -40,6 +41,16 @@ class ScanResult:
         """The lesions of all photos, the first to look at first."""
         return rank(self.photos)
 
+    @property
+    def no_urgent_risk(self) -> str:
+        """Why there is no urgent risk, in a sentence; empty where there is."""
+        return "" if urgent_known(self.classes) else NO_URGENT_CLASSES
+
+    @property
+    def scope(self) -> Scope:
+        """What the bundle knows, and what it does not."""
+        return Scope.of(self.classes)
+
     def name_of(self, key: str) -> str:
         """Return a class's name as shown to a person."""
         return next((one.name for one in self.classes if one.key == key), key)
@@ -57,6 +68,11 @@ class ScanResult:
         first, probability = self.most_likely(found)
         most_likely = f"{first.name} {percent(probability)}"
         return f"any of {len(possible)}; first {most_likely}" if possible else most_likely
+
+
+def shown_risk(risk: float | None) -> str:
+    """Return an urgent risk as a person should read it."""
+    return "–" if risk is None else percent(risk)
 
 
 def shown_size(found: RankedLesion) -> str:

@@ -12,6 +12,7 @@ from skindx.config import Settings
 from skindx.diagnosis.record import Source
 from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.outputs.result import ScanResult
+from skindx.diagnosis.scope import Scope
 from skindx.errors import UserError
 from skindx.files import write_json
 
@@ -55,7 +56,20 @@ class Summary(Settings):
     photos: tuple[PhotoSummary, ...]
     recall: tuple[BandSummary, ...] | None = None
     """None: unknown for this bundle."""
+    no_urgent_risk: str = ""
+    """Why lesions have no urgent risk, in a sentence; empty where they have one."""
+    known: tuple[str, ...] = ()
+    """Names of the conditions that the bundle knows; empty in a scan of an older version."""
+    unknown_urgent: tuple[str, ...] = ()
+    """Urgent conditions that it does not know, among others."""
+    warning: str = ""
+    """Why nothing may be said to wait, in a sentence; empty where it may."""
     source: Source
+
+    @property
+    def scope(self) -> Scope:
+        """What the bundle knows, and what it does not."""
+        return Scope(self.known, self.unknown_urgent, self.warning)
 
 
 def summary_of(result: ScanResult, overviews: list[str]) -> Summary:
@@ -78,6 +92,10 @@ def summary_of(result: ScanResult, overviews: list[str]) -> Summary:
             for photo, path in zip(result.photos, overviews, strict=True)
         ),
         recall=None if result.recall is None else tuple(map(_band, result.recall)),
+        no_urgent_risk=result.no_urgent_risk,
+        known=result.scope.known,
+        unknown_urgent=result.scope.unknown_urgent,
+        warning=result.scope.warning,
         source=result.source,
     )
 

@@ -17,7 +17,10 @@ _ONLY_PARQUET = ("probabilities", "embedding")
 
 
 def write_tables(folder: Path, result: ScanResult, crops: Mapping[int, str]) -> None:
-    """Write both tables, a row a lesion by rank; `crops` are paths by rank."""
+    """Write both tables, a row a lesion by rank; `crops` are paths by rank.
+
+    Each row has what the model does not know: a table is read without the page.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -44,6 +47,7 @@ def _columns() -> list[Any]:
         pa.field("detector_score", number),
         pa.field("urgent_risk", number),
         pa.field("urgent", pa.bool_()),
+        pa.field("no_urgent_risk", text),
         pa.field("most_likely", text),
         pa.field("most_likely_probability", number),
         pa.field("possible", pa.list_(text)),
@@ -55,6 +59,7 @@ def _columns() -> list[Any]:
         pa.field("compared_with", pa.int32()),
         *(pa.field(f"colour_{axis}", number) for axis in "lab"),
         pa.field("crop", text),
+        pa.field("not_known", text),
         pa.field("probabilities", pa.list_(number)),
         pa.field("embedding", pa.list_(pa.float32())),
     ]
@@ -78,6 +83,7 @@ def _row(result: ScanResult, found: RankedLesion, crop: str) -> dict[str, Any]:
         "detector_score": lesion.box.score,
         "urgent_risk": lesion.urgent_risk,
         "urgent": lesion.urgent,
+        "no_urgent_risk": result.no_urgent_risk,
         "most_likely": first.key,
         "most_likely_probability": probability,
         "possible": list(lesion.possible),
@@ -89,6 +95,7 @@ def _row(result: ScanResult, found: RankedLesion, crop: str) -> dict[str, Any]:
         "compared_with": difference.others if difference else None,
         **{f"colour_{axis}": lesion.colour_lab["lab".index(axis)] for axis in "lab"},
         "crop": crop,
+        "not_known": result.scope.text,
         "probabilities": lesion.probabilities_C.tolist(),
         "embedding": lesion.embedding_D.tolist(),
     }
