@@ -11,7 +11,7 @@ from skindx.diagnosis.checked_photos import CheckedPhoto
 from skindx.diagnosis.conclusion import Conclusion
 from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
-from skindx.diagnosis.scope import known_names, without_reassurance
+from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
 from skindx.models.ensemble.prediction import Prediction
 from skindx.models.exports.spec import EXPORTS
@@ -82,6 +82,7 @@ def assemble(
         no_heat="" if has_heat else _UNKNOWN_NO_HEAT if conclusion.abstained else _NO_HEAT,
         known=known_names(classes),
         unknown_urgent=tuple(condition.name for condition in unknown_to(classes)),
+        knows_urgent=urgent_known(classes),
         patient=patient,
         source=source_of(predictor.bundle, predictor.backend),
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from skindx.diagnosis.next_step import next_step
 from skindx.diagnosis.record import NextStep, Promise, Share, UrgentRisk
+from skindx.diagnosis.scope import UNSURE, urgent_known
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk as UrgentRiskRule
 from skindx.models.ensemble.combination import mutual_information
@@ -23,6 +24,11 @@ MOST_DISAGREEMENT = 0.4
 """Of 1, at which each member is sure of another class."""
 LEAST_OOD_P_VALUE = 0.05
 """Out-of-distribution score above 19 of 20 calibration images, below the rejection threshold."""
+
+_UNSURE_ROUTINE = (
+    "No urgent condition that the model knows stands out, but the answer is too unsure to advise "
+    "waiting."
+)
 
 # P = photos of the case, C = classes, M = members
 
@@ -90,17 +96,15 @@ def conclude(
     )
     abstained = doubtful or _too_many(next_step(ranked).classes, len(classes))
     risk = _urgent_risk(predictor, probabilities_PC, skin_type)
-    step = next_step(ranked, risk, doubtful=bool(doubtful))
+    speaks = urgent_known(classes)
+    step = next_step(ranked, risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
     if abstained and step.urgency == "routine":
         # An abstention must not advise waiting.
         step = step.model_copy(
             update={
                 "urgency": "unknown",
                 "advice": URGENCY_ADVICE["unknown"],
-                "because": (
-                    "No urgent condition stands out, but the answer is too unsure to "
-                    "advise waiting."
-                ),
+                "because": _UNSURE_ROUTINE if speaks else UNSURE,
             }
         )
     promise = _promise(predictor, skin_type)

@@ -7,10 +7,8 @@ _URGENT_APART = (
     "likely than another outside."
 )
 _NO_SETS = "This bundle has no calibrated sets."
-_NOTHING = (
-    "How often the true condition is among these is not known, nor how often an urgent condition "
-    "is missed."
-)
+_NOTHING = "How often the true condition is among these is not known{urgent}."
+_NOR_URGENT = ", nor how often an urgent condition is missed"
 
 
 def set_holds(level: float) -> str:
@@ -26,8 +24,11 @@ def guarantee(diagnosis: Diagnosis) -> str:
     if diagnosis.abstained:
         return ""
     if diagnosis.promise is None:
-        return f"{diagnosis.no_promise or _NO_SETS} {_NOTHING}"
+        nothing = _NOTHING.format(urgent=_NOR_URGENT if diagnosis.knows_urgent else "")
+        return f"{diagnosis.no_promise or _NO_SETS} {nothing}"
     count = sum(candidate.in_set for candidate in diagnosis.candidates)
+    if not diagnosis.knows_urgent:
+        return coverage(diagnosis.promise, count)
     return f"{coverage(diagnosis.promise, count)} {missed(diagnosis.promise)}"
 
 

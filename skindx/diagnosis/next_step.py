@@ -15,16 +15,23 @@ Ranked = Sequence[tuple[SkinClass, float, bool]]
 
 
 def next_step(
-    ranked: Ranked, risk: UrgentRisk | None = None, *, doubtful: bool = False
+    ranked: Ranked,
+    risk: UrgentRisk | None = None,
+    *,
+    doubtful: bool = False,
+    speaks_of_urgency: bool = True,
 ) -> NextStep:
     """Return the next step for one case; `doubtful` when its probabilities are not to be trusted.
+
+    `speaks_of_urgency` is false where none of all classes is urgent: what is then the most urgent
+    one would reassure falsely, and is not called so.
 
     The urgent risk decides whether it is urgent. Below the threshold the most urgent class of the
     set decides among the lower tiers, and an urgent class in the set means "soon": what is not
     ruled out does not wait for a routine visit. A doubtful answer is not lowered in this way: the
     set alone can make it urgent. Without a risk the set decides everything.
     """
-    by_set = _by_set(ranked)
+    by_set = _by_set(ranked, speaks_of_urgency=speaks_of_urgency)
     if risk is None:
         return by_set
     if risk.is_urgent:
@@ -77,7 +84,7 @@ def _below(risk: UrgentRisk) -> str:
     )
 
 
-def _by_set(ranked: Ranked) -> NextStep:
+def _by_set(ranked: Ranked, *, speaks_of_urgency: bool) -> NextStep:
     """Return the next step by the most urgent class of the set, however harmless the likeliest is.
 
     Without sets those classes stand for it that together carry 90 %. A class of unknown urgency
@@ -87,7 +94,15 @@ def _by_set(ranked: Ranked) -> NextStep:
     deciding = _deciding(possible)
     tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
     share = percent(carried).replace(">", "more than") + " of the probability"
-    name, count = f"{deciding.name} ({tier})", len(possible)
+    count = len(possible)
+    if not speaks_of_urgency:
+        among = "of the set" if not carried else f"that together carry {share}"
+        because = f"The advice follows {deciding.name}"
+        because += "." if count == 1 else f", one of the {count} conditions {among}."
+        return NextStep(
+            urgency=deciding.urgency, advice=deciding.advice, because=because, classes=count
+        )
+    name = f"{deciding.name} ({tier})"
     if not carried:
         because = (
             f"{name} is the only condition in the set; others remain possible."

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Split
+from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.least_side import least_side
 from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
@@ -147,6 +148,8 @@ class Predictor:
         """Why there is no threshold of the urgent risk, in a sentence; empty where there is."""
         if self.urgent_risk:
             return ""
+        if not urgent_known(self.taxonomy.classes):
+            return NO_URGENT_CLASSES
         if self._without_crops and self.bundle.spec.urgent_risk:
             return (
                 "The threshold of the urgent risk was fitted for answers that also use the "

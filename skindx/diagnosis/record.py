@@ -232,6 +232,8 @@ class Diagnosis(_Part):
     """Names of all conditions that the model knows; empty in a record of an older version."""
     unknown_urgent: tuple[str, ...] = ()
     """Urgent conditions that it does not know; the list is not complete."""
+    knows_urgent: bool = True
+    """Whether any condition that the model knows is urgent; else nothing is said of urgency."""
     patient: Patient = Patient()
     source: Source
 

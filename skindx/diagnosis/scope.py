@@ -70,6 +70,13 @@ NO_URGENT_CLASSES = (
 """Instead of a risk that would be zero whatever a photo shows."""
 
 
+UNSURE = (
+    "The answer is too unsure to advise waiting, and the model knows no urgent condition that it "
+    "could rule out."
+)
+"""Of an abstention by a bundle without urgent classes."""
+
+
 def urgent_known(classes: Sequence[SkinClass]) -> bool:
     """Return whether any class is urgent; without one, nothing can be said of urgency."""
     return any(skin_class.urgency == "urgent" for skin_class in classes)

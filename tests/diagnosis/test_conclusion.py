@@ -37,10 +37,11 @@ def concluded(
     members: list[np.ndarray] | None = None,
     urgent_risk: UrgentRisk | None = None,
     miss_rate: float | None = None,
+    classes: tuple[SkinClass, ...] = CLASSES,
     **facts: object,
 ) -> Conclusion:
     predictor = SimpleNamespace(
-        taxonomy=SimpleNamespace(classes=CLASSES),
+        taxonomy=SimpleNamespace(classes=classes),
         conformal=conformal,
         weights=None,
         urgent_risk=urgent_risk,

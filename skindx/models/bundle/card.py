@@ -41,7 +41,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         *_recall(spec),
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
         f"- conformal sets: {_sets(spec)}",
-        *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk)),
+        *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk, taxonomy)),
         f"- similar cases: {_embedding_index(spec)}",
         f"- out-of-distribution photos: {_out_of_distribution(spec)}",
         f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",

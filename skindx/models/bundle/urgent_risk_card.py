@@ -4,10 +4,13 @@ from typing import Any
 
 from skindx.models.calibration.conformal import ALL
 from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.taxonomy import Taxonomy
 
 
-def urgent_risk_lines(rule: UrgentRisk | None) -> list[str]:
+def urgent_risk_lines(rule: UrgentRisk | None, taxonomy: Taxonomy) -> list[str]:
     """Return a line on the score and one for each level."""
+    if all(skin_class.urgency != "urgent" for skin_class in taxonomy.classes):
+        return ["urgent risk: none, because no class is urgent; answers say nothing of urgency"]
     if rule is None:
         return [
             "urgent risk: no threshold, because there are too few calibration lesions with "

@@ -163,8 +163,8 @@ def check_level(rule: UrgentRisk | None, miss_rate: float | None) -> None:
     if rule is None:
         raise UserError(
             f"the bundle has no threshold for a miss rate of {miss_rate:g}, nor for any other: it "
-            "is of an older version, or had too few calibration lesions with an urgent condition; "
-            "leave out --miss-rate."
+            "is of an older version, knows no urgent condition, or had too few calibration lesions "
+            "with one; leave out --miss-rate."
         )
     rule.level(miss_rate)
 
