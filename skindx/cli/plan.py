@@ -44,7 +44,9 @@ def make(
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Images of a rank in a step of the trace, without CONFIG."),
+        typer.Option(
+            min=1, max=10**6, help="Images of a rank in a step of the trace, without CONFIG."
+        ),
     ] = None,
     one_rank_s: Annotated[
         float | None,

@@ -14,6 +14,9 @@ from skindx.planning.public_traces import read_profiles
 from skindx.planning.search import Limits
 from skindx.planning.workload import Member, Workload
 
+_LONGEST_NAME = 255
+"""Bytes of a file's name."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -68,6 +71,7 @@ def machine_of(profiles: Profiles, cluster: Cluster, asked: Asked) -> Machine:
 def read_cluster(words: str) -> Cluster:
     """Read a cluster file, or return the preset of that name. Raises UserError."""
     path = Path(words)
-    if path.exists() or path.suffix in (".yaml", ".yml") or "/" in words:
+    is_path = path.suffix in (".yaml", ".yml") or "/" in words
+    if is_path or (len(words.encode()) <= _LONGEST_NAME and path.exists()):
         return Cluster.read(path)
     return preset(words)

@@ -18,6 +18,10 @@ Plan = list[int]
 ROUNDING = 1e-9
 """Times that differ by less, relatively, are equal."""
 
+_FEW, _MOST_GROUPS = 8, 256
+_WORK = 2**28
+"""Pairs of tensors that are looked at for a plan with fewer groups: about a second."""
+
 
 def per_tensor(trace: Trace) -> Plan:
     """Send each tensor alone: plain wait-free backpropagation."""
@@ -61,36 +65,45 @@ def optimum(trace: Trace, cost: Cost) -> Plan:
 
     The model hardly cares how what backward hides is grouped; real machines like fewer messages.
     With K groups it takes O(K L²), where K is mostly far below L: 3 to 5 on public traces of CNNs.
+    Where so many rounds are more work than `_WORK`, it is an optimum with any number of groups.
     """
     ready_J = np.array(trace.ready_s)
     through_bytes = np.concatenate([[0], np.cumsum(trace.sizes_bytes, dtype=float)])
     sizes_JI = through_bytes[1:, None] - through_bytes[None, :-1]
     costs_JI = cost.alpha_s + cost.beta_s_per_byte * sizes_JI
     costs_JI[np.triu_indices(len(ready_J), 1)] = np.inf
-    best_s = _earliest_end(ready_J, costs_JI)
+    best_s, any_best = _earliest_end(ready_J, costs_JI)
     # I = tensors before the last group, J = tensors with it; each round adds a group, and the
     # first tensor with which there are so many groups is one further on.
     ends_I, cuts = np.full(len(ready_J), np.inf), []
     ends_I[0] = 0.0
-    while True:
+    most = max(_FEW, min(_MOST_GROUPS, _WORK // len(ready_J) ** 2))
+    for _ in range(min(most, len(ready_J))):
         ends_JI = np.maximum(ends_I, ready_J[:, None]) + costs_JI
         cuts.append(ends_JI.argmin(axis=1))
         ends_J = np.take_along_axis(ends_JI, cuts[-1][:, None], axis=1)[:, 0]
         if ends_J[-1] <= best_s * (1 + ROUNDING):
             return _walk_back(cuts, len(trace.names))
         ends_I, ready_J, costs_JI = ends_J[:-1], ready_J[1:], costs_JI[1:, 1:]
+    return any_best
 
 
-def _earliest_end(ready_J: np.ndarray, costs_JI: np.ndarray) -> float:
+def _earliest_end(ready_J: np.ndarray, costs_JI: np.ndarray) -> tuple[float, Plan]:
     """Return when all is through at best, by dynamic programming over the last group's start.
 
     f(j) = min over i < j of max(f(i), ready(j)) + cost(i + 1 … j): to end the groups before
     earlier never hurts.
     """
-    ends_s = np.zeros(len(ready_J) + 1)
+    ends_s, starts = np.zeros(len(ready_J) + 1), []
     for j, ready_s in enumerate(ready_J):
-        ends_s[j + 1] = (np.maximum(ends_s[: j + 1], ready_s) + costs_JI[j, : j + 1]).min()
-    return float(ends_s[-1])
+        ends_I = np.maximum(ends_s[: j + 1], ready_s) + costs_JI[j, : j + 1]
+        starts.append(int(ends_I.argmin()))
+        ends_s[j + 1] = ends_I[starts[-1]]
+    plan, last = [], len(starts)
+    while last:
+        plan.append(last - starts[last - 1])
+        last = starts[last - 1]
+    return float(ends_s[-1]), plan[::-1]
 
 
 def _walk_back(cuts: list[np.ndarray], last: int) -> Plan:

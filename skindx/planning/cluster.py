@@ -4,16 +4,24 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.planning.cost import Cost, Curve
+from skindx.planning.trace import MOST_BYTES, Name, Seconds
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST_RANKS = 100_000
+"""Of a cluster."""
+
 Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
+PerByte = Annotated[float, Field(ge=1e-18, le=1, allow_inf_nan=False)]
+"""Seconds a byte."""
+Size = Annotated[int, Field(ge=1, le=MOST_BYTES)]
+Nodes = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+PerNode = Annotated[int, Field(ge=1, le=1024)]
 Kind = Literal["all_reduce", "all_gather", "exchange", "hierarchical", "multicolor"]
 
 FORMAT: Literal[1] = 1
@@ -27,7 +35,7 @@ class Link(Settings):
     """One message from one rank to another: alpha + beta x bytes."""
 
     alpha_s: Seconds
-    beta_s_per_byte: Positive
+    beta_s_per_byte: PerByte
     spread: Spread = 0.0
 
     @property
@@ -51,18 +59,18 @@ class Collective(Settings):
     """
 
     collective: Kind
-    nodes: PositiveInt
-    ranks_per_node: PositiveInt = 1
+    nodes: Nodes
+    ranks_per_node: PerNode = 1
     alpha_s: Seconds
-    beta_s_per_byte: Positive
+    beta_s_per_byte: PerByte
     spread: Spread = 0.0
-    points: tuple[tuple[PositiveInt, Positive], ...] = ()
+    points: tuple[tuple[Size, Positive], ...] = Field((), max_length=4096)
     """(bytes, seconds), by bytes; between them a line is taken, beyond them alpha and beta."""
     own_share: float = Field(0.0, ge=0, le=1)
     """Share of beta in which the link is idle: ranks add and copy. Others may use it then."""
     together_spread: Spread = 0.0
     """And how much less sure several at once are, whose sharing of the link is a model's."""
-    cpu_s_per_byte: Seconds = 0.0
+    cpu_s_per_byte: float = Field(0.0, ge=0, le=1)
     """Time of a rank's own cores that a byte takes."""
 
     @property
@@ -79,9 +87,9 @@ class Collective(Settings):
 class Correction(Settings):
     """Measured over predicted time, as `skindx plan check --learn` found it."""
 
-    factor: Positive
+    factor: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
     """Of the part's time."""
-    runs: PositiveInt = 1
+    runs: int = Field(1, ge=1, le=10**9)
     spread: Spread = 0.05
 
 
@@ -89,35 +97,37 @@ class Cluster(Settings):
     """Machines of one kind and their network."""
 
     format: Literal[1] = FORMAT
-    name: str = "cluster"
+    name: Name = "cluster"
     source: Literal["measured", "given", "preset"] = "given"
     """Origin of its times: this very cluster, another one, or a data sheet."""
-    nodes: PositiveInt
-    ranks_per_node: PositiveInt = 1
+    nodes: Nodes
+    ranks_per_node: PerNode = 1
     backend: Literal["gloo", "nccl", "mpi"] = "gloo"
-    at_once: PositiveInt | None = None
+    at_once: PerNode | None = None
     """Collectives of a rank that are under way at once; none: 2 of gloo, 1 of the others."""
     links: Links = Links()
-    collectives: tuple[Collective, ...] = ()
-    host: str = ""
+    collectives: tuple[Collective, ...] = Field((), max_length=4096)
+    host: Name = ""
     """Processor or GPU of a node."""
     memory_gb: Positive | None = None
     """Of a node; of its GPU where a rank has one."""
-    price_per_node_hour: NonNegativeInt | Positive | None = None
-    currency: str = "USD"
+    price_per_node_hour: float | None = Field(None, ge=0, le=1e9)
+    currency: str = Field("USD", max_length=20)
     watts_per_node: Positive | None = None
     one_rank_s: Positive | None = None
     """Measured seconds of one step on one rank: times of a trace are scaled to it."""
     overhead: Link | None = None
     """What a training adds to each collective: copies between device and host, and the wait for
     the slowest rank."""
-    corrections: dict[str, Correction] = Field(default_factory=dict)
+    corrections: dict[Name, Correction] = Field(default_factory=dict, max_length=64)
     """Part of a step (compute, communicate) to what was learnt from runs."""
-    fastest_beta_s_per_byte: Positive | None = None
+    fastest_beta_s_per_byte: PerByte | None = None
     """The fastest link that was measured: what is ten times as fast is not believed."""
 
     @model_validator(mode="after")
     def _something_known(self) -> Self:
+        if self.ranks > MOST_RANKS:
+            raise ValueError(f"{self.ranks} ranks are more than the {MOST_RANKS} of a plan")
         if self.nodes * self.ranks_per_node > 1 and not self.collectives:
             wanted = self.links.between if self.nodes > 1 else self.links.inside
             if wanted is None:

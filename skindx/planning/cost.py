@@ -9,11 +9,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
 SMALLEST_FITTED_BYTES = 1000
 """Below it a message fits one packet and costs less than alpha; no gradient is so small alone."""
+
+MOST_FITTED = 512
+"""Samples of a fit, which looks at all lines through two of them."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,9 @@ def fit(samples: Iterable[tuple[int, float]]) -> Cost:
             f"messages of {sorted(seconds)} bytes cannot tell latency from bandwidth; measure two "
             f"sizes or more, each of at least {SMALLEST_FITTED_BYTES} bytes."
         )
-    sizes_N = np.array(sorted(seconds), float)
-    medians_N = np.array([median(seconds[size]) for size in sorted(seconds)])
+    sizes = _thinned(sorted(seconds))
+    sizes_N = np.array(sizes, float)
+    medians_N = np.array([median(seconds[size]) for size in sizes])
     return _least_relative_error(sizes_N, medians_N)
 
 
@@ -85,12 +92,20 @@ def fit_overhead(samples: Iterable[tuple[int, float]], known: Callable[[float], 
     As `fit`: the least sum of relative errors |(known + alpha + beta x bytes) / measured - 1|, here
     over all samples of whatever size. Raises ValueError for a time that is none.
     """
-    pairs = list(samples)
+    pairs = _thinned(sorted(samples))
     if not pairs or not all(math.isfinite(seconds) and seconds > 0 for _, seconds in pairs):
         raise ValueError("an overhead is fitted to one message or more, of more than 0 s each.")
     sizes_N = np.array([size for size, _ in pairs], float)
     known_N = np.array([known(size) for size, _ in pairs])
     return _least_relative_error(sizes_N, np.array([s for _, s in pairs]), known_N)
+
+
+def _thinned(values: list[T]) -> list[T]:
+    """Return at most `MOST_FITTED` of some values, evenly from the first to the last one."""
+    if len(values) <= MOST_FITTED:
+        return values
+    step = (len(values) - 1) / (MOST_FITTED - 1)
+    return [values[round(number * step)] for number in range(MOST_FITTED)]
 
 
 def _least_relative_error(

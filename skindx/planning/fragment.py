@@ -1,17 +1,22 @@
 """plan.yaml: what `skindx train --plan` takes over its settings, and what was predicted."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from skindx import __version__
 from skindx.config import Settings, read_yaml
 from skindx.errors import UserError
 from skindx.files import write_text
+from skindx.planning.cluster import Nodes, PerNode
 from skindx.planning.estimate import Estimate
 from skindx.planning.plan import Plan
+from skindx.planning.trace import MOST_S, Name
+
+Predictable = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+"""Of many steps, whose times are bounded themselves."""
 
 FORMAT: Literal[1] = 1
 KEY = "plan"
@@ -23,29 +28,29 @@ HEAD = "# Made by `skindx plan make`; `skindx train DATA --config CONFIG --plan`
 class PredictedMember(Settings):
     """One member."""
 
-    name: str
-    step_s: float = Field(gt=0)
-    half_width: float = Field(ge=0)
+    name: Name
+    step_s: float = Field(gt=0, le=MOST_S)
+    half_width: float = Field(ge=0, le=1e6)
     """Of the 90 % interval, over the prediction."""
-    parts: dict[str, float]
-    images_per_s: float
-    epoch_s: float
-    seconds: float
-    memory_bytes: float
+    parts: dict[Name, Predictable] = Field(max_length=64)
+    images_per_s: Predictable
+    epoch_s: Predictable
+    seconds: Predictable
+    memory_bytes: Predictable
 
 
 class Predicted(Settings):
     """A prediction and its subject."""
 
     format: Literal[1] = FORMAT
-    version: str
-    dataset: str
+    version: Name
+    dataset: Name
     """Digest of the dataset's manifest; empty: of no dataset."""
-    cluster: str
-    nodes: PositiveInt
-    ranks_per_node: PositiveInt
-    members: tuple[PredictedMember, ...]
-    seconds: float
+    cluster: Name
+    nodes: Nodes
+    ranks_per_node: PerNode
+    members: tuple[PredictedMember, ...] = Field(max_length=4096)
+    seconds: Predictable
 
     @classmethod
     def of(cls, plan: Plan) -> Self:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from skindx.errors import UserError
@@ -9,11 +10,13 @@ from skindx.planning.cluster import Cluster, Link
 from skindx.planning.cost import fit_overhead
 from skindx.planning.graph import simulate_step
 from skindx.planning.network import Network, Timed
-from skindx.planning.public_traces import read_lines
+from skindx.planning.public_traces import refuse_many, seconds, short_lines
 from skindx.planning.schedule import Message, Schedule
-from skindx.planning.trace import Trace
+from skindx.planning.trace import MOST_BYTES, Trace
 
-_ROW = re.compile(r"\[(\d+), (\d+), ([^\]]+)\]$")
+_ROW = re.compile(r"\[(\d{1,9}), (\d{1,15}), ([^\]]+)\]$")
+_MOST_RUNS = 16
+"""Of a log, each of which is simulated."""
 _LEAST_SPREAD = 0.05
 
 
@@ -31,10 +34,9 @@ class Logged:
     @property
     def sizes_bytes(self) -> list[int]:
         """Of the messages."""
-        ends = [sum(self.groups[: number + 1]) for number in range(len(self.groups))]
         return [
             sum(self.trace.sizes_bytes[end - count : end])
-            for end, count in zip(ends, self.groups, strict=True)
+            for end, count in zip(accumulate(self.groups), self.groups, strict=True)
         ]
 
     @property
@@ -83,16 +85,23 @@ def read_runs(path: Path) -> list[Logged]:
     that has a time, with all since the one before. Raises UserError.
     """
     block: list[tuple[int, float, list[float]]] = []
-    for line in read_lines(path):
+    for line in short_lines(path):
         if match := _ROW.search(line.strip()):
             if int(match[1]) == 0:
                 block = []
-            try:
-                backward_us, *communication = map(float, match[3].split(","))
-            except ValueError:
-                raise UserError(f"{path}: row {match[1]} has a time that is no number.") from None
-            block.append((4 * int(match[2]), backward_us, communication))
+            where = f"row {match[1]}"
+            size = int(seconds(match[2], 0.25, path, where, MOST_BYTES))
+            backward_s, *communication = (
+                seconds(text.strip(), 1e6, path, where) for text in match[3].split(",")
+            )
+            block.append((size, backward_s, communication))
+            refuse_many(path, len(block))
     columns = min((len(communication) for *_, communication in block), default=0)
+    if columns > _MOST_RUNS:
+        raise UserError(
+            f"{path} has {columns} times of messages in a row, and at most {_MOST_RUNS} are read; "
+            "leave the columns of other runs out."
+        )
     runs = [_run(f"{path.stem}/{column}", block, column) for column in range(columns)]
     found = [run for run in runs if run]
     if not found:
@@ -102,20 +111,21 @@ def read_runs(path: Path) -> list[Logged]:
 
 def _run(name: str, block: list[tuple[int, float, list[float]]], column: int) -> Logged | None:
     backward = list(enumerate(block))[::-1]
-    groups, seconds, waiting = [], [], 0
+    groups, took_s, waiting = [], [], 0
     for _, (_, _, communication) in backward:
         waiting += 1
         if communication[column] > 0:
             groups.append(waiting)
-            seconds.append(communication[column] / 1e6)
+            took_s.append(communication[column])
             waiting = 0
     if not groups:
         return None
     groups[-1] += waiting
-    trace = Trace(
-        names=tuple(str(number) for number, _ in backward),
-        sizes_bytes=tuple(size for _, (size, _, _) in backward),
+    raw = {
+        "names": [str(number) for number, _ in backward],
+        "sizes_bytes": [size for _, (size, _, _) in backward],
         # Weight and bias of a layer bear its time both; backward meets the bias (odd) first.
-        backward_s=tuple(us / 1e6 if number % 2 else 0.0 for number, (_, us, _) in backward),
-    )
-    return Logged(name, trace, tuple(groups), tuple(seconds))
+        "backward_s": [own_s if number % 2 else 0.0 for number, (_, own_s, _) in backward],
+    }
+    trace = Trace.parse(raw, origin=name, expand=False)
+    return Logged(name, trace, tuple(groups), tuple(took_s))

@@ -19,6 +19,11 @@ from skindx.untrusted import read_json
 ONE_NETWORK = 0.35
 """Standard deviation over the mean where only one network was measured on both devices."""
 
+_LEAST, _MOST = 1e-9, 1e15
+"""Of a rate, a second."""
+_FINITE = 1e300
+"""All figures are below; a whole number of JSON may be larger than any float."""
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -50,7 +55,7 @@ def on_other_device(profiles: Profiles, here: Path, there: Path) -> Profiles:
         update={
             "networks": networks,
             "device": "cpu" if kind == "cpu" else "cuda",
-            "scaled_to": others["hardware"].get("device", there.stem),
+            "scaled_to": str(others["hardware"].get("device", there.stem))[:200],
         }
     )
 
@@ -86,8 +91,9 @@ def _trainings(written: Mapping[str, Any], precision: str) -> dict[str, tuple[fl
 
 
 def _value(written: Mapping[str, Any], key: str) -> float | None:
-    figure = written["figures"].get(key)
-    return float(figure["value"]) if figure else None
+    """Return a rate; None where there is none, or nothing that a device could have."""
+    value = written["figures"].get(key, {"value": 0})["value"]
+    return float(value) if _LEAST <= value <= _MOST else None
 
 
 def _moved(profile: Profile, ratio: Ratio) -> Profile:
@@ -132,6 +138,6 @@ def _fits(written: Mapping[str, Any]) -> bool:
     return all(
         isinstance(figure, dict)
         and isinstance(figure.get("value"), int | float)
-        and math.isfinite(figure["value"])
+        and abs(figure["value"]) < _FINITE
         for figure in figures.values()
     )

@@ -33,7 +33,7 @@ INSIDE = {
 
 FORM = "NETWORK:NODESxRANKS, with +INSIDE where a node has several ranks: 10gbe:8x4+nvlink"
 _PRESET = re.compile(
-    r"(?P<network>[a-z0-9]+)(?::(?P<nodes>\d+)(?:x(?P<ranks>\d+))?)?(?:\+(?P<inside>\w+))?"
+    r"(?P<network>[a-z0-9]+)(?::(?P<nodes>\d{1,9})(?:x(?P<ranks>\d{1,9}))?)?(?:\+(?P<inside>\w+))?"
 )
 
 
@@ -43,7 +43,7 @@ def preset(words: str) -> Cluster:
     names = (*BETWEEN, *INSIDE)
     if not match or match["network"] not in names or match["inside"] not in (None, *INSIDE):
         raise UserError(
-            f"{words!r} is no file and no preset; give a cluster.yaml, or {FORM}. Networks: "
+            f"{words[:80]!r} is no file and no preset; give a cluster.yaml, or {FORM}. Networks: "
             f"{', '.join(BETWEEN)}; inside a node: {', '.join(INSIDE)}."
         )
     network = match["network"]
@@ -55,11 +55,12 @@ def preset(words: str) -> Cluster:
     if nodes < 1 or ranks < 1:
         raise UserError(f"{words!r} has no ranks; a cluster needs one node of one rank or more.")
     gpus = match["inside"] in ("nvlink", "pcie") or network in ("nvlink", "pcie")
-    return Cluster(
-        name=words.lower(),
-        source="preset",
-        nodes=nodes,
-        ranks_per_node=ranks,
-        backend="nccl" if gpus or network == "ib100" else "gloo",
-        links=Links(between=BETWEEN.get(network), inside=inside),
-    )
+    made = {
+        "name": words.lower(),
+        "source": "preset",
+        "nodes": nodes,
+        "ranks_per_node": ranks,
+        "backend": "nccl" if gpus or network == "ib100" else "gloo",
+        "links": Links(between=BETWEEN.get(network), inside=inside),
+    }
+    return Cluster.parse(made, origin=f"preset {words!r}", expand=False)

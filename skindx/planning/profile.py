@@ -1,18 +1,26 @@
 """trace.json: what a node takes for one step of each network, layer by layer."""
 
-import json
 import math
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import write_json
-from skindx.planning.trace import Seconds, Trace
+from skindx.planning.trace import MOST_BYTES, MOST_TENSORS, Bytes, Name, Seconds, Trace
+from skindx.untrusted import parse_json
 
 FORMAT: Literal[1] = 1
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Number = Annotated[int, Field(ge=0, le=10**12)]
+Images = Annotated[int, Field(ge=1, le=10**6)]
+"""Of one step."""
+Rate = Annotated[float, Field(ge=1, le=1e24, allow_inf_nan=False)]
+"""A second."""
+Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Shape = Annotated[tuple[Count, ...], Field(max_length=16)]
 Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 """Standard deviation over the mean."""
 
@@ -20,24 +28,24 @@ Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 class Layer(Settings):
     """One layer with parameters; the time of those without counts to the next one in backward."""
 
-    name: str
-    operator: str = ""
+    name: Name
+    operator: Name = ""
     forward_s: Seconds | None
     """Null: it was never timed."""
     backward_s: Seconds | None
     forward_spread: Spread = 0.0
     backward_spread: Spread = 0.0
-    shapes: tuple[tuple[PositiveInt, ...], ...] = ()
+    shapes: tuple[Shape, ...] = Field((), max_length=MOST_TENSORS)
     """Of its parameters, in the order in which backward makes their gradients."""
-    parameter_bytes: NonNegativeInt
+    parameter_bytes: Bytes
     """As fp32."""
-    activation_bytes: NonNegativeInt = 0
+    activation_bytes: Bytes = 0
     """Of its output, at the batch of the profile."""
-    input_bytes: NonNegativeInt = 0
+    input_bytes: Bytes = 0
     """Of its input, at the batch of the profile; 0: not known."""
-    outputs: NonNegativeInt = 0
+    outputs: Number = 0
     """Output channels or features; 0: not known, or as its shapes say."""
-    groups: PositiveInt = 1
+    groups: Count = 1
     """Of a convolution."""
 
     @model_validator(mode="after")
@@ -50,12 +58,12 @@ class Layer(Settings):
 class AtBatch(Settings):
     """Whole steps at one batch."""
 
-    batch: PositiveInt
+    batch: Images
     """Images of one rank in one piece."""
     compute_s: Seconds
     """Forward and backward."""
     spread: Spread = 0.0
-    peak_bytes: NonNegativeInt = 0
+    peak_bytes: Bytes = 0
     """Memory of the process at its highest; on a GPU of the GPU."""
 
 
@@ -67,18 +75,18 @@ class LocalWork(Settings):
     merge_s: Seconds = 0.0
     """For each message of another rank that is merged in."""
     spread: Spread = 0.0
-    density: float | None = None
+    density: float | None = Field(None, ge=0, le=1)
     """Share of elements that was sent when it was measured."""
 
 
 class Rates(Settings):
     """How fast one rank multiplies and decomposes matrices in single precision."""
 
-    product_flop_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    product_flop_s: Rate
     """Operations a second of a matrix product, an addition and a multiplication counted as two."""
-    memory_bytes_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    memory_bytes_s: Rate
     """Bytes a second that a tensor is read and another one written with."""
-    eigen_s: tuple[tuple[PositiveInt, Annotated[float, Field(gt=0)]], ...] = Field(min_length=1)
+    eigen_s: tuple[tuple[Count, Positive], ...] = Field(min_length=1, max_length=MOST_TENSORS)
     """(width, seconds) of the eigenvectors of one symmetric matrix, by width."""
     layer_s: Seconds = 0.0
     """Least time of a preconditioned layer of any size."""
@@ -88,15 +96,15 @@ class Rates(Settings):
 class Profile(Settings):
     """One network on one rank."""
 
-    name: str
-    size: PositiveInt | None = None
+    name: Name
+    size: Count | None = None
     """Side of its images in pixels."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    batch: PositiveInt = 32
+    batch: Images = 32
     """Images of the layers' times."""
-    layers: tuple[Layer, ...] = Field(min_length=1)
+    layers: tuple[Layer, ...] = Field(min_length=1, max_length=MOST_TENSORS)
     """In forward order."""
-    at: tuple[AtBatch, ...] = ()
+    at: tuple[AtBatch, ...] = Field((), max_length=MOST_TENSORS)
     """Two batches or more, from which others follow."""
     update_s: Seconds = 0.0
     update_spread: Spread = 0.0
@@ -105,8 +113,8 @@ class Profile(Settings):
     read_spread: Spread = 0.0
     copy_s: Seconds = 0.0
     """Bring an image to the device."""
-    optimizer: str = ""
-    optimizer_bytes: NonNegativeInt = 0
+    optimizer: Name = ""
+    optimizer_bytes: Bytes = 0
     """Memory of the optimizer beside the weights."""
     checkpointing: AtBatch | None = None
     """The same with activations computed again in backward."""
@@ -116,6 +124,17 @@ class Profile(Settings):
     """Of matrices, for K-FAC; traces of earlier versions lack them."""
     device_spread: Spread = 0.0
     """Of the speed of another device, to which the times were scaled."""
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> Self:
+        if (tensors := sum(max(1, len(layer.shapes)) for layer in self.layers)) > MOST_TENSORS:
+            raise ValueError(
+                f"{self.name[:80]} has {tensors} tensors, and plans are made of {MOST_TENSORS} at "
+                "most; put layers of a block together"
+            )
+        if self.parameter_bytes > MOST_BYTES:
+            raise ValueError(f"{self.name[:80]} has more than {MOST_BYTES} bytes of parameters")
+        return self
 
     @property
     def parameter_bytes(self) -> int:
@@ -136,7 +155,7 @@ class Profile(Settings):
     def trace(self, *, wire_bytes: int = 4, scale: float = 1.0) -> Trace:
         """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
 
-        Raises UserError for a layer that was never timed.
+        Raises UserError for a layer that was never timed, and for times that no step takes.
         """
         names: list[str] = []
         sizes: list[int] = []
@@ -153,13 +172,14 @@ class Profile(Settings):
                     waiting_s = 0.0
         if not names:
             raise UserError(f"{self.name} has no parameters; there is nothing to train.")
-        return Trace(
-            names=tuple(names),
-            sizes_bytes=tuple(sizes),
-            backward_s=(*seconds[:-1], seconds[-1] + waiting_s),
-            forward_s=scale * sum(_timed(self, layer, "forward_s") for layer in self.layers),
-            update_s=self.update_s,
-        )
+        raw = {
+            "names": names,
+            "sizes_bytes": sizes,
+            "backward_s": (*seconds[:-1], seconds[-1] + waiting_s),
+            "forward_s": scale * sum(_timed(self, layer, "forward_s") for layer in self.layers),
+            "update_s": self.update_s,
+        }
+        return Trace.parse(raw, origin=f"a step of {self.name}", expand=False)
 
     @property
     def compute_s(self) -> float:
@@ -174,23 +194,23 @@ class Profiles(Settings):
     """The file of `skindx plan measure`: one kind of node, and the networks of a config."""
 
     format: Literal[1] = FORMAT
-    version: str = ""
+    version: Name = ""
     """Of skindx that measured."""
     source: Literal["measured", "pipedream", "bcaffe", "tensors"] = "measured"
-    host: str = ""
+    host: Name = ""
     device: Literal["cpu", "cuda"] = "cpu"
-    scaled_to: str = ""
+    scaled_to: Name = ""
     """The device whose speed the times have, if they were measured on another one."""
-    ranks: PositiveInt = 1
+    ranks: Images = 1
     """Ranks of the node that computed at the same time."""
-    cores: PositiveInt = 1
+    cores: Images = 1
     """Of one rank."""
-    dataset: str = ""
+    dataset: Name = ""
     """Digest of the dataset's manifest."""
-    images: NonNegativeInt = 0
-    base_bytes: NonNegativeInt = 0
+    images: Number = 0
+    base_bytes: Bytes = 0
     """Memory of a process before it has a network."""
-    networks: tuple[Profile, ...] = Field(min_length=1)
+    networks: tuple[Profile, ...] = Field(min_length=1, max_length=MOST_TENSORS)
 
     def write(self, path: Path) -> None:
         """Write JSON, atomically."""
@@ -209,17 +229,12 @@ def _timed(profile: Profile, layer: Layer, key: str) -> float:
 
 def parse_profiles(text: str, path: Path) -> Profiles:
     """Read what `Profiles.write` or `Trace.write` wrote. Raises UserError."""
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is no JSON file of a trace ({error}).") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{path} must hold the fields of a trace, not a list or a value.")
+    raw = parse_json(text.encode(), str(path))
     if "networks" in raw or "names" not in raw:
         if raw.get("format", FORMAT) != FORMAT:
             raise UserError(
-                f"{path} has format {raw['format']!r}, and this version reads {FORMAT}; measure "
-                "again with `skindx plan measure`."
+                f"{path} has format {str(raw['format'])[:40]!r}, and this version reads {FORMAT}; "
+                "measure again with `skindx plan measure`."
             )
         return Profiles.parse(raw, origin=str(path), expand=False)
     return from_tensors(Trace.parse(raw, origin=str(path), expand=False), path.stem)
@@ -227,17 +242,18 @@ def parse_profiles(text: str, path: Path) -> Profiles:
 
 def from_tensors(trace: Trace, name: str) -> Profiles:
     """Return a trace of tensors as a profile: forward time is that of the first layer."""
-    layers = [
-        Layer(
-            name=tensor,
-            forward_s=0.0,
-            backward_s=seconds,
-            parameter_bytes=size // 4 * 4,
-        )
+    layers: list[dict[str, Any]] = [
+        {
+            "name": tensor,
+            "forward_s": 0.0,
+            "backward_s": seconds,
+            "parameter_bytes": size // 4 * 4,
+        }
         for tensor, size, seconds in zip(
             trace.names, trace.sizes_bytes, trace.backward_s, strict=True
         )
     ][::-1]
-    layers[0] = layers[0].model_copy(update={"forward_s": trace.forward_s})
-    profile = Profile(name=name, layers=tuple(layers), update_s=trace.update_s)
+    layers[0]["forward_s"] = trace.forward_s
+    raw = {"name": name, "layers": layers, "update_s": trace.update_s}
+    profile = Profile.parse(raw, origin=name, expand=False)
     return Profiles(source="tensors", networks=(profile,))

@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.planning.profile import Layer, Profile, Profiles, parse_profiles
-from skindx.planning.trace import Trace
+from skindx.planning.profile import Profile, Profiles, parse_profiles
+from skindx.planning.trace import MOST_BYTES, MOST_S, MOST_TENSORS, Trace, read_trace_file
 
-_NUMBER = r"([^,\s\]]+)"
-_BCAFFE = re.compile(rf"\[(\d+), (\d+), {_NUMBER}, [^\]]+\]$")
+_NUMBER = r"([^,\s\]]{1,40})"
+_BCAFFE = re.compile(rf"\[(\d{{1,9}}), (\d{{1,15}}), {_NUMBER}, [^\]]+\]$")
 _PIPEDREAM = re.compile(
-    r"node(\d+) -- (.+) -- forward_compute_time=(\S+), backward_compute_time=(\S+), "
-    r"activation_size=(\S+), parameter_size=(\S+)$"
+    r"node(\d{1,9}) -- (.+) -- forward_compute_time=(\S{1,40}), backward_compute_time=(\S{1,40}), "
+    r"activation_size=(\S{1,40}), parameter_size=(\S{1,40})$"
 )
-_OUTPUTS = re.compile(r"^(?:Linear\(in_features=\d+, out_features=|Conv2d\(\d+, )(\d+)")
-_EDGE = re.compile(r"node(\d+) -- node(\d+)$")
-_ALLREDUCE = re.compile(r"(?:\d+,)?(\d+)\s+([\d.]+)$")
+_OUTPUTS = re.compile(r"^(?:Linear\(in_features=\d+, out_features=|Conv2d\(\d+, )(\d{1,9})\b")
+_EDGE = re.compile(r"node(\d{1,9}) -- node(\d{1,9})$")
+_ALLREDUCE = re.compile(r"(?:\d{1,9},)?(\d{1,15})\s+([\d.]{1,40})$")
+_LONGEST_LINE = 2000
+"""Characters; patterns are looked for at each place of a line."""
 
 _CLASSES = 1000
 _BCAFFE_BATCH = 64
@@ -77,28 +79,30 @@ def read_bcaffe(path: Path) -> Trace:
     """
     block = _bcaffe_block(path)
     numbers = range(len(block) - 1, -1, -1)
-    return Trace(
-        names=tuple(f"{number // 2}.{'bias' if number % 2 else 'weight'}" for number in numbers),
-        sizes_bytes=tuple(block[number][0] for number in numbers),
+    raw = {
+        "names": [f"{number // 2}.{'bias' if number % 2 else 'weight'}" for number in numbers],
+        "sizes_bytes": [block[number][0] for number in numbers],
         # Backward meets the bias (odd) first, which takes the time; the weight comes with it.
-        backward_s=tuple(block[number][1] if number % 2 else 0.0 for number in numbers),
-    )
+        "backward_s": [block[number][1] if number % 2 else 0.0 for number in numbers],
+    }
+    return Trace.parse(raw, origin=str(path), expand=False)
 
 
 def profile_bcaffe(path: Path) -> Profiles:
     """Read a log of B-Caffe, weight and bias of a layer together; it has no forward times."""
     block = _bcaffe_block(path)
-    layers = tuple(
-        Layer(
-            name=str(number // 2),
-            forward_s=0.0,
-            backward_s=block[number][1],
-            shapes=tuple((size // 4,) for size, _ in reversed(block[number : number + 2])),
-            parameter_bytes=sum(size for size, _ in block[number : number + 2]),
-        )
+    layers = [
+        {
+            "name": str(number // 2),
+            "forward_s": 0.0,
+            "backward_s": block[number][1],
+            "shapes": [(size // 4,) for size, _ in reversed(block[number : number + 2])],
+            "parameter_bytes": sum(size for size, _ in block[number : number + 2]),
+        }
         for number in range(0, len(block), 2)
-    )
-    profile = Profile(name=path.stem, batch=_BCAFFE_BATCH, layers=layers)
+    ]
+    raw = {"name": path.stem, "batch": _BCAFFE_BATCH, "layers": layers}
+    profile = Profile.parse(raw, origin=str(path), expand=False)
     return Profiles(source="bcaffe", device="cuda", networks=(profile,))
 
 
@@ -111,7 +115,10 @@ def _bcaffe_block(path: Path) -> list[tuple[int, float]]:
             raise UserError(
                 f"{path}: row {number} stands where {len(block)} should; give a whole log."
             )
-        block.append((4 * int(floats), _seconds(backward_us, 1e6, path, f"row {number}")))
+        where = f"row {number}"
+        size = int(seconds(floats, 0.25, path, where, MOST_BYTES))
+        block.append((size, seconds(backward_us, 1e6, path, where)))
+        refuse_many(path, len(block))
     return block
 
 
@@ -132,12 +139,13 @@ def read_pipedream(path: Path) -> Trace:
     if not tensors:
         raise UserError(f"{path} has no node with parameters; there is nothing to train.")
     names, sizes_bytes, backward_s = zip(*tensors, strict=True)
-    return Trace(
-        names=names,
-        sizes_bytes=sizes_bytes,
-        backward_s=backward_s,
-        forward_s=sum(node.forward_s for node in nodes),
-    )
+    raw = {
+        "names": names,
+        "sizes_bytes": sizes_bytes,
+        "backward_s": backward_s,
+        "forward_s": sum(node.forward_s for node in nodes),
+    }
+    return Trace.parse(raw, origin=str(path), expand=False)
 
 
 def profile_pipedream(path: Path) -> Profiles:
@@ -146,29 +154,32 @@ def profile_pipedream(path: Path) -> Profiles:
     Its batch follows from the last node, which has a number for each of ImageNet's classes.
     """
     nodes = _pipedream_nodes(path)
+    if not nodes:
+        raise UserError(f"{path} has no node but Input; there is nothing to train.")
     images = nodes[-1].activation_bytes // (4 * _CLASSES)
-    layers = tuple(
-        Layer(
-            name=f"{node.number}.{node.operator}",
-            operator=node.operator,
-            forward_s=node.forward_s,
-            backward_s=node.backward_s,
-            parameter_bytes=node.parameter_bytes,
-            activation_bytes=node.activation_bytes,
-            input_bytes=node.input_bytes,
-            outputs=node.outputs,
-        )
+    layers = [
+        {
+            "name": f"{node.number}.{node.operator}",
+            "operator": node.operator,
+            "forward_s": node.forward_s,
+            "backward_s": node.backward_s,
+            "parameter_bytes": node.parameter_bytes,
+            "activation_bytes": node.activation_bytes,
+            "input_bytes": node.input_bytes,
+            "outputs": node.outputs,
+        }
         for node in nodes
-    )
+    ]
     name = path.name.removesuffix(".txt").removesuffix(".graph")
-    profile = Profile(name=name, batch=max(1, images), layers=layers)
+    raw = {"name": name, "batch": max(1, images), "layers": layers}
+    profile = Profile.parse(raw, origin=str(path), expand=False)
     return Profiles(source="pipedream", device="cuda", networks=(profile,))
 
 
 def _pipedream_nodes(path: Path) -> list[_Node]:
     """Return the nodes in forward order. Raises UserError for a graph that goes round."""
     nodes = []
-    for line in map(str.strip, read_lines(path)):
+    for line in map(str.strip, short_lines(path)):
         if line.startswith("node") and not (_PIPEDREAM.search(line) or _EDGE.search(line)):
             raise UserError(
                 f"{path}: {line[:60]!r} lacks a time or a size; a node has forward_compute_time, "
@@ -178,7 +189,7 @@ def _pipedream_nodes(path: Path) -> list[_Node]:
         operator, where = words.partition("(")[0], f"node{number}"
         if operator not in OPERATORS:
             raise UserError(
-                f"{path}: {where} is a {operator!r}, an unknown operator; known are "
+                f"{path}: {where} is a {operator[:60]!r}, an unknown operator; known are "
                 f"{', '.join(sorted(OPERATORS))}."
             )
         nodes.append(
@@ -186,16 +197,19 @@ def _pipedream_nodes(path: Path) -> list[_Node]:
                 int(number),
                 operator,
                 _outputs(words),
-                _seconds(forward_ms, 1e3, path, where),
-                _seconds(backward_ms, 1e3, path, where),
-                int(_seconds(activation, 1, path, where)),
-                int(_seconds(size, 1, path, where)),
+                seconds(forward_ms, 1e3, path, where),
+                seconds(backward_ms, 1e3, path, where),
+                int(seconds(activation, 1, path, where, MOST_BYTES)),
+                int(seconds(size, 1, path, where, MOST_BYTES)),
             )
         )
+        refuse_many(path, len(nodes))
     edges = [(int(first), int(second)) for first, second in _rows(_EDGE, path, needed=False)]
     _refuse_cycles(path, {node.number for node in nodes}, edges)
     made = {node.number: node.activation_bytes for node in nodes}
-    taken = {second: max(made[first] for first, at in edges if at == second) for _, second in edges}
+    taken: dict[int, int] = {}
+    for first, second in edges:
+        taken[second] = max(taken.get(second, 0), made[first])
     return [
         replace(node, input_bytes=taken.get(node.number, 0))
         for node in sorted(nodes, key=lambda node: node.number)
@@ -233,17 +247,31 @@ def _refuse_cycles(path: Path, numbers: set[int], edges: Sequence[tuple[int, int
 
 def read_allreduce(path: Path) -> list[tuple[int, float]]:
     """Read (bytes, seconds) from a log of OSU's all-reduce test, in rows `[ranks,]bytes µs`."""
-    return [(int(size), float(us) / 1e6) for size, us in _rows(_ALLREDUCE, path)]
+    return [
+        (int(size), seconds(us, 1e6, path, f"the row of {size} bytes"))
+        for size, us in _rows(_ALLREDUCE, path)
+    ]
 
 
-def _seconds(text: str, per_second: float, path: Path, where: str) -> float:
+def refuse_many(path: Path, count: int) -> None:
+    """Raise UserError for more layers than plans are made of."""
+    if count > MOST_TENSORS:
+        raise UserError(
+            f"{path} has more than {MOST_TENSORS} layers, and plans are made of {MOST_TENSORS} at "
+            "most; put layers of a block together."
+        )
+
+
+def seconds(text: str, per_second: float, path: Path, where: str, most: float = MOST_S) -> float:
+    """Return a time in s, or a size; raises UserError for what is none, or above `most`."""
     try:
         value = float(text) / per_second
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    if not (math.isfinite(value) and 0 <= value <= most):
         raise UserError(
-            f"{path}: {where} has {text!r} where a time or a size of 0 or more belongs."
+            f"{path}: {where} has {text!r} where a time or a size from 0 to "
+            f"{most * per_second:.3g} belongs."
         )
     return value
 
@@ -251,7 +279,7 @@ def _seconds(text: str, per_second: float, path: Path, where: str) -> float:
 def _rows(
     pattern: re.Pattern[str], path: Path, *, needed: bool = True
 ) -> Sequence[tuple[str, ...]]:
-    lines: Iterable[str] = read_lines(path)
+    lines: Iterable[str] = short_lines(path)
     rows = [match.groups() for line in lines if (match := pattern.search(line.strip()))]
     if not rows and needed:
         raise UserError(f"{path} has no row of the kind that was expected; check the file.")
@@ -261,11 +289,20 @@ def _rows(
 def read_lines(path: Path) -> list[str]:
     """Return a text file's lines. Raises UserError for what is none."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
+        return read_trace_file(path).decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
         raise UserError(f"{path} cannot be read as text ({error}); give a trace.") from None
+
+
+def short_lines(path: Path) -> list[str]:
+    """Return the lines of a log or a graph. Raises UserError where one is too long for these."""
+    lines = read_lines(path)
+    if (longest := max(map(len, lines), default=0)) > _LONGEST_LINE:
+        raise UserError(
+            f"{path} has a line of {longest} characters, and lines of a trace have at most "
+            f"{_LONGEST_LINE}; give a graph of PipeDream or a log of B-Caffe."
+        )
+    return lines
 
 
 def read_profiles(path: Path) -> Profiles:
@@ -274,6 +311,7 @@ def read_profiles(path: Path) -> Profiles:
     text = "\n".join(lines)
     if text.lstrip().startswith(("{", "[]")) or path.suffix == ".json":
         return parse_profiles(text, path)
+    lines = short_lines(path)
     if any(" -- " in line and "compute_time=" in line for line in lines):
         return profile_pipedream(path)
     if any(_BCAFFE.search(line.strip()) for line in lines):

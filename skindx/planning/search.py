@@ -45,6 +45,10 @@ PARALLEL: tuple[tuple[str, dict[str, Any]], ...] = (
 """And those that share out layers; what a network or a number of ranks cannot do is left out."""
 
 _MOST_PIECES = 64
+_MOST_HOPS = 1024
+"""Visits of members to ranks in an epoch: each is compared with all others."""
+_MOST = 1e12
+"""Hours, or money."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,12 @@ class Limits:
     extrapolate: bool = False
     side_by_side: bool = False
     """`skindx train` knows how to train a member on each rank."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError for hours or money that are no sum."""
+        for name, value in (("hours", self.hours), ("money", self.money)):
+            if value is not None and not 0 < value <= _MOST:
+                raise UserError(f"--{name} {value} is no number above 0 and up to {_MOST:g}.")
 
 
 def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
@@ -232,7 +242,8 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                 continue
             for nodes, per_node in layouts:
                 ranks = nodes * per_node
-                if ranks > 1:
+                many = kind is Hopping and ranks * len(workload.members) > _MOST_HOPS
+                if ranks > 1 and not many:
                     yield Choice(
                         kind(), nodes, per_node, first.batch, first.accumulate, side_by_side=ranks
                     )

@@ -6,8 +6,10 @@ arXiv 2107.01739, section 4). One row is K-FAC with all eigenvectors everywhere,
 with each in one place.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -31,8 +33,7 @@ def cost(blocks: int, width: int) -> float:
 
 def workers_of(share: float, ranks: int) -> int:
     """Return how many ranks hold a layer's eigenvectors: the divisor of `ranks` next to `share`."""
-    divisors = [count for count in range(1, ranks + 1) if ranks % count == 0]
-    return min(divisors, key=lambda count: (abs(count - share * ranks), count))
+    return min(divisors(ranks), key=lambda count: (abs(count - share * ranks), count))
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,10 @@ def plan_sharing(
         placed = share_out(costs, workers)
         rank_of |= {key: row * workers + place for key, place in placed.items()}
     return Sharing(ranks, workers, row_of, rank_of)
+
+
+@cache
+def divisors(ranks: int) -> tuple[int, ...]:
+    """Return all divisors of a number, ascending."""
+    low = [count for count in range(1, math.isqrt(ranks) + 1) if ranks % count == 0]
+    return tuple(dict.fromkeys([*low, *(ranks // count for count in reversed(low))]))

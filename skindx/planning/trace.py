@@ -1,26 +1,36 @@
 """The layer-wise trace of one iteration: what backward makes, how large, and when."""
 
-import json
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import write_json
+from skindx.untrusted import MEGABYTE, parse_json, read_plain
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST_S = 1e9
+"""Seconds, thirty years: no step takes as long."""
+MOST_BYTES = 10**15
+MOST_TENSORS = 4096
+"""Of one network: three times those of the largest published ones; plans look at pairs of them."""
+MOST_FILE = 64 * MEGABYTE
+"""Bytes of a file with a trace."""
+
+Seconds = Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
+Name = Annotated[str, Field(max_length=1000)]
 
 
 class Trace(Settings):
     """One iteration on one rank, without communication; tensors in backward order."""
 
-    names: tuple[str, ...] = Field(min_length=1)
-    sizes_bytes: tuple[NonNegativeInt, ...]
+    names: tuple[Name, ...] = Field(min_length=1, max_length=MOST_TENSORS)
+    sizes_bytes: tuple[Bytes, ...] = Field(max_length=MOST_TENSORS)
     """As sent: half of fp32's where gradients travel in 16 bits."""
-    backward_s: tuple[Seconds, ...]
+    backward_s: tuple[Seconds, ...] = Field(max_length=MOST_TENSORS)
     """Time from the gradient before (for the first: from the end of forward) to this one."""
     forward_s: Seconds = 0.0
     update_s: Seconds = 0.0
@@ -46,12 +56,17 @@ class Trace(Settings):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read what `write` wrote. Raises UserError for what is no trace."""
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"{path} does not exist; check the path.") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise UserError(f"{path} is no JSON file of a trace ({error}).") from None
-        if not isinstance(raw, dict):
-            raise UserError(f"{path} must hold the fields of a trace, not a list or a value.")
-        return cls.parse(raw, origin=str(path))
+        return cls.parse(
+            parse_json(read_trace_file(path), str(path)), origin=str(path), expand=False
+        )
+
+
+def read_trace_file(path: Path) -> bytes:
+    """Return the content of a plain file, reached by a link or not. Raises UserError."""
+    try:
+        plain = path.resolve(strict=True)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except (OSError, RuntimeError) as error:  # a long name, a link that leads to itself
+        raise UserError(f"{str(path)[:200]} cannot be read ({str(error)[:200]}).") from None
+    return read_plain(plain, MOST_FILE)

@@ -30,7 +30,7 @@ def test_gradients_are_ready_one_after_the_other() -> None:
         ({"sizes_bytes": [1]}, "equally many"),
         ({"names": ["a", "a"]}, "one tensor only"),
         ({"backward_s": [0.1, -0.1]}, "greater than or equal to 0"),
-        ({"backward_s": [0.1, float("inf")]}, "finite"),
+        ({"backward_s": [0.1, float("inf")]}, "Infinity is no number"),
         ({"names": [], "sizes_bytes": [], "backward_s": []}, "at least 1 item"),
         ({"forward": 1.0}, "did you mean 'forward_s'"),
     ],

@@ -10,6 +10,7 @@ from skindx.planning.parallel.cells import Border, Cell
 from skindx.planning.parallel.operators import Operator, operators_of
 from skindx.planning.profile import Profile
 from skindx.planning.scaling import compute_scale
+from skindx.planning.sharing import divisors
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,7 @@ def placed(ground: Ground, number: int, ranks: int) -> Cell:
 def degrees_of(ground: Ground, number: int) -> tuple[int, ...]:
     """Return over how many ranks an operator can be split: divisors of all, 1 the first."""
     own = ground.operators[number]
-    return tuple(
-        ranks
-        for ranks in range(1, ground.ranks + 1)
-        if ground.ranks % ranks == 0 and own.splits(ranks)
-    )
+    return tuple(ranks for ranks in divisors(ground.ranks) if own.splits(ranks))
 
 
 def wide(ground: Ground, min_weights: int | None = None) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ def hops(
     members, ranks = len(unit_s), len(unit_s[0])
     hop_s = [latency_s + seconds_per_byte * size for size in state_bytes]
     left = [set(range(ranks)) for _ in range(members)]
+    left_s = [sum(own) for own in unit_s]
     free_member_s, free_rank_s = [0.0] * members, [0.0] * ranks
     at: list[int | None] = [None] * members
     for _ in range(members * ranks):
@@ -56,7 +57,7 @@ def hops(
         _, _, member, rank = min(
             (
                 max(free_member_s[member], free_rank_s[rank]),
-                -sum(unit_s[member][part] for part in left[member]),
+                -left_s[member],
                 member,
                 rank,
             )
@@ -69,6 +70,7 @@ def hops(
         free_member_s[member] = free_rank_s[rank] = end_s
         at[member] = rank
         left[member].remove(rank)
+        left_s[member] = sum(unit_s[member][part] for part in left[member])
     by_rank = max(sum(own[rank] for own in unit_s) for rank in range(ranks))
     by_member = max(map(sum, unit_s))
     sent = sum((ranks - 1) * size for size in state_bytes)

@@ -12,11 +12,14 @@ from skindx.planning.parallel.pipeline import Pipeline, Stage
 from skindx.planning.parallel.placing import Ground
 from skindx.planning.parallel.stages import cut
 from skindx.planning.schedule import Schedule
+from skindx.planning.sharing import divisors
 from skindx.planning.strategies.parallel import Parallel, not_held_bytes, own_s_per_byte
 from skindx.planning.strategies.strategy import Load
 
 MICRO_BATCHES = 4
 """For each stage, where the images suffice: the bubble is then a fifth of a step at most."""
+MOST_STAGES = 256
+"""That are looked at, where the settings give no number of them."""
 
 
 class Model(Parallel):
@@ -65,7 +68,7 @@ class Model(Parallel):
 
     def _counts(self, ground: Ground) -> list[int]:
         given, most = self.options.get("stages"), len(ground.operators)
-        counts = [int(given)] if given else range(2, ground.ranks + 1)
+        counts = [int(given)] if given else [n for n in divisors(ground.ranks) if n <= MOST_STAGES]
         found = [count for count in counts if ground.ranks % count == 0 and 1 < count <= most]
         if not found:
             raise UserError(

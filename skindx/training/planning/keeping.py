@@ -1,8 +1,6 @@
 """A run that follows a plan keeps what was predicted: RUN/plan.json."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 from skindx.config import read_yaml
 from skindx.data.layout import MANIFEST
@@ -16,6 +14,7 @@ from skindx.training.feeding.folds import partition
 from skindx.training.finished.member import HISTORY, member_folder
 from skindx.training.parallel.devices import resolve_ranks
 from skindx.training.recorded_step import PLANNED, timeline_file
+from skindx.untrusted import MEGABYTE, read_json
 
 
 def settings_with_plan(
@@ -65,18 +64,12 @@ def keep(run: Path, predicted: Predicted) -> None:
 def read_kept(run: Path) -> Predicted:
     """Return what was predicted of a run. Raises UserError where nothing was."""
     file = run / PLANNED
-    try:
-        raw: Any = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         raise UserError(
             f"{run} has no {PLANNED}: it was not trained by a plan; `skindx train --plan` keeps "
             "one."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read as JSON: {error}.") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{file} must hold an object, {{...}}.")
-    return Predicted.parse(raw, origin=str(file), expand=False)
+        )
+    return Predicted.parse(read_json(file, 16 * MEGABYTE), origin=str(file), expand=False)
 
 
 def recorded_steps(run: Path) -> list[Path]:
