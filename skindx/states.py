@@ -4,10 +4,12 @@ Hashes say that a file is unchanged, not that it fits. What takes a state from a
 compares names, shapes and types here with what it holds itself, before anything is changed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 _SHOWN = 3
@@ -54,6 +56,21 @@ def check_tensors(found: Mapping[str, Tensor], like: Mapping[str, Tensor], where
         same = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())
         if given.shape != own.shape or not same:
             raise UnfitStateError(f"{where}/{name} is {_words(given)} and must be {_words(own)}")
+
+
+def check_finite(found: Mapping[str, Tensor], where: str) -> None:
+    """Raise UnfitStateError for a tensor with a number that is NaN or infinite."""
+    for name, tensor in found.items():
+        if not is_finite(tensor):
+            raise UnfitStateError(f"{where}/{name} holds numbers that are not finite")
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether all numbers of a tensor are finite, in one pass and without a copy."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    least, most = torch.aminmax(tensor if tensor.element_size() > 1 else tensor.float())
+    return math.isfinite(least) and math.isfinite(most)
 
 
 def check_list(found: Any, kind: type, where: str) -> Sequence[Any]:

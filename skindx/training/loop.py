@@ -5,13 +5,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from torch import nn
+
+from skindx.errors import UserError
+from skindx.states import is_finite
 from skindx.training.feeding.batches import steps_of
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.batch_norm import average_buffers
-from skindx.training.position import count_step
+from skindx.training.position import WHAT_TO_TRY, count_step
 from skindx.training.state import Training
 from skindx.training.steps import take_step
-from skindx.training.task import EpochSpeed, Result_co, Row, ValidationStoppedError
+from skindx.training.task import (
+    DivergedError,
+    EpochSpeed,
+    Result_co,
+    Row,
+    ValidationStoppedError,
+)
 
 AfterStep = Callable[[Training[Any]], None]
 """Called after each step, and again after each epoch (then `position.step` is 0), on every rank.
@@ -97,7 +107,7 @@ def take_steps(training: Training[Any], callbacks: Callbacks, after_step: AfterS
     for batch in training.waiting.over(task.batches(position.epoch, position.step)):
         loss = take(training, batch)
         position.step += 1
-        count_step(training, loss, batch.count, callbacks)
+        count_step(training, loss, batch.count, callbacks, rate=last_rate(training))
         callbacks.step(before + position.step, math.nan if loss is None else loss / batch.own)
         after_step(training)
 
@@ -122,7 +132,36 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
             average_buffers(training.average.module, training.mesh)
         position.agreed = True
     training.engine.train(False)
-    figures = task.validate(training.evaluated(), speed, training.guard.asked)
+    network = training.evaluated()
+    refuse_diverged(training, network)
+    try:
+        figures = task.validate(network, speed, training.guard.asked)
+    except DivergedError as error:
+        raise diverged(training, str(error)) from None
     loss_sum = float(sum(training.mesh.gather(position.loss_sum)))
     position.history.append(position.row(task.images, loss_sum, figures))
     position.next_epoch()
+
+
+def refuse_diverged(training: Training[Any], network: nn.Module) -> None:
+    """Raise UserError, on all ranks, where a number of the network is no longer finite on one."""
+    bad = not all(map(is_finite, network.state_dict().values()))
+    if any(training.mesh.gather(bad)):
+        raise diverged(training, "weights")
+
+
+def diverged(training: Training[Any], what: str) -> UserError:
+    """Return the error of a training whose weights or answers are no longer finite."""
+    position = training.position
+    where = f"epoch {position.epoch + 1}, step {position.step}"
+    return UserError(
+        f"{training.name} diverged: its {what} are no longer finite after {where}, at a learning "
+        f"rate of {last_rate(training):g}; {WHAT_TO_TRY}."
+    )
+
+
+def last_rate(training: Training[Any]) -> float:
+    """Return the learning rate of the step before the training's position."""
+    task, position = training.task, training.position
+    before = position.epoch * steps_of(task.images, task.batch)
+    return task.rate(max(0, before + position.step - 1))

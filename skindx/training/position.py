@@ -8,6 +8,12 @@ from typing import Any, Protocol
 from skindx.errors import UserError
 from skindx.training.step_guard import StepGuard
 
+WHAT_TO_TRY = (
+    "lower learning_rate, lengthen warmup_epochs, or check the weights that it starts from, and "
+    "train into another --out"
+)
+"""What may help a training that diverged."""
+
 
 @dataclass
 class Position:
@@ -67,7 +73,9 @@ class Lines(Protocol):
         """Show a message."""
 
 
-def count_step(training: Counted, loss: float | None, count: int, progress: Lines) -> None:
+def count_step(
+    training: Counted, loss: float | None, count: int, progress: Lines, *, rate: float
+) -> None:
     """Add a step to the epoch's figures. Raises UserError after too many skipped in a row."""
     position = training.position
     if loss is not None:
@@ -80,7 +88,7 @@ def count_step(training: Counted, loss: float | None, count: int, progress: Line
     where = f"epoch {position.epoch + 1}, step {position.step}"
     if position.bad_run > training.guard.bad_steps:
         raise UserError(
-            f"{training.name}: the loss was not finite in {position.bad_run} steps in a "
-            f"row, up to {where}; lower its learning_rate."
+            f"{training.name} diverged: the loss was not finite in {position.bad_run} steps in a "
+            f"row, up to {where}, at a learning rate of {rate:g}; {WHAT_TO_TRY}."
         )
     progress.line(f"{where}: the loss is not finite, the step is skipped")

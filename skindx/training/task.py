@@ -81,7 +81,8 @@ class TrainingTask(Protocol[Result_co]):
     ) -> Mapping[str, Any]:
         """Return an epoch's figures of `network`; every rank calls this.
 
-        Raises ValidationStoppedError when any rank is `asked` to stop meanwhile.
+        Raises ValidationStoppedError when any rank is `asked` to stop meanwhile, and DivergedError
+        for answers that are not finite.
         """
 
     def after_epoch(self, epoch: int) -> None:
@@ -95,6 +96,10 @@ class TrainingTask(Protocol[Result_co]):
 
     def result(self, network: nn.Module, asked: Callable[[], bool]) -> Result_co:
         """Return what the training gave; every rank calls this after the last epoch."""
+
+
+class DivergedError(ArithmeticError):
+    """A network's weights or answers are no longer finite; the text says which."""
 
 
 class ValidationStoppedError(Exception):

@@ -11,8 +11,11 @@ import torch
 import torch.distributed as dist
 from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
+from safetensors.torch import save_file
 
 from skindx.data.manifest import read_manifest, split_of
+from skindx.errors import UserError
+from skindx.models.classifier.classifier import load_classifier
 from skindx.training import state
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.reading import TrainingData
@@ -182,6 +185,35 @@ def test_given_weights_start_the_body(small_dataset: Path, tmp_path: Path) -> No
     own = tmp_path / "own.pth"
     named = settings_of({**SMALL, "weights": str(own)}).starting_from(file)
     assert named.members[0].weights == own
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_of_a_diverged_training_are_refused(
+    small_dataset: Path, tmp_path: Path, value: float
+) -> None:
+    tensors = begun(settings_of(), small_dataset).evaluated().net.state_dict()
+    name = next(iter(tensors))
+    tensors = {**tensors, name: torch.full_like(tensors[name], value)}
+    file = tmp_path / "bad.pth"
+    torch.save(tensors, file)
+    with pytest.raises(UserError, match=f"diverged .it/{name} holds numbers that are not finite"):
+        begun(settings_of().starting_from(file), small_dataset)
+    save_file(tensors, tmp_path / "bad.safetensors")
+    with pytest.raises(UserError, match=f"it/{name} holds numbers that are not finite"):
+        load_classifier(settings_of().members[0].network(), 3, tmp_path / "bad.safetensors")
+
+
+@pytest.mark.parametrize("recipe", [{}, {"optimizer": "sgd", "ema": {"decay": 0.5}}])
+def test_a_training_that_diverges_ends_in_a_sentence(
+    small_dataset: Path, recipe: dict[str, Any]
+) -> None:
+    settings = settings_of(
+        {**SMALL, "model": "test_resnet"},
+        **{"batch": 27, "learning_rate": 1e3, "warmup_epochs": 0, **recipe},
+    )
+    said = r"^a diverged: .* epoch \d, step \d+, at a learning rate of"
+    with pytest.raises(UserError, match=said):
+        fit(begun(settings, small_dataset), Silent())
 
 
 RANKS = {"epochs": 1, "optimizer": "sgd", "mix": MIX, "ema": {"decay": 0.9}, "accumulate": 2}

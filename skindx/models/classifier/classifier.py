@@ -21,7 +21,7 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.shapes_only import shapes_only
 from skindx.models.tensors import load_tensors
 from skindx.models.weights import read_state
-from skindx.states import UnfitStateError, check_tensors
+from skindx.states import UnfitStateError, check_finite, check_tensors
 from skindx.system import go_offline
 
 # B = batch, S = side, C = classes
@@ -193,6 +193,7 @@ def check_weights(
         net = build_classifier(settings, classes).net
     try:
         check_tensors(state, net.state_dict(), "it")
+        check_finite(state, "it")
     except UnfitStateError as error:
         raise UserError(
             f"{file} does not hold the tensors of {settings.model!r} with {classes} classes "
@@ -232,7 +233,7 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
     """Load weights that `read_state` can read; return the names left untouched.
 
     Tensors whose shape differs (the head of a model with other classes) keep their random values
-    and are logged. Raises UserError when too little fits.
+    and are logged. Raises UserError when too little fits, and for numbers that are not finite.
     """
     state = read_state(path)
     own = classifier.net.state_dict()
@@ -244,6 +245,13 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
             f"{path} fits only {len(fitting)} of the model's {len(own)} tensors; "
             "give the weights of the same model."
         )
+    try:
+        check_finite(fitting, "it")
+    except UnfitStateError as error:
+        raise UserError(
+            f"weights {path} are of a training that diverged ({error}); give weights from before "
+            "that."
+        ) from None
     classifier.net.load_state_dict(fitting, strict=False)
     untouched = [name for name in own if name not in fitting]
     if untouched:

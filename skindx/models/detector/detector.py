@@ -17,6 +17,7 @@ from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.models.tensors import load_tensors, save_tensors
+from skindx.states import UnfitStateError, check_finite
 from skindx.system import go_offline, missing_modules
 from skindx.untrusted import read_plain_yaml
 
@@ -152,4 +153,11 @@ def read_detector(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
         raise UserError(
             f"{folder / MODEL_WEIGHTS} must hold single precision alone; pack it again."
         )
+    try:
+        check_finite(state, "it")
+    except UnfitStateError as error:
+        raise UserError(
+            f"{folder / MODEL_WEIGHTS} is of a training that diverged ({error}); train the "
+            "detector again with a lower learning_rate."
+        ) from None
     return config, state

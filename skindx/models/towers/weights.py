@@ -11,6 +11,7 @@ from skindx.models.classifier.classifier import build_classifier
 from skindx.models.classifier.heads import head_place
 from skindx.models.towers.folder import TowerFolder
 from skindx.models.weights import read_state
+from skindx.states import UnfitStateError, check_finite
 
 _TRUNK, _VISUAL = "visual.trunk.", "visual."
 _POOL = "attn_pool."
@@ -47,7 +48,12 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
             or not found.is_floating_point() == tensor.is_floating_point()
         ):
             raise _unfit(tower, f"{name} is {tuple(found.shape)} and not {tuple(tensor.shape)}")
-    return {name: state[name].to(own[name].dtype).contiguous() for name in wanted}
+    used = {name: state[name] for name in wanted}
+    try:
+        check_finite(used, "it")
+    except UnfitStateError as error:
+        raise _unfit(tower, str(error)) from None
+    return {name: tensor.to(own[name].dtype).contiguous() for name, tensor in used.items()}
 
 
 def head_names(net: nn.Module) -> set[str]:

@@ -13,7 +13,7 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.models.tensors import load_tensors
-from skindx.states import UnfitStateError, check_like
+from skindx.states import UnfitStateError, check_finite, check_like
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.cache_policy import CacheContext, Say, node_of, open_cached
 from skindx.training.feeding.images import TrainingSet, ValidationSet, class_numbers
@@ -85,6 +85,7 @@ def load_targets(file: Path, records: Sequence[Record], classes: int) -> NDArray
         found = load_tensors(file)
         like_NC = torch.empty(len(records), classes, device="meta")
         check_like(found, {"targets": like_NC}, "it")
+        check_finite(found, "it")
     except (UserError, UnfitStateError) as error:
         raise UserError(
             f"{file} does not hold soft targets for {len(records)} training images and {classes} "

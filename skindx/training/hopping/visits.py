@@ -22,11 +22,12 @@ from skindx.training.hopping.epochs import close_epoch
 from skindx.training.hopping.images import PartitionImages
 from skindx.training.hopping.states import States
 from skindx.training.hopping.units import Unit, done_of
-from skindx.training.loop import take_steps
+from skindx.training.loop import refuse_diverged, take_steps
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.position import WHAT_TO_TRY
 from skindx.training.state import Training
-from skindx.training.task import Row, ValidationStoppedError
+from skindx.training.task import DivergedError, Row, ValidationStoppedError
 from skindx.training.tasks.classifier.job import MemberJob, setup_member
 from skindx.training.tasks.classifier.task import ClassifierTask
 from skindx.training.tasks.classifier.validation import validate
@@ -77,6 +78,7 @@ class Visitor:
             training.guard.asked = self.asked
             began, first = time.monotonic(), training.position.step
             take_steps(training, Silent(self.say), _stop_between_steps)
+            refuse_diverged(training, training.evaluated())
             seconds = time.monotonic() - began
             folder = self.states.path(unit.member, name)
             last_visit = len(earlier) + 1 == self.images.partitions.count
@@ -175,7 +177,13 @@ class Visitor:
         owner_N = self.images.partitions.owner_N(job.data.val)
         finished = _together(state, owner_N, parts)
         history = history_of(done, unit.epoch)
-        row = close_epoch(job, self.mesh, finished, trained, history)
+        try:
+            row = close_epoch(job, self.mesh, finished, trained, history)
+        except DivergedError as error:
+            raise UserError(
+                f"{unit.member} diverged: its {error} are no longer finite after epoch "
+                f"{unit.epoch + 1}; {WHAT_TO_TRY}."
+            ) from None
         return {"state": name, "row": row}
 
     def _predict(

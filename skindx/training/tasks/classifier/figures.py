@@ -6,12 +6,15 @@ import numpy as np
 
 from skindx.metrics import balanced_accuracy
 from skindx.training.finished.member import FinishedMember
-from skindx.training.task import EpochSpeed, Row
+from skindx.training.task import DivergedError, EpochSpeed, Row
 
 
 def figures(finished: FinishedMember, speed: EpochSpeed) -> dict[str, Any]:
-    """Return accuracy on the validation images, and the speed."""
-    score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
+    """Return accuracy on the validation images, and the speed. Raises DivergedError."""
+    probabilities_NC = np.exp(finished.validation_NC)
+    if not np.isfinite(probabilities_NC).all():
+        raise DivergedError("answers")
+    score = balanced_accuracy(probabilities_NC, finished.truth_N)
     right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
     return {
         "val_top1": round(float(right_N.mean()), 4),

@@ -12,6 +12,7 @@ from skindx.metrics import balanced_accuracy
 from skindx.models.classifier.classifier import fitted_network
 from skindx.models.classifier.heads import make_head
 from skindx.training.finished.member import FinishedMember
+from skindx.training.task import DivergedError
 from skindx.training.tasks.heads.data import HeadData
 from skindx.training.tasks.heads.network import HeadStack
 
@@ -46,7 +47,10 @@ def predict_rows(head: HeadData, state: dict[str, Tensor]) -> NDArray[np.float64
 
 
 def accuracy(finished: FinishedMember) -> tuple[float, float]:
-    """Return top-1 and balanced accuracy on the validation images."""
+    """Return top-1 and balanced accuracy on the validation images. Raises DivergedError."""
+    probabilities_NC = np.exp(finished.validation_NC)
+    if not np.isfinite(probabilities_NC).all():
+        raise DivergedError("answers")
     right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
-    score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
+    score = balanced_accuracy(probabilities_NC, finished.truth_N)
     return round(float(right_N.mean()), 4), round(float(score), 4)
