@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.checked_photos import CheckedPhoto
 from skindx.diagnosis.conclusion import Conclusion
+from skindx.diagnosis.measured import with_measured_risk, with_measured_sets
 from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
@@ -66,9 +67,9 @@ def assemble(
             for place, (skin_class, probability, in_set) in enumerate(conclusion.ranked)
             if place < TOP or in_set
         ),
-        promise=conclusion.promise,
+        promise=with_measured_sets(conclusion.promise, predictor.metrics),
         no_promise=predictor.no_sets,
-        urgent_risk=conclusion.urgent_risk,
+        urgent_risk=with_measured_risk(conclusion.urgent_risk, predictor.metrics),
         no_urgent_risk=predictor.no_urgent_risk,
         votes=tuple(
             Vote(member=name, key=keys[row_C.argmax()], probability=min(float(row_C.max()), 1))

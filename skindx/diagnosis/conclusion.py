@@ -10,10 +10,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.diagnosis.measured import shared
 from skindx.diagnosis.next_step import next_step
-from skindx.diagnosis.record import NextStep, Promise, Share, UrgentRisk
+from skindx.diagnosis.record import NextStep, Promise, UrgentRisk
 from skindx.diagnosis.scope import UNSURE, urgent_known
-from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.conformal import ALL, Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk as UrgentRiskRule
 from skindx.models.ensemble.combination import mutual_information
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy
@@ -167,6 +168,8 @@ def _urgent_risk(
         bound=promise.bound,
         lesions=promise.lesions,
         group=group,
+        # Measured by the threshold of all images alone.
+        sent_on=shared(level.sent_on) if group == ALL else None,
     )
 
 
@@ -175,11 +178,11 @@ def _promise(predictor: Rules, skin_type: int | None) -> Promise | None:
     if conformal is None:
         return None
     group = conformal.group(skin_type)
-    missed = conformal.urgent_missed
     return Promise(
         level=conformal.level,
         urgent_level=conformal.urgent_level,
         pictures=conformal.images_of(group),
         group=group,
-        urgent_missed=Share(**missed.model_dump()) if missed else None,
+        urgent_missed=shared(conformal.urgent_missed),
+        urgent_raised=shared(conformal.urgent_raised),
     )

@@ -1,6 +1,15 @@
 """Text on the guarantees of the set of conditions and of the risk threshold, for all outputs."""
 
-from skindx.diagnosis.record import SET_HOLDS, Diagnosis, Promise, Share
+from skindx.diagnosis.record import (
+    SET_HOLDS,
+    Diagnosis,
+    MeasuredSets,
+    Promise,
+    Share,
+    UrgentRisk,
+)
+from skindx.models.calibration.conformal import ALL
+from skindx.text import counted
 
 _URGENT_APART = (
     "Urgent conditions have a threshold of their own: one may be in the set though it is less "
@@ -29,19 +38,59 @@ def guarantee(diagnosis: Diagnosis) -> str:
     count = sum(candidate.in_set for candidate in diagnosis.candidates)
     if not diagnosis.knows_urgent:
         return coverage(diagnosis.promise, count)
-    return f"{coverage(diagnosis.promise, count)} {missed(diagnosis.promise)}"
+    return f"{coverage(diagnosis.promise, count)} {errors(diagnosis.promise)}"
 
 
 def coverage(promise: Promise, count: int) -> str:
     """Return how often such a set of `count` conditions holds the true one."""
     these = "This condition is" if count == 1 else f"These {count} conditions are"
+    if promise.measured:
+        return f"{these} the set. {measured_coverage(promise.measured)}"
     whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"
     urgent = apart = ""
     if promise.urgent_level is not None and promise.urgent_apart:
         urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
         apart = f" {_URGENT_APART}"
-    fitted = f"fitted on {promise.pictures:,} images{whose}"
+    fitted = f"fitted on {counted(promise.pictures, 'image')}{whose}"
     return f"{these} the set: {set_holds(promise.level)}{urgent} ({fitted}).{apart}"
+
+
+def measured_coverage(sets: MeasuredSets) -> str:
+    """Return how often sets held the true condition in an evaluation, which counts for the promise.
+
+    The condition that they held least often is named.
+    """
+    urgent = f"; of urgent conditions {shown_share(sets.urgent)}" if sets.urgent else ""
+    least = f"; least often of {sets.least_name}: {shown_share(sets.least)}" if sets.least else ""
+    return (
+        f"Measured on the {sets.split} split, such sets held the true condition for "
+        f"{shown_share(sets.coverage)}{urgent}{least}."
+    )
+
+
+def errors(promise: Promise) -> str:
+    """Return how often a set misses what is urgent and how often it warns of it falsely."""
+    sets = promise.measured
+    if sets and (sets.urgent_missed or sets.urgent_raised):
+        return _both(f"Of images of the {sets.split} split", sets.urgent_missed, sets.urgent_raised)
+    raised = ""
+    if promise.urgent_raised:
+        raised = (
+            f" Of those of other conditions, {shown_share(promise.urgent_raised)} had an urgent "
+            "condition in their set."
+        )
+    return missed(promise) + raised
+
+
+def _both(of: str, missed: Share | None, raised: Share | None) -> str:
+    parts = []
+    if missed:
+        parts.append(f"with an urgent condition, {shown_share(missed)} had none in their set")
+    if raised:
+        parts.append(
+            f"with another condition, {shown_share(raised)} had an urgent one in their set"
+        )
+    return f"{of} {'; of those '.join(parts)}."
 
 
 def missed(promise: Promise) -> str:
@@ -49,16 +98,17 @@ def missed(promise: Promise) -> str:
     if promise.urgent_missed is None:
         return "How often such a set misses an urgent condition could not be measured."
     return (
-        f"Of calibration images of urgent conditions, {_share(promise.urgent_missed)} had no "
+        f"Of calibration images of urgent conditions, {shown_share(promise.urgent_missed)} had no "
         "urgent condition in "
         "their set."
     )
 
 
-def _share(share: Share) -> str:
+def shown_share(share: Share) -> str:
+    """Return a measured share with its interval and the number of images behind it."""
     return (
         f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
-        f"{100 * share.high:.1f} %, {share.pictures:,} images)"
+        f"{100 * share.high:.1f} %, {counted(share.pictures, 'image')})"
     )
 
 
@@ -75,8 +125,35 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
         return ""
     whose = "" if risk.group == "all" else f" of {risk.group}"
     return (
-        f"The threshold was set on {risk.lesions:,} calibration lesions{whose} with an urgent "
-        f"condition: of 100 such lesions, at most {100 * risk.miss_rate:g} are expected below it "
-        f"(confidence that it keeps to this rate: {100 * risk.confidence:.0f} %; with 95 % "
-        f"confidence at most {100 * risk.bound:.1f} are below it)."
+        f"The threshold was set on {counted(risk.lesions, 'calibration lesion')}{whose} with an "
+        f"urgent condition: of 100 such lesions, at most {100 * risk.miss_rate:g} are expected "
+        f"below it (confidence that it keeps to this rate: {100 * risk.confidence:.0f} %; with "
+        f"95 % confidence at most {100 * risk.bound:.1f} are below it).{_called_urgent(risk)}"
     )
+
+
+def _called_urgent(risk: UrgentRisk) -> str:
+    """Return how many others the threshold calls urgent, and both errors where they were measured.
+
+    Both stand together: a threshold misses few by calling many urgent.
+    """
+    text = ""
+    if risk.sent_on:
+        others = shown_share(risk.sent_on)
+        text = f" Of calibration images of other conditions, {others} are urgent by it."
+    elif risk.group != ALL:
+        text = (
+            f" How many other conditions it calls urgent was not measured for {risk.group} alone."
+        )
+    missed, sent_on = risk.measured_missed, risk.measured_sent_on
+    if missed:
+        text += (
+            f" Measured on the {risk.measured_on} split, it misses {shown_share(missed)} of urgent "
+            "conditions."
+        )
+    if sent_on:
+        text += (
+            f" Measured on the {risk.measured_on} split, {shown_share(sent_on)} of other "
+            "conditions are urgent by it."
+        )
+    return text

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,11 @@ class Predictor:
         """Return the predictor at a level of the urgent risk. Raises UserError for one it lacks."""
         check_level(self.urgent_risk, miss_rate)
         return replace(self, miss_rate=miss_rate)
+
+    @cached_property
+    def metrics(self) -> dict[str, Any] | None:
+        """What the bundle's last evaluation measured; None before the first."""
+        return self.bundle.metrics()
 
     @property
     def taxonomy(self) -> Taxonomy:

@@ -116,14 +116,38 @@ class Share(_Part):
     """The number of images that were counted."""
 
 
+class MeasuredSets(_Part):
+    """What an evaluation found of the sets, on images that nothing was fitted on."""
+
+    split: str
+    """The split of the dataset that was evaluated."""
+    coverage: Share
+    """Share of images whose set holds their class."""
+    urgent: Share | None = None
+    """The same of urgent classes; None: there was no such image."""
+    least_name: str = ""
+    """The class whose images had it in their set least often."""
+    least: Share | None = None
+    """How often they had."""
+    urgent_missed: Share | None = None
+    """Share of images of urgent classes whose set holds no urgent class."""
+    urgent_raised: Share | None = None
+    """Share of images of other classes whose set holds an urgent one."""
+
+
 class Promise(_Part):
     """Guarantee of the set of classes, and the images it was fitted on."""
 
     level: float = Field(
         gt=0,
         lt=1,
-        description=f"The level of the set: {SET_HOLDS.format(level='100 times this')}.",
+        description=(
+            "The level that the sets were fitted for. Where `measured` is null: "
+            f"{SET_HOLDS.format(level='100 times this')}."
+        ),
     )
+    measured: MeasuredSets | None = None
+    """What holds instead of the level; None: the bundle was not evaluated."""
     urgent_level: float | None = Field(None, gt=0, lt=1)
     """The same share for urgent classes; None: they have no threshold of their own."""
     pictures: int
@@ -132,6 +156,8 @@ class Promise(_Part):
     """Which of them: `all`, or those of the skin type that the case names."""
     urgent_missed: Share | None = None
     """Share of urgent calibration images whose set holds no urgent class; None: not measured."""
+    urgent_raised: Share | None = None
+    """Share of the other calibration images whose set holds an urgent class; None: not measured."""
 
     @property
     def urgent_apart(self) -> bool:
@@ -156,6 +182,14 @@ class UrgentRisk(_Part):
     """Calibration lesions with an urgent condition behind the threshold."""
     group: str = "all"
     """Which of them: `all`, or those of the skin type that the case names."""
+    sent_on: Share | None = None
+    """Share of calibration images of other conditions at or above it; None: not measured."""
+    measured_on: str = ""
+    """The split of an evaluation that measured both errors; empty: none did."""
+    measured_missed: Share | None = None
+    """Share of its images of urgent conditions below the threshold."""
+    measured_sent_on: Share | None = None
+    """Share of its images of other conditions at or above it."""
 
     @property
     def is_urgent(self) -> bool:

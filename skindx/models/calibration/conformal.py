@@ -1,11 +1,11 @@
 """Conformal sets: the classes that an image may show, with a guaranteed coverage."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from skindx.config import Settings
 
@@ -60,8 +60,19 @@ class Conformal(Settings):
 
     None: there was no such image, or the bundle is of an older version.
     """
+    urgent_raised: MeasuredShare | None = None
+    """How often a calibration image of another class has a set with an urgent class.
+
+    None: there was no such image, or the bundle is of an older version.
+    """
     group_pictures: dict[str, int] = Field(default_factory=dict)
     """Calibration images of each skin type that has thresholds of its own."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # An older bundle lacks it, and its version must stay.
+        parts: dict[str, Any] = write(self)
+        return {key: value for key, value in parts.items() if key != "urgent_raised" or value}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

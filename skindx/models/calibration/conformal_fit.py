@@ -87,8 +87,10 @@ def fit_conformal(
         urgent_level=_borne_out(int(pressing_N.sum())) if pressing_N.any() else None,
         group_pictures={g: int(of_N.sum()) for g, of_N in some.items() if g != ALL},
     )
-    missed = urgent_missed(fitted.sets(probabilities_NC, skin_types), truth_N, urgent_C, groups)
-    return fitted.model_copy(update={"urgent_missed": missed})
+    sets_NC = fitted.sets(probabilities_NC, skin_types)
+    missed = urgent_missed(sets_NC, truth_N, urgent_C, groups)
+    raised = urgent_raised(sets_NC, truth_N, urgent_C, groups)
+    return fitted.model_copy(update={"urgent_missed": missed, "urgent_raised": raised})
 
 
 def urgent_missed(
@@ -101,11 +103,27 @@ def urgent_missed(
     pressing_N = urgent_C[truth_N]
     if not pressing_N.any():
         return None
-    missed_N = ~sets_NC[pressing_N][:, urgent_C].any(axis=1)
-    groups_N = np.arange(len(truth_N)) if groups is None else np.asarray(groups)
-    found = share_interval(missed_N, groups_N[pressing_N])
+    return _share(~np.asarray(sets_NC[:, urgent_C].any(axis=1)), pressing_N, groups)
+
+
+def urgent_raised(
+    sets_NC: Bools, truth_N: NDArray[np.integer], urgent_C: Bools, groups: ArrayLike | None = None
+) -> MeasuredShare | None:
+    """Return how often the set of an image of another class holds an urgent class.
+
+    None without such an image, and where no class is urgent.
+    """
+    other_N = ~urgent_C[truth_N]
+    if not urgent_C.any() or not other_N.any():
+        return None
+    return _share(np.asarray(sets_NC[:, urgent_C].any(axis=1)), other_N, groups)
+
+
+def _share(hits_N: Bools, among_N: Bools, groups: ArrayLike | None) -> MeasuredShare:
+    groups_N = np.arange(len(hits_N)) if groups is None else np.asarray(groups)
+    found = share_interval(hits_N[among_N], groups_N[among_N])
     return MeasuredShare(
-        value=found.value, low=found.low, high=found.high, pictures=int(pressing_N.sum())
+        value=found.value, low=found.low, high=found.high, pictures=int(among_N.sum())
     )
 
 

@@ -101,6 +101,9 @@ class ScanAnswer(BaseModel):
     photos: tuple[ScanPhoto, ...]
     lesions: tuple[ScanLesion, ...] = Field(description="The first to look at first.")
     names: dict[str, str] = Field(description="Names of the conditions, by key.")
+    threshold: str = Field(
+        "", description="What the threshold of urgent promises, with both errors, in sentences."
+    )
     no_urgent_risk: str = Field(
         "", description="Why lesions have no urgent risk, in a sentence; empty where they have."
     )
@@ -134,6 +137,7 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
         photos=tuple(_photo(photo) for photo in summary.photos),
         lesions=lesions,
         names={one.key: one.name for one in taxonomy.classes},
+        threshold=summary.threshold,
         no_urgent_risk=summary.no_urgent_risk,
         known=summary.known,
         unknown_urgent=summary.unknown_urgent,

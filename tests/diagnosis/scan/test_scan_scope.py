@@ -16,11 +16,13 @@ from pdf_words import words_of
 from tiny_bundle import pack_tiny
 
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record import Share
 from skindx.diagnosis.report import fonts
 from skindx.diagnosis.scan.compare.view import read_scan
 from skindx.diagnosis.scan.diagnosing import diagnose_lesions
 from skindx.diagnosis.scan.lesion_file import read_lesions, write_lesions
 from skindx.diagnosis.scan.outputs.missed import RecallBand, missed_sentence
+from skindx.diagnosis.scan.outputs.page import threshold_sentence
 from skindx.diagnosis.scan.outputs.summary import read_summary
 from skindx.diagnosis.scan.outputs.write import write_scan
 from skindx.diagnosis.scan.pixels import ArrayPhoto
@@ -151,3 +153,10 @@ def _store(folder: Path) -> Any:
 ])  # fmt: skip
 def test_one_lesion_is_singular(shares: tuple[int, int], words: str) -> None:
     assert words in missed_sentence((RecallBand(10, 20, *shares),), [12])
+
+
+def test_the_threshold_of_a_scan_names_both_errors() -> None:
+    sent_on = Share(value=1, low=0.735, high=1, pictures=12)
+    text = threshold_sentence(scan_of([lesion(urgent=True)], sent_on=sent_on))
+    assert "at most 5 % lie below it" in text
+    assert "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are urgent" in text

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from skindx.diagnosis.assemble import source_of
+from skindx.diagnosis.measured import shared
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.outputs.result import ScanResult
@@ -37,12 +38,14 @@ def result_of(
     """
     # Crops are diagnosed as whole images are: the detector has looked already.
     rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
+    level = rule.level(miss_rate) if rule else None
     return ScanResult(
         photos=tuple(photos),
         classes=bundle.taxonomy.classes,
         source=source_of(bundle, backend),
         made_at=made_at,
         recall=recall_bands(bundle.spec.detector_recall),
-        miss_rate=rule.level(miss_rate).miss_rate if rule else None,
+        miss_rate=level.miss_rate if level else None,
+        sent_on=shared(level.sent_on) if level else None,
         problems=tuple(problems),
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
+from skindx.diagnosis.guarantee import shown_share
 from skindx.diagnosis.record import percent
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.crops import crop, region_around
@@ -103,15 +104,21 @@ def problems(result: ScanResult) -> list[str]:
 
 
 def threshold_sentence(result: ScanResult) -> str:
-    """Return what the threshold of urgent promises."""
+    """Return what the threshold of urgent promises, and how many others it calls urgent."""
     if result.no_urgent_risk:
         return result.no_urgent_risk
     if result.miss_rate is None:
         return "This bundle has no controlled threshold, so no lesion is marked as urgent."
+    others = ""
+    if result.sent_on:
+        others = (
+            f" Of calibration images of other conditions, {shown_share(result.sent_on)} are urgent "
+            "by it."
+        )
     return (
         f"▲ marks a risk that reaches the bundle's threshold: of urgent lesions like those it was "
-        f"fitted on, at most {percent(result.miss_rate)} lie below it. They were photographed "
-        f"close up; for crops of a wide photo this is not shown."
+        f"fitted on, at most {percent(result.miss_rate)} lie below it.{others} They were "
+        f"photographed close up; for crops of a wide photo this is not shown."
     )
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import cached_property
 
 from skindx.diagnosis.conclusion import LARGEST_SET
-from skindx.diagnosis.record import Source, percent
+from skindx.diagnosis.record import Share, Source, percent
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.ranking import RankedLesion, rank
@@ -33,6 +33,8 @@ class ScanResult:
     """Of the detector on validation images, by size; None: unknown for this bundle."""
     miss_rate: float | None = None
     """Of the threshold by which lesions are urgent; None: the bundle has none."""
+    sent_on: Share | None = None
+    """Share of calibration images of other conditions that the threshold calls urgent."""
     problems: tuple[str, ...] = ()
     """A sentence for what was left out because it ended the processes that worked on it."""
 

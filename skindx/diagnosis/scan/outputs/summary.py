@@ -56,6 +56,8 @@ class Summary(Settings):
     photos: tuple[PhotoSummary, ...]
     recall: tuple[BandSummary, ...] | None = None
     """None: unknown for this bundle."""
+    threshold: str = ""
+    """What the threshold of urgent promises, with both of its errors; empty in older scans."""
     no_urgent_risk: str = ""
     """Why lesions have no urgent risk, in a sentence; empty where they have one."""
     known: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ class Summary(Settings):
         return Scope(self.known, self.unknown_urgent, self.warning)
 
 
-def summary_of(result: ScanResult, overviews: list[str]) -> Summary:
+def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") -> Summary:
     """Return the summary of a result; `overviews` are paths by photo."""
     return Summary(
         made_at=result.made_at,
@@ -92,6 +94,7 @@ def summary_of(result: ScanResult, overviews: list[str]) -> Summary:
             for photo, path in zip(result.photos, overviews, strict=True)
         ),
         recall=None if result.recall is None else tuple(map(_band, result.recall)),
+        threshold=threshold,
         no_urgent_risk=result.no_urgent_risk,
         known=result.scope.known,
         unknown_urgent=result.scope.unknown_urgent,

@@ -9,7 +9,7 @@ from pathlib import Path
 from skindx.diagnosis.scan.outputs.coco import write_coco
 from skindx.diagnosis.scan.outputs.crops import crop, region_around
 from skindx.diagnosis.scan.outputs.moving import move
-from skindx.diagnosis.scan.outputs.page import PAGE, render
+from skindx.diagnosis.scan.outputs.page import PAGE, render, threshold_sentence
 from skindx.diagnosis.scan.outputs.paper import PDF, pdf_bytes
 from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scan.outputs.summary import SUMMARY, summary_of, write_summary
@@ -75,4 +75,4 @@ def _write(new: Path, result: ScanResult, reads: Sequence[ReadRegion]) -> None:
     (new / PAGE).write_text(render(result, reads), encoding="utf-8")
     if not missing_modules("fpdf"):
         (new / PDF).write_bytes(pdf_bytes(result, reads))
-    write_summary(new, summary_of(result, overviews))
+    write_summary(new, summary_of(result, overviews, threshold_sentence(result)))
