@@ -22,7 +22,18 @@ def build(
     *,
     taxonomy: Annotated[
         str | None,
-        typer.Option(help="skin10, skin100, isic9 or a YAML file; default: the recipe's."),
+        typer.Option(
+            help="skin10, skin100, isic9 or a YAML file; default: the recipe's. Without one, each "
+            "label is a class, and code and urgency come from the shipped taxonomy that knows it."
+        ),
+    ] = None,
+    urgency: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=TIER",
+            help="urgent, soon or routine for a class; repeatable. A class that looks like a "
+            "cancer or an emergency needs one.",
+        ),
     ] = None,
     freeze: Annotated[
         Path | None,
@@ -72,7 +83,7 @@ def build(
     if source:
         if freeze:
             sets = [*(sets or []), f"split.frozen={json.dumps(str(freeze))}"]
-        settings = load_build_settings(source, sets or [], taxonomy)
+        settings = load_build_settings(source, sets or [], taxonomy, urgency or [])
         if settings.split.frozen and resplit:
             raise UserError(
                 f"splits frozen by {settings.split.frozen} cannot be made again; leave out "

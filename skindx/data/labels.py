@@ -3,26 +3,45 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from skindx.errors import UserError
-from skindx.taxonomy import Taxonomy, normalise
+from skindx.taxonomy import Taxonomy, Urgency, normalise
+from skindx.taxonomy.matching import check_urgencies, described, match_lines, with_urgencies
 
 
-def taxonomy_of(labels: Iterable[str], name: str) -> Taxonomy:
-    """Build a plain taxonomy out of the labels themselves: no codes, urgency unknown.
+def taxonomy_of(
+    labels: Iterable[str], name: str, urgencies: Mapping[str, Urgency] | None = None
+) -> tuple[Taxonomy, list[str]]:
+    """Build a taxonomy out of the labels themselves; return it and what each was matched to.
 
-    Spellings that differ only in case, spaces or punctuation are one class. Raises UserError for
-    a label without a letter or digit.
+    A label that a shipped taxonomy or the lexicon knows brings code, urgency and description
+    along; `urgencies` win over them. Spellings that differ only in case, spaces or punctuation are
+    one class. Raises UserError for a label without a letter or digit, and for a class that looks
+    like a cancer or an emergency and has no urgency.
     """
-    classes: dict[str, dict[str, str]] = {}
+    keys: dict[str, str] = {}
+    named: dict[str, str] = {}
     for label in sorted(set(labels)):
         key = re.sub(r"[^\w-]+", "_", label).strip("_-")
         if not key:
             raise UserError(f"the label {label!r} holds no letter or digit; rename its folder.")
-        classes.setdefault(normalise(label), {"key": key, "name": label.replace("_", " ").strip()})
-    raw = {"name": name, "title": name, "classes": list(classes.values())}
-    return Taxonomy.parse(raw, origin="the labels of the sources")
+        if keys.setdefault(normalise(label), key) == key:
+            named.setdefault(key, label.replace("_", " ").strip())
+    classes = described(named)
+    raw = {"name": name, "title": name, "classes": [each.model_dump() for each in classes]}
+    taxonomy = with_urgencies(Taxonomy.parse(raw, "the labels of the sources"), urgencies or {})
+    check_urgencies(taxonomy)
+    return taxonomy, match_lines(named, taxonomy)
+
+
+def match_notes(known: Mapping[str, str], taxonomy: Taxonomy) -> list[str]:
+    """Return which labels were taken for a class that does not name them, in sentences."""
+    return [
+        f"label {label!r} is taken for {key} of {taxonomy.name}."
+        for label, key in sorted(known.items())
+        if not taxonomy.names(label)
+    ]
 
 
 def check_labels(labels: Iterable[str], taxonomy: Taxonomy) -> None:

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from skindx.config import Settings
 from skindx.data.boxes import BoxSource
@@ -16,6 +16,13 @@ from skindx.data.sources import Source
 from skindx.data.splits.groups import GroupSettings
 from skindx.data.splits.split import SplitSettings
 from skindx.errors import UserError
+from skindx.taxonomy import Urgency
+
+
+def _decided(urgency: Urgency) -> Urgency:
+    if urgency == "unknown":
+        raise ValueError("decide: urgent, soon or routine")
+    return urgency
 
 
 class BuildSettings(Settings):
@@ -24,6 +31,10 @@ class BuildSettings(Settings):
     name: str = Field(min_length=1)
     taxonomy: str | None = None
     """Name or YAML path of a taxonomy; null keeps the labels of the sources."""
+    urgency: Mapping[str, Annotated[Urgency, AfterValidator(_decided)]] = Field(
+        default_factory=dict, exclude_if=lambda urgency: not urgency
+    )
+    """Class -> urgent, soon or routine, where the taxonomy or the shipped ones say otherwise."""
     min_known: float = Field(default=0.5, ge=0, le=1)
     """Least share of images whose label the taxonomy must know; below it, the build is refused."""
     targets: Mapping[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
@@ -46,12 +57,35 @@ class BuildSettings(Settings):
 
 
 def load_build_settings(
-    source: Path, sets: Sequence[str] = (), taxonomy: str | None = None
+    source: Path,
+    sets: Sequence[str] = (),
+    taxonomy: str | None = None,
+    urgencies: Sequence[str] = (),
 ) -> BuildSettings:
     """Return the settings for `skindx build SOURCE`: a recipe YAML or a folder of class folders.
 
-    `taxonomy` wins over the recipe's. Raises UserError.
+    `taxonomy` wins over the recipe's, and so do `urgencies`, each CLASS=urgent|soon|routine, class
+    by class. Raises UserError.
     """
+    settings = _load(source, sets, taxonomy)
+    if not urgencies:
+        return settings
+    return settings.model_copy(
+        update={"urgency": {**settings.urgency, **dict(map(_urgency_of, urgencies))}}
+    )
+
+
+def _urgency_of(text: str) -> tuple[str, Urgency]:
+    label, _, urgency = text.rpartition("=")
+    if not label.strip() or urgency.strip() not in ("urgent", "soon", "routine"):
+        raise UserError(
+            f"--urgency {text!r} is not CLASS=urgent, CLASS=soon or CLASS=routine; write, for "
+            f"instance, --urgency melanoma=urgent."
+        )
+    return label.strip(), cast(Urgency, urgency.strip())
+
+
+def _load(source: Path, sets: Sequence[str], taxonomy: str | None) -> BuildSettings:
     if taxonomy is not None:
         sets = [*sets, f"taxonomy={json.dumps(taxonomy)}"]
     if source.is_dir():

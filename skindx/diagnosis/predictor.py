@@ -16,7 +16,7 @@ from skindx.models.bundle.least_side import least_side
 from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
 from skindx.models.bundle.spec import BundleSpec
 from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.urgent_risk import UrgentRisk, check_level
+from skindx.models.calibration.urgent_risk import UrgentRisk, check_level, why_no_threshold
 from skindx.models.detector.detector import Detector, NoUltralyticsError
 from skindx.models.embedding_index.index import EmbeddingIndex
 from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops
@@ -94,7 +94,7 @@ class Predictor:
 
     def at_miss_rate(self, miss_rate: float | None) -> Self:
         """Return the predictor at a level of the urgent risk. Raises UserError for one it lacks."""
-        check_level(self.urgent_risk, miss_rate)
+        check_level(self.urgent_risk, miss_rate, self.taxonomy.classes)
         return replace(self, miss_rate=miss_rate)
 
     @cached_property
@@ -162,9 +162,9 @@ class Predictor:
                 "detector's box, so the next step follows the conditions instead."
             )
         return (
-            "This bundle has no threshold for the risk of an urgent condition: it is of an older "
-            "version, or had too few calibration images of urgent conditions. The next step "
-            "follows the most urgent condition that is not ruled out."
+            "This bundle has no threshold for the risk of an urgent condition: "
+            f"{why_no_threshold(self.taxonomy.classes)}. The next step follows the most urgent "
+            "condition that is not ruled out."
         )
 
     @property

@@ -1,10 +1,9 @@
 """The classes of a dataset: names, codes, synonyms, urgency; skin10, skin100, isic9 come along."""
 
 import difflib
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,7 +12,19 @@ from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.taxonomy.lexicon import LEXICON, NameIndex, heading_of
+from skindx.taxonomy.spelling import normalise
 from skindx.untrusted import read_plain_yaml
+
+__all__ = [
+    "URGENCY_ADVICE",
+    "SkinClass",
+    "Taxonomy",
+    "Urgency",
+    "load_taxonomy",
+    "normalise",
+    "taxonomy_names",
+]
 
 Urgency = Literal["routine", "soon", "urgent", "unknown"]
 
@@ -111,11 +122,22 @@ class Taxonomy(Settings):
         return f"clinically reviewed by {self.reviewed_by}"
 
     def find(self, label: str) -> SkinClass | None:
-        """Return the class that a label means by key, name or synonym, None for an unmapped label.
+        """Return the class that a label means, None for none, for several and for an unmapped one.
 
-        Case, spaces, hyphens, underscores and other punctuation do not count.
+        Labels are keys, names and synonyms. Case, punctuation and accents do not count, nor do
+        endings and the order of words; then names in Latin, German, French and Spanish,
+        abbreviations of public data sets and ICD codes count as well.
         """
-        return self._by_label.get(normalise(label))
+        if exact := self._by_label.get(normalise(label)):
+            return exact
+        if self.why_unmapped(label):
+            return None
+        key = self._names.find(label) or self._names.find(heading_of(label))
+        return self[key] if key else None
+
+    def names(self, label: str) -> bool:
+        """Tell whether a class has a label as its key, name or synonym, spelling aside."""
+        return normalise(label) in self._by_label
 
     def why_unmapped(self, label: str) -> str:
         """Return why a label was decided to mean none of the classes, "" if there is none."""
@@ -147,30 +169,35 @@ class Taxonomy(Settings):
 
     @cached_property
     def _by_label(self) -> dict[str, SkinClass]:
-        return {
-            normalise(label): skin_class
+        return {normalise(label): skin_class for label, skin_class in self._labels}
+
+    @cached_property
+    def _names(self) -> NameIndex:
+        """Return the names of all classes; what is unmapped stands among them as a class of "".
+
+        An unmapped label may differ from a name in its endings or the order of its words alone.
+        """
+        names = [(label, "") for label in self.unmapped]
+        names += [(label, skin_class.key) for label, skin_class in self._labels]
+        return NameIndex.of(names)
+
+    @property
+    def _labels(self) -> list[tuple[str, SkinClass]]:
+        return [
+            (label, skin_class)
             for skin_class in self.classes
             for label in (skin_class.key, skin_class.name, *skin_class.synonyms)
-        }
+        ]
 
     @cached_property
     def _reasons(self) -> dict[str, str]:
         return {normalise(label): reason for label, reason in self.unmapped.items()}
 
 
-@lru_cache(maxsize=4096)  # each answer compares the same few hundred names
-def normalise(label: str) -> str:
-    """Reduce a label to its letters and digits, so that spelling variants compare equal."""
-    folded = unicodedata.normalize("NFKC", label).casefold()
-    # Letters, their marks and digits; not isalnum(), which drops the vowel signs of Indic scripts.
-    kept = "".join(char for char in folded if unicodedata.category(char)[0] in "LMN")
-    return unicodedata.normalize("NFKC", kept)  # a dropped sign may have parted letter and accent
-
-
 def taxonomy_names() -> tuple[str, ...]:
     """Return the names of the taxonomies that come with the package."""
-    files = resources.files(__name__).iterdir()
-    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+    files = {file.name for file in resources.files(__name__).iterdir()} - {LEXICON}
+    return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
 
 
 def load_taxonomy(name_or_path: str | Path) -> Taxonomy:

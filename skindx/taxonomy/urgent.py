@@ -92,6 +92,19 @@ URGENT_CONDITIONS = (
     UrgentCondition("erythema multiforme", r"L51\.[089]", ("erythema multiforme",)),
     UrgentCondition("pemphigus", r"L10", ("pemphigus", "pemphigus vulgaris")),
     UrgentCondition("pustular psoriasis", r"L40\.1", ("pustular psoriasis",)),
+    UrgentCondition(
+        "eczema herpeticum", r"B00\.0", ("eczema herpeticum", "kaposi varicelliform eruption")
+    ),
+    UrgentCondition(
+        "meningococcal purpura",
+        r"A39\.[24]",
+        ("meningococcal purpura", "purpura fulminans", "meningococcemia", "meningococcal sepsis"),
+    ),
+    UrgentCondition(
+        "angioedema",
+        r"T78\.3|D84\.1",
+        ("angioedema", "angioneurotic edema", "quincke edema", "hereditary angioedema"),
+    ),
     UrgentCondition("syphilis", r"A5[0-3]", ("syphilis",)),
 )
 

@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
+from skindx.taxonomy.matching import check_urgencies
 from skindx.training.checks import check
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.joining import join
@@ -45,6 +47,11 @@ def train(
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
+    check_urgencies(
+        taxonomy,
+        f"build the dataset again with `skindx build {dataset / RECIPE} --out {dataset}`, which "
+        "keeps its splits, and give --urgency CLASS=urgent|soon|routine where it asks for it",
+    )
     settings = with_towers(settings)
     check(settings, records, taxonomy, run)
     if settings.distil:

@@ -58,7 +58,7 @@ def serve(
         _check_private(host, proxy)
     check_free(host, port)
     loaded = open_bundle(bundle, expect)
-    check_level(loaded.spec.urgent_risk, miss_rate)
+    check_level(loaded.spec.urgent_risk, miss_rate, loaded.taxonomy.classes)
     require_extra("app", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.connections import Patience

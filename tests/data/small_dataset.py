@@ -48,7 +48,7 @@ class SmallDataset:
     def write(self, **recipe: Any) -> Path:
         write_manifest(self.folder, self.records)
         write_issues(self.folder, self.issues)
-        taxonomy_of(LABELS, "small").save(self.folder / TAXONOMY)
+        taxonomy_of(LABELS, "small")[0].save(self.folder / TAXONOMY)
         raw = {"name": "small", "sources": [{"kind": "folder", "path": "/home/dr.smith/pictures"}]}
         BuildSettings.parse({**raw, **recipe}).save(self.folder / RECIPE)
         return self.folder

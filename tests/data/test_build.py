@@ -149,7 +149,58 @@ def test_without_a_taxonomy_the_folders_are_the_classes(root: Path, tmp_path: Pa
     assert summary.lost_classes == {"dermatofibroma": LOST}
     taxonomy = load_taxonomy(tmp_path / "out" / "taxonomy.yaml")
     assert taxonomy.keys == ("melanoma", "nevus")
-    assert {condition.urgency for condition in taxonomy.classes} == {"unknown"}
+    assert [(each.urgency, each.icd10) for each in taxonomy.classes] == [
+        ("urgent", "C43.9"),
+        ("routine", "D22.9"),
+    ]
+    stored = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (
+        "class 'melanoma' is taken for Melanoma (skin100), ICD-10 C43.9, urgent."
+        in (stored["notes"])
+    )
+
+
+def test_a_dangerous_class_without_urgency_stops_every_kind_of_build(
+    root: Path, tmp_path: Path
+) -> None:
+    (root / "Train" / "melanoma").rename(root / "Train" / "skin cancer")
+    out = tmp_path / "out"
+    table = tmp_path / "table.csv"
+    table.write_text(
+        "file,label,licence,attribution,group,skin_type,url\na.jpg,nevus,,,,,http://a.example/a\n"
+        "b.jpg,Hautkrebs,,,,,http://a.example/b\n"
+    )
+    shards = tmp_path / "hub"
+    shards.mkdir()
+    (shards / "metadata.csv").write_text("file_name,label\na.jpg,nevus\nb.jpg,malignant\n")
+    recipe = tmp_path / "recipe.yaml"
+    for source in (
+        f"kind: folder, path: {root}",
+        f"kind: files, path: {table}",
+        f"kind: table, path: {table}",
+        f"kind: huggingface, path: {shards}",
+    ):
+        recipe.write_text(f"name: n\nfetch: {{contact: me}}\nsources: [{{{source}}}]\n")
+        with pytest.raises(UserError, match="looks like a cancer and has no urgency"):
+            build(load_build_settings(recipe), out)
+        assert not out.exists()
+    settings = load_build_settings(root, ["workers=1"], None, ["skin cancer=urgent"])
+    build(settings, out)
+    taxonomy = load_taxonomy(out / "taxonomy.yaml")
+    assert taxonomy["skin_cancer"].urgency == "urgent"
+    assert load_build_settings(out / "recipe.yaml").urgency == {"skin cancer": "urgent"}
+    with pytest.raises(UserError, match="not CLASS=urgent"):
+        load_build_settings(root, [], None, ["melanoma=now"])
+
+
+def test_a_taxonomy_file_without_urgencies_stops_a_build(root: Path, tmp_path: Path) -> None:
+    mine, out = tmp_path / "mine.yaml", tmp_path / "out"
+    mine.write_text(
+        "name: mine\ntitle: Mine\nclasses: [{key: nevus, name: N}, {key: melanoma, name: M}]\n"
+    )
+    with pytest.raises(UserError, match="'melanoma' looks like a cancer"):
+        build(settings_for(root, taxonomy=str(mine)), out)
+    assert not out.exists()
 
 
 def test_few_strange_labels_are_issues(root: Path, tmp_path: Path) -> None:
@@ -195,7 +246,7 @@ def test_bad_input_writes_nothing(root: Path, tmp_path: Path) -> None:
         assert not out.exists()
 
     wrong = tmp_path / "wrong.yaml"
-    taxonomy_of(["acne", "wart"], "wrong").save(wrong)
+    taxonomy_of(["acne", "wart"], "wrong")[0].save(wrong)
     refused("wrong does not know the labels of 28 of 28", settings_for(root, taxonomy=str(wrong)))
     refused("there is no taxonomy 'isic8'", settings_for(root, taxonomy="isic8"))
     refused("lies in the source folder", settings_for(root), root / "out")

@@ -1,6 +1,6 @@
 import pytest
 
-from skindx.data.labels import map_labels, taxonomy_of, unmapped_label
+from skindx.data.labels import map_labels, match_notes, taxonomy_of, unmapped_label
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
@@ -39,10 +39,40 @@ def test_a_decided_stranger_has_its_own_reason() -> None:
 
 
 def test_labels_make_a_taxonomy_of_their_own() -> None:
-    taxonomy = taxonomy_of(["Acne (mild)", "acne mild", "tinea_pedis", "Ичтиоз"], "mine")
+    taxonomy, lines = taxonomy_of(["Acne (mild)", "acne mild", "tinea_pedis", "Ичтиоз"], "mine")
     assert taxonomy.keys == ("Acne_mild", "tinea_pedis", "Ичтиоз")
-    assert {condition.urgency for condition in taxonomy.classes} == {"unknown"}
+    assert [each.urgency for each in taxonomy.classes] == ["unknown", "routine", "unknown"]
     assert map_labels(["ACNE MILD", "Ичтиоз"], taxonomy).keys() == {"ACNE MILD", "Ичтиоз"}
+    assert lines == [
+        "class 'tinea pedis' is taken for Tinea pedis (skin100), ICD-10 B35.3, routine.",
+        "no shipped taxonomy knows 'Acne (mild)' (urgency unknown), 'Ичтиоз' (urgency unknown): no "
+        "ICD-10 code; --urgency CLASS=urgent|soon|routine sets the urgency.",
+    ]
+
+
+def test_labels_that_mean_one_condition_stay_apart_and_are_named() -> None:
+    taxonomy, lines = taxonomy_of(["Melanom", "melanoma", "nevus"], "mine", {"nevus": "soon"})
+    assert taxonomy.keys == ("Melanom", "melanoma", "nevus")
+    assert [each.urgency for each in taxonomy.classes] == ["urgent", "urgent", "soon"]
+    assert [each.icd10 for each in taxonomy.classes] == ["C43.9", "C43.9", "D22.9"]
+    assert any("'Melanom' and 'melanoma' mean Melanoma alike" in line for line in lines)
+    assert any("routine; urgency soon as given." in line for line in lines)
+
+
+def test_a_class_that_looks_dangerous_needs_an_urgency() -> None:
+    with pytest.raises(UserError, match=r"'skin_cancer' looks like a cancer .*skin_cancer=urgent"):
+        taxonomy_of(["skin cancer", "nevus"], "mine")
+    taxonomy, _ = taxonomy_of(["skin cancer", "nevus"], "mine", {"Skin Cancer": "urgent"})
+    assert taxonomy["skin_cancer"].urgency == "urgent"
+
+
+def test_a_chosen_taxonomy_takes_names_of_other_languages_and_says_so() -> None:
+    known = map_labels(["Melanom", "nevus", "C44.91"], ISIC)
+    assert known == {"Melanom": "Melanoma", "nevus": "Nevus", "C44.91": "Basal_Cell_Carcinoma"}
+    assert match_notes(known, ISIC) == [
+        "label 'C44.91' is taken for Basal_Cell_Carcinoma of isic9.",
+        "label 'Melanom' is taken for Melanoma of isic9.",
+    ]
 
 
 def test_a_label_of_punctuation_is_refused() -> None:

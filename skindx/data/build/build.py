@@ -17,7 +17,7 @@ from skindx.data.build.stages import (
     clean,
     drop_small_classes,
     label_rows,
-    look_at_folders,
+    look_at_labels,
     screen_rows,
 )
 from skindx.data.build.targets import check_targets, count_by_source
@@ -41,6 +41,7 @@ from skindx.files import only_writer
 from skindx.full_disk import needs_room
 from skindx.progress import Progress, silent
 from skindx.taxonomy import load_taxonomy
+from skindx.taxonomy.matching import check_urgencies, with_urgencies
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
 
@@ -85,6 +86,8 @@ def _open(
     """Read all that a build starts from; mistakes are reported before anything is made."""
     taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
     if taxonomy:
+        taxonomy = with_urgencies(taxonomy, settings.urgency)
+        check_urgencies(taxonomy)
         check_targets(settings.targets, taxonomy)
     import_kernels()  # without them nothing need be fetched first
     if settings.screen.ood:
@@ -104,7 +107,7 @@ def _open(
     run.notes += older
     if web := web_sources(settings.sources):
         check_sources(web, settings.fetch)
-    look_at_folders(run)
+    look_at_labels(run)
     return run
 
 

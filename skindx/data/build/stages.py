@@ -14,22 +14,29 @@ from skindx.data.dedup.chunks import near_links_by_chunks
 from skindx.data.dedup.near import add_similar
 from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import Distinct, deduplicate, distinct
-from skindx.data.labels import UNMAPPED, map_labels, taxonomy_of, unmapped_label
+from skindx.data.labels import (
+    UNMAPPED,
+    map_labels,
+    match_notes,
+    taxonomy_of,
+    unmapped_label,
+)
 from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
 from skindx.data.screening.screen import Screened
 from skindx.data.screening.shards import screen
-from skindx.data.sources.folder import FolderSource, look_at_folder
+from skindx.data.sources import FilesSource, FolderSource, HuggingFaceSource, WebSource
+from skindx.data.sources.folder import look_at_folder
 from skindx.errors import UserError
-from skindx.taxonomy import Taxonomy
+from skindx.taxonomy import Taxonomy, normalise
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""
 
 
-def look_at_folders(run: Run) -> None:
-    """Find what is wrong with folders before the first of them is copied."""
+def look_at_labels(run: Run) -> None:
+    """Find what is wrong with folders and classes before the first image is copied or fetched."""
     folders = [source for source in run.settings.sources if isinstance(source, FolderSource)]
     labels: list[str] = []
     for source in folders:
@@ -40,6 +47,26 @@ def look_at_folders(run: Run) -> None:
             run.notes.append(f"{source.path}: {names} are merged; the split is made again.")
     if run.taxonomy and len(folders) == len(run.settings.sources):
         map_labels(labels, run.taxonomy, run.settings.min_known)
+    if not run.taxonomy:
+        for other in run.settings.sources:
+            if isinstance(other, FilesSource | HuggingFaceSource):
+                labels += filter(normalise, other.labels())
+            elif isinstance(other, WebSource):  # what it knows without asking anybody
+                labels += [item.label for item in other.begin() if normalise(item.label)]
+        _look_at_classes(run, labels, whole=len(folders) == len(run.settings.sources))
+
+
+def _look_at_classes(run: Run, labels: Sequence[str], *, whole: bool) -> None:
+    """Raise UserError for what no taxonomy could be made of; `whole`: these are all labels.
+
+    Urgencies of classes that are not known yet are left for later.
+    """
+    urgencies = run.settings.urgency
+    if not whole:
+        known = {normalise(label) for label in labels}
+        urgencies = {label: tier for label, tier in urgencies.items() if normalise(label) in known}
+    if labels:
+        taxonomy_of(labels, run.settings.name, urgencies)
 
 
 def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Screened]]:
@@ -89,8 +116,13 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
 
 def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[Taxonomy, Distinct]:
     """Map the sources' labels to the taxonomy's keys; an unmapped label becomes an issue."""
-    taxonomy = run.taxonomy or taxonomy_of([row.label for row, _ in sound], run.settings.name)
+    taxonomy = run.taxonomy
+    if taxonomy is None:
+        labels = [row.label for row, _ in sound]
+        taxonomy, lines = taxonomy_of(labels, run.settings.name, run.settings.urgency)
+        run.notes += lines
     known = _known_labels(run, sound, taxonomy)
+    run.notes += match_notes(known, taxonomy)
     images: list[LabelledImage] = []
     for row, screened in sound:
         if row.label in known:

@@ -39,6 +39,10 @@ class FilesSource(LocalSource):
             raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
         return [self._row(line, dataset) for line in lines]
 
+    def labels(self) -> list[str]:
+        """Return the labels of all lines, before anything is copied. Raises UserError."""
+        return [cell(line.get(self.columns.label)) for line in read_table(self.path, self.columns)]
+
     def _row(self, line: dict[str, Any], dataset: Path) -> LedgerRow:
         name = cell(line.get(self.columns.file))
         label = cell(line.get(self.columns.label))

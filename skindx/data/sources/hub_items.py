@@ -58,6 +58,20 @@ def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator
         raise UserError(f"{shard} cannot be read as Parquet ({detail}); get it again.") from None
 
 
+def labels_of_shard(shard: Path, columns: HuggingFaceColumns) -> Iterator[str]:
+    """Yield the labels of a Parquet file without reading its images; of a broken file none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(shard) as file:
+            names = _class_names(file.schema_arrow.metadata or {}, columns.label)
+            for batch in file.iter_batches(columns=[columns.label]):
+                yield from (_class_name(line[columns.label], names) for line in batch.to_pylist())
+    except (*UNREADABLE, pa.ArrowException, KeyError):
+        return  # what reads its images says what is wrong with it
+
+
 def _bytes_of(image: object) -> tuple[bytes | None, str]:
     """Return bytes and file name of a cell: the hub's {bytes, path}, or bytes alone."""
     if isinstance(image, dict):

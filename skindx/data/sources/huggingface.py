@@ -12,7 +12,14 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, from_table
+from skindx.data.sources.columns import cell, read_table
+from skindx.data.sources.hub_items import (
+    HuggingFaceColumns,
+    Item,
+    from_shard,
+    from_table,
+    labels_of_shard,
+)
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
@@ -68,7 +75,8 @@ class HuggingFaceSource(LocalSource):
             raise UserError(f"{self.path} is no folder; give one that holds a dataset.")
         return self.path, self.path.resolve()
 
-    def _items(self, root: Path, fence: Path) -> Iterator[Item]:
+    def _files(self, root: Path, fence: Path) -> tuple[list[Path], list[Path]]:
+        """Return the Parquet shards, and the tables that name files. Raises UserError."""
         files = sorted(path for path in root.rglob("*") if path.is_file())
         tables = [path for path in files if path.name in _METADATA]
         shards = [path for path in files if path.suffix == ".parquet" and path not in tables]
@@ -80,6 +88,27 @@ class HuggingFaceSource(LocalSource):
         for path in (*shards, *tables):
             if not path.resolve().is_relative_to(fence.resolve()):
                 raise UserError(f"{path} is a link out of the dataset; put the file itself there.")
+        return shards, tables
+
+    def labels(self) -> list[str]:
+        """Return the labels of a dataset on this disk before anything is copied.
+
+        None of one on the hub, which has to be fetched first. Raises UserError.
+        """
+        if self.path is None:
+            return []
+        root, fence = self._root()
+        shards, tables = self._files(root, fence)
+        labels = [label for shard in shards for label in labels_of_shard(shard, self.columns)]
+        named = self.columns.model_copy(update={"image": "file_name"})
+        return labels + [
+            cell(line.get(self.columns.label))
+            for table in tables
+            for line in read_table(table, named)
+        ]
+
+    def _items(self, root: Path, fence: Path) -> Iterator[Item]:
+        shards, tables = self._files(root, fence)
         for shard in shards:
             yield from from_shard(shard, shard.relative_to(root).as_posix(), self.columns)
         for table in tables:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from skindx.models.calibration.conformal import ALL
-from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.calibration.urgent_risk import UrgentRisk, why_no_threshold
 from skindx.taxonomy import Taxonomy
 
 
@@ -13,9 +13,8 @@ def urgent_risk_lines(rule: UrgentRisk | None, taxonomy: Taxonomy) -> list[str]:
         return ["urgent risk: none, because no class is urgent; answers say nothing of urgency"]
     if rule is None:
         return [
-            "urgent risk: no threshold, because there are too few calibration lesions with "
-            "an urgent condition; "
-            "the next step follows the conformal set"
+            f"urgent risk: no threshold; {why_no_threshold(taxonomy.classes)}; the next step "
+            "follows the conformal set"
         ]
     lines = [
         "urgent risk: the summed probability of the urgent classes; thresholds fitted on "

@@ -5,7 +5,7 @@ lesions with an urgent condition, the share whose risk lies below it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.models.calibration.conformal import ALL, MeasuredShare, skin_type_group
+from skindx.taxonomy import SkinClass
 
 MISS_RATES = (0.02, 0.05, 0.1)
 """Levels that are fitted where the calibration split has enough lesions for them."""
@@ -22,6 +23,24 @@ DEFAULT_MISS_RATE = 0.05
 BOUND_CONFIDENCE = 0.95
 
 # N = images, C = classes
+
+
+def why_no_threshold(classes: Iterable[SkinClass]) -> str:
+    """Return why a bundle of these classes has no threshold of the urgent risk, in a clause."""
+    tiers = {skin_class.urgency for skin_class in classes}
+    if "urgent" not in tiers:
+        unknown = " and the urgency of some is unknown" if "unknown" in tiers else ""
+        return f"none of its classes is urgent{unknown}, so there is no such risk to estimate"
+    least = rank_needs(max(MISS_RATES))
+    return (
+        f"it takes {least} calibration lesions with an urgent condition, and there were fewer "
+        "(or the bundle is of an older version)"
+    )
+
+
+def rank_needs(miss_rate: float) -> int:
+    """Return the fewest lesions that a threshold of a miss rate takes."""
+    return math.ceil(round(1 / miss_rate, 9)) - 1
 
 
 def rank_of(lesions: int, miss_rate: float) -> int:
@@ -156,15 +175,19 @@ class UrgentRisk(Settings):
         )
 
 
-def check_level(rule: UrgentRisk | None, miss_rate: float | None) -> None:
-    """Raise UserError for a miss rate that the rule has no threshold for; None is always there."""
+def check_level(
+    rule: UrgentRisk | None, miss_rate: float | None, classes: Iterable[SkinClass]
+) -> None:
+    """Raise UserError for a miss rate that the rule has no threshold for; None is always there.
+
+    `classes` are those of the bundle.
+    """
     if miss_rate is None:
         return
     if rule is None:
         raise UserError(
-            f"the bundle has no threshold for a miss rate of {miss_rate:g}, nor for any other: it "
-            "is of an older version, knows no urgent condition, or had too few calibration lesions "
-            "with one; leave out --miss-rate."
+            f"the bundle has no threshold for a miss rate of {miss_rate:g}, nor for any other: "
+            f"{why_no_threshold(classes)}; leave out --miss-rate."
         )
     rule.level(miss_rate)
 

@@ -28,7 +28,7 @@ from skindx.models.bundle.provenance import (
 )
 from skindx.models.calibration.conformal import ALL, Conformal
 from skindx.models.calibration.conformal_fit import fit_on_records
-from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.calibration.urgent_risk import UrgentRisk, why_no_threshold
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.embedding_index.index import EmbeddingIndex
 from skindx.models.embedding_index.making import make_embedding_index, stratified
@@ -158,15 +158,15 @@ def fit_on_calibration(
         )
     said_NC = np.concatenate(said)
     urgent_risk = fit_risk_on_records(said_NC, held, taxonomy)
-    print(_risk_shown(urgent_risk))
+    print(_risk_shown(urgent_risk, taxonomy))
     return fit_on_records(said_NC, held, taxonomy), ood, urgent_risk
 
 
-def _risk_shown(rule: UrgentRisk | None) -> str:
+def _risk_shown(rule: UrgentRisk | None, taxonomy: Taxonomy) -> str:
     if rule is None:
         return (
-            "no urgent-risk threshold: it takes 9 calibration lesions with an urgent condition; "
-            "the next step follows the conformal set"
+            f"no urgent-risk threshold: {why_no_threshold(taxonomy.classes)}; the next step "
+            "follows the conformal set"
         )
     rates = ", ".join(f"{level.miss_rate:.0%}" for level in rule.levels)
     return (

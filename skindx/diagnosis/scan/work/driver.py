@@ -161,7 +161,8 @@ def prepared(
     if settings.precision == "auto":
         settings = settings.model_copy(update={"precision": fast_precision(device)})
     if settings.miss_rate is not None:
-        check_level(opened.spec.whole_urgent_risk or opened.spec.urgent_risk, settings.miss_rate)
+        rule = opened.spec.whole_urgent_risk or opened.spec.urgent_risk
+        check_level(rule, settings.miss_rate, opened.taxonomy.classes)
     hashes = tuple(_sha256(path) for path in photos)
     plan = Plan(
         new_token(),

@@ -1,0 +1,262 @@
+"""What a class that somebody named means: its code, urgency and description, or a question.
+
+Classes are matched to the shipped taxonomies and to the lexicon. A class that looks like a cancer
+or an emergency and has no urgency is never passed on in silence.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import cast
+
+from skindx.errors import UserError
+from skindx.taxonomy import SkinClass, Taxonomy, Urgency, load_taxonomy, normalise
+from skindx.taxonomy.lexicon import codes_in, entries, heading_of
+from skindx.taxonomy.spelling import words
+from skindx.taxonomy.urgent import URGENT_CONDITIONS
+
+_IN_ORDER = ("skin100", "isic9")
+"""Taxonomies in which a label is looked up; skin10 is a part of skin100."""
+_LONGEST_ABBREVIATION = 5
+
+_CANCER_CODE = re.compile(r"C\d|D0\d|D3[7-9]|D4[0-8]|2[A-D]|2E[0-6]|2F7")
+"""Malignant, in situ or of uncertain behaviour, in ICD-10 and ICD-11."""
+_CANCER = re.compile(
+    r"melanom|[ck]ar[cz]inom|cancer|krebs|sar[ck]om|l[yi][mn](ph|f)om|mali[gn]|bos(e?)artig"
+    r"|boesartig|metasta|blastom|spinaliom|basaliom|epit[h]?eliom|leu[ck]a?em|leucem"
+    r"|m[yi][ck]os[ie]sfungoid|mycosefongoid|sezary|paget|bowen|er[yi]t(h)?roplas|merkel"
+    r"|(k|qu)erato(a[ck])?(ak|ac)ant|insitu|kaposi|precancer|prakan[zc]|praekan[zc]"
+    r"|меланом|карцином|癌|肉腫|肉瘤|黑色素瘤|黒色腫"
+)
+_MISSPELT = ("melanoma", "carcinoma", "lymphoma", "sarcoma", "metastasis", "malignant")
+_ALIKE = 0.85
+"""Least similarity of a misspelt word (Ratcliff and Obershelp); melasma has 0.80 to melanoma."""
+_GROWTH = re.compile(r"tumou?r|neoplas")
+"""A cancer unless the name holds the word benign."""
+_BENIGN = re.compile(r"benign|gutartig|beni[ng]")
+_EMERGENCY = re.compile(
+    r"ne[ck]roti[sz]|ne[ck]roly|fas[cz]i+ti|fasciite|stevens|lyell|anap[hf]|anafil|angio(o)?edem"
+    r"|angioodem|quin[ck]+e|mening|purpur|petech|sepsis|septic|septi[ck]|gangr|pemp[hf]|penfigo"
+    r"|zoster|shingles|gurtelrose|guertelrose|culebrilla|er[yi]sipel|wundrose|[cz]el+ulit|phlegm"
+    r"|(ek|ec)[zc]e[mn]aherp|er[yi]t(h)?roderm|kawasaki|emergenc|notfall|urgen|scaldedskin"
+    r"|drugreact|drugerupt|medicament|arzneimittelex|to[xj]i(co)?derm"
+)
+_SHORT_CANCER = re.compile("mel|mm|c?scc|bcc|akiec|lmm|alm|ssm|mcc|ctcl|dfsp|nmsc|iec|mal|mis")
+_SHORT_EMERGENCY = re.compile("sjs|ten|dress|ssss|zona|burns?")
+"""Abbreviations: whole words alone."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A class of a shipped taxonomy, or of the lexicon, that a label means."""
+
+    taxonomy: str
+    skin_class: SkinClass
+
+    @property
+    def words(self) -> str:
+        """The class, its code and its urgency, as a build lists them."""
+        known = self.skin_class
+        code = f"ICD-10 {known.icd10}" if known.icd10 else "no ICD-10 code"
+        return f"{known.name} ({self.taxonomy}), {code}, {_tier(known.urgency)}"
+
+
+def match(label: str) -> Match | None:
+    """Return what a label means in the shipped taxonomies or the lexicon; None for nothing."""
+    heading = heading_of(label)
+    for text in filter(None, (label, heading)):
+        if named := _titles().get(normalise(text)):
+            return named
+    for name in _IN_ORDER:
+        if skin_class := load_shipped(name).find(heading or label):
+            return Match(name, skin_class)
+    return Match("lexicon", lexicon_class(heading)) if heading else None
+
+
+@cache
+def _titles() -> Mapping[str, Match]:
+    """Return the shipped classes by their key and name, without synonyms."""
+    return {
+        normalise(title): Match(name, skin_class)
+        for name in reversed(_IN_ORDER)
+        for skin_class in load_shipped(name).classes
+        for title in (skin_class.key, skin_class.name)
+    }
+
+
+@cache
+def load_shipped(name: str) -> Taxonomy:
+    """Return a shipped taxonomy, read once."""
+    return load_taxonomy(name)
+
+
+def lexicon_class(heading: str) -> SkinClass:
+    """Return the class of a condition that no shipped taxonomy has."""
+    entry = entries()[heading]
+    return SkinClass(
+        key=re.sub(r"\W+", "_", heading).capitalize(),
+        name=heading[0].upper() + heading[1:],
+        icd10=entry.icd10,
+        urgency=cast(Urgency, entry.urgency or "unknown"),
+        description=entry.description,
+        synonyms=tuple(name for name in entry.names if normalise(name) != normalise(heading)),
+    )
+
+
+def described(named: Mapping[str, str]) -> list[SkinClass]:
+    """Return the classes `named` (key -> label), with what their match knows of them.
+
+    A class keeps its label as its name, unless that is a code or an abbreviation. No two classes
+    share a label: what two matches claim, neither gets as a synonym.
+    """
+    matches = {key: match(label) for key, label in named.items()}
+    taken = Counter(normalise(text) for pair in named.items() for text in set(pair))
+    claimed = Counter(
+        claim
+        for known in matches.values()
+        if known
+        for claim in {normalise(text) for text in _labels(known.skin_class)}
+    )
+    classes = []
+    for key, label in named.items():
+        known, name = matches[key], label
+        if known is None:
+            classes.append(SkinClass(key=key, name=name))
+            continue
+        title = known.skin_class.name
+        free = not taken[normalise(title)] and claimed[normalise(title)] == 1
+        if free and (len(normalise(label)) <= _LONGEST_ABBREVIATION or codes_in(label)):
+            name = title
+        spoken: dict[str, str] = {}
+        for text in _labels(known.skin_class):
+            folded = normalise(text)
+            if claimed[folded] == 1 and not taken[folded] and folded != normalise(name):
+                spoken.setdefault(folded, text)
+        classes.append(
+            known.skin_class.model_copy(
+                update={"key": key, "name": name, "synonyms": tuple(spoken.values())}
+            )
+        )
+    return classes
+
+
+def _labels(skin_class: SkinClass) -> tuple[str, ...]:
+    return (skin_class.key, skin_class.name, *skin_class.synonyms)
+
+
+def match_lines(named: Mapping[str, str], taxonomy: Taxonomy) -> list[str]:
+    """Return what the classes `named` (key -> label) were matched to, in sentences.
+
+    Then those with no match, and those that mean the same condition.
+    """
+    lines: list[str] = []
+    unmatched: list[str] = []
+    same: dict[str, list[str]] = {}
+    for key, label in named.items():
+        known = match(label)
+        chosen = taxonomy[key].urgency
+        given = (
+            f"; urgency {chosen} as given" if known and chosen != known.skin_class.urgency else ""
+        )
+        if known:
+            lines.append(f"class {label!r} is taken for {known.words}{given}.")
+            same.setdefault(known.skin_class.name, []).append(label)
+        else:
+            unmatched.append(f"{label!r} ({_tier(chosen)})")
+    lines += [
+        f"{' and '.join(map(repr, twins))} mean {name} alike and stay {len(twins)} classes; a "
+        "taxonomy given with --taxonomy joins them."
+        for name, twins in same.items()
+        if len(twins) > 1
+    ]
+    if unmatched:
+        lines.append(
+            f"no shipped taxonomy knows {', '.join(unmatched)}: no ICD-10 code; "
+            "--urgency CLASS=urgent|soon|routine sets the urgency."
+        )
+    return lines
+
+
+def _tier(urgency: Urgency) -> str:
+    return "urgency unknown" if urgency == "unknown" else urgency
+
+
+def with_urgencies(taxonomy: Taxonomy, urgencies: Mapping[str, Urgency]) -> Taxonomy:
+    """Return the taxonomy with other urgencies, by any label of a class. Raises UserError."""
+    chosen: dict[str, Urgency] = {}
+    for label, urgency in urgencies.items():
+        skin_class = taxonomy.find(label)
+        if skin_class is None:
+            known = ", ".join(taxonomy.keys[:10]) + (", …" if len(taxonomy.keys) > 10 else "")
+            raise UserError(
+                f"--urgency names {label!r}, which is no class here; there are {known}."
+            )
+        if chosen.setdefault(skin_class.key, urgency) != urgency:
+            raise UserError(f"--urgency gives {skin_class.key} two urgencies; give one.")
+    classes = tuple(
+        each.model_copy(update={"urgency": chosen.get(each.key, each.urgency)})
+        for each in taxonomy.classes
+    )
+    # Not model_copy: it would carry the label index along, with the classes as they were.
+    return Taxonomy(
+        name=taxonomy.name,
+        title=taxonomy.title,
+        reviewed_by=taxonomy.reviewed_by,
+        classes=classes,
+        unmapped=taxonomy.unmapped,
+    )
+
+
+def looks_like(skin_class: SkinClass) -> str:
+    """Return "a cancer" or "an emergency" where code or names of a class say so, else ""."""
+    labels = _labels(skin_class)
+    codes = [
+        skin_class.icd10.replace(".", ""),
+        *(code for text in labels for code in codes_in(text)),
+    ]
+    tokens = {word for text in labels for word in words(text)}
+    joined = {"".join(words(text)) for text in labels}
+    cancer = (
+        any(_CANCER_CODE.match(code) for code in codes)
+        or any(_SHORT_CANCER.fullmatch(word) for word in tokens)
+        or any(_CANCER.search(text) for text in joined)
+        or any(get_close_matches(word, _MISSPELT, n=1, cutoff=_ALIKE) for word in tokens)
+        or any(_GROWTH.search(text) and not _BENIGN.search(text) for text in joined)
+    )
+    emergency = (
+        any(skin_class.icd10 and re.match(one.codes, skin_class.icd10) for one in URGENT_CONDITIONS)
+        or any(_SHORT_EMERGENCY.fullmatch(word) for word in tokens)
+        or any(_EMERGENCY.search(text) for text in joined)
+    )
+    return "a cancer" if cancer else "an emergency" if emergency else ""
+
+
+def without_urgency(classes: Iterable[SkinClass]) -> dict[str, str]:
+    """Return what each class without urgency looks like, of those that look dangerous."""
+    return {
+        each.key: kind
+        for each in classes
+        if each.urgency == "unknown" and (kind := looks_like(each))
+    }
+
+
+def check_urgencies(taxonomy: Taxonomy, remedy: str = "") -> None:
+    """Raise UserError for a class that looks like a cancer or an emergency without urgency.
+
+    `remedy` takes the place of the advice to give it on the command line.
+    """
+    missing = without_urgency(taxonomy.classes)
+    if not missing:
+        return
+    first, kind = next(iter(missing.items()))
+    more = f" (and so do {', '.join(list(missing)[1:6])})" if len(missing) > 1 else ""
+    options = " ".join(f"--urgency {key}=urgent" for key in list(missing)[:3])
+    raise UserError(
+        f"the class {first!r} looks like {kind} and has no urgency{more}, so no answer could "
+        f"call it urgent; "
+        + (remedy or f"give {options} (or soon, routine), or choose a --taxonomy that has it")
+        + "."
+    )
