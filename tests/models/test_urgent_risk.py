@@ -12,9 +12,15 @@ from scipy.stats import binom, norm
 
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.models.calibration.urgent_risk import RiskPromise, UrgentRisk, rank_of
+from skindx.models.calibration.urgent_risk import (
+    RiskPromise,
+    UrgentRisk,
+    check_level,
+    rank_of,
+    why_no_threshold,
+)
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records, fit_urgent_risk
-from skindx.taxonomy import load_taxonomy
+from skindx.taxonomy import SkinClass, load_taxonomy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -239,3 +245,14 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(UserError, match=said):
             UrgentRisk.parse(good | change)
+
+
+def test_too_few_images_are_not_blamed_where_no_class_is_urgent() -> None:
+    wart = SkinClass(key="w", name="Wart", urgency="routine")
+    spot = SkinClass(key="s", name="Spot")
+    melanoma = SkinClass(key="m", name="Melanoma", urgency="urgent")
+    assert why_no_threshold([wart]).startswith("none of its classes is urgent, so")
+    assert "the urgency of some is unknown" in why_no_threshold([wart, spot])
+    assert why_no_threshold([wart, melanoma]).startswith("it takes 9 calibration lesions")
+    with pytest.raises(UserError, match=r"none of its classes is urgent.*leave out --miss-rate"):
+        check_level(None, 0.05, [wart])

@@ -19,6 +19,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
 from skindx.training.hopping.partitions import Partitions
+from skindx.training.run import train
 from skindx.training.smallest_step import check_smallest_step
 
 SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]}
@@ -186,3 +187,16 @@ def test_a_batch_norm_gets_two_images_in_each_visit() -> None:
             check_smallest_step(
                 settings, settings.members[0], classifier, records, partitions=partitions
             )
+
+
+def test_a_dataset_whose_cancer_has_no_urgency_is_to_be_built_again(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    (data / "manifest.parquet").write_bytes((small_dataset / "manifest.parquet").read_bytes())
+    raw = {"name": "t", "title": "T", "classes": [{"key": "melanoma", "name": "melanoma"}]}
+    Taxonomy.parse(raw).save(data / "taxonomy.yaml")
+    with pytest.raises(UserError, match=r"'melanoma' looks like a cancer .*skindx build .*--out"):
+        train(data, TrainSettings.parse(SMALL), run)
+    assert not run.exists()
