@@ -1,16 +1,20 @@
 """Outputs that are whole or absent, written under a temporary name, by one process at a time."""
 
 import csv
+import errno
 import fcntl
 import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +41,215 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """One kind of folder that a verb writes: what may stand in its place before."""
+
+    what: str
+    """With its article: an evaluation."""
+    mark: str = ""
+    """The file by which an earlier one is known, moved in last; "": none is ever replaced."""
+    others: tuple[str, ...] = ()
+    """Patterns of what else it may hold at its top."""
+
+    def check(self, path: Path) -> None:
+        """Raise UserError unless a folder is absent, empty, or an earlier one of this kind alone.
+
+        What stands in its place is deleted once the new one is whole, so nothing of a user's may
+        lie there.
+        """
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path} is a link that leads nowhere; give a new or empty folder.")
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file; give a new or empty folder for {self.what}.")
+        above = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            why = "cannot be written" if above.is_dir() else "is a file"
+            raise UserError(f"{above} {why}, so {path} cannot be made; give another folder.")
+        names = {entry.name for entry in entries(path)} - _CLUTTER if path.exists() else set()
+        known = self.mark in names
+        patterns = (self.mark, *self.others) if known else ()
+        if strange := sorted(n for n in names if not any(fnmatchcase(n, p) for p in patterns)):
+            raise UserError(
+                f"{path} is not empty: it holds other files ({', '.join(strange[:3])}), which "
+                f"{self.what} would replace; give a new or empty folder."
+            )
+
+
+_CLUTTER = {".DS_Store", "Thumbs.db", "desktop.ini", "energy.json"}
+"""What file managers leave in any folder, and commands that were refused (their joules)."""
+_OF_THE_DISK = "lost+found"
+_INSIDE = re.compile(r"\.skindx-[0-9a-f]{8}.*")
+"""Names of unfinished parts within a folder that cannot be replaced as a whole."""
+
+
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; on success it takes the place of `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(path)
-    temporary.mkdir()
-    try:
+def atomic_folder(path: Path, kind: FolderKind = FolderKind("it")) -> Iterator[Path]:
+    """Yield a temporary folder; on success it takes the place of `path`, on failure it goes.
+
+    It lies beside `path`, and within it where that is a mount point or the folder around it cannot
+    be written: then its entries take the places of the older ones, the mark last. Raises UserError
+    for a folder that holds anything but an earlier one of its `kind`.
+    """
+    path = _behind_link(path)
+    finish_folder(path, kind.mark)
+    kind.check(path)
+    with temporary_folder(path) as temporary:
         yield temporary
-        if path.exists():
-            # A folder cannot be replaced in one step: move the old one away first.
-            old = temporary.with_name(temporary.name + ".old")
-            path.replace(old)
-            temporary.replace(path)
-            shutil.rmtree(old)
-        else:
-            temporary.replace(path)
+        kind.check(path)  # another may have written meanwhile
+        _take_place(temporary, path, kind.mark)
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder on the file system of the folder `path`, beside or within it.
+
+    It goes in the end. `leftovers` finds what a kill leaves of it.
+    """
+    path = _behind_link(path)
+    name = secrets.token_hex(4)
+    if _is_fixed(path):
+        temporary = path / f".skindx-{name}"
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.tmp-{name}")
+    try:
+        temporary.mkdir()
+        yield temporary
     except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         _name(error, path)
         raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def entries(path: Path) -> list[Path]:
+    """Return what a folder holds, without unfinished parts of a folder written within it."""
+    return [
+        entry
+        for entry in path.iterdir()
+        if not is_unfinished(entry.name) and entry.name != _OF_THE_DISK
+    ]
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether a name is that of an unfinished part within a folder."""
+    return bool(_INSIDE.fullmatch(name))
+
+
+def leftovers(path: Path) -> list[Path]:
+    """Return what killed writers of the folder `path` have left beside and within it.
+
+    Only for who knows that nobody writes it now. `finish_folder` comes first: an older one may be
+    among them.
+    """
+    path = _behind_link(path)
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    within = path.iterdir() if path.is_dir() else ()
+    return [
+        *(other for other in beside if other.name.startswith(f"{path.name}.tmp-")),
+        *(other for other in within if is_unfinished(other.name)),
+    ]
+
+
+def finish_folder(path: Path, mark: str) -> None:
+    """Finish or undo what a kill cut short while a folder's entries took their places within it."""
+    for old in path.glob(".skindx-*.old") if path.is_dir() else ():
+        with only_writer(path):
+            new = old.with_suffix("")
+            whole = old.with_suffix(".whole")
+            if whole.exists():
+                _move_in(whole, path, mark)
+            elif new.exists():
+                _move_in(old, path, mark)
+                shutil.rmtree(new)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _behind_link(path: Path) -> Path:
+    """Return where a link leads: what is replaced is the folder there, and the link stays."""
+    return path.resolve() if path.is_symlink() or path.name in ("", "..") else path
+
+
+def _is_fixed(path: Path) -> bool:
+    """Return whether a folder stays: a mount point, in a folder not ours, or where we stand."""
+    if not path.is_dir():
+        return False
+    ours = os.access(path.absolute().parent, os.W_OK | os.X_OK)
+    return is_mount(path) or not ours or path.samefile(Path.cwd())
+
+
+def is_mount(path: Path) -> bool:
+    """Return whether a folder is a mount point, also one bound within its own file system."""
+    if os.path.ismount(path):
+        return True
+    try:
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return False
+    points = (line.split(b" ")[4] for line in lines)
+    plain = (re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), point) for point in points)
+    return os.fsencode(path.resolve()) in plain
+
+
+def _take_place(new: Path, path: Path, mark: str) -> None:
+    if new.parent == path:
+        _swap(new, path, mark)
+    elif not path.exists():
+        new.replace(path)
+    else:
+        # A folder cannot be replaced in one step: move the old one away first.
+        old = new.with_name(new.name + ".old")
+        try:
+            path.replace(old)
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM):
+                raise
+            _copy_in(new, path, mark)
+            return
+        try:
+            new.replace(path)
+        except BaseException:
+            old.replace(path)
+            raise
+        shutil.rmtree(old)
+
+
+def _copy_in(new: Path, path: Path, mark: str) -> None:
+    within = path / f".skindx-{secrets.token_hex(4)}"
+    try:
+        shutil.copytree(new, within, symlinks=True)
+        _swap(within, path, mark)
+    finally:
+        shutil.rmtree(within, ignore_errors=True)
+
+
+def _swap(new: Path, path: Path, mark: str) -> None:
+    """Let the entries of a folder within `path` take the places of the others there.
+
+    Its names tell `finish_folder` how far it came: NEW and NEW.old, the older entries are on their
+    way out; NEW.whole and NEW.old, the new ones on their way in; NEW.old alone, all is done.
+    """
+    with only_writer(path):
+        old, whole = new.with_name(f"{new.name}.old"), new.with_name(f"{new.name}.whole")
+        old.mkdir()
+        try:
+            for entry in sorted(entries(path), key=lambda entry: entry.name != mark):
+                entry.replace(old / entry.name)
+            new.replace(whole)
+        except BaseException:
+            _move_in(old, path, mark)
+            old.rmdir()
+            raise
+        _move_in(whole, path, mark)
+        shutil.rmtree(old)
+
+
+def _move_in(folder: Path, path: Path, mark: str) -> None:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == mark):
+        entry.replace(path / entry.name)
+    if folder.suffix == ".whole":
+        folder.rmdir()
 
 
 def _name(error: BaseException, path: Path) -> None:

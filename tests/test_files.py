@@ -1,15 +1,27 @@
-"""Locks that a kill sets free, and tables that are whole or absent."""
+"""Locks that a kill sets free; tables and folders that are whole or absent, and whose they are."""
 
 import csv
+import errno
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from skindx import files
 from skindx.errors import UserError
-from skindx.files import atomic_file, atomic_folder, only_writer, write_csv
+from skindx.files import (
+    FolderKind,
+    atomic_file,
+    atomic_folder,
+    finish_folder,
+    leftovers,
+    only_writer,
+    write_csv,
+)
 
 HOLD = """
 import sys, time
@@ -83,3 +95,131 @@ def test_who_may_read_is_the_users_to_say(
     made = tmp_path / "folder"
     found = [path.stat().st_mode & 0o777 for path in (made, made / "open.csv", made / "secret")]
     assert found == [folder, file, 0o600]
+
+
+PLAY = FolderKind("a play", "mark.json", ("act-*", "props"))
+
+
+def write_play(path: Path, *acts: str) -> None:
+    """Write a folder of a kind: its mark, and one file an act."""
+    with atomic_folder(path, PLAY) as made:
+        for name in ("mark.json", *acts):
+            (made / name).write_text(name)
+
+
+def fixed(path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
+    """Let a folder be a mount point: no rename of it; `known`: the kernel lists it."""
+    rename = Path.replace
+
+    def replace(source: Path, target: Path) -> Path:
+        if source == path:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source))
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    if known:
+        monkeypatch.setattr(files, "is_mount", lambda folder: folder == path)
+
+
+@pytest.mark.parametrize("how", ["plain", "mount", "hidden mount", "here", "link"])
+def test_a_folder_takes_the_place_of_an_earlier_one_of_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    out = tmp_path / "around" / "out"
+    out.mkdir(parents=True)
+    held = os.open(out, os.O_RDONLY)  # else its number might be given again
+    number = out.stat().st_ino
+    if "mount" in how:
+        fixed(out, monkeypatch, known=how == "mount")
+        (out / "lost+found").mkdir()
+    given = out
+    if how == "here":
+        monkeypatch.chdir(out)
+        given = Path()
+    if how == "link":
+        given = tmp_path / "link"
+        given.symlink_to(out)
+    write_play(given, "act-1", "act-2")
+    write_play(given, "act-1", "props")
+    kept = {"lost+found"} if "mount" in how else set()
+    assert {path.name for path in out.iterdir()} == {"mark.json", "act-1", "props"} | kept
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert (out.stat().st_ino == number) == ("mount" in how or how == "here")
+    os.close(held)
+    with pytest.raises(ZeroDivisionError), atomic_folder(given, PLAY) as made:
+        (made / "mark.json").write_text(str(1 / 0))
+    assert {path.name for path in out.iterdir()} == {"mark.json", "act-1", "props"} | kept
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "thesis", ".git", "act"])
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_folder_with_anything_of_a_user_is_never_replaced(
+    tmp_path: Path, name: str, marked: bool
+) -> None:
+    out = tmp_path / "out"
+    if marked:
+        write_play(out, "act-1")
+    out.mkdir(exist_ok=True)
+    (out / name).mkdir()
+    for act in (PLAY.check, lambda path: write_play(path, "act-3")):
+        with pytest.raises(UserError, match=rf"holds other files \({name}\), which a play would"):
+            act(out)
+    with pytest.raises(UserError, match="holds other files"), atomic_folder(out):
+        pass
+    assert (out / name).is_dir()
+    assert (out / "act-1").exists() == marked
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_comes_while_a_folder_is_written_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def write_while_another_writes() -> None:
+        with atomic_folder(out, PLAY) as made:
+            (made / "mark.json").write_text("new")
+            out.mkdir()
+            (out / "thesis.tex").write_text("dear")
+
+    with pytest.raises(UserError, match=r"other files \(thesis.tex\)"):
+        write_while_another_writes()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "thesis.tex"]
+
+
+def test_what_cannot_be_a_folder_is_one_sentence_before_all_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to("gone")
+    for out, why in (("file", "is a file"), ("file/x/y", "is a file"), ("nowhere", "a link that")):
+        with pytest.raises(UserError, match=why):
+            PLAY.check(tmp_path / out)
+    (tmp_path / "new").mkdir()
+    for name in (".DS_Store", "energy.json"):
+        (tmp_path / "new" / name).write_text("")
+    PLAY.check(tmp_path / "new")
+    PLAY.check(tmp_path / "not" / "there")
+
+
+def test_a_kill_between_any_two_moves_within_a_folder_is_finished_or_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each move may be the last: the next writer sees the older folder or the new one, whole."""
+    move, states = Path.replace, []
+    out = tmp_path / "out"
+    for last in range(7):
+        write_play(out, "act-1", "props")
+        fixed(out, monkeypatch, known=True)
+        moves = iter(range(last))
+        monkeypatch.setattr(Path, "replace", lambda a, b, moves=moves: (next(moves), move(a, b))[1])
+        # A kill runs no handler of the process; StopIteration stands in for it.
+        monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)
+        monkeypatch.setattr(Path, "rmdir", lambda _: None)
+        with suppress(RuntimeError, StopIteration, OSError):
+            write_play(out, "act-2")
+        monkeypatch.undo()
+        finish_folder(out, "mark.json")
+        states.append({path.name for path in files.entries(out)})
+        for left in leftovers(out):
+            shutil.rmtree(left)
+        assert states[-1] in ({"mark.json", "act-1", "props"}, {"mark.json", "act-2"})
+    assert states[0] == {"mark.json", "act-1", "props"}
+    assert states[-1] == {"mark.json", "act-2"}

@@ -9,11 +9,12 @@ import yaml
 
 from skindx.casebook.case import KeptCase
 from skindx.errors import UserError
-from skindx.files import atomic_folder
+from skindx.files import FolderKind, atomic_folder
 
 LICENCE = "private, kept with consent for training this model"
 TABLE = "pictures.csv"
 RECIPE = "recipe.yaml"
+_EXPORT = FolderKind("an export of cases", TABLE, (RECIPE, "pictures"))
 _COLUMNS = (
     "file", "label", "group", "skin_type", "licence", "attribution", "lesion",
     "age", "sex", "site", "duration", "taken", "consent", "consented",
@@ -33,21 +34,22 @@ def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | 
             f"none of the {len(cases)} cases has a confirmed label; confirm some in the case book "
             "and export again."
         )
-    if out.exists() and not (out / TABLE).is_file():
-        raise UserError(f"{out} exists and is no earlier export; give a new folder.")
-    with atomic_folder(out) as folder:
+    _EXPORT.check(out)
+    with atomic_folder(out, _EXPORT) as folder:
         folder.chmod(0o700)
         rows = [row for case in confirmed for row in _write(case, folder, key)]
         with (folder / TABLE).open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
             table.writeheader()
             table.writerows(rows)
+        (folder / TABLE).chmod(0o600)  # the folder may be a mount point and keep its mode
         recipe = {
             "name": "casebook",
             **({"taxonomy": taxonomy} if taxonomy else {}),
             "sources": [{"kind": "files", "path": str(out.resolve() / TABLE)}],
         }
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+        (folder / RECIPE).chmod(0o600)
     return len(rows)
 
 
@@ -57,7 +59,7 @@ def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for position, jpeg in enumerate(case.photos):
         name = f"pictures/{case.id}-{position}.jpg"
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
         (folder / name).write_bytes(jpeg)
         rows.append(
             {

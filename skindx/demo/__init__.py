@@ -13,10 +13,18 @@ from skindx.data.synthetic.score import score_build
 from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import make_site
 from skindx.data.synthetic.truth import SiteTruth
-from skindx.errors import JobError, UserError
-from skindx.files import write_text
+from skindx.errors import JobError
+from skindx.files import FolderKind, write_text
 
 MARK = ".skindx-demo"
+_DEMO = FolderKind(
+    "the demo",
+    MARK,
+    (
+        *("atlas", "bundle", "checkpoints", "data", "detector", "evaluation", "members"),
+        *("*.json", "*.yaml", "*.log", "*.tmp-*"),
+    ),
+)
 HERE = Path(__file__).parent
 
 
@@ -62,10 +70,10 @@ def recipe(origin: str, annotations: Path, seed: int) -> str:
 
 
 def _clear(out: Path) -> None:
-    if out.is_dir() and any(out.iterdir()):
-        if not (out / MARK).exists():
-            raise UserError(f"{out} holds other files; give the demo a folder of its own (--out).")
-        shutil.rmtree(out)
+    _DEMO.check(out)
+    # Its content alone: the folder may be a mount point, or the one we stand in.
+    for path in sorted(out.iterdir(), key=lambda path: path.name == MARK) if out.is_dir() else ():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     write_text(out / MARK, "Made by `skindx demo`, which replaces this folder.\n")
 
 

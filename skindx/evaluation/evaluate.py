@@ -1,7 +1,7 @@
 """Score a bundle through the served predictor: what is measured is what a user gets."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from skindx.evaluation.predictions import PREDICTIONS, write_predictions
 from skindx.evaluation.report.report import write_report
 from skindx.evaluation.results import Evaluation
 from skindx.evaluation.score import score, score_boxes
-from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.files import FolderKind, atomic_folder, sha256_file, write_json
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.ensemble.prediction import Prediction
@@ -39,7 +39,7 @@ from skindx.taxonomy import Taxonomy
 METRICS = "metrics.json"
 REPORT = "report.html"
 
-_OUTPUTS = (METRICS, PREDICTIONS, REPORT)
+EVALUATION = FolderKind("an evaluation", METRICS, (PREDICTIONS, REPORT))
 
 _BATCH = 16
 _LEAST_CONFIDENCE = 0.001
@@ -100,7 +100,7 @@ def evaluate(
 
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
-    refuse_others(out, _OUTPUTS, "an evaluation")
+    EVALUATION.check(out)
     records = split_records(dataset, split)
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
     return evaluate_served(
@@ -178,7 +178,7 @@ def evaluate_served(
         bundle_digest=digest,
     )
     mistakes = worst_mistakes(records, predictions, classes, read)
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, EVALUATION) as folder:
         write_json(folder / METRICS, {"origin": asdict(origin), **evaluation.to_dict()})
         write_predictions(folder / PREDICTIONS, records, answers)
         write_report(folder / REPORT, evaluation, origin, mistakes)
@@ -201,18 +201,6 @@ def leave_out_seen(
             "nothing; evaluate on the split test of its dataset, or on another dataset."
         )
     return unseen
-
-
-def refuse_others(out: Path, own: Iterable[str], what: str) -> None:
-    """Raise UserError for a folder that holds anything but an earlier one of `what`."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; give a folder for {what}.")
-    others = sorted({path.name for path in out.iterdir()} - set(own)) if out.exists() else []
-    if others:
-        raise UserError(
-            f"{out} holds other things ({', '.join(others[:3])}), which {what} would "
-            "replace; give a new folder."
-        )
 
 
 def split_records(dataset: Path, split: Part) -> list[Record]:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from skindx.errors import UserError
 from skindx.files import atomic_file, atomic_folder, sha256_file
-from skindx.models.bundle.bundle import Bundle, open_bundle, trunk_file
+from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
 from skindx.models.bundle.files import INDEX
 from skindx.models.bundle.spec import BundleSpec, MemberSpec
 from skindx.models.classifier.pretrained import pretrained_file
@@ -63,12 +63,13 @@ def attach(
 
     The trunk comes from a file of `weights`, from a `tower` (hf-hub: or local-dir:), or else from
     where the bundle says that it was taken. Raises UserError for an archive that is damaged, and
-    for weights that are not the trunk's, by their SHA-256.
+    for weights that are not the trunk's, by their SHA-256; an earlier bundle alone is replaced.
     """
+    BUNDLE.check(out)
     try:
         with zipfile.ZipFile(archive) as opened:
             spec = _index(opened, archive)
-            with atomic_folder(out) as folder:
+            with atomic_folder(out, BUNDLE) as folder:
                 for name in (INDEX, *_contained(opened, spec, archive)):
                     _extract(opened, name, folder / name)
                 for key, member in _trunks(spec).items():

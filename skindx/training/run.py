@@ -7,7 +7,7 @@ from pathlib import Path
 from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
-from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.bundle import BUNDLE, Bundle
 from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.matching import check_urgencies
@@ -59,6 +59,7 @@ def train(
             raise UserError("distil starts ranks of its own; run `skindx train` without torchrun.")
         check(student_settings(run, settings), records, taxonomy, run / STUDENT)
     missing = unfinished(run, dataset, settings)
+    BUNDLE.check(run / "bundle")
     begin()
     _train_elsewhere(run, dataset, settings, records)
     if "RANK" in os.environ:

@@ -100,7 +100,8 @@ def test_nothing_confirmed_and_another_s_folder_are_refused(tmp_path: Path) -> N
         export(book.all_cases(), tmp_path / "out", b"key")
     confirmed_cases(book, 2)
     (tmp_path / "mine").mkdir()
-    with pytest.raises(UserError, match="no earlier export"):
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):
         export(book.all_cases(), tmp_path / "mine", b"key")
     assert not (tmp_path / "out").exists()
 

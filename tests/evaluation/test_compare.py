@@ -145,7 +145,7 @@ def test_folders_are_compared_on_disk(tmp_path: Path) -> None:
     assert reported == found.to_dict()
     assert (reported["first"], reported["second"]) == (str(one), str(two))
     compare_folders(one, two, out, draws=30)
-    with pytest.raises(UserError, match=r"holds other things .*a comparison would replace"):
+    with pytest.raises(UserError, match=r"holds other files .*a comparison would replace"):
         compare_folders(one, two, tmp_path)
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "bundle.json").write_text("{}")

@@ -86,7 +86,7 @@ def test_a_folder_with_other_things_is_never_replaced(
 ) -> None:
     bundle = tmp_path / "run" / "bundle"
     bundle.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"holds other things \(bundle\).*new folder"):
+    with pytest.raises(UserError, match=r"holds other files \(bundle\).*new or empty folder"):
         evaluate(bundle, dataset, tmp_path / "run")
     assert bundle.is_dir()
     with pytest.raises(UserError, match="is a file"):

@@ -99,7 +99,19 @@ def test_other_weights_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="--tower local-dir:FOLDER"):
         attach(archive, tmp_path / "again")
     assert not (tmp_path / "again").exists()
-    assert attach(archive, tmp_path / "again", weights=weights).digest == bundle.digest
+    thesis = tmp_path / "again" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    with pytest.raises(UserError, match=r"holds other files \(thesis.tex\), which a bundle would"):
+        attach(archive, tmp_path / "again", weights=weights)
+    assert thesis.read_text() == "years of work"
+    thesis.unlink()
+    for _ in range(2):  # an empty folder, then an earlier bundle
+        assert attach(archive, tmp_path / "again", weights=weights).digest == bundle.digest
+    thesis.write_text("years of work")
+    with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):
+        attach(archive, tmp_path / "again", weights=weights)
+    assert thesis.exists()
 
 
 def test_a_bundle_without_a_trunk_has_none_to_detach(tiny_bundle: Path, tmp_path: Path) -> None:

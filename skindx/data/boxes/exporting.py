@@ -20,7 +20,9 @@ from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import SPLITS, Record, Split, read_manifest, split_of
 from skindx.data.store import stored_file
 from skindx.errors import UserError
-from skindx.files import atomic_folder
+from skindx.files import FolderKind, atomic_folder
+
+_BOXES = FolderKind("an export of boxes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,11 @@ def export_boxes(
     if kind == "coco":
         write_coco(out, images_of(looked))
     elif kind == "voc":
-        with atomic_folder(out) as folder:
+        with atomic_folder(out, _BOXES) as folder:
             write_voc(folder, images_of(looked), files, copy=copy)
     elif kind == "yolo":
         parts = [(split, images_of(split_of(looked, split))) for split in splits]
-        with atomic_folder(out) as folder:
+        with atomic_folder(out, _BOXES) as folder:
             write_yolo(folder, parts, files, box_labels(looked), copy=copy)
     else:
         write_labelstudio(out, _tasks(records, drawn, proposed, prefix))
@@ -150,5 +152,5 @@ def _check_out(out: Path, kind: BoxFormat) -> None:
     if kind in ("coco", "labelstudio"):
         if out.suffix != ".json" or out.is_dir():
             raise UserError(f"{out} must be a .json file: {kind} is one; correct --out.")
-    elif out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise UserError(f"{out} is not empty, and {kind} is a folder of its own; give a new --out.")
+    else:
+        _BOXES.check(out)

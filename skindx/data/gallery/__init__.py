@@ -9,17 +9,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from skindx.data.gallery.copies import write_drawings
+from skindx.data.gallery.copies import PAIRS, write_drawings
 from skindx.data.gallery.pages import write_pages
-from skindx.data.gallery.tiles import read_tiles
+from skindx.data.gallery.tiles import VIEWS, read_tiles
 from skindx.data.layout import GALLERY
 from skindx.errors import UserError
-from skindx.files import atomic_folder, write_json
+from skindx.files import FolderKind, atomic_folder, finish_folder, leftovers, write_json
 from skindx.imaging.thumbnails import THUMBS, write_thumbnails
 from skindx.progress import Progress, silent
 
 MARK = "gallery.json"
 INDEX = "index.html"
+_PAGES = (INDEX, *(f"{view}-*.html" for view in VIEWS))
+_GALLERY = FolderKind("a gallery", MARK, (*_PAGES, THUMBS, PAIRS))
 
 
 def write_gallery(dataset: Path, out: Path, *, progress: Progress = silent) -> Path:
@@ -28,13 +30,13 @@ def write_gallery(dataset: Path, out: Path, *, progress: Progress = silent) -> P
     An older gallery in `out` stays until the new one is whole, and gives its thumbnails. Raises
     UserError for what is no dataset, and for a folder that holds anything but a gallery.
     """
+    finish_folder(out, MARK)
+    _GALLERY.check(out)
     if (out / MARK).exists():
         dataset_of(out)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} holds other files; give --out a new or empty folder.")
     _sweep(out)
     tiles = read_tiles(dataset)
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, _GALLERY) as folder:
         files = {sha256: dataset / path for sha256, path in tiles.files.items()}
         shown = write_thumbnails(folder / THUMBS, files, out / THUMBS, progress)
         drawn = write_drawings(dataset, folder, tiles.by_view["copies"], progress)
@@ -57,14 +59,10 @@ def dataset_of(gallery: Path) -> Path:
 def galleries_in(dataset: Path) -> list[Path]:
     """Return DATASET/gallery, if there is one, or what a killed writing left of it."""
     folder = dataset / GALLERY
-    return [folder] if folder.is_dir() or _left_overs(folder) else []
-
-
-def _left_overs(out: Path) -> list[Path]:
-    return list(out.parent.glob(f"{out.name}.tmp-*")) if out.parent.is_dir() else []
+    return [folder] if folder.is_dir() or leftovers(folder) else []
 
 
 def _sweep(out: Path) -> None:
     # They hold thumbnails, maybe of an image that was taken down since.
-    for folder in _left_overs(out):
+    for folder in leftovers(out):
         shutil.rmtree(folder)

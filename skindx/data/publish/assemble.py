@@ -17,7 +17,7 @@ from skindx.data.publish.croissant import import_mlcroissant
 from skindx.data.publish.decide import PRIVATE_REASONS, check_audited, withheld_of
 from skindx.data.publish.facts import Facts, PublishSettings
 from skindx.data.publish.formats import FORMATS
-from skindx.data.publish.place import check_place, cleared_place
+from skindx.data.publish.place import PUBLISHED, check_place, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, public_issues, rows_of
 from skindx.data.publish.side_files import write_side_files
 from skindx.data.recipe import BuildSettings
@@ -67,9 +67,11 @@ def publish(
     taxonomy = load_taxonomy(dataset / TAXONOMY)
     rows = rows_of(records, withheld)
     check_labels({row.label for row in rows}, taxonomy)
-    with cleared_place(out), atomic_folder(out) as folder:
+    with cleared_place(out), atomic_folder(out, PUBLISHED) as folder:
         images = in_shard_order(rows)
-        with closing(_cleaned(dataset, out, records, images, recipe, progress=progress)) as cleaned:
+        with closing(
+            _cleaned(dataset, folder, records, images, recipe, progress=progress)
+        ) as cleaned:
             written = FORMATS[facts.format].write(folder, cleaned, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}
         rows = [by_sha.get(row.sha256, row) for row in rows]
@@ -91,19 +93,22 @@ def _commonest(withheld: dict[str, tuple[str, str]]) -> str:
 
 def _cleaned(
     dataset: Path,
-    out: Path,
+    folder: Path,
     records: Sequence[Record],
     rows: Sequence[Row],
     recipe: BuildSettings,
     *,
     progress: Progress | None,
 ) -> Generator[tuple[Row, bytes]]:
-    """Yield rows with the bytes that are given away, in the order of `rows`."""
+    """Yield rows with the bytes that are given away, in the order of `rows`.
+
+    What is between decoding and writing lies beside `folder`, the one that is being written.
+    """
     path_of = {record.sha256: record.path for record in records}
     paths = [stored_file(dataset, path_of[row.sha256]) for row in rows]
     # The decoding processes end before the folder goes that they write to.
     with (
-        TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.absolute().parent) as scratch,
+        TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as scratch,
         closing(clean_files(paths, Path(scratch), recipe.screen)) as cleaned,
     ):
         for done, (row, path, clean) in enumerate(zip(rows, paths, cleaned, strict=True), 1):

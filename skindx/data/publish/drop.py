@@ -10,7 +10,7 @@ from skindx.data.manifest import Issue, read_issues
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.formats import FORMATS
 from skindx.data.publish.manifest import read_published
-from skindx.data.publish.place import cleared_place
+from skindx.data.publish.place import PUBLISHED, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, name_groups, public_issues
 from skindx.data.publish.side_files import write_side_files
 from skindx.data.store import stored_file
@@ -60,7 +60,7 @@ def _write_without(
         stored_file(pub, path)  # a published folder may come from anyone as well
     layout = FORMATS[facts.format]
     before, after = in_shard_order(rows), in_shard_order(left)
-    with atomic_folder(pub) as folder:
+    with atomic_folder(pub, PUBLISHED) as folder:
         images = _without(layout.read(pub, before), before, after, pub)
         written = layout.write(folder, images, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}

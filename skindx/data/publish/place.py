@@ -5,20 +5,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY
+from skindx.data.manifest import SPLITS
+from skindx.data.publish.card import CARD
+from skindx.data.publish.croissant import CROISSANT
 from skindx.data.publish.facts import FACTS
+from skindx.data.publish.imagefolder import FOR_PEOPLE
+from skindx.data.publish.plots import PLOTS
+from skindx.data.publish.shard_names import DATA
+from skindx.data.publish.side_files import COCO, SPLITS_CSV, SUMS
 from skindx.errors import UserError
-from skindx.files import only_writer
+from skindx.files import FolderKind, finish_folder, leftovers, only_writer
+
+_TABLES = (MANIFEST, ISSUES, TAXONOMY, SPLITS_CSV, COCO, CROISSANT, CARD, SUMS, FOR_PEOPLE)
+PUBLISHED = FolderKind("a published dataset", FACTS, (*_TABLES, PLOTS, DATA, *SPLITS))
 
 
 def check_place(out: Path, dataset: Path) -> None:
     """Raise UserError unless `out` is absent, empty or an earlier published folder."""
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UserError(f"{out} is a file or a link; give --out a new or empty folder.")
-    if out.is_dir() and any(out.iterdir()) and not (out / FACTS).exists():
-        raise UserError(
-            f"{out} holds other files ({min(e.name for e in out.iterdir())}) and was not written "
-            f"by `skindx publish`; give --out a new or empty folder."
-        )
+    if out.is_symlink():
+        raise UserError(f"{out} is a link; give --out a new or empty folder.")
+    finish_folder(out, FACTS)
+    PUBLISHED.check(out)
     here, there = dataset.resolve(), out.resolve()
     if there.is_relative_to(here) or here.is_relative_to(there):
         raise UserError(
@@ -29,7 +37,7 @@ def check_place(out: Path, dataset: Path) -> None:
 
 def is_published(out: Path) -> bool:
     """Tell whether `publish` wrote this folder, which a kill may have left under its old name."""
-    old = [path for path in _left_beside(out) if path.name.endswith(".old")]
+    old = [path for path in leftovers(out) if path.suffix in (".old", ".whole")]
     return any((folder / FACTS).is_file() for folder in (out, *old))
 
 
@@ -37,9 +45,9 @@ def is_published(out: Path) -> bool:
 def cleared_place(out: Path) -> Iterator[None]:
     """Hold the folder around `out`, where one process at a time writes and renames.
 
-    What a killed one left beside `out` is cleared away first, so that no forgotten copy outlives
-    a take-down; where it was killed between its two renames, the old folder comes back. Raises
-    UserError while another process writes there.
+    What a killed one left beside or within `out` is cleared away first, so that no forgotten copy
+    outlives a take-down; where it was killed between its two renames, the old folder comes back.
+    Raises UserError while another process writes there.
     """
     parent = out.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -48,14 +56,9 @@ def cleared_place(out: Path) -> Iterator[None]:
         yield
 
 
-def _left_beside(out: Path) -> list[Path]:
-    parent = out.absolute().parent
-    beside = parent.iterdir() if parent.is_dir() else ()
-    return [path for path in beside if path.name.startswith(f"{out.name}.tmp-")]
-
-
 def _clear_away(out: Path) -> None:
-    for path in _left_beside(out):
+    finish_folder(out, FACTS)
+    for path in leftovers(out):
         if path.name.endswith(".old") and not out.exists():
             path.rename(out)
         else:

@@ -17,6 +17,7 @@ from skindx.data.copies.kept import keep_stored
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
+from skindx.data.gallery import MARK
 from skindx.data.layout import (
     BLOCKLIST,
     CACHE,
@@ -79,6 +80,7 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the images
     remove_shards(dataset)
     gallery = dataset / GALLERY
+    pages = gallery.glob("*.html") if (gallery / MARK).is_file() else ()
     names = (
         shown
         for sha256 in blocked.by_sha
@@ -87,7 +89,7 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     )
     # Half-written files that killed processes left may hold anything.
     left = (*dataset.glob("*.tmp-*"), *(dataset / name for name in _REPORTS))
-    for path in (*left, *gallery.glob("*.html"), *names):
+    for path in (*left, *pages, *names):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

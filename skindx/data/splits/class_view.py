@@ -6,6 +6,7 @@ from pathlib import Path
 
 from skindx.data.layout import STORE, TAXONOMY
 from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.splits.fold_view import VIEW
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 from skindx.taxonomy import Taxonomy
@@ -29,7 +30,7 @@ def class_view(dataset: Path, out: Path, left_out: Collection[str]) -> Path:
         )
     taxonomy = Taxonomy.load(dataset / TAXONOMY)
     kept = [key for key in taxonomy.keys if key not in left_out]
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, VIEW) as folder:
         (folder / STORE).symlink_to((dataset / STORE).resolve())
         taxonomy.subset(kept).save(folder / TAXONOMY)
         write_manifest(folder, [record for record in records if record.label not in left_out])

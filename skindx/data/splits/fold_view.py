@@ -5,11 +5,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.data.layout import STORE, TAXONOMY
+from skindx.data.layout import CACHE, MANIFEST, STORE, TAXONOMY
 from skindx.data.manifest import Record, Split, read_manifest, write_manifest
 from skindx.data.splits.folds import fold_groups
 from skindx.errors import UserError
-from skindx.files import atomic_folder
+from skindx.files import FolderKind, atomic_folder
+
+VIEW = FolderKind("a view of a dataset", MANIFEST, (TAXONOMY, STORE, CACHE))
 
 
 def fold_view(dataset: Path, out: Path, fold: int, folds: int, seed: int = 0) -> Path:
@@ -18,7 +20,7 @@ def fold_view(dataset: Path, out: Path, fold: int, folds: int, seed: int = 0) ->
     The images stay where they are. Raises UserError for a dataset with fewer groups than parts.
     """
     records = refold(read_manifest(dataset), fold, folds, seed)
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, VIEW) as folder:
         (folder / STORE).symlink_to((dataset / STORE).resolve())
         shutil.copyfile(dataset / TAXONOMY, folder / TAXONOMY)
         write_manifest(folder, records)

@@ -22,10 +22,11 @@ from skindx.data.synthetic.pages import (
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg
 from skindx.data.synthetic.plants import Entry, plan_entries
 from skindx.data.synthetic.truth import TRUTH, Served, SiteTruth
-from skindx.files import atomic_folder, write_json
+from skindx.files import FolderKind, atomic_folder, write_json
 
 SITE = "site"
 ANNOTATIONS = "annotations.json"
+_ATLAS = FolderKind("a site of synthetic images", TRUTH, (SITE, ANNOTATIONS))
 CREATORS = ("A. Painter", "B. Brush", "C. Crayon", "D. Dabber", "E. Easel", "F. Fresco")
 LICENCES = ("CC BY 4.0", "CC BY-SA 4.0", "CC BY-NC 4.0", "CC0 1.0")
 
@@ -41,7 +42,7 @@ def make_site(folder: Path, *, per_class: int = 60, seed: int = 0) -> SiteTruth:
     rng = np.random.default_rng([seed, per_class])
     links = _links(rng, plan_entries(rng, per_class, seed))
     truth = _truth(links, per_class, seed)
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, _ATLAS) as temporary:
         site = temporary / SITE
         for path, entry in links.items():
             if entry.kind != "dead":

@@ -7,13 +7,14 @@ from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.compare import Comparison, compare
 from skindx.evaluation.compare.page import write_page
-from skindx.evaluation.evaluate import Part, evaluate, refuse_others
+from skindx.evaluation.evaluate import Part, evaluate
 from skindx.evaluation.predictions import read_predictions
-from skindx.files import atomic_folder, write_json
+from skindx.files import FolderKind, atomic_folder, write_json
 from skindx.models.bundle.files import INDEX
 
 JSON, PAGE = "comparison.json", "comparison.html"
 _EVALUATIONS = ("first", "second")
+_COMPARISON = FolderKind("a comparison", JSON, (PAGE, *_EVALUATIONS))
 
 
 def compare_folders(
@@ -31,7 +32,7 @@ def compare_folders(
     A bundle is evaluated on `dataset` first, into a folder of `out`. Raises UserError for what
     is neither, for a bundle without a dataset, and for what cannot be compared.
     """
-    refuse_others(out, (JSON, PAGE, *_EVALUATIONS), "a comparison")
+    _COMPARISON.check(out)
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
     sides = (first, second)
@@ -40,7 +41,7 @@ def compare_folders(
         raise UserError(f"{bundles[0]} is a bundle; name the images with --dataset.")
     if dataset is not None and not bundles:
         raise UserError(f"{first} and {second} are no bundles; leave out --dataset {dataset}.")
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, _COMPARISON) as folder:
 
         def answers(side: Path, name: str) -> Answers:
             if dataset is None or side not in bundles:

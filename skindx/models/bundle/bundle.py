@@ -11,7 +11,7 @@ import torch
 from skindx import __version__
 from skindx.data.manifest import Record, Split
 from skindx.errors import UserError
-from skindx.files import atomic_folder, sha256_file, write_json, write_text
+from skindx.files import FolderKind, atomic_folder, sha256_file, write_json, write_text
 from skindx.models.bundle.card import model_card
 from skindx.models.bundle.files import INDEX, digest_of, read_index, verify_files
 from skindx.models.bundle.seen import SEEN, read_seen, write_seen
@@ -41,6 +41,25 @@ from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json
 
 TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
+
+BUNDLE = FolderKind(
+    "a bundle",
+    INDEX,
+    (
+        TAXONOMY,
+        METRICS,
+        CARD,
+        TRUNKS,
+        SEEN,
+        "*.safetensors",
+        "members",
+        "detector",
+        "gallery",
+        "ood",
+        "exports",
+    ),
+)
+"""A folder that is one may be replaced by another."""
 
 _LONGEST_METRICS = 64 * MEGABYTE
 
@@ -172,7 +191,7 @@ def pack(
         ood=ood.spec if ood else None,
         provenance=provenance or {},
     )
-    with atomic_folder(path) as folder:
+    with atomic_folder(path, BUNDLE) as folder:
         taxonomy.save(folder / TAXONOMY)
         for member, state in members:
             below = (trunks or {}).get(member.trunk, {})

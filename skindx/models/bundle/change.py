@@ -8,7 +8,7 @@ from typing import Any
 
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json, write_text
-from skindx.models.bundle.bundle import CARD, METRICS, Bundle, open_bundle, write_index
+from skindx.models.bundle.bundle import BUNDLE, CARD, METRICS, Bundle, open_bundle, write_index
 from skindx.models.bundle.card import model_card
 from skindx.models.bundle.provenance import without_old_keys
 from skindx.models.bundle.spec import BundleSpec
@@ -90,7 +90,7 @@ def _changed(bundle: Bundle, change: dict[str, Any]) -> Bundle:
 def put_folder(path: Path, name: str, source: Path) -> None:
     """Put the files of a folder into the bundle under `name`, in the place of what is there."""
     bundle = open_bundle(path)
-    with atomic_folder(path) as folder:
+    with atomic_folder(path, BUNDLE) as folder:
         kept = [file for file in bundle.spec.files if not file.startswith(f"{name}/")]
         files = [(path / file, folder / file) for file in kept]
         files += [(file, folder / name / file.name) for file in source.iterdir()]
@@ -110,7 +110,7 @@ def _rewrite(
     parts = parts or {}
     provenance = without_old_keys(bundle.spec.provenance, facts) | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})
-    with atomic_folder(bundle.path) as folder:
+    with atomic_folder(bundle.path, BUNDLE) as folder:
         for name in spec.files:
             if name not in (METRICS, CARD) and name.split("/")[0] not in parts:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)

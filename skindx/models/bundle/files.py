@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from skindx.errors import UserError
+from skindx.files import finish_folder, is_unfinished
 from skindx.models.tensors import MOST_BYTES
 from skindx.untrusted import MEGABYTE, open_plain, read_plain
 
@@ -27,6 +28,8 @@ def read_index(path: Path, expect: str | None = None) -> bytes:
     index = path / INDEX
     if not path.exists():
         raise UserError(f"bundle {path} does not exist; give the folder `skindx train` packed.")
+    if not index.is_file():
+        finish_folder(path, INDEX)  # a kill may have left the files half in their places
     if not index.is_file():
         raise UserError(f"{path} is no bundle (it has no {INDEX}); give RUN/bundle.")
     wanted = None if expect is None else _parsed(expect)
@@ -87,6 +90,8 @@ def _walk(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, bool]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = Path(entry.path).relative_to(root).as_posix()
+            if is_unfinished(name):  # of a bundle that is written within its folder: never read
+                continue
             is_folder = entry.is_dir(follow_symlinks=False)
             if not is_folder and not entry.is_file(follow_symlinks=False):
                 raise UserError(

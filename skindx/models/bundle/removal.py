@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.data.blocklist import Blocked
+from skindx.files import finish_folder, is_unfinished
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.change import add_provenance, set_embedding_index, set_learned_parts
+from skindx.models.bundle.files import INDEX
 from skindx.models.bundle.provenance import (
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
@@ -121,11 +123,13 @@ def clear_leftovers(path: Path) -> None:
     nothing else writes the bundle.
     """
     path = path.resolve()
+    finish_folder(path, INDEX)
     mine = re.compile(re.escape(path.name) + r"\.tmp-[a-z0-9_]{8}(\.old)?")
     around = path.parent.iterdir() if path.parent.is_dir() else ()
     unfinished = sorted(path for path in around if mine.fullmatch(path.name))
     if not path.exists():  # killed between the two renames: the older one is whole
         for old in (path for path in unfinished if path.suffix == ".old"):
             old.replace(path)
-    for rest in unfinished:
+    within = path.iterdir() if path.is_dir() else ()
+    for rest in (*unfinished, *(other for other in within if is_unfinished(other.name))):
         shutil.rmtree(rest, ignore_errors=True)

@@ -14,7 +14,7 @@ from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
-from skindx.files import sha256_file, write_json
+from skindx.files import sha256_file, temporary_folder, write_json
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.change import put_folder
 from skindx.models.classifier.preprocess import Preprocess, centre_square
@@ -68,8 +68,8 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
     bundle = open_bundle(path)
     ensemble = bundle.ensemble()
     # Beside the bundle: its files are then linked into it, not copied.
-    with tempfile.TemporaryDirectory(prefix=f"{path.name}.tmp-", dir=path.resolve().parent) as name:
-        folder = Path(name) / "export"
+    with temporary_folder(path) as beside:
+        folder = beside / "export"
         folder.mkdir()
         if precision == "int8":
             found = _coarse(

@@ -11,7 +11,7 @@ from pathlib import Path
 from platform import node
 
 from skindx.errors import UserError
-from skindx.files import atomic_folder, write_text
+from skindx.files import FolderKind, atomic_folder, write_text
 from skindx.models.online import fetch_by
 from skindx.models.towers.folder import CONFIGS, WEIGHTS
 from skindx.models.towers.licence import CARD
@@ -19,6 +19,7 @@ from skindx.system import cache_folder
 
 REVISION = "revision.txt"
 """The hub's commit, in the folder of what was fetched."""
+_TOWER = FolderKind("a fetched network", REVISION, ("*",))
 
 _LIMIT_S = 3600
 
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
     weights = next((name for name in WEIGHTS[CONFIGS[config]] if name in there), None)
     wanted = [config, *([weights] if weights else []), *([CARD] if CARD in there else [])]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(folder) as fresh:
+    with atomic_folder(folder, _TOWER) as fresh:
         for name in wanted:
             found = hf_hub_download(repository, name, revision=info.sha)
             shutil.copyfile(found, fresh / name)

@@ -6,10 +6,11 @@ from typing import Any
 
 from skindx.data.layout import MANIFEST
 from skindx.errors import UserError
-from skindx.files import atomic_folder, sha256_file, write_csv, write_json
+from skindx.files import FolderKind, atomic_folder, sha256_file, write_csv, write_json
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import (
     MODEL_WEIGHTS,
+    MODEL_YAML,
     DetectorSpec,
     NoUltralyticsError,
     load_detector,
@@ -23,6 +24,8 @@ from skindx.training.finished.fingerprint import detector_fingerprint, matches
 from skindx.untrusted import read_json
 
 FOLDER, INDEX = "detector", "detector.json"
+_HISTORY = "history.csv"
+_DETECTOR = FolderKind("a detector", INDEX, (MODEL_YAML, MODEL_WEIGHTS, _HISTORY))
 
 CHECKPOINT = "_detector"
 """Its folder among the members' checkpoints, whose names begin otherwise."""
@@ -39,6 +42,7 @@ def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
     if matches(run / FOLDER / INDEX, fingerprint):
         return True
     refuse_others(checkpoint_folder(run, CHECKPOINT), fingerprint)
+    _DETECTOR.check(run / FOLDER)
     return False
 
 
@@ -46,9 +50,9 @@ def save_parts(
     run: Path, dataset: Path, parts: DetectorParts, history: list[dict[str, Any]], fingerprint: str
 ) -> None:
     """Write RUN/detector in one step: it is there whole, or not at all."""
-    with atomic_folder(run / FOLDER) as folder:
+    with atomic_folder(run / FOLDER, _DETECTOR) as folder:
         save_detector(folder, parts.config, parts.state)
-        write_csv(folder / "history.csv", history[0], [row.values() for row in history])
+        write_csv(folder / _HISTORY, history[0], [row.values() for row in history])
         index = {
             "fingerprint": fingerprint,
             "manifest": sha256_file(dataset / MANIFEST),

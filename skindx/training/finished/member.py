@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.files import atomic_folder, write_csv, write_json
+from skindx.files import FolderKind, atomic_folder, write_csv, write_json
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.finished.arrays import read_arrays
 from skindx.training.finished.fingerprint import matches
 
 WEIGHTS, VALIDATION, HISTORY = "model.safetensors", "validation.npz", "history.csv"
+_MEMBER = FolderKind("a member", "member.json", (WEIGHTS, VALIDATION, HISTORY))
 
 # N = validation images, C = classes
 
@@ -41,6 +42,7 @@ def is_finished(run: Path, name: str, expected: str) -> bool:
     Its checkpoints, when it is not finished, must be of these settings and data too.
     """
     refuse_others(checkpoint_folder(run, name), expected)
+    _MEMBER.check(member_folder(run, name))
     return matches(member_folder(run, name) / "member.json", expected)
 
 
@@ -48,7 +50,7 @@ def save_member(
     run: Path, name: str, finished: FinishedMember, history: list[dict[str, Any]], fingerprint: str
 ) -> None:
     """Write a member in one step: it is there whole, or not at all."""
-    with atomic_folder(member_folder(run, name)) as folder:
+    with atomic_folder(member_folder(run, name), _MEMBER) as folder:
         save_tensors(
             {key: value.cpu().contiguous() for key, value in finished.state.items()},
             folder / WEIGHTS,

@@ -134,6 +134,6 @@ def test_what_is_no_scan_is_refused(scans: tuple[Path, Path], tmp_path: Path) ->
 
 def test_other_folders_are_never_replaced(comparison: ScanComparison, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="something else than a comparison"):
+    with pytest.raises(UserError, match=r"other files \(thesis.tex\), which a comparison"):
         write_comparison(tmp_path, comparison)
     assert (tmp_path / "thesis.tex").is_file()

@@ -15,13 +15,13 @@ from skindx.diagnosis.scan.compare.view import View
 from skindx.diagnosis.scan.outputs.inlining import csp_hash, inlined
 from skindx.diagnosis.scan.outputs.result import shown_risk
 from skindx.diagnosis.scan.outputs.summary import Summary
-from skindx.errors import UserError
-from skindx.files import atomic_folder, write_csv
+from skindx.files import FolderKind, atomic_folder, write_csv
 from skindx.imaging.thumbnails import small_jpeg
 from skindx.templates import html_environment, keep_units
 from skindx.text import counted, printable
 
 PAGE, TABLE = "comparison.html", "changes.csv"
+COMPARISON = FolderKind("a comparison of scans", TABLE, (PAGE,))
 _OVERVIEW_PX, _CROP_PX = 1200, 200
 _MARGIN = 2.4
 """Side of a crop, in diameters."""
@@ -36,11 +36,7 @@ _MEANING: dict[Kind, tuple[str, str]] = {
 
 def write_comparison(folder: Path, comparison: ScanComparison) -> None:
     """Write page and table into a folder, whole or not at all; an older comparison is replaced."""
-    if folder.exists() and not (folder / TABLE).is_file() and any(folder.iterdir()):
-        raise UserError(
-            f"{folder} holds something else than a comparison; give a new folder to --out."
-        )
-    with atomic_folder(folder) as new:
+    with atomic_folder(folder, COMPARISON) as new:
         write_csv(new / TABLE, COLUMNS, lines(comparison))
         (new / PAGE).write_text(render(comparison), encoding="utf-8")
 

@@ -17,7 +17,7 @@ from skindx.diagnosis.scan.photo.limits import (
 from skindx.diagnosis.scan.photo.pixels import INDEX, PixelStore, PixelWriter, level_sizes
 from skindx.diagnosis.scan.photo.vips import damaged, import_vips, open_image, value
 from skindx.errors import UserError
-from skindx.files import atomic_folder, sha256_file
+from skindx.files import FolderKind, atomic_folder, sha256_file
 from skindx.full_disk import full_disk, needs_room, no_room
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.formats import HEAD, image_suffix, photo_format, unusable
@@ -27,6 +27,7 @@ from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxe
 
 _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
 """Pixels that are decoded at once, in whole rows."""
+_STORE = FolderKind("a photo's pixels", INDEX, ("*",))
 _BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
 _SAID = {
     "decode-memory": "decoding it takes too much memory",
@@ -45,7 +46,7 @@ def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> Pixe
     if not (folder / INDEX).is_file():
         require_extra("scan", "pyvips", purpose="reading large photos")
         sha256, suffix = _look(path)
-        with needs_room(folder.parent), atomic_folder(folder) as making:
+        with needs_room(folder.parent), atomic_folder(folder, _STORE) as making:
             facts = {"name": path.name, "sha256": sha256}
             if suffix == ".heic":
                 _from_heic(path, making, facts, most_pixels)

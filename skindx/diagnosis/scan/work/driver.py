@@ -27,7 +27,7 @@ from skindx.diagnosis.scan.work.result import (
 from skindx.diagnosis.scan.work.stage import Stages
 from skindx.diagnosis.scan.work.tasks import ScanTask, lesion_tasks, tile_tasks
 from skindx.errors import UserError
-from skindx.files import atomic_folder, only_writer, sha256_file
+from skindx.files import FolderKind, atomic_folder, only_writer, sha256_file
 from skindx.full_disk import needs_room
 from skindx.models.calibration.urgent_risk import check_level
 from skindx.progress import Progress
@@ -40,6 +40,9 @@ _STAGES = (TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN)
 
 _BLOCK = (512, 512)
 """Cells of a map that are blended and stored together."""
+
+_SCORES = "scores"
+_MAP = FolderKind("a map of scores", _SCORES)
 
 MakeCrew = Callable[[Path | str, str], Crew]
 """Gets the database and the scan's token."""
@@ -103,8 +106,8 @@ class Scan:
         for photo in range(len(self.paths)):
             patches = self.folder.grids(self.plan, photo)[0].patches
             made.append(self.folder.path / f"map-{photo}.zarr")
-            with atomic_folder(made[-1]) as making:
-                out = create_map(making / "scores", patches.shape, _BLOCK)
+            with atomic_folder(made[-1], _MAP) as making:
+                out = create_map(making / _SCORES, patches.shape, _BLOCK)
                 read = partial(self._scores, photo)
                 blend(patches, read, out, block=_BLOCK)
         return made
