@@ -1,8 +1,9 @@
 """Copies that image hashes miss: crops, turns, borders, watermarks, screenshots, a second photo.
 
 An image is described by local points (`describe`, `shards`), pairs that share points are
-candidates (`votes`), and a pair is accepted by what it shows itself (`verify`, `acceptance`):
-the same two images are copies in every pool, shard and build.
+candidates (`votes`), so are the few most alike of each image (`alike`), and a candidate is
+accepted by what it shows itself (`verify`, `acceptance`): by the same evidence in every pool,
+shard and build.
 """
 
 from skindx.data.copies.compare import compare_pair

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.copies import votes
+from skindx.data.copies import alike, votes
 from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
 from skindx.data.copies.parts import (
     IMAGES,
@@ -43,9 +43,9 @@ def find_copies(
     `paths` are relative to the dataset folder and named by SHA-256. `hash_candidates`, pairs_P2 of
     positions, are verified too, beside the pairs that share points. Killed at any moment, the same
     call goes on; no image is described again, and no pair verified again, that an earlier call has
-    described or verified. The answer does not depend on that or on the runner, and whether a pair
-    is accepted not on the other images (`recurring` says what does). Raises JobError when the
-    workers end before their parts do.
+    described or verified. The answer does not depend on that or on the runner, and whether a
+    candidate is accepted not on the other images (`recurring` and `alike` say what does). Raises
+    JobError when the workers end before their parts do.
     """
     progress = progress or silent
     position: dict[str, int] = {}
@@ -78,6 +78,7 @@ class _Search:
             folder_of(dataset).name,
             verified_folder(dataset).name,
             (votes.RADIUS, votes.VOTES, votes.PROBES, votes.CHUNK_IMAGES, PART_PAIRS),
+            (alike.RADIUS, alike.NEAR, alike.LEAST, alike.LEADING_IMAGES),
         )
         self._digest = hashlib.sha256(repr((fixed, list(sha256s))).encode())
 
@@ -101,15 +102,17 @@ class _Search:
         return np.concatenate([read_PV, new_PV])
 
     def candidates(self, recurring: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return pairs_P2 that share points."""
+        """Return pairs_P2 that share points, or are among the most alike of one of the two."""
         size = votes.CHUNK_IMAGES
         job = self._job(recurring, np.empty((0, 2), np.int64))
         chunks = range(-(-len(self._sha256s) // size))
         pairs = itertools.combinations_with_replacement(chunks, 2)
         files = [votes_file(self._dataset, job, a, b, size) for a, b in pairs]
         self._run(files, "candidates", len(self._sha256s))
-        nothing = np.empty((0, 2), np.int64)
-        return _unique(np.concatenate([nothing, *(np.load(file)[:, :2] for file in files)]))
+        rows_C4 = np.concatenate([np.empty((0, 4), np.int64), *(np.load(file) for file in files)])
+        voted_P2 = rows_C4[rows_C4[:, 2] > 0, :2]
+        alike_P2 = alike.leading(rows_C4[rows_C4[:, 3] > 0][:, [0, 1, 3]])[:, :2]
+        return _unique(np.concatenate([voted_P2, alike_P2]))
 
     def recurring(self, verified_PV: NDArray[np.float64]) -> NDArray[np.uint64]:
         """Return the keys of points that stand in too many families to separate them."""

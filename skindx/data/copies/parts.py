@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.copies.joining import join_chunks
 from skindx.data.copies.shards import Library
 from skindx.data.copies.verified import values_of, verified_folder, write_verified
 from skindx.data.copies.verify import verify
-from skindx.data.copies.votes import join_chunks
 from skindx.data.runner import TaskRunner
 from skindx.data.screening.shards import SHARDS
 from skindx.errors import JobError
@@ -72,7 +72,7 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
 def making(job: dict[str, Any]) -> Work:
     """Return what makes the part of each file."""
     # Not before the fork: numba's memory would count in every other sandboxed process.
-    from skindx.data.copies import geometry_kernels, vote_kernels  # noqa: F401
+    from skindx.data.copies import alike_kernels, geometry_kernels, vote_kernels  # noqa: F401
 
     dataset = Path(job["dataset"])
 
@@ -108,9 +108,9 @@ def verified_file(dataset: Path, job: str, start: int, stop: int) -> Path:
 def _join(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
     a, b, chunk = numbers
     sha256s, recurring = _images(folder)
-    found_C3 = join_chunks(library, sha256s, recurring, (a, b, chunk))
+    found_C4 = join_chunks(library, sha256s, recurring, (a, b, chunk))
     with atomic_file(made) as temporary, temporary.open("wb") as opened:
-        np.save(opened, found_C3)
+        np.save(opened, found_C4)
 
 
 def _verify(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:

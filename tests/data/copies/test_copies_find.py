@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from copies_dataset import make_dataset, painted, put
 
-from skindx.data.copies import Copy, find_copies, shards, votes
+from skindx.data.copies import Copy, alike, find_copies, shards, votes
 from skindx.data.copies.denied import denied
 from skindx.data.copies.kept import keep_only
 from skindx.data.copies.shards import Library, Shard, folder_of, sha256_of, shard_files
@@ -107,6 +107,7 @@ def test_a_pair_that_only_hashes_name_is_verified_too(
 ) -> None:
     dataset, paths, _ = made
     monkeypatch.setattr(votes, "VOTES", 250)
+    monkeypatch.setattr(alike, "LEAST", 250)
     assert find_copies(dataset, paths, runner=LocalRunner(1)) == []
     named = np.array([[6, 0], [0, 1], [3, 3], [0, 6]])
     only = find_copies(dataset, paths, runner=LocalRunner(1), hash_candidates=named)

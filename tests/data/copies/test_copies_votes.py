@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from skindx.data.copies import recurring, votes
+from skindx.data.copies import alike, recurring
 from skindx.data.copies.codebook import shipped
 from skindx.data.copies.describe import Description
 from skindx.data.copies.geometry import mirrored_points
+from skindx.data.copies.joining import join_chunks
 
 SHAPE = (256, 256)
 NONE = np.empty(0, np.uint64)
@@ -38,16 +39,25 @@ def turned(image: Description, degrees: float, *, mirror: bool) -> Description:
     return described(points, codes)
 
 
-def candidates(images: list[Description], chunk: int) -> set[tuple[int, int, int]]:
+def joined(images: list[Description], chunk: int) -> NDArray[np.int64]:
     library = {str(at): image for at, image in enumerate(images)}
     names = list(library)
     count = -(-len(names) // chunk)
     found = [
-        votes.join_chunks(library, names, NONE, (a, b, chunk))
+        join_chunks(library, names, NONE, (a, b, chunk))
         for a in range(count)
         for b in range(a, count)
     ]
-    return {tuple(row) for row in np.concatenate(found).tolist()}
+    return np.concatenate(found)
+
+
+def candidates(images: list[Description], chunk: int) -> set[tuple[int, ...]]:
+    return {tuple(row[:3]) for row in joined(images, chunk).tolist() if row[2]}
+
+
+def most_alike(images: list[Description], chunk: int) -> list[list[int]]:
+    rows = joined(images, chunk)
+    return sorted(alike.leading(rows[rows[:, 3] > 0][:, [0, 1, 3]]).tolist())
 
 
 @pytest.mark.parametrize("mirror", [False, True])
@@ -101,8 +111,9 @@ def test_a_shared_overlay_makes_no_candidates_once_it_recurs() -> None:
     keys = recurring.recurring_keys(library, names, everyone)
     assert set(keys) == set(recurring.point_keys(overlay))
     part = (0, 0, 100)
-    assert len(votes.join_chunks(library, names, NONE, part)) == len(names) * (len(names) - 1) // 2
-    assert len(votes.join_chunks(library, names, keys, part)) == 0
+    voted = join_chunks(library, names, NONE, part)[:, 2] > 0
+    assert voted.sum() == len(names) * (len(names) - 1) // 2
+    assert len(join_chunks(library, names, keys, part)) == 0
 
 
 def test_recurring_points_are_counted_in_any_order_and_in_passes(
@@ -128,3 +139,51 @@ def test_copies_of_one_image_are_one_family_and_keep_their_points() -> None:
     names = [*library, *others]
     families = np.array([0] * 100 + list(range(1, 101)))
     assert len(recurring.recurring_keys(library | others, names, families)) == 0
+
+
+def blurred(rng: np.random.Generator, image: Description, keep: int) -> Description:
+    """Keep some points, their codes too far away for a vote, and put others beside them."""
+    codes = (image.codes_PC[:keep] + rng.normal(0, 9.5, (keep, 64))).clip(-127, 127)
+    other = drawn(rng, 40)
+    points = np.concatenate([turned(image, 33, mirror=False).points_P4[:keep], other.points_P4])
+    # The whole image is turned, not only the directions of its points.
+    turn = np.deg2rad(33)
+    x, y = image.points_P4[:keep, 0] - 128, image.points_P4[:keep, 1] - 128
+    points[:keep, 0] = 128 + 1.5 * (np.cos(turn) * x - np.sin(turn) * y)
+    points[:keep, 1] = 128 + 1.5 * (np.sin(turn) * x + np.cos(turn) * y)
+    return described(points, np.concatenate([codes.astype(np.int8), other.codes_PC]))
+
+
+def test_few_and_blurred_points_that_agree_on_the_place_make_the_most_alike() -> None:
+    rng = np.random.default_rng(6)
+    images = [drawn(rng, 40) for _ in range(8)]
+    images.append(blurred(rng, images[3], 12))
+    assert (3, 8) not in {row[:2] for row in candidates(images, 100)}
+    assert [row[:2] for row in most_alike(images, 100)] == [[3, 8]]
+    moved = images[-1].points_P4.copy()
+    moved[:, :2] = rng.uniform(0, 256, (len(moved), 2))
+    images[-1] = described(moved, images[-1].codes_PC)
+    assert most_alike(images, 100) == []
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_chunks_change_none_of_the_most_alike(seed: int, chunk: int) -> None:
+    rng = np.random.default_rng(seed)
+    images = [drawn(rng, 30) for _ in range(3)]
+    images += [blurred(rng, images[at % 3], 10 + at) for at in range(9)]
+    assert most_alike(images, chunk) == most_alike(images, 100)
+
+
+def test_each_image_has_its_few_most_alike_and_the_smaller_position_among_equals() -> None:
+    star = [[0, other, 1000] for other in range(1, 9)]
+    rows = np.array([*star, [7, 8, 500], [1, 2, 900]], np.int64)
+    # Of 0 the first five; each of the others has 0 among its few anyway.
+    assert alike.leading(rows).tolist() == rows.tolist()
+    crowded = np.array([[a, b, 100 - a - b] for a in range(20) for b in range(a + 1, 20)])
+    kept = alike.leading(crowded)
+    assert len(kept) <= 20 * alike.LEADING_IMAGES
+    assert {tuple(row) for row in kept[kept[:, 0] == 0].tolist()} >= {
+        (0, b, 100 - b) for b in range(1, 1 + alike.LEADING_IMAGES)
+    }
+    assert alike.leading(np.empty((0, 3), np.int64)).shape == (0, 3)

@@ -1,0 +1,162 @@
+"""The compiled loops of `alike`; importing this module imports numba."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.native import compiled
+
+# N = images, P, Q = points of the first and the second images, L = leading components,
+# B = cells, T = probes, X = chiralities, M = matches, F = rows that are returned
+
+LARGEST = 6.0
+APART = 5.0
+"""Pixels between two points that count as two places."""
+_GROWN = 2.0
+_TURNED = 45.0
+"""Factor and degrees by which size and direction of a match may differ from those of another."""
+
+
+@compiled
+def likeness(  # noqa: PLR0917 (compiled functions are called by position)
+    points_M4: NDArray[np.float32],
+    others_M4: NDArray[np.float32],
+    close_M: NDArray[np.float64],
+    mirrored_width: int,
+    near: float,
+    least: int,
+) -> float:
+    """Return how much agrees with the match with which most agrees; 0 below `least` matches.
+
+    A match is a similarity by itself. What it puts within `near` pixels of its place, with a like
+    change of size and direction, agrees, by the cube of how close its two codes are. The first
+    image is mirrored where it has a `mirrored_width`.
+    """
+    from_M4, to_M4 = points_M4.astype(np.float64), others_M4.astype(np.float64)
+    if mirrored_width:
+        from_M4[:, 0] = mirrored_width - 1 - from_M4[:, 0]
+        from_M4[:, 3] = 180 - from_M4[:, 3]
+    best = 0.0
+    for m in range(len(from_M4)):
+        grown = to_M4[m, 2] / from_M4[m, 2]
+        turned = to_M4[m, 3] - from_M4[m, 3]
+        a, b = grown * np.cos(turned * np.pi / 180), grown * np.sin(turned * np.pi / 180)
+        reach = (near * max(1.0, grown)) ** 2
+        count, total = 0, 0.0
+        for k in range(len(from_M4)):
+            x, y = from_M4[k, 0] - from_M4[m, 0], from_M4[k, 1] - from_M4[m, 1]
+            if k != m and x * x + y * y < APART * APART:
+                continue
+            u = a * x - b * y + to_M4[m, 0] - to_M4[k, 0]
+            v = b * x + a * y + to_M4[m, 1] - to_M4[k, 1]
+            more = to_M4[k, 2] / (from_M4[k, 2] * grown)
+            twist = abs((to_M4[k, 3] - from_M4[k, 3] - turned + 900) % 360 - 180)
+            if u * u + v * v > reach or more > _GROWN or more * _GROWN < 1 or twist > _TURNED:
+                continue
+            count += 1
+            total += close_M[k] ** 3
+        if count >= least:
+            best = max(best, total)
+    return best
+
+
+@compiled
+def grouped(pair_M: NDArray[np.int64], pairs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the matches of each pair start, and where the last ends; and their order."""
+    starts = np.zeros(pairs + 1, np.int64)
+    for pair in pair_M:
+        starts[pair + 1] += 1
+    starts = np.cumsum(starts)
+    order_M, free = np.empty(len(pair_M), np.int64), starts.copy()
+    for m in range(len(pair_M)):
+        order_M[free[pair_M[m]]] = m
+        free[pair_M[m]] += 1
+    return starts, order_M
+
+
+@compiled
+def compare(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
+    own: bool,
+    starts_N: NDArray[np.int64],
+    codes_PL: NDArray[np.int8],
+    probes_PXT: NDArray[np.uint16],
+    points_P4: NDArray[np.float32],
+    widths_N: NDArray[np.int64],
+    signs_L: NDArray[np.int8],
+    cells_B: NDArray[np.int64],
+    image_Q: NDArray[np.int32],
+    codes_QL: NDArray[np.int8],
+    points_Q4: NDArray[np.float32],
+    others: int,
+    radius: int,
+    near: float,
+    least: int,
+    found_F3: NDArray[np.int64],
+) -> int:
+    """Compare the points of N images with those of `others` images, which lie sorted by cell.
+
+    A point matches in each other image the nearest code within `radius` (squared) in the probed
+    cells. Rows (first, second, 1000 x agreement) go into `found_F3`; their count is returned, also
+    beyond its length. `own`: the images are the same, and only a second after the first counts.
+    """
+    voter = np.full((others, 2), -1, np.int64)
+    slot = np.zeros((others, 2), np.int64)
+    point_M, at_M = np.empty(1 << 14, np.int64), np.empty(1 << 14, np.int64)
+    pair_M, far_M = np.empty(1 << 14, np.int64), np.empty(1 << 14, np.int64)
+    code_L = np.empty(codes_PL.shape[1], np.int32)
+    filled = 0
+    for first in range(len(starts_N) - 1):
+        count = 0
+        for point in range(starts_N[first], starts_N[first + 1]):
+            for mirrored in range(2):
+                for k in range(len(code_L)):
+                    value = np.int32(codes_PL[point, k])
+                    code_L[k] = value * signs_L[k] if mirrored else value
+                for probe in range(probes_PXT.shape[2]):
+                    cell = np.int64(probes_PXT[point, mirrored, probe])
+                    for at in range(cells_B[cell], cells_B[cell + 1]):
+                        second = image_Q[at]
+                        if own and second <= first:
+                            continue
+                        far = np.int32(0)
+                        for k in range(len(code_L)):
+                            step = code_L[k] - np.int32(codes_QL[at, k])
+                            far += step * step
+                        grown = points_Q4[at, 2] / points_P4[point, 2]
+                        if far > radius or grown > LARGEST or grown * LARGEST < 1:
+                            continue
+                        if voter[second, mirrored] == point:
+                            earlier = slot[second, mirrored]
+                            if far < far_M[earlier]:
+                                far_M[earlier], at_M[earlier] = far, at
+                            continue
+                        if count == len(point_M):
+                            point_M, at_M = np.append(point_M, point_M), np.append(at_M, at_M)
+                            pair_M, far_M = np.append(pair_M, pair_M), np.append(far_M, far_M)
+                        voter[second, mirrored], slot[second, mirrored] = point, count
+                        point_M[count], at_M[count], far_M[count] = point, at, far
+                        pair_M[count] = 2 * second + mirrored
+                        count += 1
+        starts, order_M = grouped(pair_M[:count], 2 * others)
+        for m in range(count):
+            voter[pair_M[m] >> 1, pair_M[m] & 1] = -1
+        for second in range(others):
+            best = 0.0
+            for mirrored in range(2):
+                these = order_M[starts[2 * second + mirrored] : starts[2 * second + mirrored + 1]]
+                if len(these) < least:
+                    continue
+                total = likeness(
+                    points_P4[point_M[these]],
+                    points_Q4[at_M[these]],
+                    1 - far_M[these] / radius,
+                    widths_N[first] if mirrored else 0,
+                    near,
+                    least,
+                )
+                best = max(best, total)
+            if best > 0:
+                if filled < len(found_F3):
+                    found_F3[filled, 0], found_F3[filled, 1] = first, second
+                    found_F3[filled, 2] = np.int64(1000 * best + 0.5)
+                filled += 1
+    return filled
