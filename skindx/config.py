@@ -6,12 +6,20 @@ import math
 import os
 import re
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from skindx.errors import UserError
 from skindx.files import write_text
@@ -27,12 +35,32 @@ OFF = BeforeValidator(_word_off)
 """For a choice of words that has `off`: YAML 1.1 reads it as false where it is not quoted."""
 
 
+_NO_NUMBER = PydanticCustomError(
+    "truth_value", "write a number: YAML reads yes, no, on and off as truth values"
+)
+
+
 class Settings(BaseModel):
     """Base of every settings class: immutable; unknown keys, NaN and infinity are refused."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_value_for_a_number(cls, raw: Any) -> Any:
+        # A validator of the fields themselves is not allowed for the kind of a union's members.
+        if not isinstance(raw, dict):
+            return raw
+        wrong = [
+            InitErrorDetails(type=_NO_NUMBER, loc=(name,), input=raw[name])
+            for name, field in cls.model_fields.items()
+            if name in raw and _holds_truth(raw[name]) and _is_of_numbers(field)
+        ]
+        if wrong:
+            raise ValidationError.from_exception_data(cls.__name__, wrong)
+        return raw
 
     @classmethod
     def load(
@@ -65,6 +93,31 @@ class Settings(BaseModel):
     def save(self, path: Path) -> None:
         """Write the resolved settings as YAML that `load` reads back to an equal object."""
         write_text(path, yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False))
+
+
+def _holds_truth(value: Any) -> bool:
+    """Tell whether a value is a truth value, or a list with one."""
+    return isinstance(value, bool) or (
+        isinstance(value, list | tuple) and any(_holds_truth(item) for item in value)
+    )
+
+
+def _is_of_numbers(field: FieldInfo) -> bool:
+    """Tell whether a field takes numbers and no truth value, which Python would count as one."""
+    kinds = list(_leaves(field.annotation))
+    numbers = any(kind in (int, float) or type(kind) is int for kind in kinds)
+    return numbers and not any(kind in (bool, Any) or type(kind) is bool for kind in kinds)
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """Yield the plain types and literals of unions, lists and Annotated."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        parts = parts[:1]
+    if not parts:
+        yield annotation
+    for part in parts:
+        yield from _leaves(part)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -192,7 +245,9 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     found = [item for item in errors if not _follows(item, errors)]
     first, *others = sorted(found, key=lambda item: item["type"] != "extra_forbidden")
     loc = first["loc"]
-    where = ".".join(str(part) for part in loc)
+    where = _where(loc)
+    alternatives = [item for item in others if _where(item["loc"]) == where]
+    others = [item for item in others if _where(item["loc"]) != where]
     more = f" ({len(others)} more after this one)" if others else ""
     if first["type"] == "extra_forbidden":
         valid = _keys(cls, loc[:-1])
@@ -206,12 +261,20 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
         name = first["ctx"]["discriminator"].strip("'")
         tag = f"{first['ctx']['tag']!r} is no {name}"
         return f"{origin}: {where!r}: {tag}; {hint}Valid: {', '.join(valid)}.{more}"
-    message = _plainly(first)
+    message = ", or ".join(dict.fromkeys(map(_plainly, [first, *alternatives])))
     if not loc and isinstance(first["input"], dict):  # of several settings, which it names itself
         return f"{origin}: {message}.{more}"
     shown = repr(first["input"])
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return f"{origin}: {where or 'value'!r} = {shown}: {message}.{more}"
+
+
+def _where(loc: Sequence[str | int]) -> str:
+    """Return the place of an error without the names that pydantic gives to a union's members."""
+    return ".".join(str(part) for part in loc if not _MEMBER.fullmatch(str(part)))
+
+
+_MEMBER = re.compile(r"constrained-\w+|literal\[.*\]|int|float|str|bool|function-.*")
 
 
 def _follows(error: Any, errors: Sequence[Any]) -> bool:
@@ -226,15 +289,25 @@ def _nearest(word: str, valid: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+_LIST = "it must be a list: [a, b], or lines that begin with `- `"
+_MAPPING = "it must hold `key: value` lines"
+_SENTENCES = {
+    "int_parsing_size": "it is larger than any number that is allowed",
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+}
+
+
 def _plainly(error: Any) -> str:
     """Return pydantic's message in the words of who writes YAML."""
     if error["type"] == "too_short":
         least = error["ctx"]["min_length"]
         return f"give at least {least} item{'s' if least > 1 else ''}"
-    if error["type"] in ("tuple_type", "list_type"):
-        return "it must be a list: [a, b], or lines that begin with `- `"
-    if error["type"] in ("dict_type", "model_type", "model_attributes_type"):
-        return "it must hold `key: value` lines"
+    if error["type"] in _SENTENCES:
+        return _SENTENCES[error["type"]]
     if error["type"] == "union_tag_not_found":
         return f"it needs the key {error['ctx']['discriminator']}, which says what it is"
     if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"].startswith(

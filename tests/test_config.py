@@ -1,5 +1,7 @@
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from pydantic import Field
@@ -126,3 +128,73 @@ def test_aliases_are_free_as_long_as_they_do_not_burst(tmp_path: Path) -> None:
 def test_what_yaml_cannot_make_a_value_of_is_one_sentence(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match="is not valid YAML"):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"recipe": {"epochs": True}}, r"'recipe.epochs' = True: write a number"),
+        ({"recipe": {"learning_rate": True}}, r"'recipe.learning_rate' = True: write a number"),
+        ({"engine": {"zero": True}}, "'engine.zero' = True: write a number"),
+        ({"engine": {"ranks": True}}, "'engine.ranks' = True: write a number"),
+        ({"recipe": {"augment": {"scale": [0.5, True]}}}, "write a number"),
+        ({"recipe": {"epochs": 1e21}}, "'recipe.epochs' = 1e[+]21: it is larger"),
+        ({"recipe": {"epochs": 10**9}}, "'recipe.epochs' = 10+: .* less than or equal to 10+"),
+        ({"recipe": {"learning_rate": 1e38}}, "'recipe.learning_rate' = 1e[+]38"),
+        ({"loader": {"threads": -1}}, "'loader.threads' = -1: .* or equal to 1, or .* 'auto'[.]$"),
+        ({"engine": {"timeout_s": 1e300}}, "'engine.timeout_s' = 1e[+]300"),
+        ({"engine": {"lease_s": 1e300}}, "'engine.lease_s' = 1e[+]300"),
+        ({"members": [{"name": "x" * 300, "model": "x"}]}, "'members.0.name' = 'xxx"),
+        ({"name": "x" * 300}, "at most 200 characters"),
+    ],
+)
+def test_numbers_and_names_are_within_what_a_training_can_do(
+    change: dict[str, Any], said: str
+) -> None:
+    from skindx.training.config.run import TrainSettings
+
+    with pytest.raises(UserError, match=said):
+        TrainSettings.parse(change)
+
+
+def test_every_number_of_every_configuration_has_bounds() -> None:
+    """One that is written by us, into bundles and tables of results, needs none."""
+    from skindx.data.recipe import BuildSettings
+    from skindx.training.config.run import TrainSettings
+
+    open_ended = {
+        f"{kind.__name__}.{name}"
+        for kind in _settings_in((TrainSettings, BuildSettings))
+        for name, field in kind.model_fields.items()
+        for marks in _numbers(field.annotation, field.metadata)
+        if not marks
+    }
+    checked_below = {"EngineSettings.partitions", "Augment.scale"}
+    assert open_ended <= checked_below
+
+
+def _settings_in(roots: Iterable[Any]) -> set[type[Settings]]:
+    seen: set[type[Settings]] = set()
+    waiting = list(roots)
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, type) and issubclass(part, Settings):
+            if part not in seen:
+                seen.add(part)
+                waiting += [field.annotation for field in part.model_fields.values()]
+        else:
+            waiting += get_args(part)
+    return seen
+
+
+def _numbers(annotation: Any, marks: Sequence[Any]) -> Iterator[list[str]]:
+    if annotation in (int, float):
+        found = [part for mark in marks for part in getattr(mark, "metadata", [mark])]
+        yield [name for name in ("le", "lt") for part in found if hasattr(part, name)]
+    elif get_origin(annotation) is Annotated:
+        first, *others = get_args(annotation)
+        yield from _numbers(first, [*marks, *others])
+    elif get_origin(annotation) is not Literal:
+        inner = marks if get_origin(annotation) in (Union, UnionType) else ()
+        for part in get_args(annotation):
+            yield from _numbers(part, inner)

@@ -29,9 +29,9 @@ class FactoredSettings(ExchangeSettings):
     """
 
     kind: Literal["factored"] = "factored"
-    bucket_mb: float = Field(25, gt=0)
+    bucket_mb: float = Field(25, gt=0, le=100_000)
     """Size of a group of the other gradients; the first is closed at 1 MB."""
-    least_mb: float = Field(1, ge=0)
+    least_mb: float = Field(1, ge=0, le=100_000)
     """A weight below this size is summed like all others."""
 
 

@@ -25,13 +25,13 @@ class FusedSettings(ExchangeSettings):
     The order in which floating-point numbers are added depends on the plan, so switch this off
     where two trainings must be equal to the bit; a resumed one keeps its plan in any case.
     """
-    bucket_mb: float = Field(25, gt=0)
+    bucket_mb: float = Field(25, gt=0, le=100_000)
     """Size of a group until there is a plan; the first is closed at 1 MB (as PyTorch's DDP)."""
     wire: Literal["fp32", "bf16"] = "fp32"
     """bf16: half the bytes; sums are rounded to eight bits on their way."""
-    profile_steps: int = Field(5, ge=2)
+    profile_steps: int = Field(5, ge=2, le=100_000)
     """Steps in which backward is timed."""
-    trial_steps: int = Field(5, ge=3)
+    trial_steps: int = Field(5, ge=3, le=100_000)
     """Steps in which each of the best plans is timed."""
 
 

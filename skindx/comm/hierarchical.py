@@ -18,11 +18,11 @@ class HierarchicalSettings(ExchangeSettings):
     """Three phases: inside the nodes, across their first ranks, inside the nodes."""
 
     kind: Literal["hierarchical"] = "hierarchical"
-    ranks_per_node: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    ranks_per_node: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     """Neighbouring ranks that share a network link; auto: those of one host name."""
-    chunks: int = Field(8, ge=1)
+    chunks: int = Field(8, ge=1, le=4096)
     """Pieces of a bucket that follow one another through the phases; without them a ring wins."""
-    bucket_mb: float = Field(25, gt=0)
+    bucket_mb: float = Field(25, gt=0, le=100_000)
     """Tensors are sent together, once backward has made so much."""
 
 

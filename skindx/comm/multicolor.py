@@ -18,11 +18,11 @@ class MulticolorSettings(ExchangeSettings):
     """Trees with disjoint internal nodes, one for each part of the gradient."""
 
     kind: Literal["multicolor"] = "multicolor"
-    colors: int = Field(2, ge=1)
+    colors: int = Field(2, ge=1, le=4096)
     """Parts and trees; at most as many as ranks are used."""
-    chunks: int = Field(4, ge=1)
+    chunks: int = Field(4, ge=1, le=4096)
     """Pieces of a part that follow one another along its tree."""
-    bucket_mb: float = Field(25, gt=0)
+    bucket_mb: float = Field(25, gt=0, le=100_000)
     """Tensors are sent together, once backward has made so much."""
 
 

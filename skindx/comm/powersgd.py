@@ -20,7 +20,7 @@ class PowerSGDSettings(ExchangeSettings):
     """Low-rank approximation, the strong peer of the sparse exchanges."""
 
     kind: Literal["powersgd"] = "powersgd"
-    rank: int = Field(4, ge=1)
+    rank: int = Field(4, ge=1, le=4096)
     """Columns of the thin matrices."""
 
 

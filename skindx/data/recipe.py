@@ -37,7 +37,7 @@ class BuildSettings(Settings):
     """Class -> urgent, soon or routine, where the taxonomy or the shipped ones say otherwise."""
     min_known: float = Field(default=0.5, ge=0, le=1)
     """Least share of images whose label the taxonomy must know; below it, the build is refused."""
-    targets: Mapping[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    targets: Mapping[str, Annotated[int, Field(ge=1, le=10**12)]] = Field(default_factory=dict)
     """Class -> target number of images; the build reports what is missing."""
     sources: tuple[Source, ...] = Field(min_length=1)
     fetch: FetchSettings = Field(default_factory=FetchSettings)
@@ -52,7 +52,7 @@ class BuildSettings(Settings):
     blocklist: Path | None = None
     """A block list that several datasets share; that of the dataset folder always counts too."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=4096)
     """Processes that screen images on this machine; 0 takes all cores that this one may use."""
 
 

@@ -29,13 +29,13 @@ class PoolSettings(Settings):
     workers: int = Field(default_factory=cpu_count, ge=1, le=256)
     batch: int = Field(4, ge=1, le=64)
     """Most requests that a worker takes at once."""
-    waiting: int = Field(128, ge=1)
+    waiting: int = Field(128, ge=1, le=10**6)
     """Most requests that wait for a worker; one more is refused."""
-    waiting_mb: int = Field(512, ge=64)
+    waiting_mb: int = Field(512, ge=64, le=10**8)
     """Most 2^20 bytes of requests that wait for a worker: they are held in memory."""
-    work_s: float = Field(60.0, gt=0)
+    work_s: float = Field(60.0, gt=0, le=1e6)
     """A worker that needs longer for a request is ended."""
-    patience_s: float = Field(180.0, gt=0)
+    patience_s: float = Field(180.0, gt=0, le=1e6)
     """No request waits longer for its answer, work included."""
 
 

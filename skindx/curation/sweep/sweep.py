@@ -45,11 +45,11 @@ class SweepSettings(Settings):
 
     radii: tuple[int, ...] = Field(default=(0, 2, 4, 6, 8, 10, 12, 14, 16), min_length=1)
     hashes: tuple[tuple[HashKind, ...], ...] = Field(default=EVERY, min_length=1)
-    seeds: int = Field(default=5, ge=1)
+    seeds: int = Field(default=5, ge=1, le=10_000)
     """Random subsets of the same size that each point is compared with."""
     loss: float = Field(default=0.01, ge=0, lt=1)
     """Acceptable loss of accuracy."""
-    draws: int = Field(default=1000, ge=1)
+    draws: int = Field(default=1000, ge=1, le=1_000_000)
 
     @field_validator("radii")
     @classmethod

@@ -59,8 +59,8 @@ class OriginPolicy(Settings):
 class Partition(Settings):
     """The hosts of one of `count` crawls: those whose hash leaves the remainder `index`."""
 
-    index: int = Field(ge=0)
-    count: int = Field(ge=1)
+    index: int = Field(ge=0, le=10**6)
+    count: int = Field(ge=1, le=10**6)
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Self:
@@ -99,9 +99,9 @@ class FetchSettings(Settings):
     """Longest wait that a server may request; a server that wants more is skipped in this run."""
     crawl_delay_s: float = Field(30.0, ge=1, le=600)
     """Upper bound of the `Crawl-delay` of a robots.txt."""
-    max_bytes: int = Field(20_000_000, ge=1)
+    max_bytes: int = Field(20_000_000, ge=1, le=10**15)
     """Largest image; a longer download is cut off and never stored."""
-    max_pages: int = Field(10_000, ge=1)
+    max_pages: int = Field(10_000, ge=1, le=10**9)
     """Most index and category pages of one source."""
     partition: Partition | None = None
     """Of several crawls at once, which hosts are this one's; a build sets it where it is needed."""

@@ -39,7 +39,7 @@ Cache = Annotated[NoCache | MemoryCache | DiskCache, Field(discriminator="kind")
 class LoaderSettings(Settings):
     """Images come ready as uint8; the model normalises them on its device."""
 
-    threads: int | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Threads of each rank; auto: the cores it may use, shared among the ranks of its node."""
     prefetch: int = Field(4, ge=1, le=64)
     """Batches that are ready or in work before training asks for them."""

@@ -30,7 +30,7 @@ class PublishSettings(Settings):
     """How to cite the dataset, such as BibTeX; "": by its name."""
     unaudited: bool = False
     """Publish without an audit for faces, text and intimate regions."""
-    shard_mb: float = Field(default=400.0, gt=0)
+    shard_mb: float = Field(default=400.0, gt=0, le=1e6)
     """Megabytes of images in one shard, about."""
 
     @field_validator("version", mode="before")

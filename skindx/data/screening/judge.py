@@ -30,15 +30,18 @@ class ScreenSettings(Settings):
     separates all 3,198 sound images from all 892 copies.
     """
 
-    min_side: int = Field(default=64, ge=8, description="pixels")
-    max_aspect: float = Field(default=4.0, ge=1, description="longer side / shorter side")
+    min_side: int = Field(default=64, ge=8, le=10**6, description="pixels")
+    max_aspect: float = Field(default=4.0, ge=1, le=1e12, description="longer side / shorter side")
     min_luminance: float = Field(default=20.0, ge=0, le=255)
     max_luminance: float = Field(default=250.0, ge=0, le=255)
     min_contrast: float = Field(
-        default=1.0, ge=0, description="standard deviation of the luminance at 72 x 72 pixels"
+        default=1.0,
+        ge=0,
+        le=1e6,
+        description="standard deviation of the luminance at 72 x 72 pixels",
     )
     min_detail: float = Field(
-        default=2.5, ge=0, description="variance of the Laplacian at 256 pixels"
+        default=2.5, ge=0, le=1e6, description="variance of the Laplacian at 256 pixels"
     )
     not_skin: NotSkin = Field(
         default="review",
@@ -47,10 +50,10 @@ class ScreenSettings(Settings):
     ood: OodSettings | None = Field(
         default=None, description="a table of scores by which unusual images are flagged too"
     )
-    max_pixels: int = Field(default=MAX_PIXELS, gt=0)
+    max_pixels: int = Field(default=MAX_PIXELS, gt=0, le=10**12)
     timeout_s: int = Field(default=30, ge=1, le=3600)
     """Time limit for one image; a slower decoder is ended."""
-    memory_mb: int = Field(default=400, ge=200)
+    memory_mb: int = Field(default=400, ge=200, le=10**8)
     """Memory limit of one decoding process, without the code of its libraries."""
 
     @property

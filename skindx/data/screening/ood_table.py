@@ -30,7 +30,10 @@ class OodSettings(Settings):
 
     path: Path
     threshold: float = Field(
-        default=THRESHOLD, gt=0, description="robust standard deviations above the median image"
+        default=THRESHOLD,
+        gt=0,
+        le=1e9,
+        description="robust standard deviations above the median image",
     )
 
 

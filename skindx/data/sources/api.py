@@ -32,8 +32,8 @@ class ApiSource(WebSource):
 
     api: Endpoint
     searches: dict[Annotated[str, Field(min_length=1)], Queries] = Field(min_length=1)
-    max_pictures: int | None = Field(default=100, ge=1)
-    max_pages: int | None = Field(default=100, ge=1)
+    max_pictures: int | None = Field(default=100, ge=1, le=10**12)
+    max_pages: int | None = Field(default=100, ge=1, le=10**9)
     delay_s: float = Field(default=1.0, ge=1, le=600)
     """Delay between two requests to the API, unless `fetch.origins` names it."""
 

@@ -44,7 +44,7 @@ class HuggingFaceSource(LocalSource):
     licence: str = ""
     creator: str = ""
     attribution: str = ""
-    max_bytes: int = Field(20_000_000, ge=1)
+    max_bytes: int = Field(20_000_000, ge=1, le=10**15)
     """Largest image."""
 
     @model_validator(mode="after")

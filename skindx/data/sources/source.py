@@ -60,9 +60,9 @@ class WebSource(Settings):
     """Why this source may not be fetched without permission; the build then refuses it."""
     permission: str = ""
     """Permission for a disabled source, and its date: "A. Editor by letter, 2026-02-03"."""
-    max_pictures: int | None = Field(default=None, ge=1)
+    max_pictures: int | None = Field(default=None, ge=1, le=10**12)
     """Most images of one label: the first that the source names, fetched or not."""
-    max_pages: int | None = Field(default=None, ge=1)
+    max_pages: int | None = Field(default=None, ge=1, le=10**9)
     """Most pages of the whole source; null: `fetch.max_pages`."""
 
     html: ClassVar[bool] = False

@@ -25,7 +25,7 @@ class ScanSettings(Settings):
     then for all workers."""
     confidence: float | None = Field(None, ge=0, lt=1)
     """Least score of a box; none: the bundle's own."""
-    least_side: float = Field(10.0, ge=0)
+    least_side: float = Field(10.0, ge=0, le=1e6)
     """Pixels of a lesion's longer side; what is smaller, as freckles are, is left out."""
     least_skin: float = Field(0.02, ge=0, le=1)
     """Share of a tile with a colour of skin, below which it is skipped."""

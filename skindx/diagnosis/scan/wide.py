@@ -13,7 +13,7 @@ from skindx.metrics.detection import Rectangle
 class WideRule(Settings):
     """When a photo that came for a diagnosis is offered a scan."""
 
-    least_lesions: int = Field(3, ge=1)
+    least_lesions: int = Field(3, ge=1, le=10**6)
     """So many small lesions make a photo wide: a close-up may show a mole beside the lesion that
     it is of, and a person with one lesion needs no ranking."""
     largest_share: float = Field(0.125, gt=0, le=1)

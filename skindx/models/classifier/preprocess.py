@@ -1,6 +1,6 @@
 """From a decoded image to the square that a classifier sees, and its flipped and turned views."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,12 @@ Views = Literal[1, 2, 4, 8]
 Each set is a group: the mean over it is the same for every image of the set.
 """
 
+_LEAST_STD = 1e-6
+"""Half a billionth of what photos have: less would make numbers that fp32 does not hold."""
+
+_Mean = Annotated[float, Field(ge=-1e3, le=1e3)]
+_Std = Annotated[float, Field(le=1e3)]
+
 _FLIPS: tuple[tuple[int, ...], ...] = ((), (2,), (1,), (1, 2))
 
 
@@ -26,15 +32,15 @@ class Preprocess(Settings):
     """How one member sees images: side in pixels, and channel statistics on the 0..1 scale."""
 
     size: int = Field(224, ge=32, le=1024)
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    mean: tuple[_Mean, _Mean, _Mean] = (0.485, 0.456, 0.406)
+    std: tuple[_Std, _Std, _Std] = (0.229, 0.224, 0.225)
     crop: float = Field(0.9, gt=0, le=1)
     """Share of the shorter side that the centre crop keeps."""
 
     @model_validator(mode="after")
     def _positive_std(self) -> Self:
-        if min(self.std) <= 0:
-            raise ValueError("std must be positive in every channel")
+        if min(self.std) < _LEAST_STD:
+            raise ValueError(f"std must be at least {_LEAST_STD:g} in every channel")
         return self
 
     @property

@@ -26,7 +26,7 @@ class ImageMixtureSettings(Settings):
     """Likelihood of the image's colours and bands of detail among training images."""
 
     kind: Literal["image_mixture"] = "image_mixture"
-    components: int = Field(4, ge=1)
+    components: int = Field(4, ge=1, le=1024)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class KnnSettings(Settings):
     """Euclidean distance of embeddings of length 1."""
 
     kind: Literal["knn"] = "knn"
-    k: int = Field(10, ge=1)
+    k: int = Field(10, ge=1, le=10**6)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class ViMSettings(Settings):
     """Energy and the norm of the features outside their principal subspace."""
 
     kind: Literal["vim"] = "vim"
-    axes: int = Field(64, ge=1)
+    axes: int = Field(64, ge=1, le=10**6)
     """Dimension of the principal subspace; at most half of the features' and of the images'."""
 
 

@@ -40,17 +40,17 @@ class DetectorSettings(Settings):
     """Take the finished detector of this run instead of training one."""
     model: str = "yolov8n.yaml"
     size: int = Field(320, ge=64, le=1280, multiple_of=32)
-    batch: int = Field(16, ge=1)
+    batch: int = Field(16, ge=1, le=10**7)
     """Images in a step, over all ranks."""
-    epochs: int = Field(50, ge=1)
-    learning_rate: float = Field(0.001, gt=0)
-    weight_decay: float = Field(0.0005, ge=0)
-    warmup_epochs: float = Field(1.0, ge=0)
+    epochs: int = Field(50, ge=1, le=10**6)
+    learning_rate: float = Field(0.001, gt=0, le=1e6)
+    weight_decay: float = Field(0.0005, ge=0, le=1e3)
+    warmup_epochs: float = Field(1.0, ge=0, le=1e6)
     """The rate climbs linearly for so long, then falls along a cosine to zero."""
     augment: BoxAugment = BoxAugment()
     stop_map50: float = Field(1.0, gt=0, le=1)
     """Stop as soon as mAP50 on the validation split reaches this."""
-    limit_s: float = Field(3600, gt=0)
+    limit_s: float = Field(3600, gt=0, le=1e9)
     """Stop after the epoch that passes this many seconds."""
     seed: int = Field(0, ge=0, lt=2**63)
 

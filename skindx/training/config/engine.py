@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ class EngineSettings(Settings):
     """Devices, ranks, precision and communication of a training."""
 
     accelerator: Accelerator = "auto"
-    ranks: int | Literal["auto"] = "auto"
+    ranks: Annotated[int, Field(le=4096)] | Literal["auto"] = "auto"
     """Processes on this machine; auto: one a GPU, and on a CPU one, or by another schedule than
     data one a core."""
     hostfile: Path | None = None
@@ -38,7 +38,7 @@ class EngineSettings(Settings):
     """DeepSpeed's ZeRO stage: ranks share out optimizer (1), gradients (2) and weights (3)."""
     deepspeed: Path | None = None
     """JSON of further DeepSpeed settings."""
-    gradient_clip: float = Field(1.0, ge=0)
+    gradient_clip: float = Field(1.0, ge=0, le=1e9)
     """Largest gradient norm; 0: no clipping."""
     sync_batch_norm: bool = False
     """Normalise by the statistics of all ranks' images, as one process would."""
@@ -48,7 +48,7 @@ class EngineSettings(Settings):
     """Keep weights channels last too, as the images are."""
     compile: bool = False
     """Train through torch.compile; evaluation stays eager."""
-    timeout_s: float = Field(600, gt=0)
+    timeout_s: float = Field(600, gt=0, le=1e6)
     """A collective that waits longer means that a rank is gone: the job ends."""
     schedule: Literal["data", "members", "hop"] = "data"
     """How ranks share out the training of an ensemble.
@@ -64,7 +64,7 @@ class EngineSettings(Settings):
     """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")
     """PostgreSQL URL of the database from which ranks take their work; none: a file in the run."""
-    lease_s: float = Field(60, ge=1)
+    lease_s: float = Field(60, ge=1, le=1e6)
     """A rank that does not report for this long counts as dead; others take over its work."""
 
     @model_validator(mode="after")

@@ -8,7 +8,8 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.models.ensemble.weighting import Space
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
+"""Of a member: it is the name of a folder as well, and those have 255 characters at most."""
 
 
 class Mean(Settings):
@@ -23,7 +24,7 @@ class Weighted(Settings):
 
     kind: Literal["weighted"] = "weighted"
     space: Space = "probability"
-    prior: float = Field(20.0, gt=0)
+    prior: float = Field(20.0, gt=0, le=1e9)
     """Strength of the prior for equal weights, as a number of images."""
 
 

@@ -29,7 +29,7 @@ class OwtSettings(ParallelSettings):
     """
 
     kind: Literal["owt"] = "owt"
-    min_weights: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    min_weights: Annotated[int, Field(ge=1, le=10**12)] | Literal["auto"] = "auto"
     """Split layers with at least so many weights; auto: those whose gradients would be more bytes
     than what goes in and out of them for a whole batch."""
     scheme: Literal["a", "b", "c"] = "a"
@@ -46,7 +46,7 @@ class TensorSettings(ParallelSettings):
     """
 
     kind: Literal["tensor"] = "tensor"
-    size: int = Field(2, ge=2)
+    size: int = Field(2, ge=2, le=4096)
     """Ranks of a group, which follow each other; the number of ranks is a multiple of it."""
 
 
@@ -58,9 +58,9 @@ class ModelSettings(ParallelSettings):
     """
 
     kind: Literal["model"] = "model"
-    stages: int = Field(2, ge=2)
+    stages: int = Field(2, ge=2, le=4096)
     """Ranks of a pipeline, which follow each other; the number of ranks is a multiple of it."""
-    micro_batches: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    micro_batches: Annotated[int, Field(ge=1, le=10**6)] | Literal["auto"] = "auto"
     """Parts of a pipeline's images that are under way at once; auto: four a stage, of two images or
     more."""
     starts: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class OperatorsSettings(ParallelSettings):
     """
 
     kind: Literal["operators"] = "operators"
-    degrees: dict[str, Annotated[int, Field(ge=2)]] = Field(min_length=1)
+    degrees: dict[str, Annotated[int, Field(ge=2, le=4096)]] = Field(min_length=1)
     """Layers by name -> ranks that share out their outputs, which divide the number of ranks; all
     others are data-parallel."""
 

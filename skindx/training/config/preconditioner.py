@@ -19,17 +19,17 @@ class KfacSettings(Settings):
     """Gradients in the factors are those of labels drawn from the network's own output (the Fisher
     matrix; one more backward pass at each factor step), or those of the loss (the empirical
     one)."""
-    damping: float = Field(0.003, gt=0)
+    damping: float = Field(0.003, gt=0, le=1e6)
     """Gamma, added to each eigenvalue: the larger, the closer to the plain gradient."""
     negligible: float = Field(0.03, ge=0, lt=1)
     """Share of the damping that a curvature counts as at least, in large layers.
 
     The natural gradient is too short by at most this share where the curvature is less, and the
     products of a step leave out eigenvectors with no more than that. 0: none is left out."""
-    damping_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    damping_epochs: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = ()
     """Epochs that are done when the damping changes by `damping_factor`."""
-    damping_factor: float = Field(0.5, gt=0)
-    kl_clip: float = Field(0.0003, ge=0)
+    damping_factor: float = Field(0.5, gt=0, le=1e6)
+    kl_clip: float = Field(0.0003, ge=0, le=1e6)
     """Largest squared length of a step in the metric of the Fisher matrix; 0: no limit.
 
     It holds at the largest learning rate of the schedule; at smaller ones steps are shorter in
@@ -39,17 +39,17 @@ class KfacSettings(Settings):
 
     At first it is less, 1 - 1/k at the k-th (Martens and Grosse 2015, section 5), so that the
     average is a mean of all so far: the factors of the untrained network would outweigh it long."""
-    factors_every: int = Field(10, ge=1)
+    factors_every: int = Field(10, ge=1, le=10**9)
     """Steps between two additions to the factors."""
-    factor_rows: int = Field(2048, ge=0)
+    factor_rows: int = Field(2048, ge=0, le=10**9)
     """Images times positions that are enough for a layer's factors, of one pass on one rank.
 
     Only the first images are taken where there are more, but an eighth of them at least: the mean
     stays right and varies more, and on other numbers of ranks other images are taken. 0: all."""
-    inverses_every: int = Field(100, ge=1)
+    inverses_every: int = Field(100, ge=1, le=10**9)
     """Steps between two eigen-decompositions. The first ones follow earlier, at 0, 1, 2, 4, 8 ...
     times `factors_every`: a factor of one batch is soon stale."""
-    widest: int = Field(4608, ge=1)
+    widest: int = Field(4608, ge=1, le=10**9)
     """A layer with a wider factor keeps its plain gradient; a decomposition costs the cube."""
     gradient_workers: float = Field(1.0, gt=0, le=1)
     """Share of the ranks that hold a layer's eigenvectors (KAISA, arXiv 2107.01739).

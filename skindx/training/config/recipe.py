@@ -42,7 +42,7 @@ class Focal(Settings):
     """Focal loss (Lin et al. 2017, arXiv 1708.02002, eq. 4): easy images count less."""
 
     kind: Literal["focal"] = "focal"
-    gamma: float = Field(2.0, ge=0)
+    gamma: float = Field(2.0, ge=0, le=1e3)
 
 
 class LogitAdjusted(Settings):
@@ -53,7 +53,7 @@ class LogitAdjusted(Settings):
     """
 
     kind: Literal["logit_adjusted"] = "logit_adjusted"
-    tau: float = Field(1.0, gt=0)
+    tau: float = Field(1.0, gt=0, le=1e3)
 
 
 Loss = Annotated[CrossEntropy | Focal | LogitAdjusted, Field(discriminator="kind")]
@@ -62,15 +62,15 @@ Loss = Annotated[CrossEntropy | Focal | LogitAdjusted, Field(discriminator="kind
 class Mix(Settings):
     """Blend pairs of images and their labels; see mixing.py."""
 
-    mixup: float = Field(0.2, ge=0)
+    mixup: float = Field(0.2, ge=0, le=1e3)
     """Alpha of the Beta distribution that blends whole images; 0: never."""
-    cutmix: float = Field(1.0, ge=0)
+    cutmix: float = Field(1.0, ge=0, le=1e3)
     """Alpha of the one that sizes the rectangle which changes hands; 0: never."""
     probability: float = Field(1.0, gt=0, le=1)
     """How often a pair is mixed at all."""
     cutmix_share: float = Field(0.5, ge=0, le=1)
     """How often it is by cutmix where both are on."""
-    clean_epochs: int = Field(0, ge=0)
+    clean_epochs: int = Field(0, ge=0, le=10**6)
     """Nothing is mixed in so many last epochs."""
 
     @model_validator(mode="after")
@@ -101,7 +101,7 @@ class Steps(Settings):
     """The rate is multiplied by a factor at given epochs."""
 
     kind: Literal["steps"] = "steps"
-    epochs: tuple[Annotated[int, Field(ge=1)], ...]
+    epochs: tuple[Annotated[int, Field(ge=1, le=10**6)], ...]
     """Epochs that are done when it falls."""
     factor: float = Field(0.1, gt=0, lt=1)
 
@@ -119,7 +119,7 @@ Schedule = Annotated[Cosine | Steps, Field(discriminator="kind")]
 class Resize(Settings):
     """Train on small images first: the side grows linearly, in multiples of 32."""
 
-    start: int = Field(ge=32, multiple_of=32)
+    start: int = Field(ge=32, le=10_000, multiple_of=32)
     """Side in pixels in the first epoch."""
     until: float = Field(0.75, gt=0, le=1)
     """Share of the epochs after which the side is the member's own."""
@@ -128,12 +128,12 @@ class Resize(Settings):
 class Recipe(Settings):
     """How one member is optimised."""
 
-    epochs: int = Field(12, ge=1)
-    batch: int = Field(32, ge=2)
+    epochs: int = Field(12, ge=1, le=10**6)
+    batch: int = Field(32, ge=2, le=10**7)
     """Images in a step, over all ranks."""
-    base_batch: int | None = Field(None, ge=1)
+    base_batch: int | None = Field(None, ge=1, le=10**7)
     """Batch for which the learning rates are meant; scaled to `batch`. null: not scaled."""
-    accumulate: int = Field(1, ge=1)
+    accumulate: int = Field(1, ge=1, le=10**6)
     """Cut each rank's part of a step into so many pieces: less memory, the same gradient.
 
     Only batch norm sees a difference, which takes its statistics from one piece.
@@ -146,15 +146,15 @@ class Recipe(Settings):
     the change."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Nesterov's, of sgd and lars; 0 where an exchange brings momentum of its own."""
-    trust_coefficient: float = Field(0.001, gt=0)
+    trust_coefficient: float = Field(0.001, gt=0, le=1e3)
     """Eta of lars: a layer's rate is eta |w| / (|g| + weight_decay |w|) of the learning rate."""
-    learning_rate: float = Field(1e-3, gt=0)
-    head_learning_rate: float | None = Field(None, gt=0)
+    learning_rate: float = Field(1e-3, gt=0, le=1e6)
+    head_learning_rate: float | None = Field(None, gt=0, le=1e6)
     """Learning rate of the new head when the body starts from given weights; null: the same."""
     layer_decay: float = Field(1, gt=0, le=1)
     """Each layer below the head learns by this factor more slowly than the one above it."""
-    weight_decay: float = Field(0.05, ge=0)
-    warmup_epochs: float = Field(1.0, ge=0)
+    weight_decay: float = Field(0.05, ge=0, le=1e3)
+    warmup_epochs: float = Field(1.0, ge=0, le=1e6)
     """Epochs in which the rate rises linearly; then it follows the schedule."""
     schedule: Schedule = Cosine()
     loss: Loss = CrossEntropy()

@@ -48,7 +48,7 @@ class MemberSettings(ClassifierSettings):
     seed: int = Field(0, ge=0, lt=2**63)
     recipe: Recipe | None = None
     """Recipe of this member; null: that of the run."""
-    fold: int | None = Field(None, ge=0)
+    fold: int | None = Field(None, ge=0, le=19)
     """Train on all of train and val but this fold of the run's `folds`, and validate on it.
 
     In a file also `each`: one member a fold, named NAME-fold0 and so on.
@@ -82,7 +82,7 @@ class DistilSettings(Settings):
     """A single network that learns from the whole ensemble, packed as RUN/student/bundle."""
 
     student: MemberSettings
-    temperature: float = Field(2.0, gt=0)
+    temperature: float = Field(2.0, gt=0, le=1e3)
     """Softens the teacher: the student learns most from the probabilities of the other classes."""
     share: float = Field(0.7, gt=0, le=1)
     """Share of the teacher in what the student learns; the rest is the label."""
@@ -91,7 +91,7 @@ class DistilSettings(Settings):
 class TrainSettings(Settings):
     """A training run: `skindx train DATASET --config FILE`."""
 
-    name: str = "skindx"
+    name: str = Field("skindx", max_length=200)
     members: tuple[MemberSettings, ...] = (MemberSettings(name="resnet18", model="resnet18"),)
     """The members that this run trains."""
     reused: tuple[ReusedSettings, ...] = ()

@@ -11,7 +11,7 @@ class TensorBoardSettings(Settings):
     """Event files in RUN/tensorboard: `tensorboard --logdir RUN/tensorboard`."""
 
     kind: Literal["tensorboard"] = "tensorboard"
-    every_steps: int = Field(10, ge=1)
+    every_steps: int = Field(10, ge=1, le=10**9)
     """Steps between two points of the step's loss."""
 
 
