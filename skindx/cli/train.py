@@ -106,6 +106,8 @@ def train(
         raise typer.Exit(stopped.code) from None
     if bundle:
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
+        if bundle.images.warning:
+            print(bundle.images.warning)
         print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
 
 

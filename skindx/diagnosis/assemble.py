@@ -33,7 +33,7 @@ _UNKNOWN_NO_HEAT = (
     "There is no heat map, since the model names no condition that one could explain."
 )
 
-_ADDED_LATER = ("ood", "urgent_risk", "whole_urgent_risk", "detector_recall")
+_ADDED_LATER = ("images", "ood", "urgent_risk", "whole_urgent_risk", "detector_recall")
 
 # C = classes, M = members
 
@@ -116,6 +116,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         calibrated=any(temperature != 1 for temperature in temperatures),
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
+        learned_from=bundle.images.warning,
     )
 
 

@@ -213,6 +213,8 @@ class Source(_Part):
     taxonomy: str
     review: str
     """Whether a clinician has checked names, codes and urgencies."""
+    learned_from: str = ""
+    """What an answer is worth of a model that learned from paintings; empty for photographs."""
 
 
 class Vote(_Part):

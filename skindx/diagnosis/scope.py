@@ -7,9 +7,9 @@ without that class, gets the name of a harmless one; so no such bundle may give 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skindx.diagnosis.record import NextStep
-from skindx.taxonomy import SkinClass
-from skindx.taxonomy.urgent import UrgentCondition, unknown_to
+from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
+from skindx.taxonomy import SkinClass, Urgency
+from skindx.taxonomy.urgent import URGENT_CONDITIONS, UrgentCondition, unknown_to
 
 WITHOUT_TIME = (
     "See a clinician, within days if it is new, grows, changes, bleeds, hurts or does not heal."
@@ -48,18 +48,20 @@ class Scope:
     """Urgent conditions that it does not know; the list is not complete."""
     warning: str = ""
     """Why nothing may be said to wait, in a sentence; empty where it may."""
+    learned_from: str = ""
+    """What a model is worth that learned from paintings; empty for photographs."""
 
     @classmethod
-    def of(cls, classes: Sequence[SkinClass]) -> "Scope":
+    def of(cls, classes: Sequence[SkinClass], learned_from: str = "") -> "Scope":
         """Return the scope of a taxonomy's classes."""
         unknown = tuple(condition.name for condition in unknown_to(classes))
-        return cls(known_names(classes), unknown, cannot_reassure(classes))
+        return cls(known_names(classes), unknown, cannot_reassure(classes), learned_from)
 
     @property
     def text(self) -> str:
         """All of it in sentences, "" for what an older version wrote."""
         named = f"{knows(self.known)} They are: {', '.join(self.known)}." if self.known else ""
-        parts = (self.warning, named, lacks(self.unknown_urgent))
+        parts = (self.learned_from, self.warning, named, lacks(self.unknown_urgent))
         return " ".join(part for part in parts if part)
 
 
@@ -98,6 +100,18 @@ def cannot_reassure(classes: Sequence[SkinClass]) -> str:
         "anything may "
         "wait."
     )
+
+
+def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
+    """Return the urgency of a candidate as it may be shown; None where it would reassure falsely.
+
+    "Routine" beside a condition is read as advice to wait, which an answer must not give where it
+    abstains and where the model does not know an urgent cancer.
+    """
+    unknown = set(diagnosis.unknown_urgent) & {one.name for one in URGENT_CONDITIONS if one.decides}
+    if candidate.urgency == "routine" and (diagnosis.abstained or unknown):
+        return None
+    return candidate.urgency
 
 
 def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextStep:

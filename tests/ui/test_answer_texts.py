@@ -10,13 +10,16 @@ from painted_answers import Painter, jpeg
 from pdf_words import words_of
 from rich.console import Console
 
+from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantee import coverage, guarantee, missed
-from skindx.diagnosis.record import Promise, Share
+from skindx.diagnosis.record import LesionBox, Promise, Share
 from skindx.diagnosis.report import fonts
 from skindx.diagnosis.report.pdf import report_pdf
 from skindx.diagnosis.report.terminal import render
+from skindx.taxonomy import load_taxonomy
+from skindx.ui.page.result import result_html, scope_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 PROMISE = Promise(
@@ -101,3 +104,51 @@ def test_what_is_known_is_listed_in_terminal_and_on_paper(monkeypatch: pytest.Mo
         assert "The model knows 9 conditions and no others." in text
         assert ", ".join(answer.diagnosis.known) in text
         assert "does not know, among others: Merkel cell carcinoma" in text
+
+
+def with_source(answer: Answer, learned_from: str) -> Answer:
+    source = answer.diagnosis.source.model_copy(update={"learned_from": learned_from})
+    return replace(answer, diagnosis=answer.diagnosis.model_copy(update={"source": source}))
+
+
+def test_every_answer_of_a_model_of_paintings_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    warning = ImageOrigin(painted="all").warning
+    assert "answers nothing about people" in warning
+    answer = with_source(painted(101), warning)
+    assert warning in in_terminal(answer)
+    assert warning in on_paper(answer, monkeypatch)
+    assert warning in result_html(answer, None)
+    assert warning in answer.diagnosis.model_dump_json()
+    assert "paintings" not in result_html(painted(101), None)
+    assert warning in scope_html(load_taxonomy("isic9"), warning)
+
+
+def test_no_chip_says_routine_where_nothing_may_be_said_to_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = painted(101)
+    routine = [c.model_copy(update={"urgency": "routine"}) for c in answer.diagnosis.candidates]
+    known = answer.diagnosis.model_copy(update={"candidates": tuple(routine), "abstained": ""})
+    assert "sx-chip sx-routine" in result_html(replace(answer, diagnosis=known), None)
+    for change in (
+        {"unknown_urgent": ("melanoma", "syphilis")},
+        {"unknown_urgent": ("squamous cell carcinoma",)},
+        {"abstained": "The networks disagree."},
+    ):
+        doubtful = replace(answer, diagnosis=known.model_copy(update=change))
+        assert "sx-chip sx-routine" not in result_html(doubtful, None)
+        rows = in_terminal(doubtful).split("probability")[1].split("\n")[1 : len(routine) + 1]
+        assert not any("routine" in row for row in rows)
+        table = on_paper(doubtful, monkeypatch).split("probability")[1]
+        assert "routine" not in table.split("Photos")[0]
+
+
+def test_a_detectors_score_is_no_probability_of_a_disease() -> None:
+    answer = painted(101)
+    box = LesionBox(x1=1, y1=1, x2=40, y2=40, label="lesion", score=0.3)
+    photo = answer.diagnosis.photos[0].model_copy(update={"boxes": (box,)})
+    boxed = answer.diagnosis.model_copy(update={"photos": (photo,)})
+    one = Answer(boxed, answer.views[:1], answer.thumbnails)
+    for text in (in_terminal(one), result_html(one, None)):
+        assert "lesion, detector score 0.30" in text
+        assert "30 %" not in text.split("detector score")[0].split("outlined")[-1]

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from skindx.config import Settings
 from skindx.data.ledger import LedgerRow
+from skindx.data.origin import Modality
 from skindx.data.sources.urls import plain_url, shown
 
 if TYPE_CHECKING:
@@ -42,7 +43,16 @@ class UnreadablePageError(Exception):
         self.detail = detail
 
 
-class LocalSource(Settings):
+class ImageSource(Settings):
+    """What is known of all images of a source."""
+
+    modality: Modality = Field("", exclude_if=lambda modality: not modality)
+    """Dermoscopic: through a dermatoscope; clinical: by a camera or a phone; empty: not known."""
+    synthetic: bool = Field(False, exclude_if=lambda synthetic: not synthetic)
+    """Paintings made by a program: a bundle that learned from them says so in every answer."""
+
+
+class LocalSource(ImageSource):
     """Images that lie on this machine."""
 
     @abstractmethod
@@ -53,7 +63,7 @@ class LocalSource(Settings):
         """
 
 
-class WebSource(Settings):
+class WebSource(ImageSource):
     """Images on the web; the crawl asks for its pages and images and keeps all the rules."""
 
     disabled: str = ""

@@ -10,7 +10,7 @@ from skindx.diagnosis.guarantee import guarantee, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
 from skindx.diagnosis.report.sheet import Sheet
-from skindx.diagnosis.scope import knows, lacks
+from skindx.diagnosis.scope import knows, lacks, shown_tier
 from skindx.taxonomy import Urgency
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
     sheet.text("skindx report", 16, bold=True)
     sheet.text(f"Made on {when:%d %B %Y, %H:%M}", faint=True)
     sheet.text(diagnosis.notice, 10, bold=True, fill=_NOTICE_FILL)
+    if diagnosis.source.learned_from:
+        sheet.text(diagnosis.source.learned_from, 10, bold=True, fill=_NOTICE_FILL)
     step = diagnosis.next_step
     sheet.heading("What to do next")
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
@@ -78,7 +80,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
             "yes" if candidate.in_set else "",
             f"{candidate.name}. {candidate.description}".strip(),
             candidate.icd10 or "–",
-            candidate.urgency,
+            shown_tier(diagnosis, candidate) or "–",
             percent(candidate.probability),
         )
         for candidate in diagnosis.candidates

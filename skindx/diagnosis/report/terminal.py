@@ -7,7 +7,7 @@ from rich.text import Text
 from skindx.diagnosis.case import patient_facts
 from skindx.diagnosis.guarantee import guarantee, risk_guarantee
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, percent
-from skindx.diagnosis.scope import knows, lacks
+from skindx.diagnosis.scope import knows, lacks, shown_tier
 from skindx.taxonomy import Urgency
 
 _STYLE: dict[Urgency, str] = {
@@ -25,6 +25,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     Names come from a bundle, which is untrusted: they are printed as text, never as markup.
     """
     step, source = diagnosis.next_step, diagnosis.source
+    if source.learned_from:
+        console.print(Text(source.learned_from, style="bold"))
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
     console.print(Text(CANNOT_RULE_OUT))
@@ -41,7 +43,7 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(which + " ".join((photo.boxes_found, *photo.remarks))))
         for box in photo.boxes or ():
             corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
-            console.print(Text(f"  {box.label} {percent(box.score)}, {corners} px"))
+            console.print(Text(f"  {box.label}, detector score {box.score:.2f}, {corners} px"))
     if diagnosis.known:
         console.print(
             Text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.", style="dim")
@@ -72,12 +74,13 @@ def _candidates(diagnosis: Diagnosis) -> Table:
         table.add_column(column)
     table.add_column("probability")
     for candidate in diagnosis.candidates:
+        tier = shown_tier(diagnosis, candidate)
         bar = "" if abstained else "█" * round(candidate.probability * _BAR)
         table.add_row(
             Text("●" if candidate.in_set and not abstained else " "),
             Text(candidate.name),
             Text(candidate.icd10 or "–"),
-            Text(candidate.urgency, style=_STYLE[candidate.urgency]),
+            Text(tier, style=_STYLE[tier]) if tier else Text("–"),
             Text(f"{percent(candidate.probability):>6} {bar}"),
             style="dim" if abstained else None,
         )

@@ -10,12 +10,13 @@ import torch
 
 from skindx import __version__
 from skindx.data.manifest import Record, Split
+from skindx.data.origin import ImageOrigin
 from skindx.errors import UserError
 from skindx.files import FolderKind, atomic_folder, sha256_file, write_json, write_text
 from skindx.models.bundle.card import model_card
 from skindx.models.bundle.files import INDEX, digest_of, read_index, verify_files
 from skindx.models.bundle.seen import SEEN, read_seen, write_seen
-from skindx.models.bundle.spec import BundleSpec, MemberSpec
+from skindx.models.bundle.spec import BundleSpec, MemberSpec, origin_of_bundle
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.classifier.classifier import load_classifier
@@ -73,6 +74,11 @@ class Bundle:
     taxonomy: Taxonomy
     digest: str
     """SHA-256 of the index, which holds the hash of every other file."""
+
+    @property
+    def images(self) -> ImageOrigin:
+        """What the images are that it learned from, as far as it says."""
+        return origin_of_bundle(self.spec)
 
     def ensemble(self, device: str = "cpu") -> Ensemble:
         """Rebuild the classifiers, in evaluation mode on `device`."""
@@ -169,12 +175,13 @@ def pack(
     ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,
     seen: Iterable[Record] | None = None,
+    images: ImageOrigin | None = None,
     trunks: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step.
 
     `trunks` are the weights that members share, by their `trunk`. `seen` are all images of the
-    dataset, also those that only measured.
+    dataset, also those that only measured; `images` is what they are.
     """
     spec = BundleSpec(
         name=name,
@@ -189,6 +196,7 @@ def pack(
         urgent_risk=urgent_risk,
         gallery=gallery.spec if gallery is not None else None,
         ood=ood.spec if ood else None,
+        images=images,
         provenance=provenance or {},
     )
     with atomic_folder(path, BUNDLE) as folder:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from skindx.models.bundle.provenance import card_title
-from skindx.models.bundle.spec import BundleSpec
+from skindx.models.bundle.spec import BundleSpec, origin_of_bundle
 from skindx.models.bundle.urgent_risk_card import (
     interval_text,
     measured_risk_lines,
@@ -27,6 +27,7 @@ _FIGURES = (
 
 def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
     """Return the card as Markdown; `metrics` is what `skindx evaluate` measured, if it did."""
+    images = origin_of_bundle(spec)
     members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
     lines = [
         f"# {spec.name}",
@@ -34,6 +35,8 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         "An ensemble for images of skin. It is no medical device and gives no diagnosis.",
         f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
         "",
+        *([f"**{images.warning}**", ""] if images.warning else []),
+        f"- learned from: {images.words}",
         f"- packed {spec.created} by skindx {spec.skindx}",
         f"- members: {', '.join(members)}",
         f"- combined by: {_combined(spec)}",

@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from skindx.config import Settings
+from skindx.data.origin import ImageOrigin
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -69,6 +70,8 @@ class BundleSpec(Settings):
     """Whether a photo is out of distribution; None without enough calibration images."""
     novelty: OodSpecV01 | None = None
     """The same in bundles of version 0.1."""
+    images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
+    """What the images are that it learned from; None for an older bundle."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""
@@ -79,3 +82,14 @@ class BundleSpec(Settings):
         if weights is not None and len(weights) != len(self.members):
             raise ValueError(f"{len(weights)} weights for {len(self.members)} members")
         return self
+
+
+DEMO = "skindx-demo"
+"""The name of the demo's bundle, by which one of an older version is recognised."""
+
+
+def origin_of_bundle(spec: BundleSpec) -> ImageOrigin:
+    """Return what the images are that a bundle learned from, as far as it says."""
+    if spec.images is None and spec.name == DEMO:
+        return ImageOrigin(painted="all")
+    return spec.images or ImageOrigin()

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.origin import origin_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
 from skindx.models.bundle.change import add_provenance
@@ -124,6 +125,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
             **packed_origin(settings),
         },
         seen=records,
+        images=origin_of(dataset, learned),
         trunks=builder.trunks([part for part, _ in packed]),
     )
 

@@ -1,13 +1,14 @@
 """An answer as HTML: what to do next, what it may be, why, similar cases; in that order."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.guarantee import guarantee, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis, percent
-from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
+from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
 from skindx.ui.html import data_url, render, sentence
@@ -38,7 +39,7 @@ def waiting_html() -> str:
     return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT)
 
 
-def scope_html(taxonomy: Taxonomy) -> str:
+def scope_html(taxonomy: Taxonomy, learned_from: str = "") -> str:
     """Return which conditions the model knows, as it stands above the form."""
     names = known_names(taxonomy.classes)
     return render(
@@ -47,6 +48,7 @@ def scope_html(taxonomy: Taxonomy) -> str:
         knows=knows(names),
         lacks=lacks([condition.name for condition in unknown_to(taxonomy.classes)]),
         warning=cannot_reassure(taxonomy.classes),
+        learned_from=learned_from,
     )
 
 
@@ -67,6 +69,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         others=[candidate for candidate in diagnosis.candidates if not candidate.in_set],
         rest=max(0.0, 1 - shown),
         tiers=TIERS,
+        shown_tier=partial(shown_tier, diagnosis),
         guarantee=guarantee(diagnosis),
         knows=knows(diagnosis.known),
         lacks=lacks(diagnosis.unknown_urgent),

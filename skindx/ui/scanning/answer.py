@@ -115,6 +115,10 @@ class ScanAnswer(BaseModel):
         "",
         description="Why the scan must not advise that anything may wait; empty where it may.",
     )
+    learned_from: str = Field(
+        "",
+        description="What the scan is worth of a model that learned from paintings; else empty.",
+    )
     missed: str = Field(description="What the scan may have missed, in a sentence.")
     recall: tuple[ScanRecall, ...] | None = Field(
         description="By size; null: it was not measured for this bundle."
@@ -142,6 +146,7 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
         known=summary.known,
         unknown_urgent=summary.unknown_urgent,
         warning=summary.warning,
+        learned_from=summary.source.learned_from,
         missed=missed_sentence(bands, sizes_px),
         recall=None if bands is None else _recall(bands, sizes_px),
         problems=tuple(read_json(results / LESIONS, _LONGEST_LESIONS)["problems"]),

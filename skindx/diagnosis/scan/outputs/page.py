@@ -86,7 +86,12 @@ def summary(result: ScanResult) -> str:
 def limits(result: ScanResult) -> list[str]:
     """Return what the bundle cannot say because of what it does not know, in sentences."""
     scope = result.scope
-    sentences = (result.no_urgent_risk, scope.warning, lacks(scope.unknown_urgent))
+    sentences = (
+        scope.learned_from,
+        result.no_urgent_risk,
+        scope.warning,
+        lacks(scope.unknown_urgent),
+    )
     return [sentence for sentence in sentences if sentence]
 
 
@@ -158,7 +163,7 @@ def _row(result: ScanResult, found: RankedLesion, read: ReadRegion) -> dict[str,
         "difference": shown_difference(found),
         "stands_out": stands_out,
         "size": shown_size(found),
-        "score": percent(box.score) if box.score is not None else "–",
+        "score": f"{box.score:.2f}" if box.score is not None else "–",
         "flags": " ".join(name for name, is_so in flags.items() if is_so),
         "words": f"{found.rank} {may_be} {printable(photo.name)}".lower(),
     }
