@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from skindx.metrics import Interval
 
 Format = Literal["coco", "yolo", "voc", "labelstudio"]
+Unannotated = Literal["skip", "negative"]
+Columns = Literal["box", "polygon"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -69,7 +71,7 @@ def export_verb(  # noqa: PLR0917
 
 
 @app.command("import")
-def import_verb(
+def import_verb(  # noqa: PLR0917
     dataset: Dataset,
     file: Annotated[Path, typer.Argument(help="A file or folder of boxes.")],
     kind: Annotated[
@@ -79,17 +81,44 @@ def import_verb(
     by: Annotated[
         str, typer.Option(help="Name of the reviewer; exports of Label Studio contain it.")
     ] = "",
+    unannotated: Annotated[
+        Unannotated,
+        typer.Option(
+            help="coco: images without annotation; yolo: images without a label file. negative: "
+            "somebody looked at them, and there is no lesion."
+        ),
+    ] = "skip",
+    columns: Annotated[
+        Columns | None,
+        typer.Option(
+            help="yolo: what lines of more than six columns are: a box and more, or a polygon; "
+            "default: as far as the folder tells."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse the file for anything left out or uncertain."),
+    ] = False,
 ) -> None:
     """Import boxes that a person drew into the dataset; they replace older ones.
 
     DATASET/annotations.parquet keeps the boxes of each reviewer; the manifest holds the latest.
-    Boxes that do not fit an image or a class are refused and counted.
+    Rows that cannot be used and boxes that fit no image are left out, counted and named. An image
+    is found by its SHA-256, else by its path: the longest common path counts.
 
     Example: skindx boxes import runs/mine/data drawn.json --by "Dr. Mole"
     """
     from skindx.data.boxes.importing import import_boxes
 
-    done = import_boxes(dataset, file, kind=kind, by=by)
+    done = import_boxes(
+        dataset,
+        file,
+        kind=kind,
+        by=by,
+        unannotated=unannotated,
+        columns=columns,
+        strict=strict,
+    )
     for name, images in done.annotators.items():
         print(printable(f"{name}: {images} images"))
     labels = ", ".join(f"{label} {count}" for label, count in sorted(done.labels.items()))
@@ -97,8 +126,8 @@ def import_verb(
         f"{done.boxes} boxes ({printable(labels) or 'none'}); {done.empty} images without a "
         f"lesion; {done.replaced} replaced older ones."
     )
-    for reason, names in done.refused.items():
-        print(printable(f"refused {len(names)}: {reason}, such as {names[0]}"))
+    for finding in done.findings:
+        print(printable(finding.line()))
 
 
 @app.command()

@@ -3,9 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-
-from skindx.errors import UserError
+from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,8 @@ class BoxedImage:
     refused: int = field(default=0, compare=False)
     """Boxes of the file that are empty or stand out of the image by more than a pixel, and other
     shapes than boxes."""
+    unread: int = field(default=0, compare=False)
+    """Rows of the image that give no box although something was drawn: its boxes are not all."""
 
 
 UNKNOWN_SIZE = (0, 0)
@@ -71,7 +71,9 @@ _SLACK = 1.0
 """Pixels: formats count from 0 or from 1, and round."""
 
 
-def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> BoxedImage:
+def boxed(
+    size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "", unread: int = 0
+) -> BoxedImage:
     """Cut boxes to their image of `size` (width, height); what is empty then is left out."""
     width, height = size
     boxes, refused = [], 0
@@ -85,15 +87,7 @@ def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> B
             boxes.append(
                 Box(x1, y1, x2, y2, raw.label, raw.drawn_by, raw.score, raw.drawn_at),
             )
-    return BoxedImage(width, height, tuple(boxes), sha256, refused)
-
-
-def put_image(images: dict[str, BoxedImage], path: Path, file_name: str, image: BoxedImage) -> None:
-    """Add an image of the box file `path` under its name without folders. Raises UserError."""
-    name = base_name(file_name)
-    if name in images:
-        raise UserError(f"{path} names {name!r} twice; file names must be unique.")
-    images[name] = image
+    return BoxedImage(width, height, tuple(boxes), sha256, refused, unread)
 
 
 def base_name(file_name: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from skindx.data.boxes.joining import BoxCounts
 from skindx.data.class_counts import ClassCount, print_counts
 from skindx.data.copy_counts import CopyCounts
 from skindx.data.funnel import ClassFunnel, print_funnel
@@ -54,6 +55,8 @@ class BuildSummary:
     """Class -> how its images were lost, although sources named some or a page of it failed."""
     copies: CopyCounts = field(default_factory=CopyCounts)
     """Copies that hashes miss."""
+    boxes: BoxCounts | None = None
+    """What became of the recipe's box file; None: it has none."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values under stable keys."""

@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from skindx.data.box import Box, BoxedImage
+from skindx.data.box import Box, BoxedImage, base_name
+from skindx.data.boxes.box_file import BoxFile
 
 # Without control characters and surrogates: XML has no place for them.
 words = st.text(
@@ -43,11 +44,18 @@ files = st.lists(images(), min_size=1, max_size=3).map(
 )
 
 
-def assert_same(
-    read: dict[str, BoxedImage], written: dict[str, BoxedImage], facts: tuple[str, ...]
-) -> None:
+def by_name(file: BoxFile) -> dict[str, BoxedImage]:
+    """Return the images that a reader gave by their file names; no two share one."""
+    named = {base_name(path): image for path, image in file.images.items()}
+    assert len(named) == len(file.entries)
+    return named
+
+
+def assert_same(file: BoxFile, written: dict[str, BoxedImage], facts: tuple[str, ...]) -> None:
     """Assert that images came back: corners within 0.01 px, `facts` of each box exactly."""
+    read = by_name(file)
     assert read.keys() == written.keys()
+    assert not file.all_findings()
     for name, before in written.items():
         after = read[name]
         assert (after.width, after.height, after.refused) == (before.width, before.height, 0)

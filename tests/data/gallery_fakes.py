@@ -68,7 +68,10 @@ def gallery_dataset(folder: Path, kept: int = 12) -> Path:
         {"label": "acne", "named": 9, "fetched": 8, "screened": 7, "distinct": 6, "kept": 6},
     ]
     none = {"screened": 0, "distinct": 0, "kept": 0, "lost": {}}
-    write_json(folder / "summary.json", {"funnel": [none | row for row in funnel]})
+    refused = {"kind": "refused", "reason": "the dataset has no such image", "count": 2}
+    boxes = {"file": HOSTILE[0], "named": 9, "joined": 7, "boxes": 8}
+    boxes["findings"] = [{**refused, "first": [HOSTILE[1], "b.jpg"]}]
+    write_json(folder / "summary.json", {"funnel": [none | row for row in funnel], "boxes": boxes})
     (folder / "decisions.csv").write_text(
         f"sha256,verdict,by\n{records[-2].sha256},withhold,<b>me</b>\n"
     )

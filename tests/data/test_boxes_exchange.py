@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from box_strategies import by_name
 from boxed_dataset import boxed_dataset
 from command_line import Skindx
 from paint_images import paint, save
@@ -62,7 +63,7 @@ def test_what_was_looked_at_goes_out_and_comes_back(
     out = tmp_path / ("out.json" if kind in ("coco", "labelstudio") else "out")
     done = export_boxes(dataset, out, kind)
     assert (done.boxes, done.empty, done.waiting) == (3, 1, 5)
-    read = read_boxes(BoxSource(path=out))
+    read = by_name(read_boxes(BoxSource(path=out)))
     records = {Path(r.path).name: r for r in read_manifest(dataset) if r.boxes is not None}
     assert read.keys() == records.keys()
     for name, image in read.items():
@@ -113,7 +114,7 @@ def test_proposals_go_along_the_least_confident_first(dataset: Path, tmp_path: P
         pytest.approx(0.2),
     )
     # A proposal is no answer: nobody completed these tasks.
-    answered = {image.sha256 for _, _, _, image in read_answers(tmp_path / "tasks.json")}
+    answered = {entry.image.sha256 for entry in read_answers(tmp_path / "tasks.json").entries}
     assert answered == {shas[0], shas[1], shas[3]}
 
 
@@ -138,7 +139,8 @@ def test_what_does_not_fit_is_refused_and_counted(dataset: Path, tmp_path: Path)
     path = drawn(tmp_path / "a.json", {"0.jpg": (out,), "2.jpg": (out,), "who.jpg": (out,)})
     raw = json.loads(path.read_text())
     raw["annotations"][1]["bbox"] = [100, 50, 30, 40]
-    raw["images"].append({"id": 9, "file_name": "3.jpg", "width": 60, "height": 96})
+    unfit = {"id": 9, "file_name": "3.jpg", "width": 60, "height": 96, "reviewed": True}
+    raw["images"].append(unfit)
     path.write_text(json.dumps(raw))
     done = import_boxes(dataset, path, by="Ann")
     assert done.refused == {
@@ -205,7 +207,7 @@ def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_pa
         ("a@x", False),
     }
     # Read as a box file of a recipe, what is in it counts and not who drew it.
-    assert len(read_boxes(BoxSource(path=path))) == 3
+    assert len(read_boxes(BoxSource(path=path)).entries) == 3
 
 
 def test_a_kill_between_the_two_tables_is_mended(dataset: Path, tmp_path: Path) -> None:
@@ -250,7 +252,9 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
     boxes = {Path(r.source_url).name: r.boxes for r in read_manifest(out) if r.boxes is not None}
     assert {name: len(each) for name, each in boxes.items()} == {"nevus0.jpg": 1, "scar1.jpg": 0}
     assert any("same.jpg" in note for note in summary.notes)
-    assert any("1 images have boxes" in n and "nevus5.jpg" in n for n in summary.notes)
+    assert any("refused 1" in n and "nevus5.jpg" in n for n in summary.notes)
+    assert summary.boxes is not None
+    assert (summary.boxes.named, summary.boxes.joined, summary.boxes.boxes) == (4, 2, 1)
 
     import_boxes(out, drawn(tmp_path / "a.json", {"scar1.jpg": (OTHER,), "scar2.jpg": ()}), by="A")
     build(settings, out)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from box_strategies import assert_same, files
+from box_strategies import assert_same, by_name, files
 from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import save
@@ -198,7 +198,7 @@ def test_yolo_of_others(tmp_path: Path) -> None:
     }.items():
         (labels / f"{name}.txt").write_text(text)
     (tmp_path / "data.yaml").write_text("path: /etc\ntrain: ../../etc\nnames: {0: mole, 1: scar}\n")
-    read = read_boxes(BoxSource(path=tmp_path / "data.yaml"))
+    read = by_name(read_boxes(BoxSource(path=tmp_path / "data.yaml")))
     assert read.keys() == {"a.png", "b.png", "c.png", "turned.jpg"}
     assert read["a.png"].boxes == (Box(50, 25, 150, 75, "scar", tmp_path.name),)
     assert read["b.png"].boxes == (Box(20, 20, 120, 70, "mole", tmp_path.name),)
@@ -213,7 +213,7 @@ def test_voc_of_others_counts_from_one_and_reaches_nowhere(tmp_path: Path) -> No
         "<object><name>mole</name><bndbox><xmin>1</xmin><ymin>11</ymin><xmax>100</xmax>"
         "<ymax>20</ymax></bndbox></object></annotation>"
     )
-    read = read_voc(tmp_path)
+    read = by_name(read_voc(tmp_path))
     assert read["x.jpg"].boxes == (Box(0, 10, 100, 20, "mole", tmp_path.name),)
 
     secret = tmp_path / "secret.txt"
@@ -226,7 +226,7 @@ def test_voc_of_others_counts_from_one_and_reaches_nowhere(tmp_path: Path) -> No
     ):
         (tmp_path / "x.xml").write_text(f"{doctype}<annotation>&l11;</annotation>")
         with pytest.raises(UserError, match="declares a document type or entities"):
-            read_voc(tmp_path)
+            read_boxes(BoxSource(path=tmp_path))
 
 
 def test_labelstudio_of_others(tmp_path: Path) -> None:
@@ -267,18 +267,21 @@ def test_labelstudio_of_others(tmp_path: Path) -> None:
     ]
     path = tmp_path / "export.json"
     path.write_text(json.dumps(tasks))
-    (name, who, when, first), second, turned, other = read_answers(path)
-    assert (name, who, when) == ("0af-a.jpg", "eve@clinic", "2026-01-01T00:00:00Z")
-    assert first.sha256 == SHA
+    file = read_answers(path)
+    first, second, turned, other = file.entries
+    address, when = "/data/upload/1/0af-a.jpg", "2026-01-01T00:00:00Z"
+    assert (first.paths, first.by, first.at) == ((address,), "eve@clinic", when)
+    assert [found.first for found in file.waiting.list()] == [("untouched.jpg",)]
+    assert first.image.sha256 == SHA
     # She handed the model's box in: it is hers now, and has no score.
-    assert first.boxes == (Box(20, 20, 80, 60, "mole", "eve@clinic", None, when),)
-    assert (second[1], second[3].boxes) == ("labelstudio:10", ())
+    assert first.image.boxes == (Box(20, 20, 80, 60, "mole", "eve@clinic", None, when),)
+    assert (second.by, second.image.boxes) == ("labelstudio:10", ())
     # 60 x 40 pixels, turned by a right angle about its top left corner (100, 0).
     # Somebody drew, but no box: that does not say that there is nothing.
-    assert (first.refused, other[3].boxes, other[3].refused) == (0, (), 1)
-    box = turned[3].boxes[0]
+    assert (first.image.refused, other.image.boxes, other.image.refused) == (0, (), 1)
+    box = turned.image.boxes[0]
     assert [box.x1, box.y1, box.x2, box.y2] == pytest.approx([60, 0, 100, 60])
-    assert read_labelstudio(path)["0af-a.jpg"].boxes == ()
+    assert read_labelstudio(path).images[address].boxes == ()
 
 
 def test_interface_escapes_labels() -> None:
@@ -378,7 +381,7 @@ def test_a_box_that_stands_out_by_more_than_a_pixel_is_reported(left: float, ove
 
 @pytest.mark.real
 def test_the_real_boxes_survive_every_format(real: Path, tmp_path: Path) -> None:
-    read = read_boxes(BoxSource(path=real / "boxes"))
+    read = by_name(read_boxes(BoxSource(path=real / "boxes")))
     assert len(read) == 855
     assert sum(len(image.boxes) for image in read.values()) == 960
     assert sum(not image.boxes for image in read.values()) == 3

@@ -228,13 +228,14 @@ def test_boxes_follow_the_bytes_and_must_fit(root: Path, tmp_path: Path) -> None
     }
     path = tmp_path / "boxes.json"
     path.write_text(json.dumps(coco))
-    summary = build(settings_for(root, f"boxes={path}"), tmp_path / "out")
+    asked = f"boxes={{path: {path}, unannotated: negative}}"
+    summary = build(settings_for(root, asked), tmp_path / "out")
     boxes = {record.source_url: record.boxes for record in read_manifest(tmp_path / "out")}
     assert boxes["Train/nevus/0.jpg"] == (Box(1, 2, 4, 6, "lesion", "boxes.json"),)
     assert boxes["Train/nevus/5.jpg"] == ()
     assert boxes["Train/nevus/4.jpg"] is None
     assert summary.boxed == 2
-    assert any("another size than the box file says" in note for note in summary.notes)
+    assert any("in another size, such as 4.jpg" in note for note in summary.notes)
 
 
 def test_bad_input_writes_nothing(root: Path, tmp_path: Path) -> None:

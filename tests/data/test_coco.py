@@ -6,6 +6,7 @@ import pytest
 
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes import read_coco
+from skindx.data.boxes.box_file import Rules
 from skindx.errors import UserError
 
 
@@ -34,28 +35,18 @@ def written(tmp_path: Path, value: Any) -> Path:
 def test_boxes_are_joined_cut_and_empty_images_stay(tmp_path: Path) -> None:
     first = Box(10, 20.5, 40, 60.5, "lesion", "boxes.json")
     second = Box(90, 0, 100, 35, "lesion", "boxes.json")
-    assert read_coco(written(tmp_path, coco())) == {
-        "a.jpg": BoxedImage(100, 80, (first, second)),
+    path = written(tmp_path, coco())
+    assert read_coco(path, Rules(unannotated="negative")).images == {
+        "acne/a.jpg": BoxedImage(100, 80, (first, second)),
         "b.jpg": BoxedImage(50, 50, ()),
     }
+    file = read_coco(path)
+    assert list(file.images) == ["acne/a.jpg"]
+    assert [found.first for found in file.waiting.list()] == [("b.jpg",)]
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ([], "is no COCO file"),
-        ({"images": []}, "'categories'"),
-        (coco(annotations=[{"image_id": 9, "category_id": 7, "bbox": [0, 0, 1, 1]}]), "KeyError"),
-        (coco(annotations=[{"image_id": 1, "category_id": 7, "bbox": [0, 0]}]), "ValueError"),
-        (
-            coco(
-                images=[
-                    {"id": n, "file_name": f"{n}/a.jpg", "width": 9, "height": 9} for n in (1, 2)
-                ]
-            ),
-            "names 'a.jpg' twice",
-        ),
-    ],
+    ("value", "said"), [([], "is no COCO file"), ({"images": []}, "annotations")]
 )
 def test_what_is_no_coco_is_one_sentence(tmp_path: Path, value: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):

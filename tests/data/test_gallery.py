@@ -219,12 +219,19 @@ def test_classes_of_which_nothing_is_kept_stand_on_top(pages: dict[str, Page]) -
     assert f"40 40 0 0 0 30 damaged, 10 {HOSTILE[0]}" in funnel
 
 
+def test_what_became_of_the_box_file_stands_on_the_overview(pages: dict[str, Page]) -> None:
+    said = " ".join(" ".join(pages["index.html"].words).split())
+    assert f"box file {HOSTILE[0]}: 7 of 9 images that it names are in the dataset" in said
+    assert f"refused 2: the dataset has no such image, such as {HOSTILE[1]}, b.jpg." in said
+
+
 def test_a_summary_without_a_funnel_or_with_a_strange_one(dataset: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("gallery"))
     (copy / "summary.json").write_text('{"name": "old"}')
     index = write_gallery(copy, tmp_path / "pages")
     assert "From sources to the dataset" not in index.read_text("utf-8")
-    for broken in ("[]", '{"funnel": [7]}', '{"funnel": [{"label": "a"}]}', "{"):
+    odd = ("[]", '{"funnel": [7]}', '{"funnel": [{"label": "a"}]}', "{", '{"boxes": {"file": 3}}')
+    for broken in odd:
         (copy / "summary.json").write_text(broken)
         with pytest.raises(UserError, match=r"summary\.json cannot be read"):
             write_gallery(copy, tmp_path / "pages")

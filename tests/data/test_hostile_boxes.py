@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from box_strategies import by_name
 from boxed_dataset import boxed_dataset
 from paint_images import paint, save
 
@@ -45,7 +46,7 @@ def test_labels_name_no_file_and_come_back_as_they_were(
     assert all(path.is_relative_to(tmp_path / "out") for path in new)
     stems = {path.stem for path in new if path.is_file() and path != out}
     assert stems <= {record.sha256 for record in records} | {"data"}
-    read = read_boxes(BoxSource(path=out, kind=kind))
+    read = by_name(read_boxes(BoxSource(path=out, kind=kind)))
     labels = {name.partition(".")[0]: image.boxes[0].label for name, image in read.items()}
     assert labels == {record.sha256: LABELS[n] for n, record in enumerate(records)}
 
@@ -89,7 +90,7 @@ def test_coordinates_beyond_all_bounds_are_refused_or_cut(
         '"categories": [{"id": 1, "name": "mole"}], "annotations": '
         f'[{{"image_id": 1, "category_id": 1, "bbox": [{", ".join(bbox)}]}}]}}'
     )
-    (image,) = read_boxes(BoxSource(path=tmp_path / "coco.json")).values()
+    (image,) = read_boxes(BoxSource(path=tmp_path / "coco.json")).images.values()
     for box in image.boxes:
         assert 0 <= box.x1 < box.x2 <= 120
         assert 0 <= box.y1 < box.y2 <= 96

@@ -225,7 +225,7 @@ def test_boxes_are_published_as_coco_and_read_back(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     small.add(licence="", boxes=small.records[1].boxes)
     publish(small.write(), tmp_path / "pub", OPEN)
-    boxed = read_coco(tmp_path / "pub" / "coco.json")
+    boxed = read_coco(tmp_path / "pub" / "coco.json").images
     one, none = (f"{small.records[number].sha256}.jpg" for number in (1, 2))
     assert boxed.keys() == {one, none}
     assert boxed[none].boxes == ()

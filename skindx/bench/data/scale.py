@@ -168,7 +168,7 @@ def drive(settings: Config, out: Path) -> float:
         },
         "bench scale",
     )
-    run_of = Run(recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), {}, {}, {})
+    run_of = Run(recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), None, {}, {})
     sound = screened_rows(settings.rows, settings.seed)
     start = time.process_time()
     taxonomy, pictures = label_rows(run_of, sound)

@@ -1,41 +1,68 @@
 """COCO JSON: one file for all images; who drew a box, when, and its score are extra fields."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
+from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, mapping, score_of, text_id
 from skindx.errors import UserError
 from skindx.files import write_json
 
+_RULES = Rules()
 
-def read_coco(path: Path) -> dict[str, BoxedImage]:
-    """Read a COCO JSON of boxes: file name (without folders) -> image.
 
-    Boxes are cut to the image; one that lies outside or is empty is left out. Raises UserError
-    for what is no COCO file and for two images of the same name.
+def read_coco(path: Path, rules: Rules = _RULES) -> BoxFile:
+    """Read a COCO JSON of boxes.
+
+    Boxes are cut to the image; one that lies outside or is empty is left out. So is, and counted,
+    every row that cannot be used: an annotation of no image, of no category or without a box, an
+    image without a size. An image without annotation counts as `rules.unannotated` says, except in
+    our own exports, which hold only images that somebody looked at. Raises UserError for what is
+    no COCO file.
     """
     raw = read_json(path)
     try:
-        names = {category["id"]: str(category["name"]) for category in raw["categories"]}
-        drawn: dict[Any, list[RawBox]] = {image["id"]: [] for image in raw["images"]}
-        for annotation in raw["annotations"]:
-            label = names[annotation["category_id"]]
-            drawn[annotation["image_id"]].append(_raw(annotation, label, path.name))
-        by_name: dict[str, BoxedImage] = {}
-        for image in raw["images"]:
-            size = (int(image["width"]), int(image["height"]))
-            sha256 = sha256_in(image.get("sha256", image["file_name"]))
-            put_image(by_name, path, image["file_name"], boxed(size, drawn[image["id"]], sha256))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        if isinstance(error, UserError):
-            raise
+        tables = [raw["images"], raw["annotations"], raw["categories"]]
+        if not all(isinstance(table, list) for table in tables):
+            raise TypeError("images, annotations and categories must be lists")
+    except (KeyError, TypeError) as error:
         raise UserError(
             f"{path} is no COCO file of boxes ({type(error).__name__}: {error}); it needs images, "
             f"annotations with bbox, and categories that refer to each other by id."
         ) from None
-    return by_name
+    file = BoxFile(path)
+    images, annotations, categories = tables
+    labels = _labels(categories, file)
+    keys = _image_keys(images, file)
+    drawn: dict[str, list[RawBox]] = {key: [] for key in keys.values()}
+    touched, unread = set[str](), Counter[str]()
+    for number, annotation in enumerate(annotations, start=1):
+        key = ""
+        try:
+            key = _image_of(annotation, drawn)
+            touched.add(key)
+            drawn[key].append(_raw(annotation, labels, path.name))
+        except (ValueError, TypeError, OverflowError) as error:
+            unread[key] += 1
+            file.skip(str(error), _annotation_name(annotation, number))
+    ours = _is_older_export(raw)
+    for position, image in enumerate(images):
+        if position in keys:
+            key = keys[position]
+            reviewed = ours or image.get("reviewed") is True
+            if key in touched or reviewed or rules.unannotated == "negative":
+                _put(file, image, drawn[key], unread[key], ours=reviewed)
+            else:
+                file.wait(
+                    "images without annotation; --unannotated negative (in a recipe "
+                    "boxes.unannotated) takes them as looked at and without a lesion",
+                    str(image["file_name"]),
+                )
+    file.drop_repeated()
+    return file
 
 
 def write_coco(path: Path, by_name: Mapping[str, BoxedImage]) -> None:
@@ -57,6 +84,7 @@ def coco_json(by_name: Mapping[str, BoxedImage]) -> dict[str, Any]:
                 "width": boxed_image.width,
                 "height": boxed_image.height,
                 "sha256": boxed_image.sha256,
+                "reviewed": True,
             }
         )
         for box in boxed_image.boxes:
@@ -82,17 +110,100 @@ def read_json(path: Path) -> Any:
     if path.is_dir():
         raise UserError(f"{path} is a folder; give a JSON file of boxes.")
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(path.read_bytes())  # UTF-8, 16 or 32, with or without a mark
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; give a file of boxes.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON ({error}); give a file of boxes.") from None
 
 
-def _raw(annotation: dict[str, Any], label: str, file: str) -> RawBox:
+def _labels(categories: Sequence[Any], file: BoxFile) -> dict[str, str]:
+    """Return category id -> name; one without either is left out."""
+    labels: dict[str, str] = {}
+    for number, category in enumerate(categories, start=1):
+        try:
+            name = str(mapping(category).get("name") or "").strip()
+            if not name:
+                raise ValueError("a category without a name")
+            labels[text_id(category.get("id"))] = name
+        except ValueError as error:
+            file.skip(str(error), f"category {number}")
+    return labels
+
+
+def _image_keys(images: Sequence[Any], file: BoxFile) -> dict[int, str]:
+    """Return position in `images` -> id; rows that can stand for no image are left out."""
+    keys: dict[int, str] = {}
+    for position, image in enumerate(images):
+        name = f"image {position + 1}"
+        try:
+            name = str(mapping(image).get("file_name") or "")
+            if not name:
+                name = f"image {position + 1}"
+                raise ValueError("an image without file_name")
+            key = text_id(image.get("id"))
+            _size(image)
+        except (ValueError, TypeError, OverflowError) as error:
+            file.skip(str(error), name)
+            continue
+        keys[position] = key
+    counts = Counter(keys.values())
+    for position, key in keys.items():
+        if counts[key] > 1:
+            file.skip(f"several images have the id {key}", str(images[position]["file_name"]))
+    return {position: key for position, key in keys.items() if counts[key] == 1}
+
+
+def _size(image: Mapping[str, Any]) -> tuple[int, int]:
+    try:
+        width, height = int(image["width"]), int(image["height"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError("an image without width and height") from None
+    if width < 1 or height < 1:
+        raise ValueError(f"an image of {width} x {height} pixels")
+    return width, height
+
+
+def _put(
+    file: BoxFile, image: Mapping[str, Any], drawn: Sequence[RawBox], unread: int, *, ours: bool
+) -> None:
+    name = str(image["file_name"])
+    sha256 = sha256_in(image.get("sha256", name))
+    entry = boxed(_size(image), drawn, sha256, unread)
+    file.entries.append(BoxEntry((name,), entry, frame="upright" if ours else "sized"))
+
+
+def _is_older_export(raw: Mapping[str, Any]) -> bool:
+    """Tell whether this software wrote the file before its rows said `reviewed`."""
+    row = {"id", "file_name", "width", "height", "sha256"}
+    return raw.keys() == {"images", "annotations", "categories"} and all(
+        isinstance(image, dict) and image.keys() == row for image in raw["images"]
+    )
+
+
+def _annotation_name(annotation: Any, number: int) -> str:
+    known = isinstance(annotation, dict) and annotation.get("id") is not None
+    return f"annotation {str(annotation['id'])[:40] if known else f'no. {number}'}"
+
+
+def _image_of(annotation: Any, known: Container[str]) -> str:
+    key = text_id(mapping(annotation).get("image_id"))
+    if key not in known:
+        raise ValueError("an annotation of an image that the file does not have")
+    return key
+
+
+def _raw(annotation: Mapping[str, Any], labels: Mapping[str, str], file: str) -> RawBox:
     """Turn COCO's x, y, width, height into corners."""
-    x, y, width, height = (float(value) for value in annotation["bbox"])
-    score = annotation.get("score")
+    try:
+        label = labels[text_id(annotation.get("category_id"))]
+    except (KeyError, ValueError):
+        raise ValueError("an annotation of a category that the file does not have") from None
+    try:
+        x, y, width, height = (float(value) for value in annotation["bbox"])
+    except (KeyError, TypeError, ValueError):
+        shape = "a polygon or mask" if annotation.get("segmentation") else "an annotation"
+        raise ValueError(f"{shape} without bbox (x, y, width, height)") from None
     return RawBox(
         x,
         y,
@@ -100,6 +211,6 @@ def _raw(annotation: dict[str, Any], label: str, file: str) -> RawBox:
         y + height,
         label,
         str(annotation.get("drawn_by") or file),
-        None if score is None else float(score),
+        score_of(annotation.get("score")),
         str(annotation.get("drawn_at") or ""),
     )

@@ -1,12 +1,10 @@
 """Boxes that a person drew with another tool come back into a dataset."""
 
-import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skindx.data.box import UNKNOWN_SIZE, BoxedImage
 from skindx.data.boxes.annotations import (
     BUILT,
     Annotation,
@@ -16,12 +14,16 @@ from skindx.data.boxes.annotations import (
     read_annotations,
     store_drawings,
 )
-from skindx.data.boxes.formats import BoxFormat, BoxSource, format_of, read_boxes
+from skindx.data.boxes.box_file import BoxFile, Columns, Finding, Unannotated, refuse_all
+from skindx.data.boxes.formats import BoxFormat, BoxSource, format_of
+from skindx.data.boxes.joining import JoinedEntry, Stored, join
 from skindx.data.boxes.labelstudio import read_answers
-from skindx.data.ledger import file_name
-from skindx.data.manifest import Record, read_manifest
+from skindx.data.layout import ISSUES
+from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer
+
+UNOPENED = "not annotated in Label Studio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +40,48 @@ class Imported:
     labels: Mapping[str, int]
     refused: Mapping[str, tuple[str, ...]]
     """Reason -> names of images."""
+    findings: tuple[Finding, ...] = ()
+    """All that was left out or is uncertain, what was refused among it."""
 
 
 def import_boxes(
-    dataset: Path, path: Path, *, kind: BoxFormat | None = None, by: str = ""
+    dataset: Path,
+    path: Path,
+    *,
+    kind: BoxFormat | None = None,
+    by: str = "",
+    unannotated: Unannotated = "skip",
+    columns: Columns | None = None,
+    strict: bool = False,
 ) -> Imported:
     """Take the boxes of a file into the annotations and the manifest of a dataset folder.
 
     They count as drawn by `by`, now. Label Studio records who drew and when; without `by` the boxes
     of different people stay separate. Annotations that came with our tasks and were not opened
-    there are no answer. Images that the dataset does not have, or has in another size, and images
-    with boxes outside are refused and counted. Raises UserError, with nothing written, when no
-    image is left.
+    there are no answer. Rows that cannot be used, images that the dataset does not have, or has in
+    another size, and images with boxes outside are left out and counted. Raises UserError, with
+    nothing written, when no image is left, and with `strict` when anything is left out or
+    uncertain.
     """
-    kind = kind or format_of(path)
-    found = _answers(path, kind, by.strip())
-    refused: dict[str, list[str]] = defaultdict(list)
-    rows: list[Annotation] = []
+    source = BoxSource(path=path, kind=kind or format_of(path), unannotated=unannotated)
+    source = source.model_copy(update={"columns": columns, "strict": strict})
+    file = _answers(source, by.strip())
     with only_writer(dataset):
         records = read_manifest(dataset)
-        known = _Names(records)
-        for name, who, when, image in found:
-            record = known.find(name, image)
-            reason = _refusal(record, image) if who else "not annotated in Label Studio"
-            if isinstance(record, Record) and not reason:
-                rows.append(_annotation(record, image, who, when))
-            else:
-                refused[reason].append(name)
+        images = {
+            record.sha256: Stored((record.width, record.height), dataset / record.path)
+            for record in records
+        }
+        joined = join(file, images, _names(dataset, records))
+        if strict:
+            refuse_all(path, joined.problems())
+        rows = [_annotation(each) for each in joined.entries]
         if not rows:
-            reason, names = max(refused.items(), key=lambda item: len(item[1]))
+            read = len(file.entries) + len(file.waiting.names.get(("refused", UNOPENED), ()))
+            said = "; ".join(finding.clause() for finding in joined.all_findings())
             raise UserError(
-                f"none of the {len(found)} annotations in {path} fits {dataset}: {reason} "
-                f"({len(names)}, such as {names[0]}); nothing was written."
+                f"none of the {read} annotations in {path} fits {dataset}: {said}; nothing was "
+                f"written."
             )
         old = read_annotations(dataset)
         drawn = annotated(old, rows, records)
@@ -82,69 +94,59 @@ def import_boxes(
         empty=sum(not row.boxes for row in taken.values()),
         replaced=len(had & taken.keys()),
         labels=dict(Counter(box.label for row in taken.values() for box in row.boxes)),
-        refused={reason: tuple(names) for reason, names in refused.items()},
+        refused={
+            reason: tuple(names)
+            for found in (file.waiting, joined.findings)
+            for (kind, reason), names in found.names.items()
+            if kind == "refused"
+        },
+        findings=joined.all_findings(),
     )
 
 
-class _Names:
-    """Finds the record of an image by its SHA-256, or else by the file name it came under."""
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._by_sha: dict[str, Record] = {}
-        self._by_name: dict[str, list[Record]] = defaultdict(list)
-        for record in records:
-            self._by_sha[record.sha256] = record
-            self._by_name[file_name(record.source_url)].append(record)
-
-    def find(self, name: str, image: BoxedImage) -> Record | str:
-        """Return the record, or the reason why there is none."""
-        if image.sha256:
-            return self._by_sha.get(image.sha256, "the dataset has no such image")
-        same = self._by_name.get(name, [])
-        if len(same) > 1:
-            return "several images of the dataset have this file name"
-        return same[0] if same else "the dataset has no such image"
+def _names(dataset: Path, records: Iterable[Record]) -> Iterator[tuple[str, str]]:
+    """Yield (SHA-256, path or URL) of all images that the build found, also of those left out."""
+    for record in records:
+        yield record.sha256, record.source_url
+    if (dataset / ISSUES).exists():
+        yield from ((issue.sha256, issue.url) for issue in read_issues(dataset) if issue.sha256)
 
 
-def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedImage]]:
+def _answers(source: BoxSource, by: str) -> BoxFile:
+    """Read a file's entries, each with its person and time, oldest first."""
     check_person(by)
+    kind, path = source.kind, source.path
     if kind != "labelstudio":
         if not by:
             raise UserError(f"{kind} does not say who drew the boxes; add --by NAME.")
+        file = source.read()
         when = now()
-        images = read_boxes(BoxSource(path=path, kind=kind))
-        found = [(name, by, when, image) for name, image in images.items()]
+        file.entries = [replace(entry, by=by, at=when) for entry in file.entries]
     else:
-        found = sorted(read_answers(path, unopened=False), key=lambda answer: answer[2])
-        people = sorted({who for _, who, _, _ in found} - {""})
+        source.check(kind)
+        file = read_answers(path, unopened=False)
+        file.check(strict=source.strict)
+        people = sorted({entry.by for entry in file.entries} - {""})
         if by and len(people) > 1:
             raise UserError(
                 f"{path} holds annotations of {', '.join(people)}; leave --by out, and they are "
                 f"kept apart."
             )
         # Those of the recipe are in the dataset since it was built.
-        unnamed = ("",) if by else ("", BUILT)
-        found = [
-            (name, "" if who in unnamed else by or who, when or now(), image)
-            for name, who, when, image in found
+        unnamed = {""} if by else {"", BUILT}
+        for entry in file.entries:
+            if entry.by in unnamed:
+                file.wait(UNOPENED, entry.name, "refused")
+        file.entries = [
+            replace(entry, by=by or entry.by, at=entry.at or now())
+            for entry in sorted(file.entries, key=lambda entry: entry.at)
+            if entry.by not in unnamed
         ]
-    if not found:
-        raise UserError(f"{path} holds no annotated image; there is nothing to import.")
-    return found
+    return file
 
 
-def _refusal(record: Record | str, image: BoxedImage) -> str:
-    if isinstance(record, str):
-        return record
-    if (image.width, image.height) not in ((record.width, record.height), UNKNOWN_SIZE):
-        return "the dataset has the image in another size"
-    odd = "it has boxes that are empty or reach outside the image, or shapes that are not boxes"
-    return odd if image.refused else ""
-
-
-def _annotation(record: Record, image: BoxedImage, who: str, when: str) -> Annotation:
+def _annotation(joined: JoinedEntry) -> Annotation:
     # The person who imports boxes confirms them, also those that a model proposed.
-    boxes = [
-        dataclasses.replace(box, drawn_by=who, drawn_at=when, score=None) for box in image.boxes
-    ]
-    return Annotation(record.sha256, who, when, tuple(boxes))
+    who, when = joined.entry.by, joined.entry.at
+    boxes = [replace(box, drawn_by=who, drawn_at=when, score=None) for box in joined.image.boxes]
+    return Annotation(joined.sha256, who, when, tuple(boxes))

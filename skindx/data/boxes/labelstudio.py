@@ -5,16 +5,22 @@ is https://labelstud.io/guide/task_format; a task that was not completed is in n
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.sax.saxutils import quoteattr
 
-from skindx.data.box import Box, BoxedImage, RawBox, base_name, boxed, sha256_in
+from skindx.data.box import UNKNOWN_SIZE, Box, RawBox, boxed, sha256_in
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, score_of
 from skindx.data.boxes.coco import read_json
 from skindx.errors import UserError
 from skindx.files import write_json
+
+_RULES = Rules()
+_SHAPES = {"x", "points", "vertices", "rle"}
+_ADDRESS = re.compile(r"/|\.(jpe?g|png|webp|bmp|tiff?|heic)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +59,41 @@ def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
     write_json(path, [_task(task) for task in tasks])
 
 
-def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedImage]]:
-    """Return (file name, by, at, image) of every completed annotation in an export.
+def read_answers(path: Path, *, unopened: bool = True) -> BoxFile:
+    """Read every completed annotation in an export, one entry each.
 
-    Skipped tasks and tasks without annotation are left out; a completed one without boxes says
-    that there are none, and shapes other than rectangles count as refused. `by` is the account's
-    e-mail address, or "labelstudio:" and its number. Without `unopened`, `by` is "" where
-    the annotation came with our tasks and was not opened there: Label Studio names for it
-    the user who imported the tasks. Raises UserError.
+    Skipped tasks and tasks without annotation are counted and left out; a completed one without
+    boxes says that there are none. Shapes other than rectangles count as refused; rectangles that
+    cannot be used, such as one without a label, are left out and counted, and their image counts
+    as unread. `by` is the account's e-mail address, or "labelstudio:" and its number. Without
+    `unopened`, `by` is "" where the annotation came with our tasks and was not opened there: Label
+    Studio names for it the user who imported the tasks. Raises UserError for what is no export.
     """
     raw = read_json(path)
-    try:
-        return [answer for task in raw for answer in _answers(task, unopened)]
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UserError(
-            f"{path} is no Label Studio export ({type(error).__name__}: {error}); export as JSON, "
-            f"not as JSON-MIN."
-        ) from None
+    file = BoxFile(path)
+    tasks = 0
+    if isinstance(raw, list):
+        for number, task in enumerate(raw, start=1):
+            tasks += isinstance(task, dict) and isinstance(task.get("data"), dict)
+            try:
+                _read_task(file, task, f"task {number}", unopened)
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                file.skip(f"a task that cannot be read ({type(error).__name__})", f"task {number}")
+    if not isinstance(raw, list) or (raw and not tasks):
+        raise UserError(f"{path} is no Label Studio export; export as JSON, not as JSON-MIN.")
+    return file
 
 
-def read_labelstudio(path: Path) -> dict[str, BoxedImage]:
-    """Read the latest completed annotation of each task: file name -> image. Raises UserError."""
-    latest: dict[str, tuple[str, BoxedImage]] = {}
-    for name, _, at, image in read_answers(path):
-        if name not in latest or latest[name][0] <= at:
-            latest[name] = (at, image)
-    return {name: image for name, (_, image) in latest.items()}
+def read_labelstudio(path: Path, rules: Rules = _RULES) -> BoxFile:
+    """Read the latest completed annotation of each task. Raises UserError."""
+    file = read_answers(path)
+    latest: dict[object, BoxEntry] = {}
+    for entry in file.entries:
+        key = entry.image.sha256 or entry.paths
+        if key not in latest or latest[key].at <= entry.at:
+            latest[key] = entry
+    file.entries = list(latest.values())
+    return file
 
 
 def _task(task: Task) -> dict[str, Any]:
@@ -131,34 +146,92 @@ def _result(boxes: Sequence[Box], size: tuple[int, int]) -> list[dict[str, Any]]
     ]
 
 
-def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, str, BoxedImage]]:
+def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: bool) -> None:
     data = task["data"]
+    if not isinstance(data, dict):
+        raise TypeError("data is no object")
+    paths = _paths(data, task)
+    if not paths:
+        file.skip("a task that names no image", where)
+        return
     sha256 = sha256_in(data.get("sha256", ""))
-    name = base_name(str(data.get("file_name") or data["image"]))
-    for annotation in task.get("annotations", ()):
-        if annotation.get("was_cancelled"):
-            continue
+    completed = [each for each in task.get("annotations") or () if not each.get("was_cancelled")]
+    if not completed:
+        file.wait("tasks that nobody has completed", paths[0])
+    for annotation in completed:
         # Its page sends the time that was spent with every answer; what was imported has none.
         passed_on = not unopened and sha256 and annotation.get("lead_time", 0) is None
         by, at = "" if passed_on else _who(annotation), _when(annotation)
-        regions = [region for region in annotation["result"] if region["type"] == "rectanglelabels"]
-        # An answer without boxes has no region that gives the size; 0 x 0 means unknown.
-        first = regions[0] if regions else {}
-        size = (
+        # The fields of a region count only as long as it was not edited there.
+        ours = "drawn_by" in annotation
+        results = [each for each in annotation.get("result") or () if isinstance(each, dict)]
+        regions = [each for each in results if each.get("type") == "rectanglelabels"]
+        size = _size(regions, data)
+        drawn, unread = [], 0
+        for region in regions:
+            try:
+                if _region_size(region, size) != size:
+                    raise ValueError("rectangles in images of several sizes in one task")
+                drawn.append(_raw(region, size, by, at, trust=ours))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                told = type(error) is ValueError
+                file.skip(str(error) if told else "a rectangle without x, y, width, height", where)
+                unread += 1
+        image = boxed(size, drawn, sha256, unread)
+        others = sum(_is_shape(result) for result in results) - len(regions)
+        image = replace(image, refused=image.refused + max(others, 0))
+        views = {_view_deg(region) for region in regions}
+        frame: Literal["sized", "upright"] = "upright" if ours and sha256 else "sized"
+        view_deg = views.pop() if len(views) == 1 else 0
+        file.entries.append(BoxEntry(paths, image, by, at, frame, view_deg))
+
+
+def _paths(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a task's image: the key of its address is the project's choice."""
+    named = [data.get("file_name"), data.get("image")]
+    if not any(named):
+        named = [each for each in data.values() if isinstance(each, str) and _ADDRESS.search(each)]
+        named = named[:1] or [task.get("file_upload")]
+    return tuple(dict.fromkeys(str(each) for each in named if each))
+
+
+def _size(regions: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> tuple[int, int]:
+    """Return (width, height); an answer without boxes has no region that gives it: 0 x 0."""
+    first = regions[0] if regions else {}
+    try:
+        return (
             int(first.get("original_width", data.get("width", 0))),
             int(first.get("original_height", data.get("height", 0))),
         )
-        # The fields of a region count only as long as it was not edited there.
-        ours = "drawn_by" in annotation
-        drawn = [_raw(region, size, by, at, trust=ours) for region in regions]
-        image = boxed(size, drawn, sha256)
-        others = sum(_is_shape(region) for region in annotation["result"]) - len(regions)
-        yield name, by, at, replace(image, refused=image.refused + others)
+    except (TypeError, ValueError, OverflowError):
+        return UNKNOWN_SIZE
+
+
+def _region_size(region: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
+    width = int(region.get("original_width", size[0]))
+    height = int(region.get("original_height", size[1]))
+    if width < 1 or height < 1:
+        raise ValueError(f"a rectangle in an image of {width} x {height} pixels")
+    return width, height
+
+
+def _view_deg(region: Mapping[str, Any]) -> int:
+    """Return by how much the view was turned clockwise: 0, 90, 180, 270.
+
+    Label Studio's page keeps the coordinates of the image as its browser shows it unturned.
+    """
+    try:
+        return int(region.get("image_rotation") or 0) % 360
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def _is_shape(result: dict[str, Any]) -> bool:
     """True for what is drawn in the image, False for a word about it or a relation."""
-    return not {"x", "points", "vertices", "rle"}.isdisjoint(result.get("value") or {})
+    if result.get("type") == "rectanglelabels":
+        return True
+    value = result.get("value")
+    return isinstance(value, dict) and not _SHAPES.isdisjoint(value)
 
 
 def _who(annotation: dict[str, Any]) -> str:
@@ -180,7 +253,7 @@ def _raw(region: dict[str, Any], size: tuple[int, int], by: str, at: str, *, tru
     value, (width, height) = region["value"], size
     x, y = float(value["x"]) * width / 100, float(value["y"]) * height / 100
     w, h = float(value["width"]) * width / 100, float(value["height"]) * height / 100
-    angle = math.radians(float(value.get("rotation", 0)))
+    angle = math.radians(float(value.get("rotation") or 0))
     cos, sin = math.cos(angle), math.sin(angle)
     # Rotation is clockwise about the top left corner.
     xs = [x, x + w * cos, x - h * sin, x + w * cos - h * sin]
@@ -188,8 +261,9 @@ def _raw(region: dict[str, Any], size: tuple[int, int], by: str, at: str, *, tru
     meta = region.get("meta") or {}
     if trust:
         by, at = str(meta.get("drawn_by") or by), str(meta.get("drawn_at") or "")
-    score = region.get("score") if trust else None
-    label = str(value["rectanglelabels"][0])
-    return RawBox(
-        min(xs), min(ys), max(xs), max(ys), label, by, None if score is None else float(score), at
-    )
+    score = score_of(region.get("score")) if trust else None
+    labels = value.get("rectanglelabels")
+    label = str(labels[0]).strip() if isinstance(labels, list) and labels else ""
+    if not label:
+        raise ValueError("a rectangle without a label")
+    return RawBox(min(xs), min(ys), max(xs), max(ys), label, by, score, at)

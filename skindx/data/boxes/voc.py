@@ -4,43 +4,56 @@ So xmin = x1 + 1 and xmax = x2. Coordinates are written with their fractions, wh
 own files do not have but its readers take; supervision's writer rounds them to whole pixels.
 """
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
-from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
+from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, score_of
 from skindx.data.boxes.yolo import place
 from skindx.errors import UserError
 
 ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
+_RULES = Rules()
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def read_voc(path: Path) -> dict[str, BoxedImage]:
-    """Read a folder of VOC XML files, or one file: file name -> image.
+def read_voc(path: Path, rules: Rules = _RULES) -> BoxFile:
+    """Read a folder of VOC XML files, or one file.
 
-    A file without objects is a reviewed image without boxes. Entities are refused, so no file can
-    blow up or reach out (billion laughs, external entities). Raises UserError.
+    A file without objects is a reviewed image without boxes; what `rules` say has no place here.
+    Files that cannot be used, and objects without name or box, are left out and counted.
+    Entities are refused, so no file can blow up or reach out (billion laughs, external entities).
+    Raises UserError where there is no XML.
     """
     files = [path] if path.is_file() else sorted(path.rglob("*.xml"))
     if not files:
         raise UserError(f"{path} holds no XML file; give a folder of Pascal VOC annotations.")
-    images: dict[str, BoxedImage] = {}
+    read = BoxFile(path)
     for file in files:
-        root = _parse(file)
-        name = root.findtext("filename") or file.stem
+        shown = file.name if file == path else file.relative_to(path).as_posix()
         try:
+            root = _parse(file)
             size = (_pixels(root, "size/width"), _pixels(root, "size/height"))
-            drawn = [_raw(element, path.name) for element in root.findall("object")]
         except (ValueError, OverflowError) as error:
-            raise UserError(
-                f"{file} is no Pascal VOC annotation ({error}); it needs size/width, size/height "
-                f"and for each object name and bndbox."
-            ) from None
-        sha256 = sha256_in(root.findtext("sha256") or name)
-        put_image(images, path, name, boxed(size, drawn, sha256))
-    return images
+            read.skip(f"is no Pascal VOC annotation ({error})", shown)
+            continue
+        drawn, unread = [], 0
+        for element in root.findall("object"):
+            try:
+                drawn.append(_raw(element, path.name))
+            except (ValueError, OverflowError) as error:
+                unread += 1
+                read.skip(str(error), shown)
+        paths = _paths(root, file, path)
+        ours = root.findtext("sha256") or ""
+        sha256 = sha256_in(ours or paths[0])
+        image = boxed(size, drawn, sha256, unread)
+        read.entries.append(BoxEntry(paths, image, frame="upright" if ours else "sized"))
+    read.drop_repeated()
+    return read
 
 
 def write_voc(
@@ -104,11 +117,29 @@ def _parse(file: Path) -> ET.Element:
     try:
         root = parse(file, forbid_dtd=True).getroot()
     except DefusedXmlException:
-        raise UserError(f"{file} declares a document type or entities; remove them.") from None
+        raise ValueError("it declares a document type or entities") from None
     except (ParseError, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{file} cannot be read as XML ({error}).") from None
+        raise ValueError(f"it cannot be read as XML: {error}") from None
     assert isinstance(root, ET.Element)
     return root
+
+
+def _paths(root: ET.Element, file: Path, folder: Path) -> tuple[str, ...]:
+    """Return the names of the image: by the file's place, its `path`, its `folder`."""
+    name = (root.findtext("filename") or "").strip()
+    long = (root.findtext("path") or "").strip()
+    name = name or base_name(long) or file.stem
+    above = (root.findtext("folder") or "").strip()
+    # A copy of Annotations/a/x.xml says that the image is in a folder a, too.
+    inner = file.parent.relative_to(folder).parts if file != folder else ()
+    inner = tuple(part for part in inner if part != ANNOTATIONS)
+    beside = "/".join((*inner, base_name(name)))
+    paths = [beside if inner else name]
+    if long and base_name(long) == base_name(name):
+        paths.append(long)
+    if above:
+        paths.append(f"{above}/{base_name(name)}")
+    return tuple(dict.fromkeys((*paths, name)))
 
 
 def _pixels(root: ET.Element, tag: str) -> int:
@@ -122,11 +153,14 @@ def _number(parent: ET.Element, tag: str) -> float:
     text = parent.findtext(tag)
     if text is None:
         raise ValueError(f"no {tag}")
-    return float(text)
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{tag} is {text.strip()[:20]}")
+    return number
 
 
 def _raw(element: ET.Element, drawn_by: str) -> RawBox:
-    label = element.findtext("name")
+    label = (element.findtext("name") or "").strip()
     if not label:
         raise ValueError("an object without name")
     x1, y1, x2, y2 = (_number(element, f"bndbox/{tag}") for tag in ("xmin", "ymin", "xmax", "ymax"))
@@ -138,6 +172,6 @@ def _raw(element: ET.Element, drawn_by: str) -> RawBox:
         y2,
         label,
         element.findtext("drawn_by") or drawn_by,
-        float(score) if score else None,
+        score_of(score),
         element.findtext("drawn_at") or "",
     )

@@ -6,49 +6,129 @@ not followed: it may point anywhere on the reader's disk.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from skindx.config import read_yaml
-from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
+from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules
+from skindx.data.boxes.yolo_columns import Meaning, meaning_of, read_values
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.imaging.silence import hushed
 
 DATA = "data.yaml"
+_RULES = Rules()
 
 
-def read_yolo(path: Path) -> dict[str, BoxedImage]:
-    """Read a YOLO folder, or its data.yaml: file name -> image.
+def read_yolo(path: Path, rules: Rules = _RULES) -> BoxFile:
+    """Read a YOLO folder, or its data.yaml.
 
-    An image with an empty label file was looked at and has no box; one without a label file is
-    left out. A polygon gives the box around it. Who drew is not in the format: `drawn_by` is the
-    folder. Raises UserError.
+    An image with an empty label file was looked at and has no box; one without a label file counts
+    as `rules.unannotated` says. A polygon gives the box around it, and lines of many columns are
+    read as yolo_columns.py says. Lines and files that cannot be used are left out and counted. Who
+    drew is not in the format: `drawn_by` is the folder. Raises UserError.
     """
     root = path.parent if path.suffix in (".yaml", ".yml") else path
     if root.is_file():
         raise UserError(f"{root} is a file; YOLO is a folder with {DATA}: give that folder.")
-    names = _names(root / DATA if path == root else path)
-    images: dict[str, BoxedImage] = {}
+    data = read_yaml(root / DATA if path == root else path)
+    names = _names(data, root / DATA)
+    file = BoxFile(root)
+    images, used = 0, set[Path]()
+    looked: list[tuple[Path, _Upright, list[_Line]]] = []
     for image, labels in label_files(root):
         if not labels.is_file():
+            if size := _upright(image):
+                _without_labels(file, image, size, rules)
             continue
-        size = _upright_size(image)
+        used.add(labels)
+        size = _upright(image)
+        shown = image.relative_to(root).as_posix()
         if size is None:
+            file.skip("the image beside the label file cannot be read", shown)
             continue
-        drawn = [
-            _raw(line, size, names, f"{labels}, line {number}", root.name)
-            for number, line in enumerate(_lines(labels), start=1)
-            if line.strip()
-        ]
-        put_image(images, root, image.name, boxed(size, drawn, sha256_in(image.name)))
-    if not images:
+        images += 1
+        try:
+            looked.append((image, size, _lines(labels, root, names)))
+        except (OSError, UnicodeDecodeError) as error:
+            file.skip(f"a label file that cannot be read ({error})", shown)
+    if not (images or len(file.waiting) or file.entries or len(file.findings)):
         raise UserError(
             f"{root} holds no image with a label file; a YOLO folder has images in a folder "
             f"`images` and text files of the same names in a folder `labels` in its place."
         )
-    return images
+    _count_orphans(file, used)
+    values = [line.values for _, _, lines in looked for line in lines if line.label]
+    meaning = meaning_of(values, rules.columns, _keypoints(data, root / DATA))
+    for image, size, lines in looked:
+        file.entries.append(_entry(file, image, size, lines, meaning))
+    file.entries.sort(key=lambda entry: entry.name)
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class _Upright:
+    """An image's (width, height) turned as EXIF says, and whether EXIF turns it."""
+
+    size: tuple[int, int]
+    turned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a label file; without a label it cannot be used, and `problem` says why."""
+
+    where: str
+    values: tuple[float, ...] = ()
+    label: str = ""
+    problem: str = ""
+
+
+def _without_labels(file: BoxFile, image: Path, size: _Upright, rules: Rules) -> None:
+    shown = image.relative_to(file.path).as_posix()
+    if rules.unannotated == "negative":
+        file.entries.append(_entry(file, image, size, (), Meaning(None)))
+    else:
+        file.wait(
+            "images without a label file; --unannotated negative (in a recipe boxes.unannotated) "
+            "takes them as looked at and without a lesion",
+            shown,
+        )
+
+
+def _count_orphans(file: BoxFile, used: Collection[Path]) -> None:
+    """Count label files whose image is not there."""
+    for labels in sorted(file.path.rglob("*.txt")):
+        parts = labels.relative_to(file.path).parts
+        other = labels.name.startswith(".") or labels.name == "classes.txt"
+        if "labels" in parts[:-1] and labels not in used and not other:
+            file.skip("a label file without an image", "/".join(parts))
+
+
+def _entry(
+    file: BoxFile, image: Path, size: _Upright, lines: Iterable[_Line], meaning: Meaning
+) -> BoxEntry:
+    width, height = size.size
+    drawn, unread = [], 0
+    for line in lines:
+        try:
+            if line.problem:
+                raise ValueError(line.problem)
+            found = read_values(line.values, meaning)
+        except ValueError as error:
+            unread += 1
+            file.skip(str(error), line.where)
+            continue
+        x1, y1, x2, y2 = found.corners
+        corners = x1 * width, y1 * height, x2 * width, y2 * height
+        drawn.append(RawBox(*corners, line.label, file.path.name, found.score))
+    boxes = boxed(size.size, drawn, sha256_in(image.name), unread)
+    # Shares of the image do not tell on which pixels they were drawn, where EXIF turns them.
+    frame: Literal["sized", "unsized"] = "unsized" if size.turned else "sized"
+    return BoxEntry((image.relative_to(file.path).as_posix(),), boxes, frame=frame)
 
 
 def label_files(root: Path) -> Iterator[tuple[Path, Path]]:
@@ -112,8 +192,8 @@ def place(folder: Path, files: Mapping[str, Path], *, copy: bool) -> None:
             (folder / name).symlink_to(source.resolve())
 
 
-def _names(data_yaml: Path) -> dict[int, str]:
-    names: Any = read_yaml(data_yaml).get("names")
+def _names(data: Mapping[str, Any], data_yaml: Path) -> dict[int, str]:
+    names: Any = data.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
     if not isinstance(names, dict) or not names:
@@ -127,41 +207,47 @@ def _names(data_yaml: Path) -> dict[int, str]:
         raise UserError(f"{data_yaml}: the keys of `names` must be whole numbers.") from None
 
 
-def _lines(labels: Path) -> list[str]:
+def _keypoints(data: Mapping[str, Any], data_yaml: Path) -> int:
+    """Return how many values of keypoints follow the box of each line, 0 where there are none."""
+    shape = data.get("kpt_shape")
+    if shape is None:
+        return 0
     try:
-        return labels.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{labels} cannot be read ({error}); correct or remove it.") from None
+        points, values = (int(number) for number in shape)
+    except (TypeError, ValueError):
+        points, values = 0, 0
+    if points < 1 or values not in (2, 3):
+        raise UserError(f"{data_yaml}: `kpt_shape` must be [points, 2 or 3], not {shape!r}.")
+    return points * values
 
 
-def _raw(
-    line: str, size: tuple[int, int], names: Mapping[int, str], where: str, drawn_by: str
-) -> RawBox:
-    """Parse `class cx cy w h`, with a score after it, or a polygon `class x1 y1 x2 y2 x3 y3 …`."""
-    width, height = size
+def _lines(labels: Path, root: Path, names: Mapping[int, str]) -> list[_Line]:
+    """Read a label file. Raises OSError and UnicodeDecodeError."""
+    text = labels.read_text(encoding="utf-8-sig")
+    shown = labels.relative_to(root).as_posix()
+    return [
+        _line(line, names, f"{shown}, line {number}")
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip()
+    ]
+
+
+def _line(line: str, names: Mapping[int, str], where: str) -> _Line:
     words = line.split()
     try:
-        values = [float(word) for word in words[1:]]
-        label = names[int(words[0])]
-        score = None
-        if len(values) >= 6 and len(values) % 2 == 0:
-            xs, ys = values[::2], values[1::2]
-            x1, y1, x2, y2 = min(xs), min(ys), max(xs), max(ys)
-        else:
-            cx, cy, w, h, *scores = values
-            x1, y1, x2, y2 = cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2
-            score = scores[0] if scores else None
-    except KeyError:
-        raise UserError(f"{where}: class {words[0]} is not in `names` of {DATA}.") from None
+        values = tuple(float(word) for word in words[1:])
+        number = float(words[0])
     except ValueError:
-        raise UserError(
-            f"{where}: {line[:60]!r} must be `class x y width height` in shares of the image."
-        ) from None
-    return RawBox(x1 * width, y1 * height, x2 * width, y2 * height, label, drawn_by, score)
+        return _Line(where, problem=f"{line[:60]!r} must be `class x y width height` in numbers")
+    if not number.is_integer():
+        return _Line(where, problem=f"class {words[0][:20]} is no whole number")
+    if int(number) not in names:
+        return _Line(where, problem=f"class {words[0][:20]} is not in `names` of {DATA}")
+    return _Line(where, values, names[int(number)])
 
 
-def _upright_size(path: Path) -> tuple[int, int] | None:
-    """Return (width, height) turned as EXIF says, None for what is no image."""
+def _upright(path: Path) -> _Upright | None:
+    """Return the size of an image, None for what is no image."""
     from PIL import Image
 
     from skindx.imaging.cost import check_size
@@ -170,8 +256,9 @@ def _upright_size(path: Path) -> tuple[int, int] | None:
     try:
         with hushed(), Image.open(path, formats=tuple(FORMATS.values())) as image:
             check_size(*image.size, MAX_PIXELS)  # looking for EXIF may decode
-            turned = image.getexif().get(274, 1) in (5, 6, 7, 8)
-            return image.size[::-1] if turned else image.size
+            orientation = image.getexif().get(274, 1)
+            size = image.size[::-1] if orientation in (5, 6, 7, 8) else image.size
+            return _Upright(size, orientation in range(2, 9))
     except Exception:
         # The build itself says what is wrong with the image; here it only has no boxes.
         return None

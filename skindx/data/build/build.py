@@ -100,7 +100,7 @@ def _open(
         runner,
         taxonomy,
         GroupKeys(settings.groups),
-        read_boxes(settings.boxes) if settings.boxes else {},
+        read_boxes(settings.boxes) if settings.boxes else None,
         accepted(read_annotations(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
     )
@@ -162,6 +162,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),
         funnel=funnel,
+        boxes=run.box_counts,
         flagged=count_flagged(run.flags),
         counts=tuple(count_by_source(taxonomy.keys, images, records, settings.targets)),
         copies=count_copies(grouped, kept, {record.sha256: record.split for record in records}),

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skindx.data.box import Box, BoxedImage
+from skindx.data.box import Box
+from skindx.data.boxes.box_file import BoxFile
+from skindx.data.boxes.joining import BoxCounts
 from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings
 from skindx.data.review import Flag
@@ -25,7 +27,7 @@ class Run:
     runner: TaskRunner
     taxonomy: Taxonomy | None
     keys: GroupKeys
-    boxes: Mapping[str, BoxedImage]
+    boxes: BoxFile | None
     drawn: Mapping[str, tuple[Box, ...]]
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
     places: Places
@@ -36,7 +38,5 @@ class Run:
     notes: list[str] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
     """Images of the dataset at which a person should look."""
-    missized: list[str] = field(default_factory=list)
-    """URLs whose image has another size than the box file says."""
-    protruding: list[str] = field(default_factory=list)
-    """URLs with boxes that are empty or stand out of the image."""
+    box_counts: BoxCounts | None = None
+    """What became of the box file."""

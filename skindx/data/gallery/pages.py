@@ -131,6 +131,7 @@ def write_pages(
         ],
         kept=shelves[0],
         funnel=tiles.funnel,
+        boxes=tiles.boxes,
         stages=STAGES,
     )
     (folder / "index.html").write_text(index, encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from skindx.config import read_yaml
 from skindx.data.answers import Answer
+from skindx.data.boxes.joining import read_counts
 from skindx.data.funnel import STAGES
 from skindx.data.gallery.copies import copy_tiles
 from skindx.data.gallery.tile import Tile
@@ -32,6 +33,8 @@ class Tiles:
     files: Mapping[str, str]
     funnel: Sequence[Mapping[str, Any]] = ()
     """As the build's summary has it: by class, images named, fetched, sound, distinct, kept."""
+    boxes: Sequence[str] = ()
+    """What became of the recipe's box file, in lines."""
 
 
 def read_tiles(dataset: Path) -> Tiles:
@@ -60,18 +63,21 @@ def read_tiles(dataset: Path) -> Tiles:
             "copies": list(copy_tiles(dataset, records)),
         },
         {sha256: path for sha256, path in files.items() if sha256 in shown},
-        _funnel(dataset),
+        *_said(dataset),
     )
 
 
-def _funnel(dataset: Path) -> Sequence[Mapping[str, Any]]:
-    """Return the funnel of a dataset's summary; one of an older version has none."""
+def _said(dataset: Path) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+    """Return funnel and boxes of a dataset's summary; one of an older version has neither."""
     summary = dataset / SUMMARY
     if not summary.exists():
-        return ()
+        return (), ()
     try:
-        funnel = json.loads(summary.read_text(encoding="utf-8")).get("funnel", [])
-        return [{stage: row[stage] for stage in ("label", *STAGES, "lost")} for row in funnel]
+        raw = json.loads(summary.read_text(encoding="utf-8"))
+        funnel = raw.get("funnel", [])
+        stages = ("label", *STAGES, "lost")
+        boxes = read_counts(raw["boxes"]).lines() if raw.get("boxes") else []
+        return [{stage: row[stage] for stage in stages} for row in funnel], boxes
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{summary} cannot be read ({error}); run `skindx build` again.") from None
 

@@ -115,15 +115,19 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
 
 def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
     """Give each image the class of its boxes; one without, or with several, is no image."""
-    boxes = read_yolo(root)
+    drawn = read_yolo(root)
+    drawn.check(strict=False)
+    boxes = drawn.images
     files = []
     for path, _ in label_files(root):
-        entry = boxes.get(path.name)
-        classes = sorted({box.label for box in entry.boxes}) if entry else []
+        entry = boxes.get(path.relative_to(root).as_posix())
+        known = entry is not None and not entry.unread
+        classes = sorted({box.label for box in entry.boxes}) if entry and known else []
         bounds = None if source.follow_links else root.resolve()
         file = look_at(path, classes[0] if len(classes) == 1 else "", bounds)
         if file.status == "stored" and not file.label:
-            detail = f"its boxes are of {' and '.join(classes)}" if classes else "it has no box"
+            detail = "it has no box" if known or entry is None else "its label file has odd lines"
+            detail = f"its boxes are of {' and '.join(classes)}" if classes else detail
             file = replace(file, status="no-class", detail=f"{detail}, so its class is not known")
         files.append(file)
     _check_classes(root, [file.label for file in files if file.label], files)

@@ -109,7 +109,7 @@ def test_the_csv_computes_and_obeys_nothing(folder: Path) -> None:
 
 
 def test_coco_is_read_back(folder: Path, result: ScanResult) -> None:
-    images = list(read_coco(folder / "lesions.coco.json").values())
+    images = list(read_coco(folder / "lesions.coco.json").images.values())
     assert [len(image.boxes) for image in images] == [len(p.lesions) for p in result.photos]
     raw = json.loads((folder / "lesions.coco.json").read_text())
     assert sorted(one["rank"] for one in raw["annotations"]) == list(

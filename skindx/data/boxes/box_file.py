@@ -1,0 +1,176 @@
+"""A file or folder of boxes as a reader gives it: images by name, and what it left out and why."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from skindx.data.box import BoxedImage
+from skindx.errors import UserError
+
+Unannotated = Literal["skip", "negative"]
+Columns = Literal["box", "polygon"]
+FIRST = 3
+"""As many of what is counted are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a person says of a file that the file itself does not."""
+
+    unannotated: Unannotated = "skip"
+    """COCO: images without annotation; YOLO: images without a label file. `negative`: somebody
+    looked at them, and there is no lesion."""
+    columns: Columns | None = None
+    """YOLO: what lines of more than six columns are. None: as far as the folder itself shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxEntry:
+    """What a file says of one image, by one person where it tells them apart."""
+
+    paths: tuple[str, ...]
+    """Every path or address under which the file names the image; the first is shown."""
+    image: BoxedImage
+    by: str = ""
+    at: str = ""
+    """UTC, ISO 8601."""
+    frame: Literal["sized", "upright", "unsized"] = "sized"
+    """sized: the image's size tells on which pixels it was drawn; upright: our export, so on the
+    upright ones; unsized: the file has no sizes, and the image beside it is turned by EXIF."""
+    view_deg: int = 0
+    """By how much the person had turned the view, clockwise; the boxes are on the image itself."""
+
+    @property
+    def name(self) -> str:
+        """The image as messages name it."""
+        return self.paths[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Things of one kind that were left out or are uncertain: how many, why, and the first."""
+
+    kind: Literal["skipped", "refused", "cut", "turned", "uncertain"]
+    """skipped: rows of the file; refused: images that it names; cut: images that lost a part of
+    their boxes; turned: taken, from the stored pixels to the upright ones; uncertain: taken, and
+    perhaps wrong."""
+    reason: str
+    count: int
+    first: tuple[str, ...]
+
+    def line(self) -> str:
+        """Return the finding as a line for a person."""
+        more = ", …" if self.count > len(self.first) else ""
+        return f"{self.kind} {self.count}: {self.reason}, such as {', '.join(self.first)}{more}"
+
+    def clause(self) -> str:
+        """Return the finding as part of a sentence."""
+        return f"{self.reason} ({self.count}, such as {', '.join(self.first)})"
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects what is counted, by kind and reason, in the order in which it comes."""
+
+    names: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def add(self, kind: str, reason: str, name: str) -> None:
+        """Count one thing."""
+        self.names.setdefault((kind, reason), []).append(name)
+
+    def __len__(self) -> int:
+        """Return how many things were counted."""
+        return sum(map(len, self.names.values()))
+
+    def list(self) -> tuple[Finding, ...]:
+        """Return what was counted."""
+        return tuple(
+            Finding(kind, reason, len(names), tuple(dict.fromkeys(names))[:FIRST])  # type: ignore[arg-type]
+            for (kind, reason), names in self.names.items()
+        )
+
+
+@dataclass(slots=True)
+class BoxFile:
+    """What a reader got from a file; it grows while the file is read."""
+
+    path: Path
+    entries: list[BoxEntry] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+    waiting: Findings = field(default_factory=Findings)
+    """Images that the file names and nobody has annotated: they count for nothing."""
+
+    def skip(self, reason: str, name: str) -> None:
+        """Leave out one row of the file."""
+        self.findings.add("skipped", reason, name)
+
+    def wait(self, reason: str, name: str, kind: Literal["skipped", "refused"] = "skipped") -> None:
+        """Leave out an image that nobody is known to have looked at."""
+        self.waiting.add(kind, reason, name)
+
+    @property
+    def images(self) -> dict[str, BoxedImage]:
+        """Path as the file has it -> image; of several of one path, the last."""
+        return {entry.name: entry.image for entry in self.entries}
+
+    @property
+    def whole(self) -> Iterator[BoxEntry]:
+        """Entries of which every row could be read."""
+        return (entry for entry in self.entries if not entry.image.unread)
+
+    def drop_repeated(self) -> None:
+        """Leave out images that the file names twice: nobody knows which of them counts."""
+        counts = Counter(entry.paths for entry in self.entries)
+        for entry in self.entries:
+            if counts[entry.paths] > 1:
+                self.skip("the file names this image more than once", entry.name)
+        self.entries = [entry for entry in self.entries if counts[entry.paths] == 1]
+
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Return everything that was left out, rows first."""
+        return (*self.findings.list(), *self.waiting.list())
+
+    def check(self, *, strict: bool) -> None:
+        """Raise UserError where nothing is left, and with `strict` where anything was left out."""
+        if strict:
+            refuse_all(self.path, self.findings.list())
+        findings = self.all_findings()
+        if findings and next(self.whole, None) is None:
+            said = "; ".join(finding.clause() for finding in findings)
+            raise UserError(f"{self.path} holds no image whose boxes can be used: {said}.")
+
+
+def refuse_all(path: Path, findings: Sequence[Finding]) -> None:
+    """Raise UserError that names what was found, if anything was."""
+    if findings:
+        said = "; ".join(finding.clause() for finding in findings)
+        raise UserError(
+            f"{path}: {said}; correct them, or leave out --strict (in a recipe boxes.strict)."
+        )
+
+
+def text_id(value: object) -> str:
+    """Return an id as text, so that 1, 1.0 and "1" are one. Raises ValueError for what is none."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
+        raise ValueError(f"{value!r} is no id")
+    return str(value).strip()
+
+
+def score_of(value: object) -> float | None:
+    """Return a confidence from 0 to 1, None for anything else."""
+    try:
+        score = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return score if 0 <= score <= 1 else None
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """Return a JSON object. Raises ValueError for anything else."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:40]!r} is no object")
+    return value

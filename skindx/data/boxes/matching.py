@@ -1,0 +1,247 @@
+"""Which image of a dataset an entry of a box file means: by SHA-256, else by its path.
+
+Tools rename: Label Studio puts eight hexadecimal digits before what is uploaded and leaves out
+characters that Django does not allow in a file name; addresses are URL-encoded; macOS decomposes
+letters (NFD) that others compose (NFC). So names are compared in steps, from the name as it is to
+the loosest, and the first step that knows the name counts. Of several images of one name the one
+with the longest common path is meant; where two are equally near, none is.
+"""
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from skindx.data.boxes.box_file import BoxEntry
+
+UNKNOWN = "the dataset has no such image"
+AMBIGUOUS = "several images of the dataset have this file name"
+CLAIMED = "several images of the box file may be this one image"
+ELSEWHERE = "the dataset has an image of this name in another folder only"
+
+COPY = "the dataset has this image once, with the boxes of another name of it"
+
+_Key = tuple[str, ...]
+"""SHA-256 of an entry, and its paths."""
+_UPLOADED = re.compile(r"^[0-9a-f]{8}-(?=.)")
+_SURE = 1_000_000
+"""Nearness of an entry that gives the image's SHA-256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What became of each entry, by its position."""
+
+    image: Mapping[int, str]
+    """Position -> SHA-256 of its image."""
+    refused: Mapping[int, str]
+    """Position -> why it has none."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    """One image that an entry may mean."""
+
+    sha256: str
+    name: str
+    """Under which the dataset knows it."""
+    nearness: int
+    """Equal parts at the end of the two paths."""
+    foreign: bool
+    """Both have folders, and the last ones differ."""
+
+
+def match_entries(entries: Sequence[BoxEntry], images: Iterable[tuple[str, str]]) -> Matches:
+    """Match entries to images, given as (SHA-256, path or URL); one image may have several.
+
+    Entries of the same paths are answers about one image and go together.
+    """
+    index = _Index(images)
+    places: dict[_Key, list[int]] = defaultdict(list)
+    for position, entry in enumerate(entries):
+        places[entry.image.sha256, *entry.paths].append(position)
+    claims: dict[_Key, _Claim] = {}
+    refused: dict[_Key, str] = {}
+    for key, positions in places.items():
+        entry = entries[positions[0]]
+        claim = index.by_sha(entry.image.sha256) if entry.image.sha256 else index.claim(entry.paths)
+        if isinstance(claim, str):
+            refused[key] = claim
+        else:
+            claims[key] = claim
+    refused |= _rivals(claims)
+    refused |= _strangers({key: claim for key, claim in claims.items() if key not in refused})
+    return Matches(
+        {
+            position: claim.sha256
+            for key, claim in claims.items()
+            if key not in refused
+            for position in places[key]
+        },
+        {position: why for key, why in refused.items() for position in places[key]},
+    )
+
+
+def _rivals(claims: Mapping[_Key, _Claim]) -> dict[_Key, str]:
+    """Refuse all but the nearest of the entries that mean one image; of equally near ones, all.
+
+    Where an image came under several names, entries of each may stand in the file: one counts.
+    """
+    by_name: dict[tuple[str, str], list[_Key]] = defaultdict(list)
+    for key, claim in claims.items():
+        by_name[claim.sha256, claim.name].append(key)
+    refused: dict[_Key, str] = {}
+    left: dict[str, list[_Key]] = defaultdict(list)
+    for (sha256, _), keys in by_name.items():
+        best = max(claims[key].nearness for key in keys)
+        nearest = [key for key in keys if claims[key].nearness == best]
+        far = [key for key in keys if claims[key].nearness < best]
+        refused |= {key: UNKNOWN if claims[key].foreign else CLAIMED for key in far}
+        if len(nearest) > 1:
+            refused |= dict.fromkeys(nearest, CLAIMED)
+        else:
+            left[sha256] += nearest
+    for keys in left.values():
+        first = max(keys, key=lambda key: claims[key].nearness)
+        refused |= {key: COPY for key in keys if key != first}
+    return refused
+
+
+def _strangers(claims: Mapping[_Key, _Claim]) -> dict[_Key, str]:
+    """Refuse entries in other folders, where the file has the dataset's folders otherwise."""
+    if not any(1 < claim.nearness < _SURE for claim in claims.values()):
+        return {}
+    return {key: ELSEWHERE for key, claim in claims.items() if claim.foreign}
+
+
+@dataclass(slots=True)
+class _Index:
+    """The images of a dataset by their names, each step looser than the one before."""
+
+    images: Iterable[tuple[str, str]]
+    _names: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """SHA-256 -> paths."""
+    _steps: list[dict[str, dict[str, None]]] = field(default_factory=list)
+    """For each step: file name -> SHA-256."""
+
+    def __post_init__(self) -> None:
+        for sha256, name in self.images:
+            self._names[sha256].append(name)
+        for _, ours in _STEPS:
+            step: dict[str, dict[str, None]] = defaultdict(dict)
+            for sha256, names in self._names.items():
+                for name in names:
+                    for form in ours(_parts(name)[-1]):
+                        step[form][sha256] = None
+            self._steps.append(step)
+
+    def by_sha(self, sha256: str) -> _Claim | str:
+        if sha256 not in self._names:
+            return UNKNOWN
+        return _Claim(sha256, "", _SURE, foreign=False)
+
+    def claim(self, paths: Sequence[str]) -> _Claim | str:
+        """Return the image that the paths of an entry mean, or why there is none."""
+        parts = [_parts(path) for path in paths]
+        for (theirs, ours), step in zip(_STEPS, self._steps, strict=True):
+            forms = {form for each in parts for form in theirs(each[-1])}
+            known = [sha256 for form in sorted(forms) for sha256 in step.get(form, ())]
+            if known:
+                # An upload lies in a folder that Label Studio named.
+                parents = [each[:-1] for each in parts] if theirs is not _without_prefix else [()]
+                return self._nearest(dict.fromkeys(known), parents, forms, ours)
+        return UNKNOWN
+
+    def _nearest(
+        self,
+        known: Iterable[str],
+        parents: Sequence[Sequence[str]],
+        forms: set[str],
+        ours: "_Forms",
+    ) -> _Claim | str:
+        claims = []
+        for sha256 in known:
+            names = [
+                name for name in self._names[sha256] if not forms.isdisjoint(ours(_parts(name)[-1]))
+            ]
+            near = [
+                (1 + _common(theirs, _parts(name)[:-1]), theirs, name)
+                for name in names
+                for theirs in parents
+            ]
+            nearness, _, name = max(near, key=lambda item: item[0])
+            foreign = (
+                nearness == 1
+                and "://" not in name
+                and len(_parts(name)) > 1
+                and all(len(theirs) > 0 for theirs in parents)
+            )
+            claims.append(_Claim(sha256, name, nearness, foreign))
+        best = max(claim.nearness for claim in claims)
+        nearest = [claim for claim in claims if claim.nearness == best]
+        return nearest[0] if len(nearest) == 1 else AMBIGUOUS
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """Return the folders and the file name of a path or address, in composed letters.
+
+    Label Studio serves local files under `?d=PATH`; what else stands after a ? of an address names
+    no file.
+    """
+    _, local, named = path.partition("?d=")
+    if local:
+        path = unquote(named) if "%2f" in named.lower() else named
+    elif "://" in path:
+        try:
+            split = urlsplit(path)
+        except ValueError:
+            split = SplitResult("", "", path, "", "")
+        path = f"{split.netloc}/{unquote(split.path)}"
+    path = unicodedata.normalize("NFC", path.replace("\\", "/"))
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return tuple(parts) or (path,)
+
+
+def _common(theirs: Sequence[str], ours: Sequence[str]) -> int:
+    """Return how many folders are equal, from the last one on."""
+    count = 0
+    for a, b in zip(reversed(theirs), reversed(ours), strict=False):
+        if unquote(a).casefold() != unquote(b).casefold():
+            break
+        count += 1
+    return count
+
+
+def _as_it_is(name: str) -> Iterator[str]:
+    yield name
+
+
+def _unquoted(name: str) -> Iterator[str]:
+    yield name
+    yield unicodedata.normalize("NFC", unquote(name))
+
+
+def _without_prefix(name: str) -> Iterator[str]:
+    for form in _unquoted(name):
+        if _UPLOADED.match(form):
+            yield _UPLOADED.sub("", form)
+
+
+def _uploaded(name: str) -> Iterator[str]:
+    """Yield the forms under which Django stores an upload: no spaces, few signs."""
+    for form in _unquoted(name):
+        yield form
+        for letters in ("NFC", "NFD"):
+            plain = unicodedata.normalize(letters, form).strip().replace(" ", "_")
+            yield unicodedata.normalize("NFC", re.sub(r"[^-\w.]", "", plain))
+
+
+_Forms = Callable[[str], Iterator[str]]
+_STEPS: Sequence[tuple[_Forms, _Forms]] = (
+    (_as_it_is, _as_it_is),
+    (_unquoted, _unquoted),
+    (_without_prefix, _uploaded),
+)
+"""Forms of the name in the box file and of that in the dataset; equal ones are one name."""
