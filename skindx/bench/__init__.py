@@ -47,6 +47,7 @@ BENCHES: dict[str, str] = {
     "scan-compare": "skindx.bench.scan_compare.scan_compare",
     "screen": "skindx.bench.data.screen",
     "serve": "skindx.bench.serve.serve",
+    "second-photos": "skindx.bench.second_photos.second_photos",
     "sparse": "skindx.bench.sparse.sparse",
     "startup": "skindx.bench.startup.startup",
     "trainer": "skindx.bench.trainer.trainer",
