@@ -1,3 +1,13 @@
-from skindx.cli import main
+from skindx.interrupt import heed_interrupts
 
-main()
+
+def main() -> None:
+    """Run the command line, which Ctrl-C ends also while it is being imported."""
+    heed_interrupts()
+    from skindx.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ from skindx.cli.remove import remove
 from skindx.cli.screen import screen
 from skindx.cli.serve import serve, user
 from skindx.cli.train import train
+from skindx.interrupt import heed_interrupts
 from skindx.light_imports import collect_rarely
 from skindx.system import go_offline
 
@@ -96,6 +97,7 @@ lay_out(app)
 
 def main() -> None:
     """Run the command line."""
+    heed_interrupts()
     go_offline()
     collect_rarely()
     with one_sentence():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from skindx.errors import JobError, UserError
 from skindx.full_disk import no_room
+from skindx.interrupt import STOPPED
 from skindx.text import printable
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -58,5 +59,5 @@ def one_sentence() -> Iterator[None]:
         print(f"error: {where}: {error.strerror}; {advice}.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped; run the same command again to go on", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
         sys.exit(130)

@@ -12,14 +12,17 @@ from skindx.data.manifest import Record, Split, split_of
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.shapes_only import shapes_only
+from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks.callback_list import check_monitors
 from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.parallel import ModelSettings, OperatorsSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.config import read_extra_of
+from skindx.training.deepspeed.launch import check_hosts
 from skindx.training.ensembles.member_refs import check_soup, member_refs, units
 from skindx.training.feeding.folds import partition
+from skindx.training.feeding.reading import load_targets
 from skindx.training.finished.detector import load_parts
 from skindx.training.hopping.files import DATABASE
 from skindx.training.hopping.memory import check_memory
@@ -47,6 +50,10 @@ def check(
             raise UserError(f"the dataset has no {split} images; build it with more images.")
     check_labels({record.label for record in records}, taxonomy)
     _check_classes(settings, records, taxonomy)
+    if settings.engine.hostfile and "RANK" not in os.environ:
+        check_hosts(settings.engine)
+    if settings.engine.schedule != "data":
+        require_extra("train", "sqlalchemy", purpose="engine.schedule")
     workers = workers_of(settings.engine)
     everywhere = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else workers
     if not settings.engine.hostfile:
@@ -88,6 +95,11 @@ def _check_layer_norms(settings: TrainSettings) -> None:
 
 def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
     """Raise UserError for a class that a member could not learn, or that nothing validates."""
+    if len(taxonomy.classes) < 2:
+        raise UserError(
+            f"the dataset has one class alone ({taxonomy.classes[0].name}), and a classifier tells "
+            "two or more apart; build it with images of another class."
+        )
     parts = {
         f"training images of fold {member.fold}": partition(records, member.fold, settings.folds)[0]
         for member in settings.members
@@ -152,6 +164,8 @@ def _check_member(
         layer_depths(classifier)
     if settings.engine.activation_checkpointing:
         checkpoint_activations(classifier)
+    if member.targets:
+        load_targets(member.targets, train, classes)
     if weights := starting_weights(member):
         load_weights(classifier.to_empty(device="cpu"), weights)
     return split

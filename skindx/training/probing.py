@@ -41,6 +41,12 @@ def probe_members(settings: TrainSettings, classes: int) -> None:
     done, problem = _run_apart(tasks, classes)
     if problem:
         member = list(waiting.values())[done][0]
+        if problem in _FROM_OUTSIDE:
+            raise UserError(
+                f"the trial of member {member.name} was ended from outside by {problem}, most "
+                "often because memory ran out; this says nothing of its network: free memory, and "
+                "run the same command again."
+            )
         raise UserError(
             f"member {member.name}: {member.model} {problem.rstrip('.')}; choose another model or "
             "another preprocess.size."
@@ -77,7 +83,10 @@ def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int)
             done += 1
     except EOFError:
         process.join()
-        return done, f"ends its process {_ending(process.exitcode)} when it is trained on a CPU"
+        ending = _ending(process.exitcode)
+        if ending in _FROM_OUTSIDE:
+            return done, ending
+        return done, f"ends its process by {ending} when it is trained on a CPU"
     finally:
         process.kill()
         process.join()
@@ -113,5 +122,9 @@ def _try_all(
 
 def _ending(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"by signal {signal.Signals(-code).name}"
-    return f"with code {code}"
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+_FROM_OUTSIDE = tuple(f"signal {name}" for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"))
+"""How a process ends that somebody else ends: a network's kernels fail by other signals."""

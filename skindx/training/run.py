@@ -8,7 +8,6 @@ from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import BUNDLE, Bundle
-from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.matching import check_urgencies
 from skindx.training.checks import check
@@ -26,6 +25,7 @@ from skindx.training.launching.notes import RANKS
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.devices import resolve_accelerator
 from skindx.training.parallel.mesh import is_lost, leave
+from skindx.training.refused import put_back_if_refused
 from skindx.training.towers import with_towers
 from skindx.training.worker import train as train_members
 
@@ -60,13 +60,14 @@ def train(
         check(student_settings(run, settings), records, taxonomy, run / STUDENT)
     missing = unfinished(run, dataset, settings)
     BUNDLE.check(run / "bundle")
-    begin()
-    _train_elsewhere(run, dataset, settings, records)
-    if "RANK" in os.environ:
-        if not _train_as_rank(run, dataset, settings):
-            return None
-    else:
-        _train_by_launcher(run, dataset, settings, missing)
+    with put_back_if_refused(run):
+        begin()
+        _train_elsewhere(run, dataset, settings, records)
+        if "RANK" in os.environ:
+            if not _train_as_rank(run, dataset, settings):
+                return None
+        else:
+            _train_by_launcher(run, dataset, settings, missing)
     bundle = pack_run(run, dataset, settings, taxonomy)
     if settings.distil:
         write_targets(run, dataset, settings, bundle)
@@ -108,7 +109,6 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     end_with_parent()
     with StopRequest(settings.checkpoint.grace_s) as stop:
         if settings.engine.schedule != "data":
-            _require_leases()
             from skindx.training.hopping.launching import train_as_worker
 
             return train_as_worker(run, dataset, settings, stop)
@@ -153,17 +153,12 @@ def _train_by_launcher(
     if settings.engine.schedule == "data":
         _launch_ranks(run, dataset, settings)
     else:
-        _require_leases()
         from skindx.training.hopping.launching import launch_workers
 
         launch_workers(run, dataset, settings)
     # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
-
-
-def _require_leases() -> None:
-    require_extra("train", "sqlalchemy", purpose="engine.schedule")
 
 
 def _launch_ranks(run: Path, dataset: Path, settings: TrainSettings) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from skindx.bench.meters.energy import EnergyMeter
 from skindx.bench.meters.reported import ENERGY, energy_reported
+from skindx.errors import UserError
 
 
 class Counter:
@@ -63,3 +64,9 @@ def test_a_file_that_was_cut_off_begins_again(tmp_path: Path) -> None:
     with energy_reported("train", tmp_path, EnergyMeter([])):
         pass
     assert len(runs(tmp_path)) == 1
+
+
+def test_what_is_refused_leaves_no_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError), energy_reported("train", tmp_path, EnergyMeter([])):
+        raise UserError("no")
+    assert not (tmp_path / ENERGY).exists()

@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,14 @@ def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.Mo
     monkeypatch.setattr("skindx.models.classifier.classifier._calm_head", lambda net: None)
     with pytest.raises(UserError, match="member a: test_resnet ends its process by signal SIGABRT"):
         probe_members(settings("test_resnet", 72), 3)
+
+
+def test_a_trial_that_is_killed_blames_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "skindx.training.probing.try_network", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    with pytest.raises(UserError, match=r"from outside by signal SIGKILL.* run the same command"):
+        probe_members(settings("test_resnet", 73), 3)
 
 
 def test_small_images_first_are_tried_too() -> None:

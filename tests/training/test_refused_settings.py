@@ -19,6 +19,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
 from skindx.training.hopping.partitions import Partitions
+from skindx.training.refused import put_back_if_refused
 from skindx.training.run import train
 from skindx.training.smallest_step import check_smallest_step
 
@@ -200,3 +201,71 @@ def test_a_dataset_whose_cancer_has_no_urgency_is_to_be_built_again(
     with pytest.raises(UserError, match=r"'melanoma' looks like a cancer .*skindx build .*--out"):
         train(data, TrainSettings.parse(SMALL), run)
     assert not run.exists()
+
+
+def test_a_single_class_is_nothing_to_tell_apart(small_dataset: Path) -> None:
+    records = [one for one in read_manifest(small_dataset) if one.label == "Disc"]
+    taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
+    alone = replace_classes(taxonomy, taxonomy.classes[:1])
+    with pytest.raises(UserError, match=r"one class alone \(Disc\)"):
+        check(TrainSettings.parse({**SMALL, "recipe": {"batch": 4}}), records, alone)
+
+
+def replace_classes(taxonomy: Taxonomy, classes: tuple[Any, ...]) -> Taxonomy:
+    return taxonomy.model_copy(update={"classes": classes})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"members": [{**SMALL["members"][0], "targets": "/nope"}]}, "/nope does not hold soft"),
+        ({"engine": {"hostfile": "binary"}}, "hostfile .*binary cannot be read .it is no text"),
+        ({"engine": {"hostfile": "hosts"}}, "'two words' must look like `host slots=2`"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named_before_anything_is_written(
+    small_dataset: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "hosts").write_text("two words\n")
+    if "engine" in change:
+        change = {"engine": {"hostfile": tmp_path / change["engine"]["hostfile"]}}
+    settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 9}, **change})
+    with pytest.raises(UserError, match=said):
+        train(small_dataset, settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def _begin_and_refuse(run: Path, made: Path) -> None:
+    with put_back_if_refused(run):
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "train.yaml").write_text("new")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text("{}")
+        raise UserError("no")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_training_that_its_ranks_refuse_leaves_the_run_as_it_was(
+    tmp_path: Path, there: bool
+) -> None:
+    run = tmp_path / "run"
+    if there:
+        (run / "members" / "a").mkdir(parents=True)
+        (run / "train.yaml").write_text("old")
+        (run / "members" / "a" / "member.json").write_text("{}")
+    with pytest.raises(UserError):
+        _begin_and_refuse(run, run / "plan.json")
+    assert run.exists() == there
+    if there:
+        assert (run / "train.yaml").read_text() == "old"
+        assert not (run / "plan.json").exists()
+        assert (run / "members" / "a" / "member.json").exists()
+
+
+def test_a_training_that_has_made_something_keeps_it(tmp_path: Path) -> None:
+    made = tmp_path / "run" / "checkpoints" / "a" / "epoch-0001-step-000000" / "index.json"
+    with pytest.raises(UserError):
+        _begin_and_refuse(tmp_path / "run", made)
+    assert made.exists()
+    assert (tmp_path / "run" / "train.yaml").read_text() == "new"

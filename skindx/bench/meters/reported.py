@@ -10,6 +10,7 @@ from pathlib import Path
 
 from skindx.bench.meters.energy import EnergyMeter
 from skindx.bench.meters.reading import Energy
+from skindx.errors import UserError
 from skindx.files import write_json
 
 ENERGY = "energy.json"
@@ -20,20 +21,24 @@ ENERGY = "energy.json"
 def energy_reported(verb: str, folder: Path, meter: EnergyMeter | None = None) -> Iterator[None]:
     """Measure what stands in the block; append it to FOLDER/energy.json and print a sentence.
 
-    A block that raises is recorded as well, where the folder exists: its joules are spent. Of
-    several ranks that another launcher started the first alone reports.
+    A block that fails is recorded as well, where the folder exists: its joules are spent. One that
+    is refused (UserError) is not. Of several ranks that another launcher started the first alone
+    reports.
     """
     if os.environ.get("RANK", "0") != "0":
         yield
         return
     meter = meter or EnergyMeter()
-    start, finished = time.monotonic(), False
+    start, finished, refused = time.monotonic(), False, False
     try:
         with meter:
             yield
         finished = True
+    except UserError:
+        refused = True
+        raise
     finally:
-        if folder.is_dir():
+        if folder.is_dir() and not refused:
             seconds = time.monotonic() - start
             _append(folder / ENERGY, verb, seconds, meter.energy, finished=finished)
         if finished:

@@ -86,10 +86,25 @@ def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
     ]
 
 
+def check_hosts(engine: EngineSettings) -> None:
+    """Raise UserError for a hostfile that is none, or whose hosts cannot be started from here."""
+    resolve_ranks(engine)
+    if engine.hostfile:
+        _on_hosts(engine, engine.hostfile)
+
+
 def read_hosts(hostfile: Path) -> list[str]:
     """Return the hosts of a DeepSpeed hostfile in order. Raises UserError for what is none."""
     hosts: list[str] = []
-    for line in hostfile.read_text(encoding="utf-8").splitlines():
+    try:
+        text = hostfile.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise UserError(
+            f"engine.hostfile {hostfile} cannot be read ({reason}); give a text file of lines like "
+            "`host slots=2`."
+        ) from None
+    for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = re.fullmatch(r"([\w.:-]+)\s+slots=(\d+)", line.strip())
