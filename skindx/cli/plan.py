@@ -172,9 +172,9 @@ def measure(
     )
     profiles.write(out)
     for network in profiles.networks:
-        at = network.at[-1]
+        at, given = network.at[-1], f" with {network.variant}" if network.variant else ""
         print(
-            f"{network.name} at {network.size} px: {at.batch} images in "
+            f"{network.name} at {network.size} px{given}: {at.batch} images in "
             f"{1000 * (at.compute_s + network.update_s):.0f} ms, reading "
             f"{1000 * network.read_s:.1f} ms an image and core, {at.peak_bytes / 1e9:.2f} GB"
         )

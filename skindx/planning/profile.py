@@ -97,6 +97,9 @@ class Profile(Settings):
     """One network on one rank."""
 
     name: Name
+    variant: Name | None = None
+    """Head, arguments, trunk and what of its recipe costs time, where they are not the defaults;
+    null: not known, as in traces of earlier versions."""
     size: Count | None = None
     """Side of its images in pixels."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

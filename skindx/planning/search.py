@@ -13,7 +13,7 @@ from skindx.planning.strategies import STRATEGIES, Strategy
 from skindx.planning.strategies.factored import Factored, factors_of
 from skindx.planning.strategies.hopping import Hopping
 from skindx.planning.strategies.members import Members
-from skindx.planning.workload import Member, Workload
+from skindx.planning.workload import Workload
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("dense", {}),
@@ -333,7 +333,8 @@ def _price(
     by_network: dict[tuple[Any, ...], Estimate] = {}
     estimates = {}
     for member in workload.members:
-        key = (*_network_of(member), member.batch, member.accumulate, member.kfac)
+        # Members of one network have one profile; two of a name need not be the same network.
+        key = (id(member.profile), member.batch, member.accumulate, member.kfac)
         if key not in by_network:
             batch = member.batch * choice.ranks if workload.weak else member.batch
             own = dataclasses.replace(
@@ -347,10 +348,6 @@ def _price(
     return outcome(
         choice, estimates, workload, machine.profiles, machine.cluster, as_given=as_given
     )
-
-
-def _network_of(member: Member) -> tuple[str, int | None]:
-    return member.profile.name, member.profile.size
 
 
 def _nothing_fits(workload: Workload, machine: Machine) -> str:

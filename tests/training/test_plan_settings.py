@@ -26,7 +26,9 @@ from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.sharding.cutting import counts_of
 from skindx.training.parallel.sharding.operators import layers_of
 from skindx.training.parallel.sharding.pieces import pieces_of
+from skindx.training.planning import variants
 from skindx.training.planning.keeping import keep, recorded_steps
+from skindx.training.planning.measure import distinct
 from skindx.training.planning.of_config import given_choice, kfac_of, workload_of
 from skindx.training.recorded_step import timeline_file
 
@@ -142,6 +144,84 @@ def test_what_a_plan_has_found_is_trained_and_priced_alike(
     assert given.strategy.executed
     again = estimate(member.profile, given, machine)
     assert again.step_s == pytest.approx(made.chosen.first.step_s)
+
+
+MEMBER = {"model": "test_resnet", "preprocess": {"size": 64}}
+
+
+def _with(*changes: dict[str, Any]) -> TrainSettings:
+    members = [{**MEMBER, "name": f"m{n}", **change} for n, change in enumerate(changes)]
+    return TrainSettings.parse({"members": members, "recipe": {"batch": 16}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head": {"kind": "mlp"}},
+        {"model_args": {"drop_rate": 0.2}},
+        {"trunk": "lora"},
+        {"recipe": {"batch": 16, "optimizer": "sgd"}},
+        {"recipe": {"batch": 16, "ema": {}}},
+        {"recipe": {"batch": 8}},
+        {"preprocess": {"size": 96}},
+    ],
+)
+def test_members_that_take_other_times_are_measured_apart(change: dict[str, Any]) -> None:
+    assert len(distinct(_with({}, change, {}))) == 2
+
+
+def test_members_that_take_the_same_times_are_measured_once() -> None:
+    other = {"seed": 3, "views": 4, "recipe": {"batch": 16, "learning_rate": 0.1}}
+    assert len(distinct(_with({}, other, {"fold": 1}))) == 1
+
+
+def test_long_arguments_are_told_apart_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "_LONGEST", 20)
+    first, second = ({"model_args": {"drop_rate": rate}} for rate in (0.2, 0.25))
+    names = [key[-1] for key in distinct(_with(first, second))]
+    assert len(names) == 2
+    assert max(map(len, names)) < 40
+
+
+def _timed(variant: str | None, seconds: float, batch: int = 16) -> Profile:
+    layer = Layer(name="fc", forward_s=seconds, backward_s=1, shapes=((4,),), parameter_bytes=16)
+    return Profile(name="test_resnet", variant=variant, size=64, batch=batch, layers=(layer,))
+
+
+def test_each_member_is_priced_by_its_own_network(small_dataset: Path) -> None:
+    settings = _with({}, {"head": {"kind": "mlp"}})
+    plain, mlp = (key[-1] for key in distinct(settings))
+    known = Profiles(networks=(_timed(mlp, 9.0), _timed(plain, 5.0), _timed(plain, 1.0, 64)))
+    work = workload_of(settings, small_dataset, known)
+    assert [member.profile.layers[0].forward_s for member in work.members] == [5.0, 9.0]
+    made = make(work, Machine(known, preset("memory:1")), Limits())
+    first, second = made.chosen.members
+    assert second.estimate.step_s - first.estimate.step_s == pytest.approx(4.0)
+
+
+def test_a_trace_that_lacks_a_member_s_head_is_refused_and_says_so(small_dataset: Path) -> None:
+    plain = Profiles(networks=(_timed("", 5.0),))
+    with pytest.raises(UserError, match=r'with head=.*"mlp".*never timed; .*fp32: measure'):
+        workload_of(_with({"head": {"kind": "mlp"}}), small_dataset, plain)
+
+
+def test_an_earlier_trace_is_taken_where_all_members_have_the_same_head(
+    small_dataset: Path,
+) -> None:
+    earlier, mlp = Profiles(networks=(_timed(None, 5.0),)), {"head": {"kind": "mlp"}}
+    assert workload_of(_with(mlp, mlp), small_dataset, earlier).members
+    with pytest.raises(UserError, match="settings that it does not name"):
+        workload_of(_with({}, mlp), small_dataset, earlier)
+
+
+def test_heads_on_a_frozen_trunk_are_named_as_not_priced(small_dataset: Path) -> None:
+    frozen = {"trunk": "frozen", "weights": "w.safetensors"}
+    assert len(distinct(_with({}, frozen))) == 1
+    work = workload_of(_with({}, frozen), small_dataset, Profiles(networks=(_timed("", 1.0),)))
+    assert [member.name for member in work.members] == ["m0"]
+    assert any("frozen trunk (m1)" in note for note in work.unpriced)
+    with pytest.raises(UserError, match="computed once"):
+        workload_of(_with(frozen), small_dataset, Profiles(networks=(_timed("", 1.0),)))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from typing import Any
 
 import psutil
 import pytest
+import timm
 import torch
 import yaml
 from ranks import run_ranks
+from safetensors.torch import save_file
 
 from skindx.comm.fabric import Fabric
 from skindx.data.manifest import read_manifest
@@ -31,6 +33,7 @@ from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.planning.keeping import keep, read_kept, settings_with_plan
+from skindx.training.planning.measure import measure
 from skindx.training.planning.network import cluster_of
 from skindx.training.planning.of_config import given_choice, workload_of
 from skindx.training.planning.steps import profile_member
@@ -133,7 +136,11 @@ def test_a_measurement_that_is_killed_leaves_nothing(small_dataset: Path, tmp_pa
     try:
         while len(ranks) < 2 and time.monotonic() < deadline:
             assert process.poll() is None
-            ranks = psutil.Process(process.pid).children()
+            ranks = [
+                child
+                for child in psutil.Process(process.pid).children()
+                if "resource_tracker" not in " ".join(child.cmdline())
+            ]
             time.sleep(0.1)
         time.sleep(0.5)
     finally:
@@ -147,9 +154,24 @@ def test_a_measurement_that_is_killed_leaves_nothing(small_dataset: Path, tmp_pa
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 
-def _test_resnet() -> torch.nn.Module:
-    import timm
+@pytest.mark.long
+@pytest.mark.distributed
+def test_one_rank_measures_members_with_weights_and_tells_their_heads_apart(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    # Reading weights starts OpenMP's threads, which a fork would wait for.
+    save_file(dict(timm.create_model("test_resnet").state_dict()), tmp_path / "w.safetensors")
+    given = {"model": "test_resnet", "weights": str(tmp_path / "w.safetensors"),
+             "preprocess": {"size": 32}}  # fmt: skip
+    members = [{**given, "name": "a"}, {**given, "name": "b", "head": {"kind": "mlp"}}]
+    settings = TrainSettings.parse({**RAW, "members": members})
+    found = measure(settings, small_dataset, seconds=0.5)
+    assert [len(network.layers) for network in found.networks] == [31, 32]
+    work = workload_of(settings, small_dataset, found)
+    assert [member.profile for member in work.members] == list(found.networks)
 
+
+def _test_resnet() -> torch.nn.Module:
     network: torch.nn.Module = timm.create_model("test_resnet", num_classes=3)
     return network
 

@@ -53,8 +53,3 @@ def ranks_on_node() -> int:
         if name in os.environ:
             return int(os.environ[name])
     return 1
-
-
-def preload() -> None:
-    """Import DeepSpeed now, for the processes that are forked from this one."""
-    import_deepspeed()

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import socket
 import tempfile
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -24,7 +23,7 @@ from skindx.training.checks import check
 from skindx.training.config.parallel import DataSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.joining import join
-from skindx.training.deepspeed.library import accelerator_variables, preload
+from skindx.training.deepspeed.library import accelerator_variables
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.launching.stopping import end_with_parent
@@ -32,13 +31,19 @@ from skindx.training.memory import peak_memory
 from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks
 from skindx.training.parallel.mesh import leave
 from skindx.training.planning.steps import profile_member
+from skindx.training.planning.variants import variant_of
 
 BUDGET_S = 20.0
 """For the timed steps of all networks; starting, compiling and reading come on top."""
 
 _LIMIT_S = 300.0
 
-Key = tuple[str, int, int]
+NOTHING = (
+    "no member of this run trains a network; there is nothing to measure or to plan (heads on a "
+    "frozen trunk learn from features that are computed once)."
+)
+
+Key = tuple[str, int, int, str]
 
 
 def measure(
@@ -62,16 +67,15 @@ def measure(
     here = ranks or resolve_ranks(settings.engine)
     networks = distinct(settings)
     if not networks:
-        raise UserError("no member is trained in this run; there is nothing to measure.")
+        raise UserError(NOTHING)
     data = {
         key: TrainingData(dataset, *partition(records, member.fold, settings.folds), taxonomy.keys)
         for key, member in networks.items()
     }
     os.environ.update(accelerator_variables(accelerator))
-    preload()  # once, for all ranks
     budget_s = seconds / len(networks)
     found = [
-        _on_ranks(_Work(settings, member, data[key], here, budget_s), accelerator)
+        _on_ranks(_Work(settings, member, data[key], here, budget_s))
         for key, member in networks.items()
     ]
     return Profiles(
@@ -88,17 +92,22 @@ def measure(
 
 
 def distinct(settings: TrainSettings) -> dict[Key, MemberSettings]:
-    """Return one member of each network, image size and batch."""
+    """Return one member of each network, image size and batch, with its head and arguments.
+
+    Without heads on frozen trunks, which take no steps of their own through a network.
+    """
     found: dict[Key, MemberSettings] = {}
     for member in settings.members:
-        found.setdefault(key_of(settings, member), member)
+        if member.trunk != "frozen":
+            found.setdefault(key_of(settings, member), member)
     return found
 
 
 def key_of(settings: TrainSettings, member: MemberSettings) -> Key:
     """Return what decides a member's times."""
     recipe = settings.recipe_of(member)
-    return member.model, member.preprocess.size, recipe.batch // recipe.accumulate
+    batch = recipe.batch // recipe.accumulate
+    return member.model, member.preprocess.size, batch, variant_of(settings, member)
 
 
 @dataclass(frozen=True)
@@ -119,17 +128,19 @@ class _Work:
         return min(own, len(self.data.train))
 
 
-def _on_ranks(work: _Work, accelerator: str) -> tuple[Profile, int]:
-    """Let all ranks of the node measure the same at once: they share its memory and its cores."""
-    context: Any = multiprocessing.get_context("fork" if accelerator == "cpu" else "spawn")
+def _on_ranks(work: _Work) -> tuple[Profile, int]:
+    """Let all ranks of the node measure the same at once: they share its memory and its cores.
+
+    They are no forks of this process, which has read weights: OpenMP's threads do not survive a
+    fork, and a rank that waits for them waits for ever.
+    """
+    context: Any = multiprocessing.get_context("spawn")
     workers = []
     try:
         for rank in range(work.ranks):
             ours, theirs = context.Pipe()
             process = context.Process(target=_rank, args=(work, rank, theirs), daemon=True)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside other threads
-                process.start()
+            process.start()
             theirs.close()
             workers.append((process, ours))
         answers = [_answer(ours) for _, ours in workers]

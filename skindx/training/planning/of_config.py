@@ -23,8 +23,12 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
-from skindx.training.planning.measure import measure
+from skindx.training.planning.measure import NOTHING, measure
+from skindx.training.planning.variants import variant_of
 from skindx.training.recipes.optimizer import LAYERWISE
+
+_NAMED = 5
+"""Networks of a trace that a message names."""
 
 
 def plan_of_config(settings: TrainSettings, dataset: Path, asked: Asked) -> Plan:
@@ -49,7 +53,10 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
     """Return the members with their networks. Raises UserError for one that was never timed."""
     records = read_manifest(dataset)
     members = []
+    frozen = [member.name for member in settings.members if member.trunk == "frozen"]
     for member in settings.members:
+        if member.trunk == "frozen":
+            continue
         recipe = settings.recipe_of(member)
         train, held = partition(records, member.fold, settings.folds)
         members.append(
@@ -67,8 +74,13 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
             )
         )
     if not members:
-        raise UserError("no member is trained in this run; there is nothing to plan.")
+        raise UserError(NOTHING)
     unpriced = []
+    if frozen:
+        unpriced.append(
+            f"Members on a frozen trunk ({', '.join(frozen[:_NAMED])}) learn from features that "
+            "are computed once: they are not in these figures."
+        )
     if settings.detector and not settings.detector.from_run:
         unpriced.append("The detector is trained beside the members, and is not in these figures.")
     if any(settings.recipe_of(member).resize for member in settings.members):
@@ -84,21 +96,48 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
 
 
 def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profiles) -> Profile:
-    """Return the profile of a member's network. Raises UserError where there is none."""
+    """Return the profile of a member's network, at the batch that is next to the member's.
+
+    A trace of an earlier version does not say which head and arguments its network has: it is taken
+    where all members of that network have the same. Raises UserError where there is none.
+    """
+    if profiles.source != "measured" and len(profiles.networks) == 1:
+        return profiles.networks[0]
     size, precision = member.preprocess.size, settings.engine.precision
-    for profile in profiles.networks:
-        foreign = profiles.source != "measured" and len(profiles.networks) == 1
-        same = (profile.name, profile.size, profile.precision) == (member.model, size, precision)
-        if same or foreign:
-            return profile
-    timed = ", ".join(
-        f"{network.name} at {network.size} px in {network.precision}"
-        for network in profiles.networks
-    )
+    wanted, variant = (member.model, size, precision), variant_of(settings, member)
+    named = [
+        profile
+        for profile in profiles.networks
+        if (profile.name, profile.size, profile.precision) == wanted
+    ]
+    alike = {
+        variant_of(settings, other)
+        for other in settings.members
+        if (other.model, other.preprocess.size) == wanted[:2] and other.trunk != "frozen"
+    }
+    fitting = [
+        profile
+        for profile in named
+        if profile.variant == variant or (profile.variant is None and len(alike) == 1)
+    ]
+    if fitting:
+        recipe = settings.recipe_of(member)
+        own = recipe.batch // (recipe.accumulate * profiles.ranks)
+        return min(fitting, key=lambda profile: abs(profile.batch - own))
+    timed = ", ".join(_described(network) for network in profiles.networks[:_NAMED])
     raise UserError(
-        f"member {member.name} is {member.model} at {size} px in {precision}, which was never "
-        f"timed; the trace has {timed}: measure this config with `skindx plan measure`."
+        f"member {member.name} is {_words(member.model, size, precision, variant)}, which was "
+        f"never timed; the trace has {timed}: measure this config with `skindx plan measure`."
     )
+
+
+def _described(network: Profile) -> str:
+    variant = "settings that it does not name" if network.variant is None else network.variant
+    return _words(network.name, network.size, network.precision, variant)
+
+
+def _words(name: str, size: int | None, precision: str, variant: str) -> str:
+    return f"{name} at {size} px in {precision}{f' with {variant}' if variant else ''}"
 
 
 def kfac_of(settings: KfacSettings | None) -> Kfac | None:
@@ -126,9 +165,10 @@ def given_choice(settings: TrainSettings, machine: Machine) -> Choice | None:
     nodes, per_node = cluster.nodes, cluster.ranks_per_node
     if settings.engine.ranks != "auto" and not settings.engine.hostfile:
         nodes, per_node = 1, settings.engine.ranks
-    if per_node > cluster.ranks_per_node or not settings.members or _mixed(settings):
+    trained = [member for member in settings.members if member.trunk != "frozen"]
+    if per_node > cluster.ranks_per_node or not trained or _mixed(settings):
         return None
-    recipe = settings.recipe_of(settings.members[0])
+    recipe = settings.recipe_of(trained[0])
     if nodes * per_node > 1 and recipe.batch < 2 * nodes * per_node * recipe.accumulate:
         return None
     return Choice(

@@ -16,6 +16,7 @@ from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.planning.variants import variant_of
 from skindx.training.profiling.layers import LayerClock, layers_of
 from skindx.training.profiling.local_work import local_work
 from skindx.training.profiling.rates import matrix_rates
@@ -182,6 +183,7 @@ class _Steps:
         self.clock.close()
         return Profile(
             name=member.model,
+            variant=variant_of(settings, member),
             size=member.preprocess.size,
             precision=settings.engine.precision,
             batch=self.batch,
