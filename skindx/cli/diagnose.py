@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import Expect, MissRate, console
+from skindx.cli.options import Expect, MissRate, Prevalence, console
 
 
 def diagnose(
@@ -36,6 +36,7 @@ def diagnose(
     ] = None,
     expect: Expect = None,
     miss_rate: MissRate = None,
+    prevalence: Prevalence = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     pdf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
@@ -59,7 +60,7 @@ def diagnose(
 
     given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(given, origin="patient")
-    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
+    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
     answered = answer(predictor, Case(read_photos(photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())

@@ -27,6 +27,16 @@ MissRate = Annotated[
 ]
 
 
+Prevalence = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="YAML or JSON with the share of each class among the photos you see. It corrects the "
+        "shown probabilities and predictive values; sets and the urgent threshold stay.",
+    ),
+]
+
+
 Expect = Annotated[
     str | None,
     typer.Option(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import Expect, MissRate
+from skindx.cli.options import Expect, MissRate, Prevalence
 
 
 def serve(
@@ -59,6 +59,7 @@ def serve(
         typer.Option(min=4, help="Most connections of one address at the same time; default: 100."),
     ] = None,
     miss_rate: MissRate = None,
+    prevalence: Prevalence = None,
     keep_scans: Annotated[
         float | None,
         typer.Option(
@@ -94,6 +95,7 @@ def serve(
         allowed_hosts=allowed_host or (),
         per_address=per_address,
         miss_rate=miss_rate,
+        prevalence=prevalence,
         keep_scans_min=keep_scans,
         access_log=access_log,
         expect=expect,

@@ -10,6 +10,7 @@ from skindx.diagnosis.case import Patient
 from skindx.diagnosis.checked_photos import CheckedPhoto
 from skindx.diagnosis.conclusion import Conclusion
 from skindx.diagnosis.measured import with_measured_risk, with_measured_sets
+from skindx.diagnosis.mix import mix_text, shown_prevalence, with_predictive_values
 from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
@@ -69,7 +70,9 @@ def assemble(
         ),
         promise=with_measured_sets(conclusion.promise, predictor.metrics),
         no_promise=predictor.no_sets,
-        urgent_risk=with_measured_risk(conclusion.urgent_risk, predictor.metrics),
+        urgent_risk=with_predictive_values(
+            with_measured_risk(conclusion.urgent_risk, predictor.metrics), predictor
+        ),
         no_urgent_risk=predictor.no_urgent_risk,
         votes=tuple(
             Vote(member=name, key=keys[row_C.argmax()], probability=min(float(row_C.max()), 1))
@@ -83,6 +86,9 @@ def assemble(
         no_heat="" if has_heat else _UNKNOWN_NO_HEAT if conclusion.abstained else _NO_HEAT,
         known=known_names(classes),
         unknown_urgent=tuple(condition.name for condition in unknown_to(classes)),
+        prevalence=shown_prevalence(predictor),
+        mix=mix_text(predictor),
+        temperature=predictor.ensemble.temperature,
         knows_urgent=urgent_known(classes),
         patient=patient,
         source=source_of(predictor.bundle, predictor.backend),

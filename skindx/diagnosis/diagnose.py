@@ -13,6 +13,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.checked_photos import CheckedPhoto, check_photos
 from skindx.diagnosis.conclusion import Conclusion, conclude
 from skindx.diagnosis.explain.similar import similar_cases
+from skindx.diagnosis.mix import at_prevalence
 from skindx.diagnosis.opening import MAX_BYTES, read_photo
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.view import small_view, view_jpeg
@@ -164,8 +165,11 @@ def _conclude(
         skin_type=case.patient.skin_type,
         ood_p_value=ood_p_value,
     )
-    top = int(probabilities_PC.mean(axis=0).argmax())
+    conclusion = at_prevalence(conclusion, predictor)
+    top = predictor.taxonomy.keys.index(conclusion.ranked[0][0].key)
     members_MC = members_MPC.mean(axis=1)
+    if predictor.prevalence:
+        members_MC = predictor.prevalence.correct(members_MC)
     return _Concluded(
         tuple(photos.values()), places, predictions, members_MC, conclusion, ood_p_value, top
     )

@@ -7,6 +7,7 @@ from skindx.diagnosis.record import (
     Promise,
     Share,
     UrgentRisk,
+    percent,
 )
 from skindx.models.calibration.conformal import ALL
 from skindx.text import counted
@@ -132,6 +133,18 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
     )
 
 
+def how_combined(diagnosis: Diagnosis) -> str:
+    """Return what was done to the networks' mean; empty for one network, or where nothing was."""
+    if len(diagnosis.votes) < 2 or abs(diagnosis.temperature - 1) < 0.005:
+        return ""
+    how, than = ("sharpened", "surer") if diagnosis.temperature < 1 else ("softened", "less sure")
+    return (
+        f"The combined answer of the networks was {how} by a temperature of "
+        f"{diagnosis.temperature:.2f}, fitted on the validation images, so it can be {than} than "
+        "each of them."
+    )
+
+
 def _called_urgent(risk: UrgentRisk) -> str:
     """Return how many others the threshold calls urgent, and both errors where they were measured.
 
@@ -155,5 +168,11 @@ def _called_urgent(risk: UrgentRisk) -> str:
         text += (
             f" Measured on the {risk.measured_on} split, {shown_share(sent_on)} of other "
             "conditions are urgent by it."
+        )
+    if risk.prevalence is not None and risk.ppv is not None and risk.npv is not None:
+        text += (
+            f" Where {percent(risk.prevalence)} of the photos show an urgent condition, "
+            f"{percent(risk.ppv)} of those called urgent do (positive predictive value), and "
+            f"{percent(risk.npv)} of the others do not (negative predictive value)."
         )
     return text

@@ -13,9 +13,11 @@ from skindx.data.manifest import Split
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.least_side import least_side
+from skindx.models.bundle.mix import given_prevalence, mix_of
 from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
 from skindx.models.bundle.spec import BundleSpec
 from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.prevalence import Prevalence
 from skindx.models.calibration.urgent_risk import UrgentRisk, check_level, why_no_threshold
 from skindx.models.detector.detector import Detector, NoUltralyticsError
 from skindx.models.embedding_index.index import EmbeddingIndex
@@ -48,6 +50,11 @@ class Predictor:
     """Runtime of the networks' bodies, such as `openvino bf16`."""
     miss_rate: float | None = None
     """Level of the urgent risk that makes a next step urgent; None: the default."""
+    prevalence: Prevalence | None = None
+    """The mix of diseases that shown probabilities hold for; None: that of the calibration images.
+
+    `predict` gives uncorrected probabilities, which sets and thresholds are fitted on.
+    """
     calibration: ExportCalibration | None = None
     """Rules fitted for the backend's answers; None: the bundle's own rules serve."""
 
@@ -59,11 +66,13 @@ class Predictor:
         backend: Backend = "auto",
         expect: str | None = None,
         miss_rate: float | None = None,
+        *,
+        prevalence: Path | None = None,
     ) -> Self:
         """Open and verify a bundle.
 
-        Raises UserError for a bundle that is not whole, and for a miss rate that it was not fitted
-        for.
+        Raises UserError for a bundle that is not whole, for a miss rate that it was not fitted
+        for, and for a file of the prevalence that does not fit its classes.
 
         `expect`: its digest or the first digits, by which another bundle is refused.
 
@@ -90,12 +99,18 @@ class Predictor:
             ood,
             served.name,
             calibration=served.calibration,
+            prevalence=given_prevalence(bundle, prevalence),
         ).at_miss_rate(miss_rate)
 
     def at_miss_rate(self, miss_rate: float | None) -> Self:
         """Return the predictor at a level of the urgent risk. Raises UserError for one it lacks."""
         check_level(self.urgent_risk, miss_rate, self.taxonomy.classes)
         return replace(self, miss_rate=miss_rate)
+
+    @cached_property
+    def calibration_mix(self) -> dict[str, int] | None:
+        """How many calibration images each class has; None: the bundle does not say."""
+        return mix_of(self.bundle)
 
     @cached_property
     def metrics(self) -> dict[str, Any] | None:

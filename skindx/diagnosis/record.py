@@ -190,6 +190,12 @@ class UrgentRisk(_Part):
     """Share of its images of urgent conditions below the threshold."""
     measured_sent_on: Share | None = None
     """Share of its images of other conditions at or above it."""
+    prevalence: float | None = Field(None, ge=0, le=1)
+    """Share of photos with an urgent condition that both predictive values hold for."""
+    ppv: float | None = Field(None, ge=0, le=1)
+    """Share of the photos called urgent that show an urgent condition; None: not known."""
+    npv: float | None = Field(None, ge=0, le=1)
+    """Share of the other photos that show none; None: not known."""
 
     @property
     def is_urgent(self) -> bool:
@@ -268,6 +274,12 @@ class Diagnosis(_Part):
     """Names of all conditions that the model knows; empty in a record of an older version."""
     unknown_urgent: tuple[str, ...] = ()
     """Urgent conditions that it does not know; the list is not complete."""
+    prevalence: dict[str, float] | None = None
+    """Shares of the conditions, by key, that the shown probabilities hold for; None: not known."""
+    mix: str = ""
+    """Where that mix of diseases is from, in sentences; empty in a record of an older version."""
+    temperature: float = Field(1.0, gt=0)
+    """Of the ensemble: below 1 it sharpened the networks' mean, above 1 it softened it."""
     knows_urgent: bool = True
     """Whether any condition that the model knows is urgent; else nothing is said of urgency."""
     patient: Patient = Patient()

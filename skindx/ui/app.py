@@ -74,6 +74,8 @@ class Wiring:
     scans: Path | None = None
     """A private folder for scans; None: the server takes none."""
     scan_serving: ScanServing = field(default_factory=ScanServing)
+    prevalence: Path | None = None
+    """A file of the mix of diseases that shown probabilities hold for; None: the bundle's."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -83,7 +85,9 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     from skindx.ui.page.blocks import build_page
 
     version = bundle_version(bundle)
-    command = worker_command(bundle.path, version, wiring.expect, wiring.miss_rate)
+    command = worker_command(
+        bundle.path, version, wiring.expect, wiring.miss_rate, wiring.prevalence
+    )
     pool = Pool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
     folder = UploadFolder(wiring.uploads)

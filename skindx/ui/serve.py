@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.mix import given_prevalence
 from skindx.models.calibration.urgent_risk import check_level
 from skindx.system import go_offline, require_extra
 from skindx.temporary import private_folder
@@ -37,6 +38,7 @@ def serve(
     allowed_hosts: Sequence[str] = (),
     per_address: int | None = None,
     miss_rate: float | None = None,
+    prevalence: Path | None = None,
     access_log: bool = False,
     frames: Sequence[str] = (),
     expect: str | None = None,
@@ -48,7 +50,8 @@ def serve(
     `allowed_hosts` the names beside `host` and localhost that requests may be for, `per_address`
     the most connections of one address, `frames` the sites that may show the page in a frame,
     `casebook_key` the case book's key file, `expect` the digest of the only bundle to serve,
-    `miss_rate` the level of the urgent risk that decides which answers are urgent, and
+    `miss_rate` the level of the urgent risk that decides which answers are urgent,
+    `prevalence` a file of the mix of diseases that shown probabilities hold for, and
     `keep_scans_min` the minutes for which the result of a scan is kept. Raises UserError
     for a bundle that is not whole, another one or without that level, for an address that is taken
     or wrong, for a case book that others could open without a login, and for a missing extra.
@@ -59,6 +62,7 @@ def serve(
     check_free(host, port)
     loaded = open_bundle(bundle, expect)
     check_level(loaded.spec.urgent_risk, miss_rate, loaded.taxonomy.classes)
+    given_prevalence(loaded, prevalence)
     require_extra("app", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.connections import Patience
@@ -88,6 +92,7 @@ def serve(
             miss_rate,
             scans,
             scan_serving,
+            prevalence,
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if proxy is not None and not allowed_hosts:

@@ -4,7 +4,7 @@ import pytest
 from skindx.data.splits.folds import fold_groups
 from skindx.models.calibration.temperature import fit_temperature
 from skindx.models.ensemble.combination import Combination, log
-from skindx.training.config.ensemble import Auto, Greedy, Mean, Weighted
+from skindx.training.config.ensemble import Auto, Combiner, Greedy, Mean, Weighted
 from skindx.training.ensembles.combiners import (
     COMBINERS,
     Evidence,
@@ -36,6 +36,23 @@ def test_the_plain_mean_is_fitted_as_ever() -> None:
     mean_NC = soften(evidence.log_UNC, temperatures).mean(axis=0)
     assert fitted.temperature == fit_temperature(log(mean_NC), evidence.truth_N)
     assert fitted.combination == Combination()
+
+
+@pytest.mark.parametrize("combiner", COMBINERS.values())
+def test_few_images_sharpen_no_mean_beyond_the_sharper_member(combiner: Combiner) -> None:
+    evidence = _evidence([3.0, 1.5], images=6, seed=2)
+    fitted = fit(combiner, evidence)
+    assert fitted.temperature > 0.999
+    one_group = Evidence(evidence.log_UNC, evidence.truth_N, ("g",) * 6)
+    assert fit(combiner, one_group).temperature > 0.999
+    if combiner == Mean():
+        soft_UNC = soften(evidence.log_UNC, fitted.temperatures)
+        answer_NC = fitted.probabilities(evidence.log_UNC)
+        assert (answer_NC.max(axis=1) <= soft_UNC.max(axis=(0, 2)) + 1e-9).all()
+
+
+def test_many_images_that_bear_it_out_sharpen_the_mean() -> None:
+    assert fit(Mean(), _evidence([2.0, 2.0], images=2000)).temperature < 0.9
 
 
 def test_every_way_is_scored_on_images_it_did_not_see() -> None:

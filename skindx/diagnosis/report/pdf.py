@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantee import guarantee, risk_guarantee
+from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
 from skindx.diagnosis.report.sheet import Sheet
@@ -146,6 +146,9 @@ def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) 
     )
     if not source.calibrated:
         sheet.text("Its probabilities were not calibrated: expect them to be too high.")
+    for sentence in (how_combined(diagnosis), diagnosis.mix):
+        if sentence:
+            sheet.text(sentence)
     sheet.text(measured(metrics) or "How often this bundle is right has not been measured.")
     hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
     sheet.text(f"The SHA-256 hashes of the photo files begin with {hashes}.", faint=True)

@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantee import guarantee, risk_guarantee
+from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, percent
 from skindx.diagnosis.scope import knows, lacks, shown_tier
 from skindx.taxonomy import Urgency
@@ -38,6 +38,9 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     if sentence := guarantee(diagnosis):
         console.print(Text(sentence, style="dim"))
     console.print(Text(diagnosis.agreement))
+    for sentence in (how_combined(diagnosis), diagnosis.mix):
+        if sentence:
+            console.print(Text(sentence, style="dim"))
     for number, photo in enumerate(diagnosis.photos, 1):
         which = f"Photo {number}: " if len(diagnosis.photos) > 1 else ""
         console.print(Text(which + " ".join((photo.boxes_found, *photo.remarks))))

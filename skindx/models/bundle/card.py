@@ -177,4 +177,6 @@ def _out_of_distribution(spec: BundleSpec) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {count}" for key, count in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

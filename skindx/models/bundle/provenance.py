@@ -17,6 +17,9 @@ REMOVED_MAYBE_TRAINED_ON = "removed_maybe_trained_on"
 LEAST_SIDE_PX = "calibration_least_side_px"
 """The shorter side that 95 % of the calibration images reach."""
 
+CALIBRATION_CLASSES = "calibration_images_by_class"
+"""How many calibration images each class has: the mix that the probabilities hold for."""
+
 PACKED_FROM = "packed_from_sha256"
 """Of the members, settings and data that the bundle was packed from."""
 
@@ -37,6 +40,7 @@ _CARD = {
     REMOVED_TRAINED_ON: "removed from the dataset after training",
     REMOVED_MAYBE_TRAINED_ON: "removed from the dataset, possibly after training",
     LEAST_SIDE_PX: "shorter side that 95 % of the calibration images reach (px)",
+    CALIBRATION_CLASSES: "calibration images by class, whose mix the probabilities hold for",
     PACKED_FROM: "SHA-256 of the members, settings and data it was packed from",
 }
 

@@ -150,6 +150,12 @@ def _fit_each_other(
     )
 
 
+def calibration_labels(folder: Path) -> list[str]:
+    """Return the class of each calibration image below a bundle's folder. Raises UserError."""
+    rows = read_rows(folder / ROWS, _schema()).to_pylist()
+    return [row["label"] for row in rows if row["split"] == "calibration"]
+
+
 def _schema() -> Any:
     import pyarrow as pa
 

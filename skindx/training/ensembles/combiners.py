@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.splits.folds import fold_groups
-from skindx.metrics import balanced_accuracy, expected_calibration_error, top_k_accuracy
+from skindx.metrics import (
+    balanced_accuracy,
+    expected_calibration_error,
+    share_interval,
+    top_k_accuracy,
+)
 from skindx.models.calibration.temperature import apply_temperature, fit_temperature
 from skindx.models.ensemble.combination import Combination, combine, log, pool
 from skindx.models.ensemble.weighting import fit_weights, select_greedily
@@ -90,7 +95,22 @@ def _fit_softened(
 ) -> Fitted:
     combination = _combination(combiner, soft_UNC, evidence.truth_N)
     pooled_NC = pool(soft_UNC, combination)
-    return Fitted(temperatures, combination, fit_temperature(log(pooled_NC), evidence.truth_N))
+    temperature = fit_temperature(log(pooled_NC), evidence.truth_N)
+    if len(soft_UNC) > 1 and temperature < 1 and not _borne_out(pooled_NC, evidence):
+        temperature = 1.0
+    return Fitted(temperatures, combination, temperature)
+
+
+def _borne_out(pooled_NC: Floats, evidence: Evidence) -> bool:
+    """Return whether the images bear out that the members' mean is to be sharpened.
+
+    Sharpened, an answer can be surer than the surest member. So the mean must be right more often
+    than it says, also at the lower end of the exact 95 % interval over groups: few images that are
+    all answered rightly are no evidence.
+    """
+    right_N = pooled_NC.argmax(axis=1) == evidence.truth_N
+    least = share_interval(right_N, np.array(evidence.groups)).low
+    return bool(least > pooled_NC.max(axis=1).mean())
 
 
 def soften(log_UNC: Floats, temperatures: Sequence[float]) -> Floats:

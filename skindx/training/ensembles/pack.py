@@ -21,6 +21,7 @@ from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
 from skindx.models.bundle.change import add_provenance
 from skindx.models.bundle.least_side import calibration_side
+from skindx.models.bundle.mix import calibration_classes
 from skindx.models.bundle.provenance import (
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
@@ -122,6 +123,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
             TRAINING_IMAGES: len(learned),
             **({FOLD_TRAINED_IMAGES: folded} if folded else {}),
             **calibration_side(records),
+            **calibration_classes(records),
             **packed_origin(settings),
         },
         seen=records,

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from skindx.diagnosis.answer import Answer, View
-from skindx.diagnosis.guarantee import guarantee, risk_guarantee
+from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis, percent
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
@@ -74,6 +74,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         knows=knows(diagnosis.known),
         lacks=lacks(diagnosis.unknown_urgent),
         ood=ood_sentence(diagnosis),
+        how_combined=how_combined(diagnosis),
         measured=measured(metrics),
         risk_guarantee=risk_guarantee(diagnosis),
         percent=percent,

@@ -1,0 +1,230 @@
+"""Another prevalence corrects what is shown, and nothing that was fitted."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Skindx
+from hypothesis import given
+from hypothesis import strategies as st
+from pdf_words import words_of
+from rich.console import Console
+from skin_photo import skin_photo
+from tiny_bundle import pack_tiny
+
+from skindx.data.manifest import Record
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer, bundle_version
+from skindx.diagnosis.guarantee import how_combined, risk_guarantee
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.report.terminal import render
+from skindx.errors import UserError
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_provenance
+from skindx.models.bundle.mix import calibration_classes, mix_of
+from skindx.models.calibration.conformal_fit import fit_conformal
+from skindx.models.calibration.prevalence import Prevalence, read_prevalence
+from skindx.models.calibration.urgent_risk_fit import fit_urgent_risk
+from skindx.taxonomy import load_taxonomy
+from skindx.ui.page.result import result_html
+from skindx.ui.pool.loading import load_bundle
+
+ISIC9 = load_taxonomy("isic9")
+COUNTS = {key: 10 + n for n, key in enumerate(ISIC9.keys)}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mix") / "bundle"
+    random, urgent_C = np.random.default_rng(0), [one.urgency == "urgent" for one in ISIC9.classes]
+    rows_NC, truth_N = random.dirichlet(np.ones(9), 120), random.integers(0, 9, 120)
+    fitted = {"urgent_C": np.array(urgent_C)}
+    path = pack_tiny(
+        folder,
+        conformal=fit_conformal(rows_NC, truth_N, **fitted),
+        urgent_risk=fit_urgent_risk(rows_NC, truth_N, **fitted),
+    ).path
+    add_provenance(path, {"calibration_images_by_class": COUNTS})
+    return path
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return shares by which the last class is by far the most common."""
+    path = tmp_path_factory.mktemp("file") / "clinic.yaml"
+    shares = dict.fromkeys(ISIC9.keys[:-1], 0.01) | {ISIC9.keys[-1]: 0.92}
+    path.write_text("\n".join(f"{key}: {share}" for key, share in shares.items()))
+    return path
+
+
+def answered(bundle: Path, prevalence: Path | None) -> Answer:
+    predictor = Predictor.load(bundle, prevalence=prevalence)
+    return answer(predictor, Case((skin_photo(),)))
+
+
+def test_it_changes_what_is_shown_and_nothing_that_was_fitted(bundle: Path, file: Path) -> None:
+    plain, other = answered(bundle, None).diagnosis, answered(bundle, file).diagnosis
+    before = {one.key: one for one in plain.candidates}
+    after = {one.key: one for one in other.candidates}
+    last = ISIC9.keys[-1]
+    assert other.candidates[0].key == last
+    assert after[last].probability > before.get(last, plain.candidates[-1]).probability
+    shared = before.keys() & after.keys()
+    assert {key: before[key].in_set for key in shared} == {key: after[key].in_set for key in shared}
+    assert {k for k, one in before.items() if one.in_set} == {
+        k for k, one in after.items() if one.in_set
+    }
+    assert plain.next_step == other.next_step
+    assert plain.promise == other.promise
+    assert plain.abstained == other.abstained
+    assert plain.urgent_risk is not None
+    assert other.urgent_risk is not None
+    for name in ("risk", "threshold", "miss_rate", "sent_on"):
+        assert getattr(plain.urgent_risk, name) == getattr(other.urgent_risk, name)
+    assert plain.urgent_risk.ppv != other.urgent_risk.ppv
+    assert plain.urgent_risk.npv != other.urgent_risk.npv
+
+
+def test_the_correction_is_bayes_rule_by_hand() -> None:
+    mix = Prevalence.of({"a": 0.5, "b": 0.3, "c": 0.2}, {"a": 8, "b": 0, "c": 2})
+    assert mix.calibration_C == pytest.approx((9 / 13, 1 / 13, 3 / 13))
+    row_C = np.array([0.6, 0.1, 0.3])
+    weights = row_C * np.array([0.5 / (9 / 13), 0.3 / (1 / 13), 0.2 / (3 / 13)])
+    assert mix.correct(row_C) == pytest.approx(weights / weights.sum())
+
+
+@given(st.lists(st.floats(1e-4, 1), min_size=3, max_size=3), st.integers(0, 99))
+def test_the_calibration_mix_itself_corrects_nothing(shares: list[float], seed: int) -> None:
+    counts = dict(zip("abc", (3, 40, 7), strict=True))
+    same = {key: (count + 1) / 53 for key, count in counts.items()}
+    rows_NC = np.random.default_rng(seed).dirichlet(np.array(shares) + 0.1, 4)
+    assert Prevalence.of(same, counts).correct(rows_NC) == pytest.approx(rows_NC)
+
+
+def test_every_output_says_which_mix_the_probabilities_hold_for(bundle: Path, file: Path) -> None:
+    from datetime import UTC, datetime
+
+    from skindx.diagnosis.report import fonts
+    from skindx.diagnosis.report.pdf import report_pdf
+
+    for given_file, words in (
+        (None, "hold for the mix of diseases of the calibration images ("),
+        (file, "corrected for the prevalence that the operator gave: "),
+    ):
+        said = answered(bundle, given_file)
+        console = Console(file=io.StringIO(), width=400)
+        render(said.diagnosis, console)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fonts, "dejavu", lambda: None)
+            paper = words_of(report_pdf(said, None, datetime(2026, 1, 1, tzinfo=UTC)))
+        texts = {
+            "terminal": console.file.getvalue(),  # type: ignore[attr-defined]
+            "page": result_html(said, None),
+            "paper": paper.replace("\\(", "("),
+            "JSON": said.diagnosis.model_dump_json(),
+        }
+        for name, text in texts.items():
+            assert words in text.replace("\xa0", " "), name
+        assert said.diagnosis.prevalence is not None
+        assert sum(said.diagnosis.prevalence.values()) == pytest.approx(1)
+
+
+def test_a_bundle_that_does_not_name_its_mix_says_so(tmp_path: Path, file: Path) -> None:
+    path = pack_tiny(tmp_path / "bundle").path
+    diagnosis = answer(Predictor.load(path), Case((skin_photo(),))).diagnosis
+    assert "which this bundle does not name" in diagnosis.mix
+    assert diagnosis.prevalence is None
+    with pytest.raises(UserError, match="does not say how many calibration images"):
+        Predictor.load(path, prevalence=file)
+
+
+def test_the_calibration_split_names_the_mix() -> None:
+    def record(n: int, label: str, split: str) -> Record:
+        return Record(f"{n}", f"{n:064x}", "0" * 16, 90, 90, label, f"g{n}", split)  # type: ignore[arg-type]
+
+    records = [record(1, "b", "calibration"), record(2, "a", "val"), record(3, "b", "calibration")]
+    assert calibration_classes(records) == {"calibration_images_by_class": {"b": 2}}
+    assert calibration_classes(records[1:2]) == {"calibration_images_by_class": {"a": 1}}
+    assert calibration_classes([]) == {}
+
+
+def test_a_mix_that_is_none_is_ignored(tmp_path: Path) -> None:
+    path = pack_tiny(tmp_path / "bundle").path
+    for wrong in (7, {"x": 3}, {ISIC9.keys[0]: True}, {ISIC9.keys[0]: -1}):
+        add_provenance(path, {"calibration_images_by_class": wrong})
+        assert mix_of(open_bundle(path)) is None
+
+
+_LINES = [f"{key}: 0.1111" for key in ISIC9.keys]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "must hold|is not valid"),
+        ("- 1\n- 2", "must hold"),
+        ("\n".join(_LINES[1:]), f"has no share of {ISIC9.keys[0]}"),
+        ("\n".join([*_LINES, "plague: 0.1"]), "'plague' is no class of this bundle"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0"]), "give a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: -0.1"]), "give a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: .nan"]), "give a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: yes"]), "give a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: rare"]), "give a number above 0"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0.9"]), "the shares sum to 1.789, not to 1"),
+        ("\n".join([*_LINES, f"{ISIC9.classes[0].name.upper()}: 0.1"]), "twice|is not valid"),
+        ("a: [", "is not valid YAML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_a_sentence(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "clinic.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words) as refused:
+        read_prevalence(path, ISIC9)
+    assert str(refused.value).endswith(".")
+    with pytest.raises(UserError):
+        read_prevalence(tmp_path / "nothing.yaml", ISIC9)
+
+
+def test_the_command_line_takes_it(
+    skindx: Skindx, bundle: Path, file: Path, tmp_path: Path
+) -> None:
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(skin_photo())
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("a: 1")
+    code, _, errors = skindx("diagnose", str(bundle), str(photo), "--prevalence", str(bad))
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "is no class of this bundle" in errors
+    code, _, errors = skindx("serve", str(bundle), "--prevalence", str(bad), "--port", "0")
+    assert (code, errors.count("\n")) == (2, 1), errors
+
+
+def test_a_server_s_worker_takes_it(bundle: Path, file: Path) -> None:
+    version = bundle_version(open_bundle(bundle))
+    answerer = load_bundle(bundle, version, prevalence=file)
+    assert answerer.args[0].prevalence is not None  # type: ignore[attr-defined]
+
+
+def test_the_sharpening_of_the_mean_is_told(bundle: Path) -> None:
+    diagnosis = answered(bundle, None).diagnosis
+    assert diagnosis.temperature == 0.5
+    assert "sharpened by a temperature of 0.50" in how_combined(diagnosis)
+    assert "sharpened by a temperature of 0.50" in result_html(answered(bundle, None), None)
+    assert how_combined(diagnosis.model_copy(update={"temperature": 1.0})) == ""
+    assert "softened" in how_combined(diagnosis.model_copy(update={"temperature": 1.4}))
+
+
+def test_predictive_values_by_hand(bundle: Path) -> None:
+    diagnosis = answered(bundle, None).diagnosis
+    risk = diagnosis.urgent_risk
+    assert risk is not None
+    assert risk.sent_on is not None
+    assert diagnosis.prevalence is not None
+    urgent = sum(diagnosis.prevalence[one.key] for one in ISIC9.classes if one.urgency == "urgent")
+    called = urgent * (1 - risk.miss_rate)
+    ppv = called / (called + (1 - urgent) * risk.sent_on.value)
+    assert (risk.prevalence, risk.ppv) == (pytest.approx(urgent), pytest.approx(ppv))
+    named = diagnosis.model_copy(update={"abstained": ""})
+    assert "(positive predictive value)" in risk_guarantee(named)
