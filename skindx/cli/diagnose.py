@@ -7,6 +7,8 @@ import typer
 
 from skindx.cli.options import Expect, MissRate, Prevalence, console
 
+_UNUSED = "printed in the report, changes no answer"
+
 
 def diagnose(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
@@ -17,18 +19,20 @@ def diagnose(
         ),
     ],
     *,
-    age: Annotated[int | None, typer.Option(help="Age in years.")] = None,
-    sex: Annotated[str | None, typer.Option(help="female, male or other.")] = None,
+    age: Annotated[int | None, typer.Option(help=f"Age in years; {_UNUSED}.")] = None,
+    sex: Annotated[str | None, typer.Option(help=f"female, male or other; {_UNUSED}.")] = None,
     site: Annotated[
         str | None,
         typer.Option(
             help="Place on the body: scalp, face, neck, chest, abdomen, back, arm, hand, genitals, "
-            "leg or foot."
+            f"leg or foot; {_UNUSED}."
         ),
     ] = None,
     duration: Annotated[
         str | None,
-        typer.Option(help="How long it has been there: days, weeks, months, years or always."),
+        typer.Option(
+            help=f"How long it has been there: days, weeks, months, years or always; {_UNUSED}."
+        ),
     ] = None,
     skin_type: Annotated[
         int | None,

@@ -23,7 +23,7 @@ class Patient(Settings):
     """Information given about the person; all of it is optional and none is guessed.
 
     The networks see photos alone. Skin type chooses the conformal threshold where the calibration
-    images include it; the rest is printed in the report for the clinician.
+    images include it; the rest is printed in the report for the clinician, and changes no answer.
     """
 
     age: int | None = Field(None, ge=0, le=120)
@@ -49,6 +49,35 @@ class Case:
             raise UserError(
                 f"{len(self.photos)} photos came; give 1 to {MAX_PHOTOS} of the same place."
             )
+
+
+CHANGES_NOTHING = (
+    "Age, sex, place on the body and duration do not change the answer: the networks see the "
+    "photos alone. They are printed in the report, for a clinician."
+)
+"""Stands where they are asked."""
+SKIN_TYPE_CHOOSES = (
+    "The skin type chooses thresholds that were fitted for it, where the bundle has some; it "
+    "changes no probability."
+)
+
+
+def use_of_facts(patient: Patient) -> str:
+    """Return what the given facts changed in the answer, in a sentence; "" where none is given."""
+    unused = {
+        "age": patient.age is not None,
+        "sex": patient.sex is not None,
+        "place": patient.site is not None,
+        "duration": patient.duration is not None,
+    }
+    names = [name for name, is_given in unused.items() if is_given]
+    parts = []
+    if names:
+        listed = " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
+        parts.append(f"The answer does not depend on {listed}: the networks saw the photos alone.")
+    if patient.skin_type is not None:
+        parts.append(SKIN_TYPE_CHOOSES)
+    return " ".join(parts)
 
 
 def patient_facts(patient: Patient) -> list[tuple[str, str]]:

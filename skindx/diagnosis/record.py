@@ -283,6 +283,7 @@ class Diagnosis(_Part):
     knows_urgent: bool = True
     """Whether any condition that the model knows is urgent; else nothing is said of urgency."""
     patient: Patient = Patient()
+    """Facts as they were given. None changes a probability; a skin type can choose thresholds."""
     source: Source
 
     @property

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from skindx.diagnosis.answer import Answer, View
-from skindx.diagnosis.case import patient_facts
+from skindx.diagnosis.case import patient_facts, use_of_facts
 from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
@@ -61,6 +61,7 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
     if facts := patient_facts(diagnosis.patient):
         sheet.heading("Information given about the person")
         sheet.text("; ".join(f"{name}: {value}" for name, value in facts) + ".")
+        sheet.text(use_of_facts(diagnosis.patient))
     _source(sheet, diagnosis, metrics)
     if sheet.lacking:
         sheet.text(_LACKING, bold=True)

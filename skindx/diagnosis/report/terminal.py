@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from skindx.diagnosis.case import patient_facts
+from skindx.diagnosis.case import patient_facts, use_of_facts
 from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, percent
 from skindx.diagnosis.scope import knows, lacks, shown_tier
@@ -57,7 +57,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         nearest = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in diagnosis.similar)
         console.print(Text(f"Most similar training images: {nearest}."))
     if facts := patient_facts(diagnosis.patient):
-        console.print(Text("Given: " + "; ".join(f"{name} {value}" for name, value in facts)))
+        given = "; ".join(f"{name} {value}" for name, value in facts)
+        console.print(Text(f"Given: {given}. {use_of_facts(diagnosis.patient)}"))
     console.print(
         Text(
             f"Bundle {source.name}, version {source.version[:12]}, "

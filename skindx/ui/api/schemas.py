@@ -5,19 +5,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from skindx.diagnosis.case import SKIN_TYPE_CHOOSES
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.refusal import Gate
 
 INCLUDES = ("views", "heat", "thumbnails", "pdf")
 """What a client may ask for beside the diagnosis; each costs bytes, so none comes unasked."""
 
+_UNUSED = "It does not change the answer, and is printed in the report."
+
 _MEANINGS = {
-    "sex": "Sex of the person.",
-    "site": "Where on the body the lesion is.",
-    "duration": "How long the lesion has been there.",
-    "skin_type": (
-        "Fitzpatrick skin type; it chooses the thresholds where the bundle has some for it."
-    ),
+    "sex": f"Sex of the person. {_UNUSED}",
+    "site": f"Where on the body the lesion is. {_UNUSED}",
+    "duration": f"How long the lesion has been there. {_UNUSED}",
+    "skin_type": f"Fitzpatrick skin type. {SKIN_TYPE_CHOOSES}",
 }
 
 
@@ -130,7 +131,12 @@ def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, An
                 "One to three photos of the same place on the skin: JPEG, PNG, WebP or HEIC."
             ),
         },
-        "age": {"type": "integer", "minimum": 0, "maximum": 120, "description": "Age in years."},
+        "age": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 120,
+            "description": f"Age in years. {_UNUSED}",
+        },
     }
     for name, values in choices.items():
         kind = "integer" if isinstance(values[0], int) else "string"

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex
+from skindx.diagnosis.case import (
+    CHANGES_NOTHING,
+    MAX_PHOTOS,
+    SITES,
+    SKIN_TYPE_CHOOSES,
+    Case,
+    Duration,
+    Patient,
+    Sex,
+)
 from skindx.diagnosis.opening import MAX_BYTES
 from skindx.errors import UserError
 from skindx.ui.html import render
@@ -46,6 +55,8 @@ def intake_html(least_side: int) -> str:
         sites=SITES,
         durations=DURATIONS,
         skin_types=SKIN_TYPES,
+        changes_nothing=CHANGES_NOTHING,
+        skin_type_chooses=SKIN_TYPE_CHOOSES,
         most=MAX_PHOTOS,
         max_bytes=MAX_BYTES,
         least_side=least_side,

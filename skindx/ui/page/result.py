@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.case import use_of_facts
 from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis, percent
@@ -75,6 +76,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         lacks=lacks(diagnosis.unknown_urgent),
         ood=ood_sentence(diagnosis),
         how_combined=how_combined(diagnosis),
+        use_of_facts=use_of_facts(diagnosis.patient),
         measured=measured(metrics),
         risk_guarantee=risk_guarantee(diagnosis),
         percent=percent,

@@ -1,0 +1,75 @@
+"""Facts about the person change no answer, and it says so where they are asked and printed."""
+
+import io
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from command_line import Skindx
+from pdf_words import words_of
+from rich.console import Console
+from skin_photo import skin_photo
+
+sys.path.append(str(Path(__file__).parents[1] / "ui"))
+from painted_answers import jpeg, rich
+
+from skindx.diagnosis.case import CHANGES_NOTHING, SKIN_TYPE_CHOOSES, Case, Patient, use_of_facts
+from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.report import fonts
+from skindx.diagnosis.report.pdf import report_pdf
+from skindx.diagnosis.report.terminal import render
+from skindx.ui.api.form import CHOICES
+from skindx.ui.api.schemas import form_schema
+from skindx.ui.page.intake import intake_html
+from skindx.ui.page.result import result_html
+
+GIVEN = Patient(age=54, sex="male", site="back", duration="months")
+
+
+def test_what_is_said_is_true(tiny_bundle: Path) -> None:
+    predictor, photo = Predictor.load(tiny_bundle), skin_photo()
+    plain = answer(predictor, Case((photo,))).diagnosis
+    other = answer(predictor, Case((photo,), GIVEN)).diagnosis
+    assert other.model_copy(update={"patient": Patient()}) == plain
+
+
+@pytest.mark.parametrize(
+    ("patient", "words"),
+    [
+        (Patient(), ""),
+        (Patient(age=3), "The answer does not depend on age: the networks saw the photos alone."),
+        (GIVEN, "does not depend on age, sex, place and duration"),
+        (Patient(skin_type=5), SKIN_TYPE_CHOOSES),
+        (Patient(sex="other", skin_type=2), f"saw the photos alone. {SKIN_TYPE_CHOOSES}"),
+    ],
+)  # fmt: skip
+def test_it_names_what_was_given(patient: Patient, words: str) -> None:
+    said = use_of_facts(patient)
+    assert words in said
+    assert bool(said) == bool(words)
+
+
+def test_it_stands_where_facts_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    told = rich(Case((jpeg(80, 60),), GIVEN))
+    console = Console(file=io.StringIO(), width=400)
+    render(told.diagnosis, console)
+    paper = words_of(report_pdf(told, None, datetime(2026, 1, 1, tzinfo=UTC)))
+    for text in (console.file.getvalue(), paper, result_html(told, None)):  # type: ignore[attr-defined]
+        assert use_of_facts(GIVEN) in text
+    nothing = replace(told, diagnosis=told.diagnosis.model_copy(update={"patient": Patient()}))
+    assert "does not depend on" not in result_html(nothing, None)
+
+
+def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
+    assert CHANGES_NOTHING in intake_html(64)
+    assert SKIN_TYPE_CHOOSES in intake_html(64)
+    schema = form_schema(CHOICES, 3)["content"]["multipart/form-data"]["schema"]["properties"]
+    for name in ("age", "sex", "site", "duration"):
+        assert "does not change the answer" in schema[name]["description"]
+    assert SKIN_TYPE_CHOOSES in schema["skin_type"]["description"]
+    _, out, _ = skindx("diagnose", "--help")
+    assert " ".join(out.replace("│", " ").split()).count("changes no answer") == 4
