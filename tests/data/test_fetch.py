@@ -23,6 +23,7 @@ from skindx.data.fetch.scrapy_settings import scrapy_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.atlas import categories, figures_of, next_pages, web_url
+from skindx.data.sources.urls import carried
 from skindx.errors import UserError
 
 DEMO = "http://127.0.0.1:8000"
@@ -314,3 +315,28 @@ print(json.dumps([light, sorted({"torch", "cv2", "sklearn"} & set(sys.modules))]
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("url", "inner"),
+    [
+        ("https://web.archive.org/web/2020id_/https://a.org/no/1.jpg", ["https://a.org/no/1.jpg"]),
+        ("https://web.archive.org/web/2020/http:/a.org/1.jpg?x=1", ["http://a.org/1.jpg?x=1"]),
+        ("https://web.archive.org/web/20200101im_/a.org/1.jpg", ["http://a.org/1.jpg"]),
+        ("https://i0.wp.com/a.org/no/1.jpg?w=300", ["https://a.org/no/1.jpg"]),
+        ("https://p.org/i?url=https%3A%2F%2Fa.org%2F1.jpg&w=9", ["https://a.org/1.jpg"]),
+        ("https://p.org/i?url=//a.org/image/7", ["https://a.org/image/7"]),
+        ("https://a.org/thumb.php?src=no/1.jpg&w=90", ["https://a.org/no/1.jpg"]),
+        ("https://a.org/_next/image?url=%2Fno%2F1.png&q=75", ["https://a.org/no/1.png"]),
+        (
+            "https://p.org/?u=https://q.org/web/2020/http://a.org/1.jpg",
+            ["https://q.org/web/2020/http://a.org/1.jpg", "http://a.org/1.jpg"],
+        ),
+        ("https://a.org/1.jpg?next=/login&ref=https://b.org/page&v=2", []),
+        ("https://a.org/https/1.jpg", []),
+        ("https://a.org/1.jpg?url=http://[", []),
+        ("https://[a.org/1.jpg?url=/b.jpg", []),
+    ],
+)
+def test_addresses_that_an_archive_a_proxy_or_a_resizer_carries(url: str, inner: list[str]) -> None:
+    assert carried(url) == inner

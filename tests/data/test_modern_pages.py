@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import brotli
 import pytest
@@ -18,7 +19,7 @@ from skindx.data.build.acquire import EMPTY_SOURCE, acquire
 from skindx.data.fetch.decoding import zstd
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.sources import AtlasSource
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
@@ -37,6 +38,22 @@ SMALLER = (
     '<a href="/noai.jpg"><img src="/e.jpg"></a>',
     # The same lost address as above: it is not asked for again.
     '<a href="/lost.jpg"><img src="/f.jpg"></a>',
+)
+FORBIDDEN = {
+    # By link, by size, by a redirect on the way, by an archive, a proxy and a resizer.
+    '<a href="/no/1.jpg"><img src="/t1.jpg" srcset="/t1b.jpg 2x"></a>': "/no/1.jpg",
+    '<img src="/t2.jpg" srcset="/t2.jpg 150w, /no/2.jpg 1200w">': "/no/2.jpg",
+    '<a href="/moved3.jpg"><img src="/t3.jpg"></a>': "/moved3.jpg",
+    '<a href="/web/2020/ORIGIN/no/4.jpg"><img src="/t4.jpg"></a>': "/web/2020/ORIGIN/no/4.jpg",
+    '<img src="/proxy?url=ORIGIN%2Fno%2F5.jpg">': "/proxy?url=ORIGIN%2Fno%2F5.jpg",
+    '<img src="/resize.php?src=/no/6.jpg&amp;w=90">': "/resize.php?src=/no/6.jpg&w=90",
+    '<a href="/noai7.jpg"><img src="/t7.jpg"></a>': "/noai7.jpg",
+}
+ALONE = [f'<img src="/t{n}.jpg">' for n in range(1, 5)]
+LATER = (
+    '<a href="/busy.jpg"><img src="/u1.jpg"></a>',
+    '<a href="http://nowhere.invalid/2.jpg"><img src="/u2.jpg"></a>',
+    '<a href="/coded.jpg"><img src="/u3.jpg"></a>',
 )
 SAID = (
     '<img src="/said1.jpg" alt="Acne,\n 17 years"><figcaption>Forehead <b>of a man</b>'
@@ -97,11 +114,19 @@ KNOWN = {
 def crawled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawled]:
     broken = Answer(b"no gzip", headers={"Content-Encoding": "gzip"})
     shown = {"/modern/": "Acne", "/smaller/": "Eczema", "/broken/": "Broken", "/said/": "Said"}
+    # The same thumbnails alone: on a page before and one after, and under another label.
+    shown |= {"/alone/": "No", "/forbidden/": "No", "/again/": "No", "/other/": "Other"}
+    shown |= {"/later/": "Later"}
     shown |= {f"/{name}/": name for name in CODED}
     shown |= dict.fromkeys(KNOWN, "Known") | {"/bare/": "Bare"}
     names = [f"/{name}.jpg" for name in ("a", "b", "b2", "c", "d", "e", "f")]
     names += [f"/{name}{n}.jpg" for name in ("late", "s", "l", "full", "thumb") for n in range(10)]
     names += [f"/said{n}.jpg" for n in (1, 2, 3)]
+    names += [
+        "/t1b.jpg",
+        *(f"/t{n}.jpg" for n in range(1, 8)),
+        *(f"/u{n}.jpg" for n in range(1, 4)),
+    ]
     names += [f"{path[:-1]}.jpg" for path in KNOWN]
     pages: dict[str, Page] = {name: Answer(jpeg(name)) for name in names}
     pages |= {
@@ -112,9 +137,17 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawled]:
         "/modern/": page(*LATE, *RESPONSIVE, *LINKED),
         "/smaller/": page(*SMALLER),
         "/said/": page(*SAID),
+        "/alone/": page(*ALONE),
+        "/again/": Answer(page(*ALONE).body, after_s=0.3),
+        "/other/": Answer(page(*ALONE).body, after_s=0.3),
+        "/later/": page(*LATER),
+        "/moved3.jpg": Answer(b"", 302, {"Location": "/no/3.jpg"}),
+        "/busy.jpg": [Answer(b"", 503), Answer(jpeg("busy"))],
+        "/coded.jpg": [broken, Answer(jpeg("coded"))],
         "/bare/": html("no figure"),
         "/lost.jpg": Answer(b"", 404),
         "/page.jpg": Answer(b"<!doctype html>"),
+        "/noai7.jpg": Answer(jpeg("noai7"), headers={"X-Robots-Tag": "noai"}),
         "/noai.jpg": Answer(jpeg("noai"), headers={"X-Robots-Tag": "noai"}),
         "/broken/": page('<img src="/broken.jpg">'),
         "/broken.jpg": [broken, Answer(jpeg("broken"))],
@@ -128,6 +161,8 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawled]:
         pages[f"/{name}.jpg"] = Answer(code(jpeg(name)), headers=headers)
     dataset = tmp_path_factory.mktemp("modern")
     with LocalSite(pages) as site:
+        figures = (figure.replace("ORIGIN", site.origin) for figure in FORBIDDEN)
+        pages["/forbidden/"] = page(*figures)
         fetch = FetchSettings(
             origins={site.origin: OriginPolicy(concurrency=8, delay_s=0)},
             allow_private=(site.netloc,),
@@ -165,7 +200,6 @@ def test_a_smaller_version_is_taken_where_the_largest_is_none(crawled: Crawled) 
         "/page.jpg": "not-a-picture",
         "/b2.jpg": "stored",
         "/no/c.jpg": "robots",
-        "/c.jpg": "stored",
         "http://127.0.0.1:1/d.jpg": "private-address",
         "/d.jpg": "stored",
         "/noai.jpg": "opt-out",
@@ -175,6 +209,34 @@ def test_a_smaller_version_is_taken_where_the_largest_is_none(crawled: Crawled) 
     assert again == said
     detail = crawled.rows["http://127.0.0.1:1/d.jpg"].detail
     assert detail.endswith("127.0.0.1:1 is a server of your own, name it in fetch.allow_private.")
+
+
+def test_an_owners_no_counts_for_every_address_of_an_image(crawled: Crawled) -> None:
+    ledger = [row for row in read_ledger(crawled.dataset) if row.label in ("No", "Other")]
+    origin = next(f"http://{urlsplit(row.url).netloc}" for row in ledger)
+    said = {
+        (urlsplit(row.url).path.replace(origin, "ORIGIN"), row.label): row.status for row in ledger
+    }
+    thumbs = {(f"/t{n}.jpg", label) for n in range(1, 5) for label in ("No", "Other")}
+    # Those alone that a page shows by themselves have a row.
+    assert said.keys() - thumbs == {(urlsplit(path).path, "No") for path in FORBIDDEN.values()}
+    assert {said[key] for key in thumbs} == {"robots"}
+    assert sorted(said[key] for key in said.keys() - thumbs) == ["opt-out"] + ["robots"] * 6
+    ways = ("/no/", "/web/", "/proxy", "/resize", "/t1b", "/t5", "/t6", "/t7")
+    assert not [path for path in crawled.asked if path.startswith(ways)]
+    assert not [path for path in crawled.asked_again if path.startswith(("/t1", "/t2", "/no/"))]
+    named = {row.path for row in ledger} - {""}
+    assert named == set()
+
+
+def test_a_failure_that_passes_is_tried_again_and_nothing_stands_in(crawled: Crawled) -> None:
+    def said(rows: dict[str, LedgerRow]) -> dict[str, str]:
+        return {path: row.status for path, row in rows.items() if row.label == "Later"}
+
+    gone = {"http://nowhere.invalid/2.jpg": "unreachable"}
+    assert said(crawled.rows) == {"/busy.jpg": "server-error", "/coded.jpg": "compressed"} | gone
+    assert said(crawled.again) == {"/busy.jpg": "stored", "/coded.jpg": "stored"} | gone
+    assert not [path for path in crawled.asked | crawled.asked_again if path.startswith("/u")]
 
 
 def test_answers_that_come_compressed_unasked_are_read(crawled: Crawled) -> None:

@@ -5,13 +5,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from skindx.data.blocklist import BlockList, withheld
+from skindx.data.blocklist import TAKEN_DOWN, BlockList, withheld
 from skindx.data.fetch.outcome import OTHER_HOST, PASSING, Outcome
 from skindx.data.labels import unmapped_label
 from skindx.data.ledger import LedgerRow, LedgerWriter, now
 from skindx.taxonomy import Taxonomy
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
+
+_ANOTHER = "Its owner forbids another address of the same image."
+_ANOTHER_UNREAD = "Whether its owner permits another address of the same image is not known today."
 
 
 class CrawlState:
@@ -44,6 +47,17 @@ class CrawlState:
         self._known: set[tuple[str, str]] = set()
         self._written: dict[tuple[str, str], str] = {}
         self._had = 0
+        self._forbidden: dict[str, Outcome] = {}
+        """By URL: the refusal of another address of the same image."""
+        self._unread: set[str] = set()
+        """URLs of hosts whose rules could not be read."""
+        self._stored: dict[str, list[LedgerRow]] = {}
+        for row in earlier:
+            if row.status == "stored":
+                self._stored.setdefault(row.url, []).append(row)
+            elif row.detail == _ANOTHER:
+                # A page that shows it alone may be read before the one that says whose it is.
+                self._forbidden[row.url] = Outcome(row.status, _ANOTHER)
 
     def wants(self, row: LedgerRow) -> bool:
         """Enter an image that a page shows; tell whether its URL must be fetched now.
@@ -57,6 +71,8 @@ class CrawlState:
         entry = self._blocked.find("", row.url)
         if entry:
             row = withheld(row, entry)
+        if not row.status and row.url in self._forbidden:
+            row = replace(row, **_decided(self._forbidden[row.url]))
         if row.status:
             self._write(replace(row, retrieved=now()))
         elif _asked(row) in self._answers:
@@ -79,9 +95,27 @@ class CrawlState:
         if outcome.status == OTHER_HOST:
             self._waiting.pop(_asked(asked))
             return
-        self._answers[_asked(asked)] = {**asdict(outcome), "retrieved": now()}
+        if outcome.unread:
+            self._unread.add(asked.url)
+        outcome = self._forbidden.get(asked.url, outcome)
+        self._answers[_asked(asked)] = {**_decided(outcome), "retrieved": now()}
         for row in self._waiting.pop(_asked(asked)):
             self._write(replace(row, **self._answers[_asked(asked)]))
+
+    def forbid(self, refused: LedgerRow, others: Sequence[LedgerRow]) -> None:
+        """Let an owner's no to one address of an image count for its other addresses.
+
+        They are not asked for, whichever page shows them, and what was stored of them before is
+        taken back. Where the rules could only not be read nothing is: they may permit it tomorrow.
+        """
+        status = self.status(refused)
+        kind = "opt-out" if status == TAKEN_DOWN else status
+        unread = refused.url in self._unread
+        no = Outcome(kind, _ANOTHER_UNREAD if unread else _ANOTHER)
+        for url in (other.url for other in others if other.url != refused.url):
+            self._forbidden.setdefault(url, no)
+            for row in () if unread else self._stored.pop(url, ()):
+                self._write(replace(row, **_decided(no), retrieved=now()))
 
     def page_failed(self, url: str, label: str, source: str, problem: Outcome) -> None:
         """Note a page whose images stay unknown.
@@ -111,6 +145,8 @@ class CrawlState:
 
     def _write(self, row: LedgerRow) -> None:
         self._written[row.url, row.label] = row.status
+        if row.status == "stored":
+            self._stored.setdefault(row.url, []).append(row)
         before = self._earlier.get((row.url, row.label))
         # Of two pages that show one image either may come first; the time is always another.
         if before and replace(before, retrieved=row.retrieved, page_url=row.page_url) == row:
@@ -121,6 +157,10 @@ class CrawlState:
 
 def _asked(row: LedgerRow) -> tuple[str, str]:
     return row.url, row.md5
+
+
+def _decided(outcome: Outcome) -> dict[str, Any]:
+    return {name: value for name, value in asdict(outcome).items() if name in _DECIDED}
 
 
 def _answer(row: LedgerRow) -> dict[str, Any]:

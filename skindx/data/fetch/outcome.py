@@ -12,6 +12,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse
 from twisted.internet import error
 
+from skindx.data.blocklist import TAKEN_DOWN
 from skindx.data.fetch.address import PrivateAddressError
 from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
@@ -26,11 +27,18 @@ if TYPE_CHECKING:
 PASSING = frozenset({"timeout", "server-error", "robots", "unreachable", "compressed"}) | UNMAPPED
 """Reasons that may be gone tomorrow: the next run tries these URLs again, all others are final."""
 
-REPLACEABLE = PASSING - UNMAPPED | {
-    *("bad-url", "dead-link", "empty", "not-a-picture", "private-address", "redirect-loop"),
-    *("too-large", "unsupported-format"),
-}
-"""Reasons why an image is asked for at its next address; an owner's "no" is no such reason."""
+REPLACEABLE = frozenset(
+    {
+        *("bad-url", "dead-link", "empty", "not-a-picture", "private-address", "redirect-loop"),
+        *("too-large", "unsupported-format"),
+    }
+)
+"""Reasons why an image is asked for at its next address: this one will never give it.
+
+An owner's no is no such reason, and neither is one that passes: the next run may get the image."""
+
+REFUSALS = frozenset({"robots", "opt-out", TAKEN_DOWN})
+"""An owner's no: it counts for every address of the same image."""
 
 OTHER_HOST = "other-host"
 """Status of what another crawl, or a later one, must fetch; it never reaches the ledger."""
@@ -60,6 +68,8 @@ class Outcome:
     sha256: str = ""
     path: str = ""
     size_bytes: int = 0
+    unread: bool = False
+    """Rules that could not be read forbid everything for now; they are no owner's word."""
 
 
 class RefusedError(IgnoreRequest):  # type: ignore[misc]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy.http import Request
 from scrapy.http.request import NO_CALLBACK
 
-from skindx.data.fetch.outcome import Outcome, RefusedError, of_answer, of_error
+from skindx.data.fetch.outcome import REFUSALS, Outcome, RefusedError, of_answer, of_error
 from skindx.data.fetch.settings import AGENT, FetchSettings, origin_of
+from skindx.data.sources.urls import carried
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -46,6 +47,12 @@ class _Rules:
     refusal: Outcome | None = None
     delay_s: float = 0.0
 
+    def disallows(self, url: str) -> Outcome | None:
+        """Return the refusal of one URL by rules that were read, if they refuse it."""
+        if self.parser is None or self.parser.can_fetch(url, AGENT):
+            return None
+        return Outcome("robots", f"{origin_of(url)}/robots.txt disallows {url}.")
+
 
 class RobotsGuard:
     """Downloader middleware that holds each request until its origin's robots.txt has answered."""
@@ -72,15 +79,31 @@ class RobotsGuard:
             origin = origin_of(request.url)
         except ValueError as error:
             raise RefusedError(Outcome("bad-url", f"{error}.")) from None
+        rules = await self._rules_of(origin)
+        if refusal := rules.refusal or rules.disallows(request.url):
+            raise RefusedError(refusal)
+        for address in carried(request.url):
+            await self._check_carried(address)
+        request.meta[CRAWL_DELAY] = rules.delay_s
+
+    async def _check_carried(self, address: str) -> None:
+        """Raise RefusedError where the owner of an address that another one carries says no.
+
+        Of a site that is gone an archive may be the only place: there is no host left to obey.
+        """
+        try:
+            rules = await self._rules_of(origin_of(address))
+        except ValueError:
+            return
+        refusal = rules.refusal or rules.disallows(address)
+        if refusal and refusal.status in REFUSALS:
+            raise RefusedError(refusal)
+
+    async def _rules_of(self, origin: str) -> _Rules:
         if origin not in self._rules:
             self._rules[origin] = asyncio.ensure_future(self._ask(origin))
         # The shield keeps one cancelled request from cancelling the rules of all the others.
-        rules = await asyncio.shield(self._rules[origin])
-        if rules.refusal:
-            raise RefusedError(rules.refusal)
-        if not rules.parser.can_fetch(request.url, AGENT):
-            raise RefusedError(Outcome("robots", f"{origin}/robots.txt disallows {request.url}."))
-        request.meta[CRAWL_DELAY] = rules.delay_s
+        return await asyncio.shield(self._rules[origin])
 
     async def _ask(self, origin: str) -> _Rules:
         """Fetch and parse one robots.txt; whatever happens is an answer."""
@@ -131,4 +154,5 @@ def _unreachable(url: str, problem: Outcome) -> Outcome:
     return Outcome(
         "robots",
         f"{url} could not be read, so nothing of this host is fetched (RFC 9309). {problem.detail}",
+        unread=True,
     )

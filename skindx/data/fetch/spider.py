@@ -10,6 +10,7 @@ from scrapy.http import HtmlResponse, Request, Response
 
 from skindx.data.fetch.crawl_state import CrawlState
 from skindx.data.fetch.outcome import (
+    REFUSALS,
     REPLACEABLE,
     Outcome,
     of_answer,
@@ -175,7 +176,10 @@ class ImageSpider(Spider):  # type: ignore[misc]
         asked = self._state.wants(row)
 
         def next_one() -> Iterator[Request]:
-            if smaller and self._state.status(row) in REPLACEABLE:
+            status = self._state.status(row)
+            if status in REFUSALS:
+                self._state.forbid(row, smaller)
+            elif smaller and status in REPLACEABLE:
                 yield from self._fetch_one(visit, smaller[0], smaller[1:], forbidden)
                 self._state.report()
 
