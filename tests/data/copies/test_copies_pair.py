@@ -133,10 +133,11 @@ def test_dark_images_under_one_watermark_are_no_copies() -> None:
 class Shown:
     """Evidence of a model with so many inliers, which the acceptance finds so likely."""
 
-    def __init__(self, inliers: int, probability: float) -> None:
+    def __init__(self, inliers: int, probability: float, turn: float = 0.0) -> None:
         self.features_F = probability
         self.model = SimpleNamespace(inliers=inliers, mirrored=False)
-        self.aligned = SimpleNamespace(covered=1.0, transform_23=np.eye(3)[:2])
+        transform_23 = cv2.getRotationMatrix2D((90, 60), turn, 1.4)
+        self.aligned = SimpleNamespace(covered=1.0, transform_23=transform_23)
 
     def __getitem__(self, name: str) -> float:
         return 0.5
@@ -156,3 +157,32 @@ def test_a_model_that_another_one_outnumbers_decides_nothing(
     assert decided(Shown(47, 0.001), Shown(13, 0.95)) == (0.001, 47)
     assert decided(Shown(39, 0.001), Shown(13, 0.95)) == (0.95, 13)
     assert decided(Shown(47, 0.2), Shown(30, 0.4)) == (0.4, 47)  # refused: as most points have it
+
+
+@pytest.mark.parametrize(
+    ("shown", "accepted"),
+    [
+        (Shown(12, 0.5, 8), True),
+        (Shown(12, 0.5, -38), True),
+        (Shown(12, 0.5, 184), True),
+        (Shown(12, 0.5, 0), False),  # an overlay would lie so
+        (Shown(12, 0.5, 91), False),
+        (Shown(11, 0.5, 8), False),
+        (Shown(12, 0.49, 8), False),
+    ],
+)
+def test_what_lies_turned_is_no_shared_overlay(
+    monkeypatch: pytest.MonkeyPatch, shown: Shown, accepted: bool
+) -> None:
+    one = describe(grey(painted(0)))
+    monkeypatch.setattr(verify, "evidence_of", lambda *_: [shown])
+    copy = verify.verify(one, one, SimpleNamespace(probability=lambda likely: likely))
+    assert copy.same == accepted
+    assert copy.probability == (ACCEPT if accepted else shown.features_F)
+
+
+def test_the_turn_of_a_map_is_that_of_its_nearest_rotation() -> None:
+    turn_22 = cv2.getRotationMatrix2D((0, 0), 12, 2.0)[:, :2]
+    for other_22 in (np.eye(2), np.diag([-1.0, 1.0]), np.array([[0.0, 1.0], [-1.0, 0.0]])):
+        transform_23 = np.column_stack([turn_22 @ other_22, [5.0, 6.0]])
+        assert verify.turn_of(transform_23) == pytest.approx(12)
