@@ -16,6 +16,7 @@ from skindx.data.layout import MANIFEST, TAXONOMY
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.data.store import stored_file
+from skindx.data.stored_image import check_sample
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.assisted import measure_assistance
@@ -102,6 +103,7 @@ def evaluate(
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
     EVALUATION.check(out)
     records = split_records(dataset, split)
+    check_sample(dataset, records)
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
     return evaluate_served(
         predictor,

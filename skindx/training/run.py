@@ -6,6 +6,7 @@ from pathlib import Path
 
 from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record, read_manifest
+from skindx.data.stored_image import check_sample
 from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import BUNDLE, Bundle
 from skindx.taxonomy import Taxonomy
@@ -18,6 +19,7 @@ from skindx.training.ensembles.distil import STUDENT, student_settings, write_ta
 from skindx.training.ensembles.member_refs import is_there, member_refs
 from skindx.training.ensembles.pack import pack_run
 from skindx.training.ensembles.trust import refuse_reaching_out
+from skindx.training.feeding.folds import learning
 from skindx.training.finished.detector import is_trained
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import is_finished
@@ -54,6 +56,7 @@ def train(
     )
     settings = with_towers(settings)
     check(settings, records, taxonomy, run)
+    check_sample(dataset, learning(records))
     if settings.distil:
         if "RANK" in os.environ:
             raise UserError("distil starts ranks of its own; run `skindx train` without torchrun.")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.data.store import stored_file
+from skindx.data.stored_image import check_size
 from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
@@ -67,11 +68,14 @@ class Files:
     def decode(
         self, index: int, data: bytes, at_least: tuple[int, int] | None = None
     ) -> NDArray[np.uint8]:
-        """Decode an image's bytes. Raises UserError when they are damaged."""
+        """Decode an image's bytes. Raises UserError for damage, or another size than it had."""
         try:
-            return decode(data, at_least=at_least)
+            pixels_HWC = decode(data, at_least=at_least)
         except DamagedImage as error:
             raise self.unreadable(index, error) from None
+        scaled = at_least is not None
+        check_size(self.records[index], pixels_HWC, lambda: self.path(index), scaled=scaled)
+        return pixels_HWC
 
     def unreadable(self, index: int, reason: object) -> UserError:
         """Return the sentence that ends a training on a broken dataset."""
