@@ -13,10 +13,10 @@ demo: install
 # waits for ranks, a server or a browser that it started. A worker that crashes ends the run with the
 # test's name: pytest-xdist cannot give a crashed worker's files to another one, and hangs.
 WORKERS ?= 3
-test: install browser network
+test: install browser network proxies
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-test-long: install browser network
+test-long: install browser network proxies
 	$(BIN)/python -m pytest -m long --timeout 3600
 
 # The guide as a website in build/docs; a warning is an error, and so is a stale figure.
@@ -74,6 +74,14 @@ network:
 	@{ command -v ip && command -v tc; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 >/dev/null; } || \
 	  echo "ip and tc are not here and cannot be installed: tests of the emulated cluster will skip"
+
+# Tests of sub-paths need nginx and Caddy; where they cannot be installed they skip and say so.
+# RUNLEVEL=1: Debian would start both as services.
+.PHONY: proxies
+proxies:
+	@PATH=$$PATH:/usr/sbin; { command -v nginx && command -v caddy; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends nginx-light caddy >/dev/null; } || \
+	  echo "nginx and caddy are not here and cannot be installed: tests of proxies will skip"
 
 # What the check of a GPU needs, for a machine without a network: at most 64 MiB of wheels.
 GPU_WHEELS := gpu-wheels

@@ -106,7 +106,8 @@ def served(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """Serve the tiny bundle in a process of its own, under the network guard."""
     from served import serving
 
-    with serving(tiny_bundle, tmp_path_factory.mktemp("served")) as page:
+    folder = tmp_path_factory.mktemp("served")
+    with serving(tiny_bundle, folder, proxy="127.0.0.1") as page:  # proxies of tests are believed
         yield page
 
 

@@ -42,9 +42,18 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Address of the proxy whose X-Forwarded-For and -Proto headers are trusted.",
+            help="Address of the proxy whose X-Forwarded-For, -Proto, -Host and -Prefix headers "
+            "are trusted.",
         ),
     ] = None,
+    root_path: Annotated[
+        str,
+        typer.Option(
+            metavar="/FOLDER",
+            help="Folder under which the proxy shows the page, such as /skin; default: the "
+            "proxy's X-Forwarded-Prefix, or none.",
+        ),
+    ] = "",
     expect: Expect = None,
     allowed_host: Annotated[
         list[str] | None,
@@ -92,6 +101,7 @@ def serve(
         casebook=casebook,
         casebook_key=casebook_key,
         proxy=proxy,
+        root_path=root_path,
         allowed_hosts=allowed_host or (),
         per_address=per_address,
         miss_rate=miss_rate,

@@ -23,6 +23,7 @@ from skindx.ui.hosts import HostCheck
 from skindx.ui.limits import BodyLimit
 from skindx.ui.login.gate import Gate
 from skindx.ui.login.users import Users
+from skindx.ui.methods import Methods
 from skindx.ui.page.scan_offer import PageScans
 from skindx.ui.pool.loading import worker_command
 from skindx.ui.pool.pool import Pool
@@ -49,6 +50,9 @@ ALIVE = "/healthz"
 _CLIENT_BYTES, _IN_FLIGHT_BYTES = 192 << 20, 512 << 20
 """Of bodies that arrive or are being answered, from one address and in all."""
 _OTHER_BYTES = 1 << 20
+_BOTH = frozenset({"GET", "POST"})
+_OTHER_ROUTES = {"/login": _BOTH, "/logout": _BOTH, ROUTE: frozenset({"POST"})}
+"""Answered before the application."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,8 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
     # Outside the login gate, so that the limits hold for clients without a login too.
     limited = BodyLimit(gate, most_bytes, Shares(_CLIENT_BYTES, _IN_FLIGHT_BYTES))
-    shared = RequestShares(limited, wiring.per_address)
+    asked = Methods(limited, app.routes, _OTHER_ROUTES)
+    shared = RequestShares(asked, wiring.per_address)
     return Headers(HostCheck(shared, wiring.host, wiring.allowed_hosts), wiring.frames)
 
 

@@ -9,6 +9,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+NAMED, ROOT = "skindx_named", "skindx_root"
+"""Keys of what a trusted proxy says: names that the request was for, and the folder of this server
+in the addresses of browsers, such as "/skin"; missing or empty without a proxy."""
 USER = "skindx_user"
 """Key of the login name in a request's scope; "" or missing on a server without logins."""
 
@@ -27,6 +30,11 @@ def login_name(request: Any) -> str:
     """Return the login name of a Gradio request, "" on a server without logins."""
     scope = getattr(getattr(request, "request", None), "scope", None) or {}
     return str(scope.get(USER) or getattr(request, "username", None) or "")
+
+
+def root_of(scope: Message) -> str:
+    """Return what stands before our paths in the addresses of browsers; "" for nothing."""
+    return str(scope.get(ROOT) or "")
 
 
 async def respond(

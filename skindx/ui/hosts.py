@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from skindx.errors import UserError
-from skindx.ui.asgi import App, Message, Receive, Send, headers, refuse
+from skindx.ui.asgi import NAMED, App, Message, Receive, Send, headers, refuse
 
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _LONGEST = 253
@@ -34,9 +34,13 @@ class HostCheck:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass on requests for this server."""
         if scope["type"] == "http":
-            named = headers(scope, b"host")
-            if len(named) != 1 or not self._is_ours(host_name(named[0])):
-                await refuse(send, 421, _refusal(named), {"connection": "close"})
+            hosts = headers(scope, b"host")
+            named = [*hosts, *scope.get(NAMED, ())]
+            # HTTP/1.0 knows no Host, and checks of health use it; every browser sends one.
+            old = scope.get("http_version") == "1.0" and not hosts
+            wrong = [name for name in named if not self._is_ours(host_name(name))]
+            if wrong or (len(hosts) != 1 and not old):
+                await refuse(send, 421, _refusal(wrong or hosts), {"connection": "close"})
                 return
         await self.app(scope, receive, send)
 

@@ -28,6 +28,9 @@ class Pace:
         return min(self.silence_s, allowed_s - waited_s)
 
 
+_TWO_LENGTHS = "The request has both Content-Length and Transfer-Encoding; send one of them."
+
+
 class BodyLimit:
     """ASGI middleware that counts a body while it arrives, before anybody keeps it.
 
@@ -46,6 +49,10 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         most = self._most(scope["path"])
+        if header(scope, b"content-length") and header(scope, b"transfer-encoding"):
+            # A proxy may have read the other of the two, and take the rest for another request.
+            await refuse(send, 400, _TWO_LENGTHS, {"connection": "close"})
+            return
         declared = header(scope, b"content-length")
         length = int(declared) if declared.isdigit() else 0
         if length > most:

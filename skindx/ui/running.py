@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from skindx.ui.asgi import App
 from skindx.ui.connections import Patience, PatientProtocol, protocol
+from skindx.ui.forwarding import Forwarding
 
 _GRACE_S = 3
 """A request may take so long to end when the server is stopped."""
@@ -32,6 +32,8 @@ class Listening:
     proxy: str | None = None
     """Addresses, by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     patience: Patience = field(default_factory=Patience)
+    root: str = ""
+    """The server's folder in the addresses of browsers, such as "/skin"."""
 
 
 def run(app: App, listening: Listening, greet: Callable[[], None]) -> None:
@@ -50,7 +52,7 @@ def run(app: App, listening: Listening, greet: Callable[[], None]) -> None:
 
 def make_server(app: App, listening: Listening, greet: Callable[[], None]) -> uvicorn.Server:
     """Return a server that is not started yet."""
-    trusted = ProxyHeadersMiddleware(app, listening.proxy or []).trusted_hosts  # type: ignore[arg-type]
+    forwarding = Forwarding(app, listening.proxy, listening.root)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -67,15 +69,14 @@ def make_server(app: App, listening: Listening, greet: Callable[[], None]) -> uv
             return await super().on_tick(counter)
 
     config = uvicorn.Config(
-        app,
+        forwarding,
         host=listening.host,
         port=listening.port,
-        http=protocol(listening.patience, lambda address: address in trusted),
+        http=protocol(listening.patience, forwarding.trusts),
         log_config=None,
         log_level="critical",  # we report what fails to start, in one sentence
         access_log=False,  # its lines would hold queries
-        proxy_headers=listening.proxy is not None,
-        forwarded_allow_ips=listening.proxy or "",
+        proxy_headers=False,  # `Forwarding` reads them, and sees the proxy's own address
         server_header=False,
         limit_concurrency=listening.patience.total + 1,
         timeout_graceful_shutdown=_GRACE_S,

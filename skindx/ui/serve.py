@@ -35,6 +35,7 @@ def serve(
     casebook: str | None = None,
     casebook_key: Path | None = None,
     proxy: str | None = None,
+    root_path: str = "",
     allowed_hosts: Sequence[str] = (),
     per_address: int | None = None,
     miss_rate: float | None = None,
@@ -46,7 +47,8 @@ def serve(
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
-    `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed,
+    `proxy` are the addresses whose X-Forwarded-For, -Proto, -Host and -Prefix are believed,
+    `root_path` is the folder under which a proxy shows the page, such as "/skin",
     `allowed_hosts` the names beside `host` and localhost that requests may be for, `per_address`
     the most connections of one address, `frames` the sites that may show the page in a frame,
     `casebook_key` the case book's key file, `expect` the digest of the only bundle to serve,
@@ -56,6 +58,9 @@ def serve(
     for a bundle that is not whole, another one or without that level, for an address that is taken
     or wrong, for a case book that others could open without a login, and for a missing extra.
     """
+    from skindx.ui.forwarding import checked_root
+
+    root = checked_root(root_path)
     go_offline()
     if casebook is not None and login is None:
         _check_private(host, proxy)
@@ -98,7 +103,7 @@ def serve(
         if proxy is not None and not allowed_hosts:
             greeting += " Requests for the proxy's own name are refused without --allowed-host."
         hide_messages()  # from here on people send what no log may hold
-        listening = Listening(host, port, proxy, patience)
+        listening = Listening(host, port, proxy, patience, root)
         run(build_app(loaded, wiring), listening, lambda: print(greeting, flush=True))
 
 

@@ -139,7 +139,7 @@ class Uploads:
 
 async def _photos(request: Request) -> list[bytes]:
     """Return the files of a form. Raises MultiPartException for what is none."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise MultiPartException(_NO_FORM)
     parser = MultiPartParser(
         request.headers, _stream(request), max_files=MAX_PHOTOS, max_fields=MAX_PHOTOS

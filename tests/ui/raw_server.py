@@ -38,10 +38,12 @@ async def simple(scope: Message, receive: Receive, send: Send) -> None:
 
 
 @contextmanager
-def running(app: App, patience: Patience, proxy: str | None = None) -> Iterator[int]:
+def running(
+    app: App, patience: Patience, proxy: str | None = None, root: str = ""
+) -> Iterator[int]:
     """Serve on loopback until the block ends; yield the port."""
     port, ready = free_port(), threading.Event()
-    server = make_server(app, Listening("127.0.0.1", port, proxy, patience), ready.set)
+    server = make_server(app, Listening("127.0.0.1", port, proxy, patience, root), ready.set)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -101,6 +103,15 @@ class Client:
                 return time.monotonic() - start
             time.sleep(0.05)
         raise AssertionError(f"the connection is still open after {within_s} s")
+
+    def read_all(self) -> bytes:
+        """Return what comes until the server closes, or is silent for two seconds."""
+        self._socket.settimeout(2)
+        came = b""
+        with contextlib.suppress(OSError):
+            while piece := self._socket.recv(1 << 16):
+                came += piece
+        return came
 
     def close(self) -> None:
         """End the connection."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Any, get_args
 
+from python_multipart.multipart import parse_options_header
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -91,12 +92,10 @@ async def read_form(request: Request) -> tuple[tuple[bytes, ...], dict[str, str]
 
 async def _read(request: Request) -> tuple[tuple[bytes, ...], list[tuple[str, str]]]:
     """Return the photos and the other fields, which may come several times, in their order."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise UserError(f"the request is no form; {_HOW}.")
     # Room for one more photo than allowed: the case itself says then how many came.
-    parser = MultiPartParser(
-        request.headers, _stream(request), max_files=MAX_PHOTOS + 1, max_fields=16
-    )
+    parser = _Parser(request.headers, _stream(request), max_files=MAX_PHOTOS + 1, max_fields=16)
     parser.spool_max_size = FORM_BYTES  # a larger part than this would be put on disk
     parser.max_part_size = 1024
     try:
@@ -117,6 +116,17 @@ async def _read(request: Request) -> tuple[tuple[bytes, ...], list[tuple[str, st
     finally:
         await form.close()
     return tuple(photos), fields
+
+
+class _Parser(MultiPartParser):
+    """Takes a photo for a file also where its sender gives no file name."""
+
+    def on_headers_finished(self) -> None:
+        part = self._current_part
+        _, options = parse_options_header(part.content_disposition)
+        if options.get(b"name") == b"photo" and b"filename" not in options:
+            part.content_disposition = (part.content_disposition or b"") + b'; filename="photo"'
+        super().on_headers_finished()
 
 
 def _patient(fields: dict[str, str]) -> Patient:

@@ -16,7 +16,7 @@ from skindx.ui.api.problem import problem
 from skindx.ui.api.ruler_route import add_ruler_route
 from skindx.ui.api.scan_schemas import ScanStatus, scan_form_schema
 from skindx.ui.api.schemas import Problem
-from skindx.ui.asgi import USER
+from skindx.ui.asgi import USER, root_of
 from skindx.ui.html import sentence
 from skindx.ui.scanning.answer import ScanAnswer
 from skindx.ui.scanning.errors import NoScans, ScanRefused
@@ -99,7 +99,7 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
         except OSError:
             metrics.scan_ended(way, "failed", 0.0)
             return problem(507, "the server has no room for photos; try again later.")
-        said = _status(jobs, job).model_dump(mode="json")
+        said = _status(jobs, job, request).model_dump(mode="json")
         return JSONResponse(said, 202, {"location": said["url"]})
 
     @router.get(
@@ -113,7 +113,9 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
         job = jobs.get(scan, _owner(request)) if jobs else None
         if jobs is None or job is None:
             return problem(404, _GONE)
-        return Response(_status(jobs, job).model_dump_json(), media_type="application/json")
+        return Response(
+            _status(jobs, job, request).model_dump_json(), media_type="application/json"
+        )
 
     @router.get(
         "/{scan}/page",
@@ -169,14 +171,14 @@ def _owner(request: Request) -> str:
     return str(request.scope.get(USER) or "")
 
 
-def _status(jobs: ScanJobs, job: ScanJob) -> ScanStatus:
+def _status(jobs: ScanJobs, job: ScanJob, request: Request) -> ScanStatus:
     left_s = jobs.expires_in(job)
     result = None
     if job.state == "done":
         result = ScanAnswer.model_validate_json((job.folder / ANSWER).read_bytes())
     return ScanStatus(
         id=job.id,
-        url=f"{PATH}/{job.id}",
+        url=f"{root_of(request.scope)}{PATH}/{job.id}",
         status=job.state,
         stage=job.stage,
         scans_before=jobs.before(job),

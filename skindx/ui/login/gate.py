@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from skindx.errors import UserError
 from skindx.ui.asgi import (
+    NAMED,
     USER,
     App,
     Message,
@@ -19,6 +20,7 @@ from skindx.ui.asgi import (
     read_body,
     refuse,
     respond,
+    root_of,
 )
 from skindx.ui.html import render
 from skindx.ui.login.sessions import LIFE_S, Remembered, Sessions
@@ -93,14 +95,14 @@ class Gate:
         elif wait_s:
             await refuse(send, 429, _slow_down(wait_s), _retry(wait_s))
         elif "text/html" in header(scope, b"accept") and scope["method"] in ("GET", "HEAD"):
-            await respond(send, 303, b"", headers={"location": "/login"})
+            await respond(send, 303, b"", headers={"location": f"{root_of(scope)}/login"})
         else:
             asks = {"www-authenticate": 'Basic realm="skindx", charset="UTF-8"'}
             await refuse(send, 401, "Log in first, at /login or by HTTP Basic.", asks)
 
     async def _login(self, scope: Message, receive: Receive, send: Send, known: Known) -> None:
         if scope["method"] != "POST":
-            await _page(send, 200, user=self._sessions.user(_cookie(scope), known))
+            await _page(scope, send, 200, user=self._sessions.user(_cookie(scope), known))
             return
         body = await read_body(receive, _FORM_BYTES)
         form = parse_qs((body or b"").decode("utf-8", "replace"), max_num_fields=8)
@@ -108,19 +110,22 @@ class Gate:
         user, wait_s = await self._right(scope, name, password, known)
         if user:
             token = self._sessions.begin(user, known[user])
-            headers = {"location": "/", "set-cookie": _set_cookie(scope, token, LIFE_S)}
+            headers = {
+                "location": f"{root_of(scope)}/",
+                "set-cookie": _set_cookie(scope, token, LIFE_S),
+            }
             await respond(send, 303, b"", headers=headers)
         elif wait_s:
-            await _page(send, 429, problem=_slow_down(wait_s), headers=_retry(wait_s))
+            await _page(scope, send, 429, problem=_slow_down(wait_s), headers=_retry(wait_s))
         else:
-            await _page(send, 401, problem=_WRONG)
+            await _page(scope, send, 401, problem=_WRONG)
 
     async def _logout(self, scope: Message, send: Send, known: Known) -> None:
         if scope["method"] != "POST":  # a link alone must not log a user out
-            await _page(send, 200, user=self._sessions.user(_cookie(scope), known))
+            await _page(scope, send, 200, user=self._sessions.user(_cookie(scope), known))
             return
         self._sessions.end(_cookie(scope))
-        headers = {"location": "/login", "set-cookie": _set_cookie(scope, "", 0)}
+        headers = {"location": f"{root_of(scope)}/login", "set-cookie": _set_cookie(scope, "", 0)}
         await respond(send, 303, b"", headers=headers)
 
     async def _right(
@@ -150,7 +155,11 @@ def _is_foreign(scope: Message) -> bool:
     origin = header(scope, b"origin")
     if scope["method"] in ("GET", "HEAD", "OPTIONS") or not origin:
         return False
-    return urlsplit(origin).netloc != header(scope, b"host")
+    try:
+        netloc = urlsplit(origin).netloc
+    except ValueError:  # no browser sends such a one
+        return True
+    return netloc not in (header(scope, b"host"), *scope.get(NAMED, ()))
 
 
 def _cookie(scope: Message) -> str:
@@ -165,7 +174,8 @@ def _cookie(scope: Message) -> str:
 def _set_cookie(scope: Message, token: str, life_s: int) -> str:
     # Behind a proxy the scheme is https only where the server is configured to trust the proxy.
     secure = "; Secure" if scope.get("scheme") == "https" else ""
-    return f"{COOKIE}={token}; Path=/; Max-Age={life_s}; HttpOnly; SameSite=Strict{secure}"
+    path = root_of(scope) or "/"
+    return f"{COOKIE}={token}; Path={path}; Max-Age={life_s}; HttpOnly; SameSite=Strict{secure}"
 
 
 def _basic(authorization: str) -> tuple[str, str]:
@@ -188,12 +198,13 @@ def _retry(wait_s: float) -> dict[str, str]:
 
 async def _no_users(scope: Message, send: Send) -> None:
     if "text/html" in header(scope, b"accept"):
-        await _page(send, 503, problem=_NO_USERS)
+        await _page(scope, send, 503, problem=_NO_USERS)
     else:
         await refuse(send, 503, _NO_USERS)
 
 
 async def _page(
+    scope: Message,
     send: Send,
     status: int,
     *,
@@ -201,5 +212,5 @@ async def _page(
     problem: str = "",
     headers: dict[str, str] | None = None,
 ) -> None:
-    body = render("login.html.jinja", user=user, problem=problem).encode()
+    body = render("login.html.jinja", user=user, problem=problem, root=root_of(scope)).encode()
     await respond(send, status, body, "text/html; charset=utf-8", headers)

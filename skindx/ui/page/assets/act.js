@@ -1,7 +1,18 @@
 // Forms that the server wrote: what they hold goes back as one event, with the button pressed.
+let asking = false;
 element.addEventListener("submit", (event) => {
   event.preventDefault();
+  asking = true;
+  element.querySelector(".sx-lost")?.remove();
   trigger("act", Object.fromEntries(new FormData(event.target, event.submitter)));
+});
+watch("value", () => { asking = false; });
+document.addEventListener("skindx-lost", () => {
+  if (!asking) return;
+  asking = false;
+  const said = Object.assign(document.createElement("p"), { className: "sx-refusal sx-lost", textContent: "The server gave no answer, so nothing may have been saved; check the connection and look again." });
+  said.setAttribute("role", "alert");
+  element.prepend(said);
 });
 element.addEventListener("click", (event) => {
   const large = event.target.closest("[data-large]");

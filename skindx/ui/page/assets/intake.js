@@ -16,8 +16,37 @@ function unsent(error) {
     const sentence = JSON.parse(body).error;
     if (sentence && typeof sentence === "string") return sentence;
   } catch { /* the answer of something between this page and the server */ }
+  if (status === "404" || status === "405") return "This photo could not be sent: the server does not know the address under which this page is shown. Tell the operator of this page.";
   return `This photo could not be sent: the server answered ${status}. Try again in a minute.`;
 }
+
+// No slower than the server allows: it ends such an upload itself, if it still can.
+function sent(file) {
+  const late = new Promise((_, fail) => setTimeout(() => fail(new Error("HTTP 408: ")), 60_000 + file.size / 8));
+  return Promise.race([upload(file), late]).then((taken) => {
+    if (typeof taken?.path !== "string") throw new Error("no path");
+    return taken;
+  });
+}
+
+// Gradio does not tell the page when its question, or the stream of answers, fails on the way.
+const plain = window.fetch;
+const asks = [[/\/gradio_api\/queue\/join\b/, "application/json"], [/\/gradio_api\/queue\/data\b/, "text/event-stream"]];
+const lost = () => document.dispatchEvent(new Event("skindx-lost"));
+window.fetch = async (...sent) => {
+  const url = String(sent[0]?.url ?? sent[0]), kind = asks.find(([route]) => route.test(url))?.[1];
+  if (!kind) return plain(...sent);
+  let answer;
+  try { answer = await plain(...sent); } catch (error) {
+    if (error?.name === "AbortError") throw error;
+    lost();
+    // To a network error Gradio reloads the page, and the photos would be gone.
+    return new Response("{}", { status: 503, headers: { "content-type": "application/json" } });
+  }
+  if (!answer.ok || !answer.headers.get("content-type")?.startsWith(kind)) lost();
+  else if (kind !== "application/json") answer.clone().body.pipeTo(new WritableStream()).catch(() => {}).then(() => setTimeout(lost, 2000));
+  return answer;
+};
 
 function make(tag, properties, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -111,12 +140,12 @@ async function ask() {
   if (!age.checkValidity()) { refuse("Give the age in whole years, 0 to 120, or leave it empty."); age.focus(); return; }
   if (photos.some((photo) => photo.refusal)) return;
   work(true);
-  const sent = await Promise.allSettled(photos.map((photo) => upload(photo.file)));
-  sent.forEach(({ status, reason }, index) => {
+  const taken = await Promise.allSettled(photos.map((photo) => sent(photo.file)));
+  taken.forEach(({ status, reason }, index) => {
     if (status === "rejected") photos[index].refusal = unsent(reason);
   });
   if (photos.some((photo) => photo.refusal)) { show(); work(false); return; }
-  const paths = sent.map(({ value }) => value.path);
+  const paths = taken.map(({ value }) => value.path);
   const patient = Object.fromEntries(["age", "sex", "site", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
   trigger("ask", { photos: paths, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
 }
@@ -155,6 +184,7 @@ form.addEventListener("change", (event) => {
 });
 at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
 at(".sx-again").onclick = () => trigger("again");
+document.addEventListener("skindx-lost", () => { if (busy) { work(false); refuse("The answer was lost on its way; check the connection and try again. If that does not help, tell the operator of this page."); } });
 document.addEventListener("skindx-done", () => { if (busy) { work(false); refuse("The server gave no answer; try again in a moment."); } });
 document.addEventListener("skindx-photos", (event) => event.detail.files.push(...photos.map((photo) => photo.file)));
 document.addEventListener("skindx-again", () => trigger("again"));

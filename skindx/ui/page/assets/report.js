@@ -9,7 +9,7 @@ element.addEventListener("click", async (event) => {
   button.setAttribute("aria-disabled", "true");
   button.textContent = "Making the report …";
   try {
-    const answer = await fetch("/report", { method: "POST", body: button.dataset.report });
+    const answer = await fetch("report", { method: "POST", body: button.dataset.report });
     if (answer.ok) {
       const url = URL.createObjectURL(await answer.blob());
       Object.assign(document.createElement("a"), { href: url, download: button.dataset.name }).click();

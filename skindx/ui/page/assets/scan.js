@@ -1,5 +1,5 @@
 // The scan of a wide photo: the form's photos go to /v1/scan, and the job is asked until it is done.
-const route = "/v1/scan", headers = { "x-skindx-page": "1" };
+const route = "v1/scan", headers = { "x-skindx-page": "1" };
 let job = null; // {url, id, asking}
 const at = (selector) => element.querySelector(selector);
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));

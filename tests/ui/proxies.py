@@ -1,0 +1,94 @@
+"""Real proxies before a server: shown under /skin/, and under /kept/ with an unchanged path."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from served import free_port
+
+NGINX = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log stderr; {user}
+events {{ worker_connections 64; }}
+http {{
+  access_log off; client_max_body_size 61m;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/a; uwsgi_temp_path {folder}/b; scgi_temp_path {folder}/c;
+  proxy_set_header Host $http_host;
+  proxy_set_header X-Forwarded-For $remote_addr;
+  proxy_set_header X-Forwarded-Proto $scheme;
+  proxy_buffering off;
+  server {{
+    listen 127.0.0.1:{port};
+    location /skin/ {{ proxy_pass http://127.0.0.1:{upstream}/; {prefix} }}
+    location /kept/ {{ proxy_pass http://127.0.0.1:{upstream}; }}
+  }}
+}}
+"""
+CADDY = """
+{{
+  admin off
+  auto_https off
+  grace_period 1s
+}}
+http://127.0.0.1:{port} {{
+  handle_path /skin/* {{
+    reverse_proxy 127.0.0.1:{upstream} {{
+      flush_interval -1
+      {prefix}
+    }}
+  }}
+  handle /kept* {{
+    reverse_proxy 127.0.0.1:{upstream} {{
+      flush_interval -1
+    }}
+  }}
+}}
+"""
+PREFIX = {
+    "nginx": "proxy_set_header Host $http_host; proxy_set_header X-Forwarded-For $remote_addr; "
+    "proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Prefix /skin;",
+    "caddy": "header_up X-Forwarded-Prefix /skin",
+}
+
+
+@contextmanager
+def proxied(kind: str, upstream: int, folder: Path, *, says_prefix: bool = True) -> Iterator[str]:
+    """Run nginx or caddy before a port of this machine; yield its address. Skips without it."""
+    program = shutil.which(kind, path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip(f"{kind} is not there: `make proxies` installs it and lets these tests run")
+    port = free_port()
+    text = (NGINX if kind == "nginx" else CADDY).format(
+        folder=folder,
+        user="user root;" if os.geteuid() == 0 else "",
+        port=port,
+        upstream=upstream,
+        prefix=PREFIX[kind] if says_prefix else "",
+    )
+    (folder / "conf").write_text(text)
+    commands = {
+        "nginx": [program, "-p", folder, "-c", folder / "conf"],
+        "caddy": [program, "run", "--config", folder / "conf", "--adapter", "caddyfile"],
+    }
+    environment = os.environ | {"HOME": str(folder), "XDG_DATA_HOME": str(folder)}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(commands[kind], stdout=log, stderr=log, env=environment)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
