@@ -1,3 +1,4 @@
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,13 @@ def test_a_table_ties_and_names_groups(tmp_path: Path) -> None:
     settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_7\nI_2,L_7\nI_3,L_8\nI_4,\n")
     images = [image(f"s{n}", f"Train/x/I_{n}.jpg") for n in range(1, 5)]
     assert names(images, settings) == {"s1": "L_7", "s2": "L_7", "s3": "L_8", "s4": "s4"}
+
+
+def test_letters_are_the_same_composed_and_apart(tmp_path: Path) -> None:
+    apart, composed = (unicodedata.normalize(form, "läsion") for form in ("NFD", "NFC"))
+    settings = lesions(tmp_path, f"image_id,lesion_id\n{composed}1,L_7\n{apart}2,L_7\n")
+    images = [image("s1", f"{apart}1.jpg"), image("s2", f"{composed}2.jpg")]
+    assert names(images, settings) == {"s1": "L_7", "s2": "L_7"}
 
 
 def test_links_within_the_radius_tie_and_bridge_keys(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def test_csv_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
     ]
     write(tmp_path / "t.csv", lines)
     (tmp_path / "t.jsonl").write_text(
-        '{"url": "https://a.org/1.jpg", "label": "acne", "who": "Ann", "tone": 3, "p": "P1"}\n\n'
+        '\ufeff{"url": "https://a.org/1.jpg", "label": "acne", "who": "Ann", "tone": 3, "p": "P1"}'
+        "\n\n"
         '{"url": null, "label": "wart", "who": null, "tone": -1, "p": null}\n'
     )
     columns = {name: [values[name] or None for values in lines] for name in lines[0]}

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from skindx.data.boxes.box_file import BoxEntry
@@ -26,6 +26,8 @@ COPY = "the dataset has this image once, with the boxes of another name of it"
 _Key = tuple[str, ...]
 """SHA-256 of an entry, and its paths."""
 _UPLOADED = re.compile(r"^[0-9a-f]{8}-(?=.)")
+_DEEPEST = 50
+"""Folders of a path that are compared."""
 _SURE = 1_000_000
 """Nearness of an entry that gives the image's SHA-256."""
 
@@ -58,7 +60,7 @@ def match_entries(entries: Sequence[BoxEntry], images: Iterable[tuple[str, str]]
 
     Entries of the same paths are answers about one image and go together.
     """
-    index = _Index(images)
+    index = _Index(images, (entry.paths for entry in entries))
     places: dict[_Key, list[int]] = defaultdict(list)
     for position, entry in enumerate(entries):
         places[entry.image.sha256, *entry.paths].append(position)
@@ -117,71 +119,77 @@ def _strangers(claims: Mapping[_Key, _Claim]) -> dict[_Key, str]:
 
 
 @dataclass(slots=True)
+class _Known:
+    """A name under which the dataset knows an image."""
+
+    sha256: str
+    name: str
+    parents: tuple[str, ...]
+    """Folders, the innermost first, as `_folded`."""
+
+
 class _Index:
-    """The images of a dataset by their names, each step looser than the one before."""
+    """The images of a dataset by those names that the box file may mean, step by step."""
 
-    images: Iterable[tuple[str, str]]
-    _names: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """SHA-256 -> paths."""
-    _steps: list[dict[str, dict[str, None]]] = field(default_factory=list)
-    """For each step: file name -> SHA-256."""
-
-    def __post_init__(self) -> None:
-        for sha256, name in self.images:
-            self._names[sha256].append(name)
-        for _, ours in _STEPS:
-            step: dict[str, dict[str, None]] = defaultdict(dict)
-            for sha256, names in self._names.items():
-                for name in names:
-                    for form in ours(_parts(name)[-1]):
-                        step[form][sha256] = None
-            self._steps.append(step)
+    def __init__(self, images: Iterable[tuple[str, str]], paths: Iterable[Sequence[str]]) -> None:
+        files = {_parts(path)[-1] for each in paths for path in each}
+        wanted = [{form for file in files for form in theirs(file)} for theirs, _ in _STEPS]
+        self._sha256s = set[str]()
+        self._steps: list[dict[str, list[_Known]]] = [defaultdict(list) for _ in _STEPS]
+        self._nearer: dict[tuple[int, str], dict[tuple[str, ...], list[_Known]]] = {}
+        for sha256, name in images:
+            self._sha256s.add(sha256)
+            *folders, file = _parts(name)
+            inner = folders[-_DEEPEST:]
+            known = _Known(sha256, name, tuple(map(_folded, reversed(inner))))
+            for step, forms, (_, ours) in zip(self._steps, wanted, _STEPS, strict=True):
+                for form in dict.fromkeys(ours(file)):
+                    if form in forms:
+                        step[form].append(known)
 
     def by_sha(self, sha256: str) -> _Claim | str:
-        if sha256 not in self._names:
+        if sha256 not in self._sha256s:
             return UNKNOWN
         return _Claim(sha256, "", _SURE, foreign=False)
 
     def claim(self, paths: Sequence[str]) -> _Claim | str:
         """Return the image that the paths of an entry mean, or why there is none."""
         parts = [_parts(path) for path in paths]
-        for (theirs, ours), step in zip(_STEPS, self._steps, strict=True):
-            forms = {form for each in parts for form in theirs(each[-1])}
-            known = [sha256 for form in sorted(forms) for sha256 in step.get(form, ())]
+        for number, (theirs, _) in enumerate(_STEPS):
+            forms = sorted({form for each in parts for form in theirs(each[-1])})
+            known = [form for form in forms if form in self._steps[number]]
             if known:
+                folders = [tuple(map(_folded, reversed(each[:-1]))) for each in parts]
                 # An upload lies in a folder that Label Studio named.
-                parents = [each[:-1] for each in parts] if theirs is not _without_prefix else [()]
-                return self._nearest(dict.fromkeys(known), parents, forms, ours)
+                parents = folders if theirs is not _without_prefix else [()]
+                found = [self._nearest(number, form, each) for form in known for each in parents]
+                best = max(nearness for nearness, _ in found)
+                nearest = [each for nearness, near in found if nearness == best for each in near]
+                if len({each.sha256 for each in nearest}) > 1:
+                    return AMBIGUOUS
+                one = nearest[0]
+                apart = best == 1 and bool(one.parents) and all(parents)
+                return _Claim(one.sha256, one.name, best, apart and "://" not in one.name)
         return UNKNOWN
 
     def _nearest(
-        self,
-        known: Iterable[str],
-        parents: Sequence[Sequence[str]],
-        forms: set[str],
-        ours: "_Forms",
-    ) -> _Claim | str:
-        claims = []
-        for sha256 in known:
-            names = [
-                name for name in self._names[sha256] if not forms.isdisjoint(ours(_parts(name)[-1]))
-            ]
-            near = [
-                (1 + _common(theirs, _parts(name)[:-1]), theirs, name)
-                for name in names
-                for theirs in parents
-            ]
-            nearness, _, name = max(near, key=lambda item: item[0])
-            foreign = (
-                nearness == 1
-                and "://" not in name
-                and len(_parts(name)) > 1
-                and all(len(theirs) > 0 for theirs in parents)
-            )
-            claims.append(_Claim(sha256, name, nearness, foreign))
-        best = max(claim.nearness for claim in claims)
-        nearest = [claim for claim in claims if claim.nearness == best]
-        return nearest[0] if len(nearest) == 1 else AMBIGUOUS
+        self, number: int, form: str, parents: tuple[str, ...]
+    ) -> tuple[int, list[_Known]]:
+        """Return how many parts are equal at the end at most, and those images.
+
+        Thousands of images may have one name, so each folder above it is looked up.
+        """
+        if (number, form) not in self._nearer:
+            by_end: dict[tuple[str, ...], list[_Known]] = defaultdict(list)
+            for known in self._steps[number][form]:
+                for depth in range(len(known.parents) + 1):
+                    by_end[known.parents[:depth]].append(known)
+            self._nearer[number, form] = by_end
+        by_end = self._nearer[number, form]
+        depth = 0
+        while depth < len(parents) and parents[: depth + 1] in by_end:
+            depth += 1
+        return 1 + depth, by_end[parents[:depth]]
 
 
 def _parts(path: str) -> tuple[str, ...]:
@@ -204,14 +212,9 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(parts) or (path,)
 
 
-def _common(theirs: Sequence[str], ours: Sequence[str]) -> int:
-    """Return how many folders are equal, from the last one on."""
-    count = 0
-    for a, b in zip(reversed(theirs), reversed(ours), strict=False):
-        if unquote(a).casefold() != unquote(b).casefold():
-            break
-        count += 1
-    return count
+def _folded(folder: str) -> str:
+    """Return a folder's name as it is compared."""
+    return unquote(folder).casefold()
 
 
 def _as_it_is(name: str) -> Iterator[str]:

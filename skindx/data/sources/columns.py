@@ -122,7 +122,7 @@ def _read_csv(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
 
 
 def _read_jsonl(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, text in enumerate(file, 1):
             line = json.loads(text) if text.strip() else None
             if text.strip() and not isinstance(line, dict):

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ class GroupKeys:
     def _look_up(self, table: int, row: LedgerRow) -> str:
         pattern, groups = self._tables[table]
         match = pattern.search(file_name(row.url))
-        return groups.get(match.group(1), "") if match else ""
+        return groups.get(_composed(match.group(1) or ""), "") if match else ""
 
     def check(self, images: Distinct) -> None:
         """Raise UserError for a table that ties no image at all: its columns must be wrong."""
@@ -108,6 +109,11 @@ def group_names(
     return {same[0].row.sha256: names[component[i]] for i, same in enumerate(images)}
 
 
+def _composed(text: str) -> str:
+    """Return text with its letters composed: macOS names files with letters and marks apart."""
+    return unicodedata.normalize("NFC", text)
+
+
 def _read_table(table: GroupTable) -> dict[str, str]:
     try:
         with table.path.open(newline="", encoding="utf-8-sig") as file:
@@ -119,7 +125,7 @@ def _read_table(table: GroupTable) -> dict[str, str]:
                         f"{table.path} has no column {column!r}; it has {', '.join(columns)}."
                     )
             return {
-                row[table.key_column]: row[table.group_column]
+                _composed(row[table.key_column]): row[table.group_column]
                 for row in reader
                 if row[table.key_column] and row[table.group_column]
             }
