@@ -294,6 +294,7 @@ def test_a_yolo_folder_is_a_source(tmp_path: Path) -> None:
     recipe = {
         "name": "x",
         "workers": 1,
+        "urgency": {"malignant": "urgent"},
         "sources": [source],
         "boxes": str(tmp_path / "yolo"),
     }
