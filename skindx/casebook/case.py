@@ -3,23 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from skindx.casebook.consent import Purpose, purposes_of
+from skindx.casebook.finding import Outside
 from skindx.diagnosis.record import Diagnosis
 from skindx.errors import UserError
 
-CONSENT = (
-    "The patient agrees that these photos and this answer are kept in this case book under a "
-    "pseudonym, are compared with later ones, and, once a clinician has confirmed a diagnosis, "
-    "may be used to train this model. They may be deleted at any time."
-)
-
-CONSENT_TO_SCAN = (
-    "The patient agrees that a small copy of these photos, the lesions on them and this result are "
-    "kept in this case book under a pseudonym and are compared with later scans. They may be "
-    "deleted at any time."
-)
-
 LONGEST_NAME = 80
-LONGEST_NOTE = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +22,22 @@ class KeptCase:
     lesion: str
     taken: datetime
     consent: str
+    """What the patient agreed to, word by word."""
     consented: datetime
     diagnosis: Diagnosis
     confirmed: str
-    """Class key that a clinician confirmed; "" until then."""
+    """Class key that a clinician confirmed; "" until then, and for another diagnosis."""
+    outside: Outside | None
+    """A confirmed diagnosis that is no class of the model."""
     note: str
     version: int
     """Grows with each change; an edit names the version that it was made from."""
     photos: tuple[bytes, ...]
+
+    @property
+    def purposes(self) -> frozenset[Purpose]:
+        """What the patient agreed to: keeping, comparing, training."""
+        return purposes_of(self.consent)
 
 
 @dataclass(frozen=True, slots=True)

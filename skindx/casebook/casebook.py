@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from skindx.casebook.case import CONSENT, LONGEST_NOTE, KeptCase, Lesion, checked_name
+from skindx.casebook.case import KeptCase, Lesion, checked_name
+from skindx.casebook.consent import CASE_CONSENTS, PURPOSES, consent_text
 from skindx.casebook.failure import database_errors
+from skindx.casebook.finding import Outside, finding_of
 from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
 from skindx.casebook.sealing import owner_code
@@ -55,8 +57,21 @@ class Casebook:
 
         return cls(*open_database(where, keys, create=create))
 
-    def keep(self, owner: str, answer: Answer, *, patient: str, lesion: str, consent: bool) -> str:
-        """Keep an answer and its photos; return the case's id. Raises UserError without consent."""
+    def keep(
+        self,
+        owner: str,
+        answer: Answer,
+        *,
+        patient: str,
+        lesion: str,
+        consent: bool,
+        compare: bool = False,
+        train: bool = False,
+    ) -> str:
+        """Keep an answer and its photos; return the case's id. Raises UserError without consent.
+
+        `consent` is to keeping alone; `compare` and `train` are consents of their own.
+        """
         from skindx.casebook.rows import Card, Record, insert_case, sealed_case
 
         if not consent:
@@ -64,7 +79,9 @@ class Casebook:
         now, case = datetime.now(UTC), uuid.uuid4().hex
         card = Card(owner, checked_name(patient, "patient"), checked_name(lesion, "lesion"), now)
         photos = [view.jpeg for view in answer.views]
-        record = Record(CONSENT, now, answer.diagnosis.model_dump_json(), len(photos))
+        agreed = {"keep": consent, "compare": compare, "train": train}
+        text = consent_text(CASE_CONSENTS, [one for one in PURPOSES if agreed[one]])
+        record = Record(text, now, answer.diagnosis.model_dump_json(), len(photos))
         with self.keys.locked():
             self.keys.add({case: new_key()})
             try:
@@ -110,12 +127,21 @@ class Casebook:
         return [one for one in ids if one not in known]
 
     def confirm(
-        self, owner: str, case: str, label: str, note: str, known: Sequence[str], *, version: int
+        self,
+        owner: str,
+        case: str,
+        label: str,
+        note: str,
+        known: Sequence[str],
+        *,
+        version: int,
+        outside: Outside | None = None,
     ) -> None:
         """Write down what a clinician confirmed; "" takes it back.
 
-        `version` is that of the case as it was shown. Raises UserError for a class that is not in
-        `known`, and where the case has changed since.
+        `outside` is a diagnosis that is none of the classes `known`. `version` is that of the case
+        as it was shown. Raises UserError for a class that is not in `known`, and where the case has
+        changed since.
         """
         from sqlalchemy import select, update
 
@@ -123,10 +149,7 @@ class Casebook:
         from skindx.casebook.sealing import Binding
         from skindx.casebook.tables import CaseRow
 
-        if label and label not in known:
-            raise UserError(f"{label[:40]!r} is no class of this bundle; choose one of the list.")
-        if len(note) > LONGEST_NOTE:
-            raise UserError(f"the note has {len(note)} characters; use at most {LONGEST_NOTE}.")
+        finding = finding_of(label, note, known, outside)
         keys = self.keys.read()
         if case not in keys.cases:
             raise UserError(_GONE)
@@ -143,7 +166,7 @@ class Casebook:
                 Binding(keys.book, case, code, version + 1),
                 read_card(keys, case, code, version, row.card),
                 read_record(keys, row),
-                (label, note.strip()),
+                finding,
             )
             # One statement compares and writes, so that of two windows one is refused.
             edit = update(CaseRow).where(*mine, CaseRow.version == version).values(change)

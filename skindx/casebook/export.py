@@ -24,15 +24,17 @@ _COLUMNS = (
 def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | None = None) -> int:
     """Write photos, their table and a recipe to `out`; return the number of photos.
 
-    Only confirmed cases are written. All photos of one patient bear one group, so that no split
-    tears them apart; pseudonyms and notes stay behind, and codes made with the case book's `key`
-    stand in their place. Raises UserError where nothing is confirmed.
+    Only cases are written whose patient agreed to training and of which a clinician confirmed one
+    of the model's classes; a diagnosis outside of these trains nothing. All photos of one patient
+    bear one group, so that no split tears them apart; pseudonyms and notes stay behind, and codes
+    made with the case book's `key` stand in their place. Raises UserError where nothing can be
+    written.
     """
-    confirmed = [case for case in cases if case.confirmed]
+    confirmed = [case for case in cases if case.confirmed and "train" in case.purposes]
     if not confirmed:
         raise UserError(
-            f"none of the {len(cases)} cases has a confirmed label; confirm some in the case book "
-            "and export again."
+            f"none of the {len(cases)} cases has a confirmed class and the patient's consent to "
+            f"training{_left_out(cases)}; confirm some in the case book and export again."
         )
     _EXPORT.check(out)
     with atomic_folder(out, _EXPORT) as folder:
@@ -51,6 +53,26 @@ def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | 
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
         (folder / RECIPE).chmod(0o600)
     return len(rows)
+
+
+def left_out(cases: Sequence[KeptCase]) -> str:
+    """Return which confirmed cases an export leaves out and why, in a sentence; "" for none."""
+    why = _left_out(cases)
+    return f"Left out{why.replace(' (', ': ').rstrip(')')}." if why else ""
+
+
+def _left_out(cases: Sequence[KeptCase]) -> str:
+    silent = sum(bool(case.confirmed) and "train" not in case.purposes for case in cases)
+    outside = sum(case.outside is not None for case in cases)
+    reasons = [
+        f"{count} {what}"
+        for count, what in (
+            (silent, "confirmed without consent to training"),
+            (outside, "with a diagnosis that is no class of the model"),
+        )
+        if count
+    ]
+    return f" ({', '.join(reasons)})" if reasons else ""
 
 
 def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:

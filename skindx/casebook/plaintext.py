@@ -24,6 +24,7 @@ from sqlalchemy import (
     select,
 )
 
+from skindx.casebook.finding import Finding
 from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
 from skindx.casebook.overwriting import overwrite
@@ -137,7 +138,7 @@ def _sealed(link: "Connection", file: KeyFile, case: str) -> SealedCase:
         Card(row.owner, row.patient, row.lesion, _utc(row.taken)),
         Record(row.consent, _utc(row.consented), row.diagnosis, len(jpegs)),
         photos=jpegs,
-        finding=(row.confirmed, row.note),
+        finding=Finding(row.confirmed, row.note),
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from sqlalchemy import insert
 
 from skindx.casebook.case import KeptCase
+from skindx.casebook.finding import Finding, Outside
 from skindx.casebook.keys import Keys
 from skindx.casebook.sealing import Binding, damaged, owner_code
 from skindx.casebook.tables import CaseRow, PhotoRow
@@ -19,6 +20,9 @@ from skindx.errors import UserError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
+
+
+NO_FINDING = Finding()
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,10 @@ def sealed_case(
     record: Record,
     *,
     photos: Sequence[bytes],
-    finding: tuple[str, str] = ("", ""),
+    finding: Finding = NO_FINDING,
     version: int = 1,
 ) -> SealedCase:
-    """Encrypt a case whose key is in `keys`; `finding` is the confirmed class and the note."""
+    """Encrypt a case whose key is in `keys`; `finding` is what a clinician confirmed."""
     key, owner = keys.cases[case], owner_code(keys.owners, card.owner)
     binding = Binding(keys.book, case, owner, version)
     columns = {
@@ -89,7 +93,7 @@ def sealed_case(
 
 
 def sealed_parts(
-    key: bytes, binding: Binding, card: Card, record: Record, finding: tuple[str, str]
+    key: bytes, binding: Binding, card: Card, record: Record, finding: Finding
 ) -> dict[str, Any]:
     """Encrypt what one version of a case says, without its photos; return its columns."""
     held_card = {
@@ -104,7 +108,9 @@ def sealed_parts(
         "diagnosis": record.diagnosis,
         "photos": record.photos,
     }
-    held_finding = {"confirmed": finding[0], "note": finding[1]}
+    held_finding: dict[str, Any] = {"confirmed": finding.confirmed, "note": finding.note}
+    if finding.outside:
+        held_finding["outside"] = [finding.outside.name, finding.outside.icd10]
     bound = replace(binding, consents=record.consents)
     return {
         "version": binding.version,
@@ -146,7 +152,8 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
     card = read_card(keys, row.id, row.owner, row.version, row.card)
     record, key, binding = read_record(keys, row), keys.cases[row.id], _binding(keys, row)
     bound = replace(binding, consents=record.consents)
-    finding: Mapping[str, str] = json.loads(bound.unseal(key, row.finding, "finding"))
+    finding: Mapping[str, Any] = json.loads(bound.unseal(key, row.finding, "finding"))
+    outside = Outside(*finding["outside"]) if "outside" in finding else None
     if [photo.position for photo in row.photos] != list(range(record.photos)):
         raise damaged(f"case {row.id}")
     lasting = replace(binding, version=1)
@@ -168,6 +175,7 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         consented=record.consented,
         diagnosis=diagnosis,
         confirmed=finding["confirmed"],
+        outside=outside,
         note=finding["note"],
         version=row.version,
         photos=tuple(

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.casebook.consent import purposes_of
 from skindx.casebook.overwriting import overwrite
 from skindx.casebook.scan import KeptScan
 from skindx.casebook.scanbook import ScanBook
@@ -43,6 +44,12 @@ def _check(scans: list[KeptScan]) -> None:
     if len({(scan.owner, scan.patient, scan.view) for scan in scans}) > 1:
         raise UserError(
             "these scans are of different patients or views; choose two of the same view."
+        )
+    without = [scan for scan in scans if "compare" not in purposes_of(scan.consent)]
+    if without:
+        raise UserError(
+            f"the scan of {without[0].taken:%d %b %Y} was kept without consent to compare it; ask "
+            "the patient, and keep a later scan with that consent."
         )
 
 

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.casebook.case import CONSENT_TO_SCAN, checked_name
+from skindx.casebook.case import checked_name
+from skindx.casebook.consent import SCAN_CONSENTS, Purpose, consent_text
 from skindx.casebook.failure import database_errors
 from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
@@ -34,10 +35,19 @@ class ScanBook:
     keys: KeyFile
 
     def keep(
-        self, owner: str, folder: Path, *, patient: str, view: str, consent: bool, listing: str = ""
+        self,
+        owner: str,
+        folder: Path,
+        *,
+        patient: str,
+        view: str,
+        consent: bool,
+        compare: bool = False,
+        listing: str = "",
     ) -> str:
         """Keep the scan in a folder that `skindx scan run` wrote; return its id.
 
+        `consent` is to keeping alone, `compare` to a comparison with other scans of the view.
         `listing` is the part of the page that shows it. Raises UserError without consent or name,
         and for a folder that holds no scan.
         """
@@ -49,6 +59,7 @@ class ScanBook:
 
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
+        agreed: tuple[Purpose, ...] = ("keep", "compare") if compare else ("keep",)
         summary, files = read_summary(folder), _read_files(folder)
         if listing:
             files[LIST] = listing.encode()
@@ -60,7 +71,7 @@ class ScanBook:
             taken=summary.made_at,
             lesions=summary.lesions,
             photos=len(summary.photos),
-            consent=CONSENT_TO_SCAN,
+            consent=consent_text(SCAN_CONSENTS, agreed),
             consented=datetime.now(UTC),
         )
         with self.keys.locked():

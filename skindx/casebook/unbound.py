@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from skindx.casebook.finding import Finding
 from skindx.casebook.keys import Keys
 from skindx.casebook.rows import Card, Record, read_card, sealed_case
 from skindx.casebook.scan_rows import kept_scan, sealed_scan
@@ -78,7 +79,7 @@ def _bind_case(session: Session, keys: Keys, case: str) -> None:
         Card(card["owner"], card["patient"], card["lesion"], _moment(card["taken"])),
         Record(record["consent"], _moment(record["consented"]), record["diagnosis"], len(photos)),
         photos=photos,
-        finding=(finding["confirmed"], finding["note"]),
+        finding=Finding(finding["confirmed"], finding["note"]),
         version=row.version,
     )
     session.execute(update(CaseRow).where(CaseRow.id == case).values(sealed.case))

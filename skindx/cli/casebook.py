@@ -28,8 +28,11 @@ def list_cases(
     from rich.table import Table
 
     from skindx.casebook.casebook import Casebook
+    from skindx.casebook.consent import PURPOSES
 
-    table = Table("case", "owner", "patient", "lesion", "taken (UTC)", "photos", "confirmed")
+    table = Table(
+        "case", "owner", "patient", "lesion", "taken (UTC)", "photos", "confirmed", "consents"
+    )
     for column in table.columns:
         column.overflow = "fold"
     opened = Casebook.open(book, create=False, keys=casebook_key)
@@ -42,7 +45,8 @@ def list_cases(
             cell(case.lesion),
             f"{case.taken:%Y-%m-%d %H:%M}",
             str(len(case.photos)),
-            cell(case.confirmed),
+            cell(case.outside.words if case.outside else case.confirmed),
+            ", ".join(purpose for purpose in PURPOSES if purpose in case.purposes),
         )
     console().print(table)
     print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
@@ -67,21 +71,25 @@ def export(
 ) -> None:
     """Write the confirmed cases as images, a table and a recipe for `skindx build`.
 
-    All images of one patient are in one group, so no split divides them. Pseudonyms and notes stay
-    in the case book.
+    Only cases whose patient agreed to training are written, and only those confirmed as one of the
+    model's classes. All images of one patient are in one group, so no split divides them.
+    Pseudonyms and notes stay in the case book.
 
     Example: skindx casebook export runs/cases.db --out runs/feedback
 
     Then: skindx build runs/feedback/recipe.yaml --out runs/feedback-data
     """
     from skindx.casebook.casebook import Casebook
-    from skindx.casebook.export import RECIPE
+    from skindx.casebook.export import RECIPE, left_out
     from skindx.casebook.export import export as write
 
     opened = Casebook.open(book, create=False, keys=casebook_key)
-    images = write(opened.all_cases(owner), out, opened.export_key(), taxonomy=taxonomy)
+    cases = opened.all_cases(owner)
+    images = write(cases, out, opened.export_key(), taxonomy=taxonomy)
     some = f"{images} image{'s' if images != 1 else ''}"
     print(f"{some} of confirmed cases in {out}; next: skindx build {out / RECIPE}")
+    if sentence := left_out(cases):
+        print(sentence)
 
 
 @app.command()

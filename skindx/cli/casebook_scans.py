@@ -50,7 +50,13 @@ def keep_scan(
     patient: Annotated[str, typer.Option(help="A pseudonym, no name.")],
     view: Annotated[str, typer.Option(help="Such as: back, standing.")],
     consent: Annotated[
-        bool, typer.Option("--consent", help="The patient agrees that it is kept and compared.")
+        bool, typer.Option("--consent", help="The patient agrees that it is kept.")
+    ] = False,
+    consent_compare: Annotated[
+        bool,
+        typer.Option(
+            "--consent-compare", help="The patient agrees that it is compared with other scans."
+        ),
     ] = False,
     owner: Annotated[str, typer.Option(help="The login that may see it.")] = "",
     casebook_key: CasebookKey = None,
@@ -58,12 +64,14 @@ def keep_scan(
     """Keep a scan in the case book, encrypted; the folder stays as it is.
 
     Example: skindx casebook keep-scan runs/cases.db scans/back --patient P-017 --view back
-    --consent
+    --consent --consent-compare
     """
     from skindx.casebook.casebook import Casebook
 
     opened = Casebook.open(book, keys=casebook_key)
-    kept = opened.scans.keep(owner, scan, patient=patient, view=view, consent=consent)
+    kept = opened.scans.keep(
+        owner, scan, patient=patient, view=view, consent=consent, compare=consent_compare
+    )
     print(f"kept as {kept}; delete {scan} if it is not needed in plain text")
 
 

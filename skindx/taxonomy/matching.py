@@ -88,6 +88,19 @@ def _titles() -> Mapping[str, Match]:
 
 
 @cache
+def known_conditions() -> tuple[Match, ...]:
+    """Return all conditions of the shipped taxonomies and the lexicon once, by name."""
+    shipped = [
+        Match(name, skin_class) for name in _IN_ORDER for skin_class in load_shipped(name).classes
+    ]
+    shipped += [
+        Match("lexicon", lexicon_class(h)) for h, entry in entries().items() if entry.urgency
+    ]
+    named = {normalise(one.skin_class.name): one for one in reversed(shipped)}
+    return tuple(sorted(named.values(), key=lambda one: one.skin_class.name.casefold()))
+
+
+@cache
 def load_shipped(name: str) -> Taxonomy:
     """Return a shipped taxonomy, read once."""
     return load_taxonomy(name)

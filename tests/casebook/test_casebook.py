@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from kept_cases import answer, image
 
-from skindx.casebook.case import CONSENT
 from skindx.casebook.casebook import Casebook
+from skindx.casebook.consent import CASE_CONSENTS, PURPOSES, consent_text, purposes_of
 from skindx.casebook.engine import open_engine, without_password
+from skindx.casebook.finding import Outside, outside_of
 from skindx.diagnosis.case import Patient
 from skindx.errors import UserError
+from skindx.taxonomy import load_taxonomy
 
 KEYS = ("Nevus", "Melanoma")
 
@@ -33,7 +35,7 @@ def test_a_kept_case_comes_back_as_it_was(book: Casebook) -> None:
     assert kept.id == case
     assert kept.diagnosis == given.diagnosis
     assert kept.photos == (image(1), image(2))
-    assert kept.consent == CONSENT
+    assert kept.consent == CASE_CONSENTS["keep"]
     assert kept.consented.tzinfo is not None
     assert (kept.confirmed, kept.note) == ("", "")
 
@@ -141,3 +143,68 @@ def test_another_database_is_named_by_url_and_its_password_stays_untold() -> Non
     assert without_password("postgresql+psycopg://h/b") == "postgresql+psycopg://h/b"
     assert without_password("a://ann:sl/sh@host/book") == "a://ann:***@host/book"
     assert without_password("a://h/b?password=x@y&user=z") == "a://h/b?password=***&user=z"
+
+
+def test_keeping_comparing_and_training_are_three_consents(book: Casebook) -> None:
+    for compare, train in ((False, False), (True, False), (False, True), (True, True)):
+        said = {"compare": compare, "train": train}
+        case = book.keep("", answer(1), patient="P", lesion="arm", consent=True, **said)
+        (kept,) = [one for one in book.all_cases("") if one.id == case]
+        assert kept.purposes == {"keep"} | {name for name, agreed in said.items() if agreed}
+    with pytest.raises(UserError, match="without consent"):
+        book.keep("", answer(1), patient="P", lesion="a", consent=False, compare=True, train=True)
+    assert consent_text(CASE_CONSENTS, PURPOSES).count(".") == 3
+
+
+def test_an_older_consent_covers_what_it_said_and_an_unknown_text_keeping_alone() -> None:
+    old = (
+        "The patient agrees that these photos and this answer are kept in this case book under a "
+        "pseudonym, are compared with later ones, and, once a clinician has confirmed a diagnosis, "
+        "may be used to train this model. They may be deleted at any time."
+    )
+    assert purposes_of(old) == {"keep", "compare", "train"}
+    assert purposes_of(old.replace("train", "show")) == {"keep"}
+    assert purposes_of("") == {"keep"}
+
+
+def test_a_diagnosis_outside_the_classes_is_kept_with_its_code(book: Casebook) -> None:
+    case = keep(book)
+    merkel = Outside("Merkel cell carcinoma", "C4A.9")
+    book.confirm("", case, "", " histology ", KEYS, version=1, outside=merkel)
+    (kept,) = book.all_cases("")
+    assert (kept.confirmed, kept.outside, kept.note) == ("", merkel, "histology")
+    assert kept.outside.words == "Merkel cell carcinoma (C4A.9)"
+    with pytest.raises(UserError, match="not both"):
+        book.confirm("", case, "Nevus", "", KEYS, version=2, outside=merkel)
+    with pytest.raises(UserError, match="write it as a diagnosis outside"):
+        book.confirm("", case, "Measles", "", KEYS, version=2)
+    book.confirm("", case, "Nevus", "", KEYS, version=2)
+    (kept,) = book.all_cases("")
+    assert (kept.confirmed, kept.outside) == ("Nevus", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "label", "outside"),
+    [
+        ("", " ", "", None),
+        ("Merkelzellkarzinom", "", "", Outside("Merkelzellkarzinom", "C4A.9")),
+        ("", "c44.92", "", Outside("Squamous cell carcinoma", "C44.92")),
+        ("L12.0", "", "", Outside("L12.0", "L12.0")),
+        ("bullous  pemphigoid", "L12.0", "", Outside("bullous pemphigoid", "L12.0")),
+        ("something rare", "", "", Outside("something rare", "")),
+        ("Muttermal", "", "Nevus", None),  # one of the model's own classes
+        ("nevus", "D22.9", "Nevus", None),
+    ],
+)
+def test_a_text_or_a_code_becomes_a_diagnosis(
+    text: str, code: str, label: str, outside: Outside | None
+) -> None:
+    model = load_taxonomy("isic9").subset(["Nevus", "Dermatofibroma"])
+    assert outside_of(text, code, model) == (label, outside)
+
+
+def test_a_diagnosis_that_cannot_be_kept_is_one_sentence() -> None:
+    model = load_taxonomy("isic9")
+    for text, code in (("x", "44.C"), ("x" * 201, ""), ("a\u202eb", "")):
+        with pytest.raises(UserError, match=r"ICD-10 code|at most 200"):
+            outside_of(text, code, model)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.export import LICENCE, export
+from skindx.casebook.finding import Outside
 from skindx.cli import app
 from skindx.data.manifest import read_manifest
 from skindx.data.sources.files import FilesSource
@@ -34,6 +35,7 @@ def confirmed_cases(book: Casebook, patients: int) -> None:
                 patient=f"P-{number}",
                 lesion="left arm",
                 consent=True,
+                train=True,
             )
             if number < patients - 1:
                 book.confirm("ann", case, KEYS[number % 2], "a private note", KEYS, version=1)
@@ -104,6 +106,30 @@ def test_nothing_confirmed_and_another_s_folder_are_refused(tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):
         export(book.all_cases(), tmp_path / "mine", b"key")
     assert not (tmp_path / "out").exists()
+
+
+def test_nothing_trains_without_consent_to_it_or_outside_of_the_classes(tmp_path: Path) -> None:
+    book = Casebook.open(tmp_path / "cases.db")
+    confirmed_cases(book, 2)
+    for seed, train, outside in ((7, False, None), (8, True, Outside("Merkel cell carcinoma"))):
+        words = {"patient": "P-9", "lesion": "leg", "consent": True, "train": train}
+        case = book.keep("ann", answer(seed), **words)  # type: ignore[arg-type]
+        label = "" if outside else "Nevus"
+        book.confirm("ann", case, label, "", KEYS, version=1, outside=outside)
+    done = CliRunner().invoke(
+        app, ["casebook", "export", str(tmp_path / "cases.db"), "--out", str(tmp_path / "out")]
+    )
+    assert "2 images of confirmed cases" in done.output
+    assert (
+        "Left out: 1 confirmed without consent to training, 1 with a diagnosis that is no class of "
+        "the model."
+    ) in done.output.replace("\n", " ").replace("  ", " ")
+    assert "Merkel" not in (tmp_path / "out" / "pictures.csv").read_text()
+    listed = CliRunner().invoke(app, ["casebook", "list", str(tmp_path / "cases.db")]).output
+    assert "Merkel" in listed
+    only = [case for case in book.all_cases() if case.patient == "P-9"]
+    with pytest.raises(UserError, match="1 confirmed without consent to training"):
+        export(only, tmp_path / "b", b"key")
 
 
 def test_the_command_line_lists_and_deletes(tmp_path: Path) -> None:

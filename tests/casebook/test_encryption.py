@@ -32,7 +32,9 @@ SECRETS = (b"P-017", b"left forearm", b"excised in May", b"ann", b"Nevus", b"D22
 
 
 def keep(book: Casebook, seed: int = 1) -> str:
-    case = book.keep("ann", answer(seed), patient="P-017", lesion="left forearm", consent=True)
+    case = book.keep(
+        "ann", answer(seed), patient="P-017", lesion="left forearm", consent=True, train=True
+    )
     book.confirm("ann", case, "Nevus", "excised in May", ("Nevus",), version=1)
     return case
 

@@ -33,7 +33,9 @@ def book(tmp_path: Path) -> Casebook:
 
 
 def keep(book: Casebook, scan: Path, owner: str = "ann", view: str = "back") -> str:
-    return book.scans.keep(owner, scan, patient="P-1", view=view, consent=True, listing="<p>12</p>")
+    return book.scans.keep(
+        owner, scan, patient="P-1", view=view, consent=True, compare=True, listing="<p>12</p>"
+    )
 
 
 def test_a_kept_scan_comes_back_as_it_was(book: Casebook, visits: tuple[Path, Path]) -> None:
@@ -126,8 +128,9 @@ def test_the_command_line_keeps_lists_compares_and_deletes(
     words = ("--patient", "P-1", "--view", "back")
     code, _, errors = skindx("casebook", "keep-scan", book, str(visits[0]), *words)
     assert (code, "without consent" in errors) == (2, True)
+    agreed = ("--consent", "--consent-compare")
     for visit in visits:
-        code, said, _ = skindx("casebook", "keep-scan", book, str(visit), *words, "--consent")
+        code, said, _ = skindx("casebook", "keep-scan", book, str(visit), *words, *agreed)
         assert (code, said.startswith("kept as")) == (0, True)
     first, second = (scan.id for scan in Casebook.open(book).scans.scans(None))
     code, said, _ = skindx("casebook", "scans", book)
@@ -138,3 +141,13 @@ def test_the_command_line_keeps_lists_compares_and_deletes(
     code, said, _ = skindx("casebook", "delete", book, first, "--yes")
     assert (code, said) == (0, f"{first} is deleted\n")
     assert [scan.id for scan in Casebook.open(book).scans.scans(None)] == [second]
+
+
+def test_scans_are_compared_with_consent_to_it_alone(
+    book: Casebook, visits: tuple[Path, Path]
+) -> None:
+    first = keep(book, visits[0])
+    second = book.scans.keep("ann", visits[1], patient="P-1", view="back", consent=True)
+    refused = pytest.raises(UserError, match="kept without consent to compare")
+    with refused, compared(book.scans, "ann", first, second):
+        pass

@@ -25,6 +25,7 @@ def keep(page: "Page", photo: Path, lesion: str = "left arm", *, consent: bool =
     page.click(".sx-keep summary")
     page.fill("[name=patient]", "P-017")
     page.fill("[name=lesion]", lesion)
+    page.check("[name=compare]")
     if consent:
         page.check("[name=consent]")
     page.click(".sx-keep-form .sx-primary")

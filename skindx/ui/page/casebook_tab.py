@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.case import KeptCase
 from skindx.casebook.casebook import Casebook
+from skindx.casebook.finding import outside_of
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
+from skindx.taxonomy.matching import known_conditions
 from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import data_url, render, sentence
@@ -58,11 +60,7 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
     problem = done = unsaved = ""
     try:
         if sent.get("action") == "confirm":
-            casebook.confirm(
-                owner, sent.get("case", ""), sent.get("label", ""), sent.get("note", ""),
-                taxonomy.keys, version=_version(sent.get("version", "")),
-            )  # fmt: skip
-            done = "The confirmed diagnosis and the note are saved."
+            done = _confirm(casebook, taxonomy, owner, sent)
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
             done = "The case and its photos are deleted."
@@ -73,6 +71,33 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
     return casebook_html(
         casebook, taxonomy, owner, sent, done=done, problem=problem, unsaved=unsaved
     )
+
+
+def _confirm(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+    """Save a confirmed diagnosis and the note; return what to say. Raises UserError."""
+    named, outside = outside_of(sent.get("other", ""), sent.get("icd10", ""), taxonomy)
+    label = sent.get("label", "")
+    if label and named and label != named:
+        raise UserError(
+            "choose a class of the model or write another diagnosis, not both; clear one of them."
+        )
+    casebook.confirm(
+        owner,
+        sent.get("case", ""),
+        label or named,
+        sent.get("note", ""),
+        taxonomy.keys,
+        version=_version(sent.get("version", "")),
+        outside=outside,
+    )
+    if outside:
+        return (
+            f"{outside.words} and the note are saved. It is no class of this model, and no "
+            "training uses it."
+        )
+    if named and not label:
+        return f"{taxonomy[named].name}, a class of this model, and the note are saved."
+    return "The confirmed diagnosis and the note are saved."
 
 
 def casebook_html(
@@ -100,6 +125,8 @@ def casebook_html(
         chosen=chosen,
         cases=cases,
         shown=[shown_case(case) for case in (before, after) if case],
+        alone=[case for case in cases if "compare" not in case.purposes],
+        conditions=known_conditions(),
         before=before,
         after=after,
         days=(after.taken - before.taken).days if before and after else 0,
@@ -128,11 +155,16 @@ def _pair(
 ) -> tuple[KeptCase | None, KeptCase | None]:
     """Return the two cases to compare, older first: those asked for, else the first and the last.
 
-    A lesion that was seen once has no older one.
+    A lesion that was seen once has no older one, and a case that was kept without consent to
+    compare it is shown alone.
     """
     if not cases:
         return None, None
     by_id = {case.id: case for case in cases}
-    pair = [by_id.get(before, cases[0]), by_id.get(after, cases[-1])]
+    agreed = [case for case in cases if "compare" in case.purposes] or cases[-1:]
+    pair = [by_id.get(before, agreed[0]), by_id.get(after, agreed[-1])]
+    if any("compare" not in case.purposes for case in pair):
+        named = [case for case in pair if "compare" not in case.purposes]
+        return None, named[-1]
     first, last = sorted(pair, key=lambda case: case.taken)
     return (None, last) if first.id == last.id else (first, last)

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from skindx.casebook.case import CONSENT
+from skindx.casebook.consent import CASE_CONSENTS
 from skindx.diagnosis.answer import Answer
 from skindx.errors import UserError
 from skindx.system import require_extra
@@ -37,5 +37,5 @@ def followup_html(
         keeps=keeps,
         kept=kept,
         problem=sentence(problem),
-        consent=CONSENT,
+        consents=CASE_CONSENTS,
     )

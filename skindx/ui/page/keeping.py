@@ -42,6 +42,8 @@ def case_keeper(casebook: Casebook, reports: Reports) -> Callable[..., str]:
                 patient=patient,
                 lesion=lesion,
                 consent=sent.get("consent") == "yes",
+                compare=sent.get("compare") == "yes",
+                train=sent.get("train") == "yes",
             )
         except UserError as error:
             return followup_html(answer, reports, owner, keeps=True, problem=casebook_error(error))
@@ -72,6 +74,7 @@ def scan_keeper(casebook: Casebook, jobs: "ScanJobs | None") -> Callable[..., st
                 patient=patient,
                 view=view,
                 consent=sent.get("consent") == "yes",
+                compare=sent.get("compare") == "yes",
                 listing=(job.folder / LIST).read_text(encoding="utf-8"),
             )
         except UserError as error:

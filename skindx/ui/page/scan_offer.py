@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from skindx.casebook.case import CONSENT_TO_SCAN
+from skindx.casebook.consent import SCAN_CONSENTS
 from skindx.diagnosis.record import Photo
 from skindx.diagnosis.refusal import Refusal
 from skindx.ui.html import render, sentence
@@ -57,5 +57,5 @@ def offer_html(
         unable=sentence(str(scans.unable)) if scans.unable else "",
         minutes=round(scans.settings.keep_s / 60),
         keeps=keeps,
-        consent=CONSENT_TO_SCAN,
+        consents=SCAN_CONSENTS,
     )

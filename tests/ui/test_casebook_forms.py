@@ -1,0 +1,66 @@
+"""What the case book's forms record, without a browser."""
+
+from pathlib import Path
+
+import pytest
+from kept_cases import answer
+
+from skindx.casebook.casebook import Casebook
+from skindx.casebook.consent import CASE_CONSENTS
+from skindx.taxonomy import load_taxonomy
+from skindx.ui.page.casebook_tab import act_on
+from skindx.ui.page.followup import followup_html
+from skindx.ui.reports.sealed import Reports
+
+MODEL = load_taxonomy("isic9")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Casebook:
+    return Casebook.open(tmp_path / "cases.db")
+
+
+def keep(book: Casebook, seed: int, **agreed: bool) -> str:
+    return book.keep("", answer(seed), patient="P-1", lesion="arm", consent=True, **agreed)
+
+
+def send(book: Casebook, case: str, version: int = 1, **form: str) -> str:
+    sent = {"action": "confirm", "case": case, "version": str(version)}
+    return act_on(book, MODEL, "", sent | {"patient": "P-1", "lesion": "arm"} | form)
+
+
+def test_another_diagnosis_is_recorded_with_its_code(book: Casebook) -> None:
+    case = keep(book, 1)
+    html = send(book, case, other="Merkelzellkarzinom", note="histology")
+    assert "Merkelzellkarzinom (C4A.9) and the note are saved. It is no class" in html
+    assert 'value="C4A.9"' in html
+    assert '<option value="Merkel cell carcinoma">C4A.9</option>' in html
+    html = send(book, case, version=2, other="Melanom")
+    assert "Melanoma, a class of this model, and the note are saved" in html
+    assert book.all_cases("")[0].confirmed == "Melanoma"
+    html = send(book, case, version=3, label="Nevus", other="Merkel cell carcinoma", note="mine")
+    assert "not both" in html
+    assert "Not saved: mine" in html
+    assert "no ICD-10 code" in send(book, case, version=3, icd10="44")
+
+
+def test_only_cases_with_consent_to_it_stand_side_by_side(book: Casebook) -> None:
+    first, alone, last = keep(book, 1, compare=True), keep(book, 2), keep(book, 3, compare=True)
+    chosen = {"patient": "P-1", "lesion": "arm"}
+    html = act_on(book, MODEL, "", chosen)
+    assert html.count('class="sx-card sx-seen"') == 2
+    assert "Kept without consent to compare, so shown alone" in html
+    html = act_on(book, MODEL, "", chosen | {"before": first, "after": alone})
+    assert html.count('class="sx-card sx-seen"') == 1
+    assert f'name="case" value="{alone}"' in html
+    html = act_on(book, MODEL, "", chosen | {"before": last, "after": first})
+    assert html.count('class="sx-card sx-seen"') == 2
+
+
+def test_the_form_asks_for_three_consents_of_which_one_is_required() -> None:
+    html = followup_html(answer(1), Reports(None), "", keeps=True)
+    for name in ("consent", "compare", "train"):
+        assert html.count(f'name="{name}" value="yes"') == 1
+    assert html.count('value="yes" required') == 1
+    for sentence in CASE_CONSENTS.values():
+        assert sentence in html
