@@ -19,9 +19,19 @@ from skindx.training.recipes.lora import LowRank
 BATCH = 12
 
 
+class _Skipping(nn.Sequential):
+    """One of its layers is never reached."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in list(self)[:4]:
+            x = layer(x)
+        return x
+
+
 def _engine(mesh: Mesh, zero: int, optimizer: str) -> Engine:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5), nn.Linear(5, 3))
+    module = _Skipping(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5), nn.Linear(5, 3))
+    module.skipped = nn.Linear(4, 4)
     update = LowRank(module[2].requires_grad_(False).weight, LoraSettings(rank=2))
     parametrize.register_parametrization(module[2], "weight", update, unsafe=True)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -179,7 +179,12 @@ class Engine:
         """Have the gradient that all ranks take; False when it is known not to be finite."""
         if self._sync:
             return self._sync.reduce(self._scaler())
-        # DeepSpeed's own reduction ran in `backward`.
+        # DeepSpeed's own reduction ran in `backward`. On several ranks and under ZeRO what no image
+        # of the step reached counts as zeros: so it does on one, where the optimizer would skip it.
+        if self.mesh.settings.zero == 0:
+            for weight in self.module.parameters():
+                if weight.requires_grad and weight.grad is None:
+                    weight.grad = torch.zeros_like(weight)
         if self.mesh.device.type == "cuda" or self.mesh.settings.zero:
             return True  # looking would wait for the GPU; the next loss shows it
         gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
