@@ -76,9 +76,11 @@ def train(
     """
     from skindx.bench.meters.reported import energy_reported
     from skindx.training.config.run import TrainSettings
+    from skindx.training.launching.place import settle_place
     from skindx.training.launching.stopping import StoppedError
     from skindx.training.run import train as train_run
 
+    settle_place()
     chosen = ["engine.schedule=hop"] if hop else []
     chosen += sets or []
     if plan:

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import FrameType
 
 from skindx.training.launching.notes import RANKS, write_note
+from skindx.training.launching.place import settle_place
 
 
 def begin(run: Path) -> None:
     """Write the first note; a SIGTERM before the training listens for it is noted too."""
+    settle_place()  # DeepSpeed's runner lets srun say which rank this is
     note = partial(write_note, run / RANKS)
     note("at work")
 

@@ -1,8 +1,9 @@
 """A refused training leaves its run folder as it was."""
 
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from skindx.errors import UserError
@@ -16,14 +17,36 @@ _WRITTEN_FIRST = (SETTINGS, PLANNED)
 
 
 @contextmanager
-def put_back_if_refused(run: Path) -> Iterator[None]:
+def only_training(run: Path) -> Iterator[bool]:
+    """Hold a run's folder against every other training; a kill sets it free.
+
+    Yields whether the folder was there before; one that was not and stays empty goes again. Of the
+    ranks that another launcher started the first one holds it for all. Raises UserError while
+    another training is at work.
+    """
+    there = run.exists()
+    if os.environ.get("RANK", "0") != "0":
+        yield there
+        return
+    run.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_writer(run, "training", 0):
+            yield there
+    finally:
+        if not there:
+            with suppress(OSError):
+                run.rmdir()
+
+
+@contextmanager
+def put_back_if_refused(run: Path, *, there: bool) -> Iterator[None]:
     """Undo what a training has written that is refused before it has made anything.
 
-    A folder that was not there goes; settings that were there come back. Checkpoints and finished
+    A folder that was not `there` goes; settings that were there come back. Checkpoints and finished
     members are never touched, nor a run that another training is at work in.
     """
     before = {name: _bytes(run / name) for name in _WRITTEN_FIRST}
-    there, made = run.exists(), _made(run)
+    made = _made(run)
     try:
         yield
     except UserError:

@@ -24,10 +24,11 @@ from skindx.training.finished.detector import is_trained
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import is_finished
 from skindx.training.launching.notes import RANKS
+from skindx.training.launching.place import settle_place
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.devices import resolve_accelerator
 from skindx.training.parallel.mesh import is_lost, leave
-from skindx.training.refused import put_back_if_refused
+from skindx.training.refused import only_training, put_back_if_refused
 from skindx.training.towers import with_towers
 from skindx.training.worker import train as train_members
 
@@ -40,13 +41,14 @@ def train(
 ) -> Bundle | None:
     """Train what is missing of a run and pack RUN/bundle.
 
-    Starts the ranks itself with DeepSpeed's launcher; a process that `torchrun` or another
-    launcher started (RANK is set) is one of the ranks instead, and only the first packs; the
-    others return None. Raises UserError, before anything is written, for whatever can be known
-    to fail, and StoppedError when SIGTERM ended it; the same call goes on from there. With
+    Starts the ranks itself with DeepSpeed's launcher; a process that torchrun, srun or another
+    launcher started (RANK or SLURM_PROCID is set) is one of the ranks instead, and only the first
+    packs; the others return None. Raises UserError, before anything is written, for whatever can be
+    known to fail, and StoppedError when SIGTERM ended it; the same call goes on from there. With
     `distil` a student is trained as well and packed as RUN/student/bundle. `begin` is called when
     all is checked and nothing is written yet.
     """
+    settle_place()
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
     check_urgencies(
@@ -63,16 +65,18 @@ def train(
         check(student_settings(run, settings), records, taxonomy, run / STUDENT)
     missing = unfinished(run, dataset, settings)
     BUNDLE.check(run / "bundle")
-    with put_back_if_refused(run):
-        begin()
-        _train_elsewhere(run, dataset, settings, records)
-        if "RANK" in os.environ:
-            if not _train_as_rank(run, dataset, settings):
-                return None
-        else:
-            _train_by_launcher(run, dataset, settings, missing)
-    bundle = pack_run(run, dataset, settings, taxonomy)
-    if settings.distil:
+    with only_training(run) as there:
+        with put_back_if_refused(run, there=there):
+            begin()
+            _train_elsewhere(run, dataset, settings, records)
+            if "RANK" in os.environ:
+                if not _train_as_rank(run, dataset, settings):
+                    return None
+            else:
+                _train_by_launcher(run, dataset, settings, missing)
+        bundle = pack_run(run, dataset, settings, taxonomy)
+        if not settings.distil:
+            return bundle
         write_targets(run, dataset, settings, bundle)
         train(dataset, student_settings(run, settings), run / STUDENT)
     return bundle
@@ -104,8 +108,9 @@ def _train_elsewhere(
         if is_there(ref, dataset):  # finished along with another one
             continue
         check(ref.settings, records, Taxonomy.load(dataset / "taxonomy.yaml"), ref.run)
-        missing = unfinished(ref.run, dataset, ref.settings)
-        _train_by_launcher(ref.run, dataset, ref.settings, missing)
+        with only_training(ref.run):
+            missing = unfinished(ref.run, dataset, ref.settings)
+            _train_by_launcher(ref.run, dataset, ref.settings, missing)
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:

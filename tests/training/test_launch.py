@@ -25,6 +25,11 @@ def _hostfile(folder: Path, text: str) -> Path:
     [
         ("node1\n", "'node1' must look like `host slots=2`"),
         ("node1 slots=0\n", "must look like"),
+        ("-oProxyCommand=x slots=1\n", "must look like"),
+        ("a@b@node1 slots=1\n", "must look like"),
+        (f"node1 slots={'9' * 5000}\n", "must look like"),
+        ("me@node1 slots=1\nyou@node1 slots=1\n", "node1 stands there twice"),
+        ("me@localhost slots=1\nnode2 slots=1\n", "localhost is another machine"),
         ("node1 slots=1\nnode1 slots=1\n", "node1 stands there twice"),
         ("# nobody\n\n", "names no host"),
         ("localhost slots=1\nnode2 slots=1\n", "localhost is another machine for each of them"),

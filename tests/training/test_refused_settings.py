@@ -19,7 +19,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
 from skindx.training.hopping.partitions import Partitions
-from skindx.training.refused import put_back_if_refused
+from skindx.training.refused import only_training, put_back_if_refused
 from skindx.training.run import train
 from skindx.training.smallest_step import check_smallest_step
 
@@ -236,8 +236,30 @@ def test_files_that_cannot_be_read_are_named_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_second_training_of_a_run_is_refused_and_changes_nothing(
+    small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 9}})
+    with only_training(run):
+        (run / "train.yaml").write_text("of the first")
+        with pytest.raises(UserError, match=r"another training is at work in .*run; wait for it"):
+            train(small_dataset, settings, run)
+        assert [file.name for file in run.iterdir()] == ["train.yaml"]
+        assert (run / "train.yaml").read_text() == "of the first"
+        monkeypatch.setenv("RANK", "1")  # the first rank of a launcher holds the run for all
+        with only_training(run) as there:
+            assert there
+
+
+def test_a_run_that_was_held_and_stayed_empty_is_not_there(tmp_path: Path) -> None:
+    with only_training(tmp_path / "a" / "run") as there:
+        assert not there
+    assert not (tmp_path / "a" / "run").exists()
+
+
 def _begin_and_refuse(run: Path, made: Path) -> None:
-    with put_back_if_refused(run):
+    with put_back_if_refused(run, there=run.exists()):
         (run / "checkpoints").mkdir(parents=True)
         (run / "train.yaml").write_text("new")
         made.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from skindx.training.deepspeed.library import (
     ranks_on_node,
 )
 from skindx.training.launching.network import choose_interface
+from skindx.training.launching.place import settle_place
 from skindx.training.parallel.devices import check_precision, resolve_accelerator
 from skindx.training.parallel.mesh import Mesh, ProcessGroup, mesh_of_all
 
@@ -27,6 +28,7 @@ def join(settings: EngineSettings) -> Mesh:
     accelerator = resolve_accelerator(settings.accelerator)
     check_precision(settings, accelerator)
     os.environ.update(accelerator_variables(accelerator))
+    settle_place()
     for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
         os.environ.setdefault(name, alone)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -61,6 +63,7 @@ def join_nobody(settings: EngineSettings) -> Mesh:
     """
     accelerator = resolve_accelerator(settings.accelerator)
     check_precision(settings, accelerator)
+    settle_place()
     beside, local_rank = ranks_on_node(), int(os.environ.get("LOCAL_RANK", "0"))
     os.environ.update(accelerator_variables(accelerator))
     if accelerator == "cpu":
@@ -91,5 +94,5 @@ def _first_line(error: BaseException) -> str:
 
 def _share_cores() -> None:
     """Give each rank of this node its part of the cores, where no launcher has said so."""
-    if "OMP_NUM_THREADS" not in os.environ:
+    if not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(max(1, cpu_count() // ranks_on_node()))

@@ -20,6 +20,9 @@ _LOCAL = "skindx.training.launching.local"
 PRELOADED = "skindx.training.deepspeed.preloaded"
 """Imports what every rank on a CPU needs, for the process from which they are forked."""
 
+_HOST_LINE = re.compile(r"(?P<user>\w[\w.-]*@)?(?P<host>\w[\w.:-]*)\s+slots=(?P<slots>\d{1,6})")
+_MOST_SLOTS = 4096
+
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
 
@@ -50,7 +53,8 @@ def launch(
         command += ["--log_level", "critical", "--no_local_rank", "--module"]
     else:
         # Ranks that each start a thread a core would fight over the cores.
-        variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
+        if not variables.get("OMP_NUM_THREADS"):
+            variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
         command += [manager] if manager else [_LOCAL, _once(accelerator, imports)]
         command += [str(ranks), port]
     command += [module, *arguments]
@@ -71,7 +75,13 @@ def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
     which ports are free there is not known here.
     """
     program = _STARTERS.get(engine.launcher, "mpirun")
+    users = users_of(hostfile)
     first, *others = read_hosts(hostfile)
+    if users and engine.launcher != "pdsh":
+        raise UserError(
+            f"{hostfile}: {users[0]} names a user, which engine.launcher={engine.launcher} cannot "
+            "pass on; write the host alone, and its user into ~/.ssh/config, or take pdsh."
+        )
     away = bool(others) or first not in ("localhost", socket.gethostname())
     if away and shutil.which(program) is None:
         raise UserError(
@@ -94,7 +104,10 @@ def check_hosts(engine: EngineSettings) -> None:
 
 
 def read_hosts(hostfile: Path) -> list[str]:
-    """Return the hosts of a DeepSpeed hostfile in order. Raises UserError for what is none."""
+    """Return the hosts of a DeepSpeed hostfile in order, without the users who log in there.
+
+    Raises UserError for what is no hostfile.
+    """
     hosts: list[str] = []
     try:
         text = hostfile.read_text(encoding="utf-8")
@@ -107,12 +120,15 @@ def read_hosts(hostfile: Path) -> list[str]:
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        match = re.fullmatch(r"([\w.:-]+)\s+slots=(\d+)", line.strip())
-        if not match or int(match[2]) < 1:
-            raise UserError(f"{hostfile}: {line.strip()!r} must look like `host slots=2`.")
-        if match[1] in hosts:
-            raise UserError(f"{hostfile}: {match[1]} stands there twice; add up its slots.")
-        hosts.append(match[1])
+        match = _HOST_LINE.fullmatch(line.strip())
+        if not match or not 1 <= int(match["slots"]) <= _MOST_SLOTS:
+            raise UserError(
+                f"{hostfile}: {line.strip()[:80]!r} must look like `host slots=2`, or "
+                "`user@host slots=2`."
+            )
+        if match["host"] in hosts:
+            raise UserError(f"{hostfile}: {match['host']} stands there twice; add up its slots.")
+        hosts.append(match["host"])
     if not hosts:
         raise UserError(f"{hostfile} names no host; write lines like `host slots=2`.")
     if len(hosts) > 1 and hosts[0] in ("localhost", "127.0.0.1", "::1"):
@@ -121,3 +137,10 @@ def read_hosts(hostfile: Path) -> list[str]:
             "machine for each of them; give its name in your network."
         )
     return hosts
+
+
+def users_of(hostfile: Path) -> list[str]:
+    """Return the hosts of a hostfile that name a user, as `user@host`."""
+    lines = hostfile.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
+    return [f"{match['user']}{match['host']}" for match in found if match and match["user"]]

@@ -186,10 +186,11 @@ def _rank(work: _Work, rank: int, answers: Connection) -> None:
 
 
 def _measured(work: _Work, rank: int) -> tuple[dict[str, Any], int]:
-    os.environ.update(_alone(rank, work.ranks))
     import torch
 
-    torch.set_num_threads(max(1, cpu_count() // work.ranks))
+    if not _threads_given():
+        torch.set_num_threads(max(1, cpu_count() // work.ranks))
+    os.environ.update(_alone(rank, work.ranks))
     whole = {"zero": 0, "parallel": DataSettings()}  # a rank alone shares nothing out
     mesh = join(work.settings.engine.model_copy(update=whole))
     base = peak_memory(mesh.device)
@@ -206,7 +207,7 @@ def _alone(rank: int, ranks: int) -> Mapping[str, str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    cores = str(max(1, cpu_count() // ranks))
+    threads = os.environ["OMP_NUM_THREADS"] if _threads_given() else max(1, cpu_count() // ranks)
     return {
         "RANK": "0",
         "WORLD_SIZE": "1",
@@ -215,8 +216,13 @@ def _alone(rank: int, ranks: int) -> Mapping[str, str]:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": cores,
+        "OMP_NUM_THREADS": str(threads),
     }
+
+
+def _threads_given() -> bool:
+    """Tell whether the user says how many threads a process has, as for `skindx train`."""
+    return bool(os.environ.get("OMP_NUM_THREADS"))
 
 
 def _host(accelerator: str) -> str:

@@ -18,6 +18,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.joining import join
 from skindx.training.deepspeed.launch import launch
 from skindx.training.launching.notes import RANKS, write_note
+from skindx.training.launching.place import settle_place
 from skindx.training.launching.stopping import end_with_parent
 from skindx.training.parallel.devices import resolve_accelerator
 from skindx.training.parallel.mesh import Mesh, leave
@@ -41,6 +42,7 @@ def network(
     Starts the ranks itself, on this machine or on the hosts of the engine's hostfile; a process
     that torchrun or Slurm started (RANK is set) is one of them.
     """
+    settle_place()
     if "RANK" in os.environ:
         return rank(engine, out, ranks_per_node, seconds)
     with tempfile.TemporaryDirectory(prefix="skindx-plan-", dir=_shared(engine, out)) as folder:
