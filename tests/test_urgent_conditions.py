@@ -40,6 +40,9 @@ def test_our_taxonomies_by_hand() -> None:
         (SkinClass(key="x", name="Dark cancer", synonyms=("Malignant_Melanoma",)), {"melanoma"}),
         (SkinClass(key="scc", name="Spinaliom"), {"squamous cell carcinoma"}),
         (SkinClass(key="s", name="Spinaliom", icd10="C44.329"), {"squamous cell carcinoma"}),
+        (SkinClass(key="e", name="Ekzem", icd10="B00.0"), {"eczema herpeticum"}),
+        (SkinClass(key="p", name="Purpura fulminans"), {"meningococcal purpura"}),
+        (SkinClass(key="q", name="Swelling", icd10="T78.3XXA"), {"angioedema"}),
         # One kind of melanoma is not all of it, whatever its code; nor is basal cell carcinoma.
         (SkinClass(key="LMM", name="Lentigo maligna melanoma", icd10="C43.9"), set()),
         (SkinClass(key="bcc", name="Basal cell carcinoma", icd10="C44.91"), set()),

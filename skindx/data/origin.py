@@ -21,6 +21,22 @@ _MOST = 0.9
 """Share of images named as the ISIC archive names them that makes a dataset dermoscopic."""
 
 
+_EXPECTS = {
+    "dermoscopic": (
+        "This model learned from dermoscopic images: give photos taken through a dermatoscope. Of "
+        "a photo by a camera or phone without one, its answer may be wrong."
+    ),
+    "clinical": (
+        "This model learned from clinical photos: give photos by a camera or a phone. Of a photo "
+        "through a dermatoscope, its answer may be wrong."
+    ),
+    "mixed": (
+        "This model learned from dermoscopic images and from clinical photos: give photos taken "
+        "through a dermatoscope, or by a camera or a phone."
+    ),
+}
+
+
 class ImageOrigin(Settings):
     """What the images are that a bundle learned from, as far as its dataset says."""
 
@@ -42,6 +58,11 @@ class ImageOrigin(Settings):
                 "people, so its answers about people may mean nothing."
             )
         return ""
+
+    @property
+    def expects(self) -> str:
+        """Which photos the model is for, in a sentence; "" where its dataset does not say."""
+        return _EXPECTS.get(self.modality, "")
 
     @property
     def words(self) -> str:

@@ -103,6 +103,7 @@ def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction)
         sha256=seen.opened.sha256,
         boxes=_boxes(prediction, seen.opened),
         no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
+        square=_square(predictor.bundle, seen.opened),
         remarks=seen.remarks,
     )
 
@@ -123,6 +124,8 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
         learned_from=bundle.images.warning,
+        modality=bundle.images.modality,
+        expects=bundle.images.expects,
     )
 
 
@@ -141,6 +144,14 @@ def bundle_version(bundle: Bundle) -> str:
     # A bundle of an older version lacks these; its version does not change when they stay empty.
     unset = {name for name in _ADDED_LATER if getattr(deciding, name) is None}
     return hashlib.sha256(deciding.model_dump_json(exclude=unset).encode()).hexdigest()
+
+
+def _square(bundle: Bundle, opened: Opened) -> tuple[float, float, float, float]:
+    """Return the central square of the member that sees most, as `centre_square` cuts it."""
+    crop = max(member.classifier.preprocess.crop for member in bundle.spec.members)
+    side = crop * min(opened.width, opened.height)
+    left, top = (opened.width - side) / 2, (opened.height - side) / 2
+    return left, top, left + side, top + side
 
 
 def _boxes(prediction: Prediction, opened: Opened) -> tuple[LesionBox, ...] | None:

@@ -77,6 +77,9 @@ class Photo(_Part):
     boxes: tuple[LesionBox, ...] | None = None
     """Highest score first; None: no detector ran, and `no_boxes` says why."""
     no_boxes: str = ""
+    square: tuple[float, float, float, float] | None = None
+    """Left, top, right and bottom of the central square that the classifiers see, in pixels of the
+    upright photo; None in a record of an older version."""
     remarks: tuple[str, ...] = ()
     """Limits of its quality, though it is good enough for an answer."""
 
@@ -221,6 +224,15 @@ class Source(_Part):
     """Whether a clinician has checked names, codes and urgencies."""
     learned_from: str = ""
     """What an answer is worth of a model that learned from paintings; empty for photographs."""
+    modality: str = ""
+    """Of the images it learned from: dermoscopic, clinical or mixed; empty: not stated."""
+    expects: str = ""
+    """Which photos the model is for, in a sentence; empty: not stated."""
+
+    @property
+    def limits(self) -> str:
+        """What the images that it learned from mean for an answer, in sentences."""
+        return " ".join(text for text in (self.learned_from, self.expects) if text)
 
 
 class Vote(_Part):

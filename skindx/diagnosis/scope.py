@@ -49,7 +49,7 @@ class Scope:
     warning: str = ""
     """Why nothing may be said to wait, in a sentence; empty where it may."""
     learned_from: str = ""
-    """What a model is worth that learned from paintings; empty for photographs."""
+    """What the images that the model learned from mean for its answers; may be empty."""
 
     @classmethod
     def of(cls, classes: Sequence[SkinClass], learned_from: str = "") -> "Scope":

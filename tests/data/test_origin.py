@@ -10,7 +10,11 @@ from small_dataset import SmallDataset
 
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.origin import PAINTED_BY_US, ImageOrigin, origin_of
+from skindx.models.bundle.card import model_card
 from skindx.models.bundle.spec import BundleSpec, origin_of_bundle
+from skindx.taxonomy import load_taxonomy
+
+ISIC9 = load_taxonomy("isic9")
 
 
 @pytest.fixture(scope="module")
@@ -58,4 +62,5 @@ def test_older_demos_are_recognised(records: list[Record], tmp_path: Path) -> No
     assert origin_of_bundle(BundleSpec.parse({**raw, "name": "mine"})) == ImageOrigin()
     said = BundleSpec.parse({**raw, "images": {"painted": "none", "modality": "clinical"}})
     assert origin_of_bundle(said).warning == ""
-    assert origin_of_bundle(said).words == "photographs, clinical"
+    assert "- learned from: photographs, clinical" in model_card(said, ISIC9, None)
+    assert "answers nothing about people" in model_card(spec, ISIC9, None)

@@ -4,22 +4,27 @@ import asyncio
 import io
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from painted_answers import Painter, jpeg
 from pdf_words import words_of
 from rich.console import Console
+from skin_photo import skin_photo
 
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer as diagnosed
 from skindx.diagnosis.guarantee import coverage, guarantee, missed
+from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import LesionBox, Promise, Share
 from skindx.diagnosis.report import fonts
 from skindx.diagnosis.report.pdf import report_pdf
 from skindx.diagnosis.report.terminal import render
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.page.result import result_html, scope_html
+from skindx.ui.page.intake import intake_html
+from skindx.ui.page.result import problem_html, result_html, scope_html, waiting_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 PROMISE = Promise(
@@ -152,3 +157,37 @@ def test_a_detectors_score_is_no_probability_of_a_disease() -> None:
     for text in (in_terminal(one), result_html(one, None)):
         assert "lesion, detector score 0.30" in text
         assert "30 %" not in text.split("detector score")[0].split("outlined")[-1]
+
+
+def test_tips_intake_and_answers_follow_the_modality(monkeypatch: pytest.MonkeyPatch) -> None:
+    dermoscopic, clinical = ImageOrigin(modality="dermoscopic"), ImageOrigin(modality="clinical")
+    assert "Through the dermatoscope" in waiting_html(dermoscopic)
+    assert "Through the dermatoscope" not in waiting_html(clinical)
+    for images in (dermoscopic, clinical, ImageOrigin(modality="mixed")):
+        assert images.expects in waiting_html(images)
+        assert images.expects in intake_html(64, images)
+        assert images.expects in problem_html("no", images)
+        answer = painted(101)
+        source = answer.diagnosis.source.model_copy(update={"expects": images.expects})
+        answer = replace(answer, diagnosis=answer.diagnosis.model_copy(update={"source": source}))
+        for text in (in_terminal(answer), on_paper(answer, monkeypatch), result_html(answer, None)):
+            assert images.expects in text
+    assert "sx-expects" not in waiting_html(ImageOrigin()) + intake_html(64, ImageOrigin())
+
+
+def test_the_square_that_the_networks_see_is_drawn(tiny_bundle: Path) -> None:
+    answer = diagnosed(Predictor.load(tiny_bundle), Case((skin_photo(),)))
+    (photo,) = answer.diagnosis.photos
+    assert photo.square is not None
+    left, top, right, bottom = photo.square
+    side = 0.9 * min(photo.width, photo.height)
+    assert right - left == pytest.approx(side)
+    assert bottom - top == pytest.approx(side)
+    assert left + right == pytest.approx(photo.width)
+    assert top + bottom == pytest.approx(photo.height)
+    html = result_html(answer, None)
+    assert f'class="sx-over" x="{round(left, 1)}" y="{round(top, 1)}"' in html
+    assert "see the dashed square" in html
+    old = photo.model_copy(update={"square": None})
+    plain = answer.diagnosis.model_copy(update={"photos": (old,)})
+    assert "dashed square" not in result_html(replace(answer, diagnosis=plain), None)

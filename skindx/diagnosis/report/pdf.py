@@ -145,6 +145,8 @@ def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) 
         f"digest {source.digest[:16] or 'unknown'}; "
         f"taxonomy {source.taxonomy}, {source.review}."
     )
+    if source.expects:
+        sheet.text(source.expects)
     if not source.calibrated:
         sheet.text("Its probabilities were not calibrated: expect them to be too high.")
     for sentence in (how_combined(diagnosis), diagnosis.mix):

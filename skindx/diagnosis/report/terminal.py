@@ -51,8 +51,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         console.print(
             Text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.", style="dim")
         )
-    if missing := lacks(diagnosis.unknown_urgent):
-        console.print(Text(missing))
+    for sentence in filter(None, (lacks(diagnosis.unknown_urgent), source.expects)):
+        console.print(Text(sentence))
     if diagnosis.similar:
         nearest = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in diagnosis.similar)
         console.print(Text(f"Most similar training images: {nearest}."))

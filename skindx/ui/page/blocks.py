@@ -96,7 +96,7 @@ def _add_diagnosis(
             )
             form = gr.HTML(
                 {"kind": "waiting"},
-                html_template=intake_html(max(MIN_SIDE, least_side(bundle.spec))),
+                html_template=intake_html(max(MIN_SIDE, least_side(bundle.spec)), bundle.images),
                 js_on_load=script("intake"),
                 apply_default_css=False,
             )
@@ -108,7 +108,7 @@ def _add_diagnosis(
                 "", apply_default_css=False, js_on_load=None, elem_id="sx-kept-scan"
             )
             result = gr.HTML(
-                waiting_html(),
+                waiting_html(bundle.images),
                 apply_default_css=False,
                 js_on_load=script("result"),
                 elem_id="sx-answer",
@@ -146,17 +146,17 @@ def _add_diagnosis(
             yield {form: refused, offer: offered, kept_scan: ""}
         except UserError as error:
             failed = _form_message("failed")
-            yield blank | {form: failed, result: problem_html(str(error))}
+            yield blank | {form: failed, result: problem_html(str(error), bundle.images)}
         except Exception as error:
             log_fault(log, "a case could not be diagnosed", error)
             failed = _form_message("failed")
-            yield blank | {form: failed, result: problem_html(FAILED)}
+            yield blank | {form: failed, result: problem_html(FAILED, bundle.images)}
         # Gradio remembers the last message of each part that a tab shows, photos included; a part
         # that a message leaves out stays in the browser alone.
         yield {kept_scan: ""}
 
     def again() -> dict[Any, Any]:
-        cleared = blank | {form: _form_message("again"), result: waiting_html()}
+        cleared = blank | {form: _form_message("again"), result: waiting_html(bundle.images)}
         return cleared | ({kept_answer: None} if kept_answer else {})
 
     quiet = {"api_visibility": "private", "show_progress": "hidden"}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.case import (
     CHANGES_NOTHING,
     MAX_PHOTOS,
@@ -47,8 +48,11 @@ DURATIONS: dict[Duration, str] = {
 }
 
 
-def intake_html(least_side: int) -> str:
-    """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side."""
+def intake_html(least_side: int, images: ImageOrigin | None = None) -> str:
+    """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side.
+
+    `images` are those that the model learned from: the form says which photos it is for.
+    """
     return render(
         "intake.html.jinja",
         sexes=get_args(Sex),
@@ -60,6 +64,7 @@ def intake_html(least_side: int) -> str:
         most=MAX_PHOTOS,
         max_bytes=MAX_BYTES,
         least_side=least_side,
+        expects=images.expects if images else "",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import use_of_facts
 from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
@@ -35,9 +36,12 @@ def top_html(*, logged_in: bool = False) -> str:
     return render("top.html.jinja", notice=NOTICE, logged_in=logged_in, css=css)
 
 
-def waiting_html() -> str:
-    """Return what stands in the result's place before the first photo."""
-    return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT)
+def waiting_html(images: ImageOrigin | None = None) -> str:
+    """Return what stands in the result's place before the first photo.
+
+    `images` are those that the model learned from; the tips follow them.
+    """
+    return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT, images=images)
 
 
 def scope_html(taxonomy: Taxonomy, learned_from: str = "") -> str:
@@ -53,9 +57,9 @@ def scope_html(taxonomy: Taxonomy, learned_from: str = "") -> str:
     )
 
 
-def problem_html(message: str) -> str:
-    """Return a sentence about what went wrong and what to do."""
-    return render("problem.html.jinja", message=sentence(message))
+def problem_html(message: str, images: ImageOrigin | None = None) -> str:
+    """Return a sentence about what went wrong and what to do; the tips follow `images`."""
+    return render("problem.html.jinja", message=sentence(message), images=images)
 
 
 def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:

@@ -117,7 +117,7 @@ class ScanAnswer(BaseModel):
     )
     learned_from: str = Field(
         "",
-        description="What the scan is worth of a model that learned from paintings; else empty.",
+        description="What the images that the model learned from mean for the scan; may be empty.",
     )
     missed: str = Field(description="What the scan may have missed, in a sentence.")
     recall: tuple[ScanRecall, ...] | None = Field(
@@ -146,7 +146,7 @@ def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
         known=summary.known,
         unknown_urgent=summary.unknown_urgent,
         warning=summary.warning,
-        learned_from=summary.source.learned_from,
+        learned_from=summary.source.limits,
         missed=missed_sentence(bands, sizes_px),
         recall=None if bands is None else _recall(bands, sizes_px),
         problems=tuple(read_json(results / LESIONS, _LONGEST_LESIONS)["problems"]),

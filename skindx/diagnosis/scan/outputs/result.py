@@ -51,7 +51,7 @@ class ScanResult:
     @property
     def scope(self) -> Scope:
         """What the bundle knows, and what it does not."""
-        return Scope.of(self.classes, self.source.learned_from)
+        return Scope.of(self.classes, self.source.limits)
 
     def name_of(self, key: str) -> str:
         """Return a class's name as shown to a person."""

@@ -71,7 +71,7 @@ class Summary(Settings):
     @property
     def scope(self) -> Scope:
         """What the bundle knows, and what it does not."""
-        return Scope(self.known, self.unknown_urgent, self.warning, self.source.learned_from)
+        return Scope(self.known, self.unknown_urgent, self.warning, self.source.limits)
 
 
 def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") -> Summary:
