@@ -108,8 +108,10 @@ def open_photo(
         own = form != "HEIC" and error.__cause__ is None
         reason = str(error) if own or error.reason == "too-many-pixels" else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
+        large = error.reason in ("too-many-pixels", "decode-memory")
+        advice = "save it as a JPEG of fewer pixels" if large else "save it as a new JPEG"
         raise _unreadable(
-            f"the photo cannot be read ({reason}); take it again or save it as a new JPEG.",
+            f"the photo cannot be read ({reason}); take it again or {advice}.",
             photo,
             "size" if error.reason == "too-many-pixels" else "unreadable",
         ) from None

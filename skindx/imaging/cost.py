@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 MAX_SIDE = 65_535
 """Pixels, as in JPEG: one row of more would let a run-length code name gigabytes."""
 _BYTES = 7
-"""Memory that decoding may take, for each pixel of the cap: 350 MB of the 400 that a screening
-process has, which needs the rest itself."""
+"""Memory that decoding may take, for each pixel of the cap and beside a band: 366 MB of the 419
+that a screening process has, which needs the rest itself."""
 _FREE_BYTES = 64 << 20
 """Memory that decoding may take whatever the cap."""
 _PASSES = 12
@@ -31,8 +31,14 @@ _BAND_BYTES = 16 << 20
 """Copies of a band of Pillow's pixels, while it is converted."""
 _WEBP_BYTES = 16
 """Two canvases of libwebp's animation decoder, its copy and Pillow's."""
+_PLAIN_WEBP_BYTES = 7
+"""Of one opaque image: libwebp's own pixels and the result."""
+SCALED_MOST = 4
+"""A JPEG that is decoded at a smaller scale may have so many times the pixels of the cap."""
 _STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
 """Of Pillow's modes; every other one takes 4."""
+_ANIMATED, _TRANSPARENT = 0x02, 0x10
+"""Flags of an extended WebP."""
 _PNG_CHANNELS = {2: 3, 4: 2, 6: 4}
 """By the colour type in the header, all others have 1; the byte before it is the bits of each."""
 _SAMPLES = {"Gray": 1.0, "420": 1.5, "411": 1.5, "422": 2.0, "440": 2.0}
@@ -56,24 +62,28 @@ class Cost:
     passes: int = 1
     more_bytes: int = 0
     """Memory that does not depend on the number of pixels."""
+    scaled: bool = False
+    """The result has fewer pixels, as many as `more_bytes` says."""
 
     def check(self, max_pixels: int) -> None:
         """Raise DamagedImage for more than `max_pixels` allow.
 
         reason: too-many-pixels, decode-memory, or decode-timeout for too many passes.
         """
-        check_size(self.width, self.height, max_pixels)
+        whole_cap = max_pixels * (SCALED_MOST if self.scaled else 1)
+        check_size(self.width, self.height, whole_cap)
         pixels = self.width * self.height
         size = f"{self.width} x {self.height} pixels"
         needed = round(pixels * self.pixel_bytes) + self.more_bytes
-        most = max(_BYTES * max_pixels, _FREE_BYTES)
+        most = max(_BYTES * max_pixels + _BAND_BYTES, _FREE_BYTES)
         if needed > most:
             message = (
-                f"decoding {size} of this format takes {needed / 1e6:.0f} MB, more than the cap "
-                f"of {most / 1e6:.0f}"
+                f"decoding {size} of this kind takes {needed / 1e6:.0f} MB, more than the cap "
+                f"of {most / 1e6:.0f}; 8 bits a channel, without transparency, take the least"
             )
             raise DamagedImage(message, "decode-memory")
-        if self.passes > MAX_PASSES or self.passes * pixels > _PASSES * max_pixels:
+        most_passes = _PASSES * (2 if self.scaled else 1)  # to read on: few pixels are made
+        if self.passes > MAX_PASSES or self.passes * pixels > most_passes * max_pixels:
             message = f"it is built of too many passes: {self.passes} over {size}"
             raise DamagedImage(message, "decode-timeout")
 
@@ -86,14 +96,29 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
         raise DamagedImage(message, "too-many-pixels")
 
 
-def jpeg_cost(jpeg: bytes, width: int, height: int, colours: str, subsampling: str) -> Cost:
-    """Return the cost of a JPEG; the last four are as `simplejpeg.decode_jpeg_header` has them."""
+def jpeg_cost(
+    jpeg: bytes,
+    width: int,
+    height: int,
+    colours: str,
+    subsampling: str,
+    *,
+    scaled: tuple[int, int] | None = None,
+) -> Cost:
+    """Return the cost of a JPEG; the four in the middle are as `simplejpeg` reads them.
+
+    `scaled`: the (height, width) at which it is decoded, if that is not its own.
+    """
     inks = colours in ("CMYK", "YCCK")
     passes = jpeg_passes(jpeg)
     # Of several passes all coefficients are kept, 2 bytes each, until the last one.
     samples = _SAMPLES.get(subsampling, 4.0 if inks else 3.0)
     result = 4 + _RESULT_BYTES if inks else _RESULT_BYTES
-    return Cost(width, height, result + (2 * samples if passes > 1 else 0), passes)
+    kept = 2 * samples if passes > 1 else 0
+    if inks or not scaled or scaled == (height, width):
+        return Cost(width, height, result + kept, passes)
+    result_bytes = result * scaled[0] * scaled[1]
+    return Cost(width, height, kept, passes, result_bytes, scaled=True)
 
 
 def jpeg_passes(jpeg: bytes) -> int:
@@ -131,7 +156,18 @@ def webp_cost(webp: bytes) -> Cost:
         width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     else:
         width, height = (int.from_bytes(head[at : at + 2], "little") & 0x3FFF for at in (6, 8))
-    return Cost(width, height, _WEBP_BYTES)
+    return Cost(width, height, _PLAIN_WEBP_BYTES if is_plain_webp(webp) else _WEBP_BYTES)
+
+
+def is_plain_webp(webp: bytes) -> bool:
+    """Tell a WebP of one opaque image from animations and from what lets something shine through.
+
+    By its first 30 bytes.
+    """
+    kind, head = webp[12:16], webp[20:30]
+    if kind == b"VP8L":
+        return len(head) > 4 and not head[4] & 0x10
+    return kind == b"VP8 " or (kind == b"VP8X" and not head[0] & (_ANIMATED | _TRANSPARENT))
 
 
 def opened_cost(image: "Image.Image", data: bytes) -> Cost:
@@ -149,6 +185,8 @@ def opened_cost(image: "Image.Image", data: bytes) -> Cost:
     across, down = tags.get(322, width), tags.get(323, min(tags.get(278, height), height))
     bits = tags.get(258, (1,))
     part_bytes = across * down * tags.get(277, 1) * -(-max(bits) // 8)
+    if tags.get(259, 1) == 1 and 322 not in tags:
+        part_bytes = 0  # rows that are not compressed are read one by one
     passes = 1
     if tags.get(259) in _JPEG_IN_TIFF:  # each part may hide as many passes as a file of its own
         passes = -(-data.count(b"\xff\xda") * across * down // max(1, width * height))

@@ -7,6 +7,7 @@ from skindx.imaging.cost import jpeg_cost
 from skindx.imaging.damage import DamagedImage, refusal
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 from skindx.imaging.jpeg import decode_jpeg
+from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.orientation import orientation_of, turned
 from skindx.imaging.pillow import decode_with_pillow
 
@@ -48,7 +49,8 @@ def decode(
             pixels_HWC = decode_jpeg(data, max_pixels, at_least, rough)
         else:
             pixels_HWC = decode_with_pillow(data, FORMATS[suffix], max_pixels)
-            orientation = orientation_of(data, FORMATS[suffix])  # may decode: after the cap
+            # It may decode, so after the cap. Pillow has turned a TIFF already.
+            orientation = 1 if suffix == ".tif" else orientation_of(data, FORMATS[suffix])
         return turned(pixels_HWC, orientation)
     except DamagedImage:
         raise
@@ -73,15 +75,11 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
     JPEG, or shorter than `side`, comes at full size. Raises DamagedImage.
     """
     import cv2
-    import simplejpeg
 
     try:
         if image_suffix(data[:16]) == ".jpg":
-            height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
-            jpeg_cost(data, width, height, colorspace, subsampling).check(max_pixels)
-            if colorspace in ("YCbCr", "Gray"):
-                sides = {"min_height": min(side, height), "min_width": min(side, width)}
-                small_HW = simplejpeg.decode_jpeg(data, "GRAY", **sides)[:, :, 0]
+            small_HW = read_jpeg(data, lambda jpeg: _small_grey(jpeg, side, max_pixels))
+            if small_HW is not None:
                 return turned(small_HW, orientation_of(data, "JPEG"))
         grey_HW: NDArray[np.uint8] = cv2.cvtColor(
             decode(data, max_pixels=max_pixels), cv2.COLOR_RGB2GRAY
@@ -91,3 +89,16 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
         raise
     except Exception as error:
         raise refusal(error) from error
+
+
+def _small_grey(jpeg: bytes, side: int, max_pixels: int) -> NDArray[np.uint8] | None:
+    """Return grey_HW as stored; None for colours that libjpeg-turbo does not turn into grey."""
+    import simplejpeg
+
+    height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(jpeg)
+    jpeg_cost(jpeg, width, height, colorspace, subsampling).check(max_pixels)
+    if colorspace not in ("YCbCr", "Gray"):
+        return None
+    sides = {"min_height": min(side, height), "min_width": min(side, width)}
+    small_HW: NDArray[np.uint8] = simplejpeg.decode_jpeg(jpeg, "GRAY", **sides)[:, :, 0]
+    return small_HW

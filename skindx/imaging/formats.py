@@ -15,20 +15,27 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
 HEAD = 512
 """Bytes that `unusable` wants to see: comments may stand before an SVG's first element."""
 
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+"""Major brands of ISO base media files that hold images (ISO/IEC 23008-12). `mif1` and `msf1` are
+HEIF of any coding; libheif decides whether it can decode it."""
+
 _UNREAD: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GIF87a", "a GIF"),
     (0, b"GIF89a", "a GIF"),
-    # Major brands of ISO base media files that hold images (ISO/IEC 23008-12).
     (4, b"ftypavif", "an AVIF file"),
     (4, b"ftypavis", "an AVIF file"),
-    (4, b"ftypheic", "a HEIC file"),
-    (4, b"ftypheix", "a HEIC file"),
-    (4, b"ftypmif1", "a HEIF file"),
+    *((4, b"ftyp" + brand, "a HEIC file") for brand in _HEIF_BRANDS),
+    (4, b"ftyp", "a film"),
     (0, b"\xff\x0a", "a JPEG XL file"),
     (4, b"JXL \r\n\x87\n", "a JPEG XL file"),
     (4, b"jP  \r\n\x87\n", "a JPEG 2000 file"),
+    (0, b"\xff\x4f\xff\x51", "a JPEG 2000 file"),
     (0, b"\0\0\x01\0", "an icon"),
     (0, b"8BPS", "a Photoshop file"),
+    (0, b"II+\0", "a BigTIFF file"),
+    (0, b"MM\0+", "a BigTIFF file"),
+    (128, b"DICM", "a DICOM file"),
+    (0, b"%PDF", "a PDF document"),
 )
 
 
@@ -51,11 +58,13 @@ def unusable(head: bytes, said: str = "") -> tuple[str, str]:
 
     `said` is the format that the sender claims, "" for none. `head` should have HEAD bytes.
     """
+    if not head:
+        return "not-a-picture", "the file is empty; fetch or copy it again"
     name = _unread_format(head)
     if name:
         return (
             "unsupported-format",
-            f"it is {name}, a format that is not read; JPEG, PNG, WebP, BMP and TIFF are",
+            f"it is {name}, a format that is not read; convert it to JPEG, PNG, WebP, BMP or TIFF",
         )
     claim = f" and claims to be {said}" if said else ""
     return "not-a-picture", f"it begins with {head[:8]!r}{claim}; no image format does"
@@ -73,9 +82,6 @@ def _unread_format(head: bytes) -> str:
 
 PhotoFormat = Literal["JPEG", "PNG", "WebP", "HEIC"]
 """Formats of an upload: what cameras and browsers make. A dataset takes others as well."""
-
-_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-"""`mif1` and `msf1` are HEIF of any coding; libheif decides whether it can decode it."""
 
 
 def photo_format(head: bytes) -> PhotoFormat | None:

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from skindx.imaging.cost import jpeg_cost
 from skindx.imaging.damage import refusal
+from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.orientation import orientation_of
 from skindx.imaging.pillow import decode_with_pillow
 
@@ -16,20 +17,25 @@ def decode_jpeg(
 
     Raises DamagedImage for what takes too much, and whatever the decoder raises.
     """
+    return read_jpeg(data, lambda jpeg: _pixels(jpeg, max_pixels, at_least, rough))
+
+
+def _pixels(
+    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
+) -> NDArray[np.uint8]:
     import simplejpeg
 
     height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
-    jpeg_cost(data, width, height, colorspace, subsampling).check(max_pixels)
-    if colorspace not in ("CMYK", "YCCK"):
+    scale, scaled = {}, None
+    if at_least:
         # 7/8 and 6/8 would take longer than the whole image.
-        smaller = {"min_height": at_least[0], "min_width": at_least[1]} if at_least else {}
+        scale = {"min_height": at_least[0], "min_width": at_least[1], "min_factor": 1.5}
+        scaled = simplejpeg.decode_jpeg_header(data, **scale)[:2]
+    jpeg_cost(data, width, height, colorspace, subsampling, scaled=scaled).check(max_pixels)
+    if colorspace not in ("CMYK", "YCCK"):
+        fast = rough and at_least is not None
         pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-            data,
-            "RGB",
-            min_factor=1.5 if at_least else 1,
-            fastdct=rough and at_least is not None,
-            fastupsample=rough and at_least is not None,
-            **smaller,
+            data, "RGB", fastdct=fast, fastupsample=fast, **scale
         )
         return pixels_HWC
     # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
@@ -42,7 +48,7 @@ def upright_jpeg_size(data: bytes) -> tuple[int, int]:
     import simplejpeg
 
     try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        height, width, _, _ = read_jpeg(data, simplejpeg.decode_jpeg_header)
     except Exception as error:
         raise refusal(error) from error
     return (width, height) if orientation_of(data, "JPEG") >= 5 else (height, width)

@@ -1,10 +1,12 @@
 """Orientation by EXIF, and images turned by it."""
 
 import io
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.imaging.pillow import without_text
 from skindx.imaging.silence import hushed
 
 # EXIF tag 274 (Orientation): how to turn the stored pixels so that up is up.
@@ -26,16 +28,21 @@ def turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 def orientation_of(data: bytes, kind: str) -> int:
     """Return EXIF's orientation, 1..8; 1 (upright) where nothing says otherwise."""
-    from PIL import Image
-
     if kind == "JPEG" and not has_metadata(data):
         return 1  # nine times as fast as asking Pillow
-    try:
-        with hushed(), Image.open(io.BytesIO(data), formats=(kind,)) as image:
-            return int(image.getexif().get(274, 1))
-    except Exception:
-        # Broken metadata beside sound pixels says nothing about which way is up.
-        return 1
+    # Broken metadata beside sound pixels says nothing about which way is up; long notes may hide
+    # what does: then a PNG is asked once more without them.
+    for readable in (data, without_text(data)) if kind == "PNG" else (data,):
+        with suppress(Exception):
+            return _read_orientation(readable, kind)
+    return 1
+
+
+def _read_orientation(data: bytes, kind: str) -> int:
+    from PIL import Image
+
+    with hushed(), Image.open(io.BytesIO(data), formats=(kind,)) as image:
+        return int(image.getexif().get(274, 1))
 
 
 def has_metadata(jpeg: bytes) -> bool:

@@ -5,6 +5,7 @@ import zlib
 import cv2
 import numpy as np
 import pytest
+from hostile_images import png_chunk
 from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import encode, paint
@@ -41,7 +42,7 @@ def test_grey_and_four_ink_jpegs_become_rgb(mode: str) -> None:
     assert np.abs(decode(buffer.getvalue()) - expected).max() <= 1
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
     exif = Image.Exif()
@@ -122,7 +123,7 @@ def test_reasons_are_words() -> None:
         with pytest.raises(DamagedImage) as refused:
             decode(data)
         assert refused.value.reason == reason
-    with pytest.raises(DamagedImage, match="it is a GIF, a format that is not read; JPEG, PNG"):
+    with pytest.raises(DamagedImage, match=r"it is a GIF, .* not read; convert it to JPEG"):
         decode(b"GIF89a" + bytes(20))
     assert refusal(MemoryError()).reason == "decode-memory"
     assert refusal(ValueError("Insufficient memory (case 4)")).reason == "decode-memory"
@@ -155,6 +156,21 @@ def test_damage_in_mid_stream_that_pillow_passes_is_found(stop: int | None, inst
     Image.open(io.BytesIO(damaged)).load()
     with pytest.raises(DamagedImage, match="Corrupt JPEG"):
         decode(damaged)
+
+
+@pytest.mark.parametrize("kind", ["text", "profile"])
+def test_long_notes_of_a_png_hide_neither_pixels_nor_orientation(kind: str) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    data = encode(PIXELS, "PNG", exif=exif.tobytes())
+    long = zlib.compress(bytes(3 << 20))
+    note = (
+        png_chunk(b"zTXt", b"note\0\0" + long)
+        if kind == "text"
+        else png_chunk(b"iCCP", b"name\0\0" + long)
+    )
+    at = data.index(b"IDAT") - 4
+    np.testing.assert_array_equal(decode(data[:at] + note + data[at:]), decode(data))
 
 
 def test_a_pixel_bomb_is_refused_by_its_header() -> None:

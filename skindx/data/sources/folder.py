@@ -177,8 +177,20 @@ def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> No
         if counts[folded] < MIN_PER_CLASS:
             raise UserError(
                 f"the class {label!r} in {root} has {counts[folded]} readable images "
-                f"and needs at least {MIN_PER_CLASS}; add images or remove its folder."
+                f"and needs at least {MIN_PER_CLASS}{_why_unread(folded, files)}; add images or "
+                "remove its folder."
             )
+
+
+def _why_unread(folded: str, files: list[FoundFile]) -> str:
+    """Return why files of a class do not count, by the most frequent reason; "" if all do."""
+    unread = [f for f in files if f.status != "stored" and normalise(f.label) == folded]
+    if not unread:
+        return ""
+    (reason, count), *_ = Counter(file.detail for file in unread).most_common(1)
+    first = next(file.path.name for file in unread if file.detail == reason)
+    number = f"{count} of its files are" if count > 1 else "one of its files is"
+    return f" ({number} no image that is read: of {first!r}, {reason})"
 
 
 def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:

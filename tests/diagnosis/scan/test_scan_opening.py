@@ -58,6 +58,31 @@ def test_a_photo_is_what_every_other_decoder_says(tmp_path: Path) -> None:
     assert again == store
 
 
+def test_a_photo_whose_pixels_alone_are_sound_is_taken_as_any_other(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    plain = encoded("JPEG", quality=95, subsampling=0, exif=exif.tobytes())
+    for name, odd in {
+        "no-end.jpg": plain[:-2],
+        "padded.jpg": plain[:-2] + bytes(50) + b"\xff\xd9",
+        "revision.jpg": plain.replace(b"JFIF\0\1\1", b"JFIF\0\2\1"),
+    }.items():
+        store = opened(odd, tmp_path, name)
+        assert np.array_equal(store.read(0, 0, 0, *store.size()), decode(plain))
+        assert not (store.folder / "plain.jpg").exists()
+    (tmp_path / "cut").mkdir()
+    assert "damaged or cut short" in refusal(plain[: len(plain) // 2], tmp_path / "cut")
+
+
+def test_a_turned_tiff_is_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    data = encoded("TIFF", exif=exif.tobytes())
+    store = opened(data, tmp_path, "photo.tif")
+    assert np.array_equal(store.read(0, 0, 0, *store.size()), turned(PHOTO, 6))
+    assert np.array_equal(decode(data), turned(PHOTO, 6))
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_any_part_of_any_scale_is_upright(tmp_path: Path, orientation: int) -> None:
     writer = PixelWriter(tmp_path, 523, 387)
@@ -109,7 +134,7 @@ def test_what_is_no_photo_never_meets_a_decoder(tmp_path: Path) -> None:
         ("a.svg", b"<svg></svg>", "SVG"),
         ("a.gif", encoded("GIF"), "GIF"),
         ("a.bmp", encoded("BMP"), "BMP"),
-        ("a.jpg", b"", "no image format"),
+        ("a.jpg", b"", "the file is empty"),
     ):
         folder = tmp_path / name
         folder.mkdir()

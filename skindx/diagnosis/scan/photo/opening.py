@@ -22,12 +22,15 @@ from skindx.full_disk import full_disk, needs_room, no_room
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.formats import HEAD, image_suffix, photo_format, unusable
 from skindx.imaging.heic import can_read_heic, decode_heic
+from skindx.imaging.jpeg_repair import read_jpeg
+from skindx.imaging.orientation import orientation_of
 from skindx.system import require_extra
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
 """Pixels that are decoded at once, in whole rows."""
 _STORE = FolderKind("a photo's pixels", INDEX, ("*",))
+_MOST_REPAIRED_BYTES = 200 << 20
 _BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
 _SAID = {
     "decode-memory": "decoding it takes too much memory",
@@ -127,7 +130,7 @@ def photo_converting(job: dict[str, Any]) -> Work:
 
     def convert(path: Path) -> dict[str, str]:
         try:
-            _convert(vips, path, Path(job["out"]), job["facts"], job["most_pixels"])
+            _convert_odd(vips, path, Path(job["out"]), job["facts"], job["most_pixels"])
         except DamagedImage as error:
             return {"reason": error.reason, "detail": str(error)}
         except vips.Error as error:
@@ -141,7 +144,45 @@ def photo_converting(job: dict[str, Any]) -> Work:
     return for_each(convert)
 
 
-def _convert(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_pixels: int) -> None:
+def _convert_odd(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_pixels: int) -> None:
+    """Convert a file; a JPEG that libjpeg warns of, although its pixels are sound, made plain."""
+    try:
+        _convert(vips, path, out, facts, most_pixels)
+    except vips.Error as error:
+        if facts["suffix"] != ".jpg" or path.stat().st_size > _MOST_REPAIRED_BYTES:
+            raise
+        data, warning = path.read_bytes(), str(error)
+        orientation = orientation_of(data, "JPEG")
+
+        def read(jpeg: bytes) -> None:
+            if jpeg is data:
+                raise ValueError(warning)
+            plain = out / "plain.jpg"
+            plain.write_bytes(jpeg)
+            try:
+                _convert(vips, plain, out, facts, most_pixels, orientation=orientation)
+            except vips.Error as again:
+                raise ValueError(str(again)) from None
+            finally:
+                plain.unlink()
+
+        try:
+            read_jpeg(data, read)
+        except DamagedImage:
+            raise
+        except ValueError:
+            raise error from None
+
+
+def _convert(
+    vips: Any,
+    path: Path,
+    out: Path,
+    facts: dict[str, Any],
+    most_pixels: int,
+    *,
+    orientation: int | None = None,
+) -> None:
     suffix = facts["suffix"]
     image = open_image(vips, str(path), suffix)
     Header(
@@ -157,7 +198,7 @@ def _convert(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_pixel
     room = sum(3 * width * height for width, height in level_sizes(image.width, image.height))
     if shutil.disk_usage(out).free < room:
         raise OSError(28, "No space left on device")
-    orientation = value(image, "orientation", 1)
+    orientation = orientation or value(image, "orientation", 1)
     if image.hasalpha():
         image = image.flatten(background=[255] * (image.bands - 1))
     if image.bands == 1:
