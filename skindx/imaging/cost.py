@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_SIDE = 65_535
 """Pixels, as in JPEG: one row of more would let a run-length code name gigabytes."""
 _BYTES = 7
-"""Memory that decoding may take, for each pixel of the cap and beside a band: 366 MB of the 419
+"""Memory that decoding may take, for each pixel of the cap and beside a band: 366 MB of the 550
 that a screening process has, which needs the rest itself."""
 _FREE_BYTES = 64 << 20
 """Memory that decoding may take whatever the cap."""

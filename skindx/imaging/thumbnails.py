@@ -23,7 +23,7 @@ LONGEST_SIDE = 192
 _QUALITY = 80
 _PER_PROCESS = 128
 """So few images are shrunk sooner than another process starts."""
-_LIMITS = Limits(timeout_s=30, memory_mb=500)
+_LIMITS = Limits(timeout_s=30, memory_mb=650)
 
 
 def thumbnail_path(sha256: str) -> str:

@@ -216,7 +216,7 @@ LIBRARIES = r"(?i)bomb|pillow|DOS|IDAT|IHDR|libwebp|libjpeg|turbo|cannot identif
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_what_costs_too_much_is_refused_in_our_own_words(name: str) -> None:
-    with pytest.raises(Refused, match=r"take it again or save it as a JPEG of fewer pixels\.$") as caught:
+    with pytest.raises(Refused, match=r"take it again or save it as a .*JPEG.*\.$") as caught:
         open_photo(BOMBS[name]())
     assert not re.search(LIBRARIES, str(caught.value))
     assert re.search(r"pixels|passes", str(caught.value))

@@ -53,7 +53,7 @@ class ScreenSettings(Settings):
     max_pixels: int = Field(default=MAX_PIXELS, gt=0, le=10**12)
     timeout_s: int = Field(default=30, ge=1, le=3600)
     """Time limit for one image; a slower decoder is ended."""
-    memory_mb: int = Field(default=400, ge=200, le=10**8)
+    memory_mb: int = Field(default=550, ge=200, le=10**8)
     """Memory limit of one decoding process, without the code of its libraries."""
 
     @property
