@@ -49,6 +49,8 @@ class LedgerRow:
     """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
     caption: str = ""
     """The source's text about it: caption, alternative text. May name a person."""
+    confirmed_by: str = ""
+    """How the source says that the label was confirmed, such as histopathology; "": not at all."""
 
 
 def file_name(url: str) -> str:

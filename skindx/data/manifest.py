@@ -48,6 +48,8 @@ class Record:
     """0 .. folds - 1 outside calibration and test; None there, and where folds are switched off."""
     caption: str = ""
     """The source's text about it, such as age and site. May name a person: not published."""
+    confirmed_by: str = ""
+    """How the source says that the label was confirmed, such as histopathology; "": not at all."""
 
 
 @dataclass(frozen=True, slots=True)

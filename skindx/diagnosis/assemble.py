@@ -34,6 +34,10 @@ _UNKNOWN_NO_HEAT = (
     "There is no heat map, since the model names no condition that one could explain."
 )
 
+_UNKNOWN_NO_SIMILAR = (
+    "No similar cases are shown, since the model names no condition that they could illustrate."
+)
+
 _ADDED_LATER = ("images", "ood", "urgent_risk", "whole_urgent_risk", "detector_recall")
 
 # C = classes, M = members
@@ -82,7 +86,7 @@ def assemble(
         familiarity=ood_p_value,
         photos=photos,
         similar=similar,
-        no_similar="" if predictor.gallery else _NO_GALLERY,
+        no_similar=_no_similar(predictor, conclusion),
         no_heat="" if has_heat else _UNKNOWN_NO_HEAT if conclusion.abstained else _NO_HEAT,
         known=known_names(classes),
         unknown_urgent=tuple(condition.name for condition in unknown_to(classes)),
@@ -93,6 +97,12 @@ def assemble(
         patient=patient,
         source=source_of(predictor.bundle, predictor.backend),
     )
+
+
+def _no_similar(predictor: "Predictor", conclusion: Conclusion) -> str:
+    if conclusion.abstained:
+        return _UNKNOWN_NO_SIMILAR
+    return "" if predictor.gallery else _NO_GALLERY
 
 
 def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> Photo:

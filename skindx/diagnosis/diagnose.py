@@ -210,7 +210,12 @@ def _answer(
     output: EnsembleOutput,
     heats: Sequence[bytes],
 ) -> Answer:
-    similar, thumbnails = similar_cases(predictor, output.embeddings_ND[concluded.places])
+    # Labels of near images would name what the model does not know.
+    similar, thumbnails = (
+        ((), ())
+        if concluded.conclusion.abstained
+        else similar_cases(predictor, output.embeddings_ND[concluded.places])
+    )
     pairs = zip(concluded.photos, concluded.predictions, strict=True)
     diagnosis = assemble(
         predictor,

@@ -24,6 +24,12 @@ CANNOT_RULE_OUT = (
 """Stands before the upload and beside the next step of every answer."""
 
 
+NEAREST_FIRST = (
+    "By rank, the nearest to the networks first. To look alike is not to be the same condition."
+)
+"""Above similar cases: how near they are has no unit that means anything to a reader."""
+
+
 def percent(probability: float) -> str:
     """Return a probability as a person should read it: whole percent, never 0 or 100.
 
@@ -99,14 +105,22 @@ class Similar(_Part):
 
     key: str
     name: str
-    """Its class by the dataset's label."""
+    """Its class by the label of its source."""
+    confirmed_by: str = ""
+    """How the source says that the label was confirmed, such as histopathology; empty: it does not
+    say."""
     similarity: float = Field(ge=-1, le=1)
-    """Cosine of the two embeddings."""
+    """Cosine of the two embeddings: it ranks images, and is neither a share nor a probability."""
     sha256: str
     licence: str = ""
     credit: str = ""
     """Creator and attribution, as its licence requires."""
     page_url: str = ""
+
+    @property
+    def basis(self) -> str:
+        """What its class rests on, as a part of a sentence."""
+        return f"confirmed by {self.confirmed_by}" if self.confirmed_by else "label of the source"
 
 
 class Share(_Part):

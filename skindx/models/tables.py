@@ -1,5 +1,6 @@
 """Tables of a bundle (Parquet): what the file declares is bounded before it is unpacked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ _PACKINGS = {"UNCOMPRESSED", "SNAPPY"}
 """Snappy shrinks by a factor of 21 at most; others by any."""
 
 
-def read_rows(path: Path, schema: Any) -> Any:
+def read_rows(path: Path, schema: Any, optional: Sequence[str] = ()) -> Any:
     """Return the Arrow table of a Parquet file with exactly the columns of `schema`.
+
+    Columns of `optional` may be missing together, as in bundles of older versions.
 
     Text columns come as dictionaries, so that a value which stands in each row is held once.
     Raises UserError for any other file.
@@ -20,8 +23,10 @@ def read_rows(path: Path, schema: Any) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text = [field.name for field in schema if pa.types.is_string(field.type)]
     try:
+        if optional and not set(optional) & _names(path):
+            schema = pa.schema([field for field in schema if field.name not in optional])
+        text = [field.name for field in schema if pa.types.is_string(field.type)]
         with (
             open(open_plain(path, _MOST_BYTES), "rb") as opened,  # noqa: PTH123 (a descriptor)
             pq.ParquetFile(opened, read_dictionary=text) as file,
@@ -39,6 +44,14 @@ def read_rows(path: Path, schema: Any) -> Any:
     if longest > _LONGEST_TEXT:
         raise UserError(f"{path} has a text of {longest} bytes; copy or pack the bundle again.")
     return table
+
+
+def _names(path: Path) -> set[str]:
+    """Return the columns that a file declares."""
+    import pyarrow.parquet as pq
+
+    with open(open_plain(path, _MOST_BYTES), "rb") as opened:  # noqa: PTH123 (a descriptor)
+        return set(pq.read_schema(opened).names)
 
 
 def _problem(file: Any, schema: Any) -> str:

@@ -46,6 +46,7 @@ def make_records(
             skin_type=row.skin_type,
             fold=placed[groups[row.sha256]].fold,
             caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
+            confirmed_by=row.confirmed_by,
         )
         for image in kept
         for row in (image.row,)

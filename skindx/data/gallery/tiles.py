@@ -113,6 +113,8 @@ def _origin(record: Record) -> Iterator[tuple[str, str]]:
         yield "by", record.creator
     if record.attribution:
         yield "credit", record.attribution
+    if record.confirmed_by:
+        yield "confirmed by", record.confirmed_by
     if record.caption:
         yield "caption", record.caption
     if record.skin_type is not None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,23 @@ _TYPES = {name: number for number, name in enumerate(("I", "II", "III", "IV", "V
 _TYPES |= {str(number): number for number in range(1, 7)}
 
 
+_CONFIRMED = {
+    "histo": "histopathology",
+    "histology": "histopathology",
+    "histopathology": "histopathology",
+    "biopsy": "histopathology",
+    "follow up": "follow-up",
+    "serial imaging showing no change": "follow-up",
+    "confocal": "confocal microscopy",
+    "confocal microscopy": "confocal microscopy",
+    "confocal microscopy with consensus dermoscopy": "confocal microscopy",
+    "consensus": "expert consensus",
+    "expert consensus": "expert consensus",
+    "single image expert consensus": "expert consensus",
+}
+"""What data sets say of their labels (HAM10000's dx_type, the ISIC archive), in plain words."""
+
+
 class Columns(Settings):
     """The columns that an image's row is made of; "" for what the table does not know."""
 
@@ -44,6 +62,9 @@ class Columns(Settings):
     """Free text about the image; it stays in the private dataset and is never published."""
     skin_type: str = ""
     """Fitzpatrick type 1..6 or I..VI, determined by a person; anything else counts as unknown."""
+    confirmed: str = ""
+    """How the label was confirmed, such as HAM10000's `dx_type`; what is no confirmation, such as
+    one person's opinion, counts as none."""
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -68,6 +89,7 @@ class Columns(Settings):
             known[field] = cell(line.get(column)) or defaults.get(field, "")
         known["caption"] = described(cell(line.get(self.caption)))
         known["page_url"] = cell(line.get(self.page))
+        known["confirmed_by"] = confirmation(cell(line.get(self.confirmed)))
         known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
         return known
 
@@ -85,6 +107,11 @@ def described(*texts: str) -> str:
 def skin_type(text: str) -> int | None:
     """Return a Fitzpatrick type 1..6 written as number or Roman numeral, None for all else."""
     return _TYPES.get(text.strip().upper())
+
+
+def confirmation(text: str) -> str:
+    """Return how a label was confirmed, in plain words; "" for what confirms nothing."""
+    return _CONFIRMED.get(re.sub(r"[\W_]+", " ", text).strip().casefold(), "")
 
 
 def cell(value: object) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource, Endpoint, text
-from skindx.data.sources.columns import described, skin_type
+from skindx.data.sources.columns import confirmation, described, skin_type
 from skindx.data.sources.source import Page, UnreadablePageError
 from skindx.data.sources.urls import plain_url
 
@@ -57,6 +57,7 @@ class IsicSource(ApiSource):
             creator=attribution,
             attribution=attribution,
             group=text(result, *clinical, "patient_id") or text(result, *clinical, "lesion_id"),
+            confirmed_by=confirmation(text(result, *clinical, "diagnosis_confirm_type")),
             caption=described(_clinical(result)),
             skin_type=skin_type(text(result, *clinical, "fitzpatrick_skin_type")),
         )

@@ -1,4 +1,4 @@
-"""Cases that look like this one to the networks, with the labels that the dataset confirms."""
+"""Cases that look like this one to the networks, with the labels of their sources."""
 
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ def similar_cases(
         Similar(
             key=neighbour.row.label,
             name=names.get(neighbour.row.label, neighbour.row.label),
+            confirmed_by=neighbour.row.confirmed_by,
             similarity=neighbour.cosine,
             sha256=neighbour.row.sha256,
             licence=neighbour.row.licence,

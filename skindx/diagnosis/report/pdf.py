@@ -8,7 +8,14 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import patient_facts, use_of_facts
 from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.record import (
+    CANNOT_RULE_OUT,
+    NEAREST_FIRST,
+    Diagnosis,
+    LesionBox,
+    Photo,
+    percent,
+)
 from skindx.diagnosis.report.sheet import Sheet
 from skindx.diagnosis.scope import knows, lacks, shown_tier
 from skindx.taxonomy import Urgency
@@ -121,18 +128,16 @@ def _similar(sheet: Sheet, answer: Answer) -> None:
     if not similar:
         return
     sheet.heading("Similar images of the training data", _SIMILAR_ROOM_MM)
+    ranked = list(enumerate(zip(similar, answer.thumbnails, strict=True), 1))
     shown = [
-        (_opened(jpeg), f"{case.name}, cosine {case.similarity:.2f}. {case.credit} {case.licence}")
-        for case, jpeg in zip(similar, answer.thumbnails, strict=True)
+        (_opened(jpeg), f"{rank}. {case.name} ({case.basis}). {case.credit} {case.licence}")
+        for rank, (case, jpeg) in ranked
         if jpeg
     ]
+    sheet.text(NEAREST_FIRST, faint=True)
     if shown:
         sheet.images([image for image, _ in shown], [caption for _, caption in shown], 6)
-    hidden = [
-        f"{case.name} ({case.similarity:.2f})"
-        for case, jpeg in zip(similar, answer.thumbnails, strict=True)
-        if not jpeg
-    ]
+    hidden = [f"{rank}. {case.name} ({case.basis})" for rank, (case, jpeg) in ranked if not jpeg]
     if hidden:
         sheet.text("Not shown, because of their licences: " + ", ".join(hidden) + ".", faint=True)
 

@@ -54,8 +54,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     for sentence in filter(None, (lacks(diagnosis.unknown_urgent), source.expects)):
         console.print(Text(sentence))
     if diagnosis.similar:
-        nearest = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in diagnosis.similar)
-        console.print(Text(f"Most similar training images: {nearest}."))
+        nearest = ", ".join(f"{case.name} ({case.basis})" for case in diagnosis.similar)
+        console.print(Text(f"Most similar training images, nearest first: {nearest}."))
     if facts := patient_facts(diagnosis.patient):
         given = "; ".join(f"{name} {value}" for name, value in facts)
         console.print(Text(f"Given: {given}. {use_of_facts(diagnosis.patient)}"))

@@ -51,6 +51,8 @@ class IndexRow:
     creator: str = ""
     attribution: str = ""
     page_url: str = ""
+    confirmed_by: str = ""
+    """How the source says that the label was confirmed; empty: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class EmbeddingIndex:
 
         Raises UserError for files that do not fit each other or the index.
         """
-        table = read_rows(folder / ROWS, _schema())
+        table = read_rows(folder / ROWS, _schema(), optional=("confirmed_by",))
         tensors = load_tensors(folder / TENSORS, _TENSORS)
         embeddings_ND, offsets = tensors["embeddings"], tensors["offsets"].numpy()
         ends = [0, len(tensors["thumbnails"])]

@@ -80,7 +80,9 @@ def stratified(records: Sequence[Record], cap: int) -> list[Record]:
 
 
 def _row(record: Record, group: int, *, named: bool) -> IndexRow:
-    row = IndexRow(record.sha256, record.label, group, record.licence)
+    row = IndexRow(
+        record.sha256, record.label, group, record.licence, confirmed_by=record.confirmed_by
+    )
     if not named:
         return row
     return replace(

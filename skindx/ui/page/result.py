@@ -9,7 +9,7 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import use_of_facts
 from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis, percent
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NEAREST_FIRST, NOTICE, Diagnosis, percent
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
@@ -88,6 +88,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         views=_views(diagnosis, answer.views),
         has_heat=any(view.heat for view in answer.views),
         similar=_similar(answer),
+        nearest_first=NEAREST_FIRST,
     )
 
 
@@ -115,6 +116,8 @@ def _views(diagnosis: Diagnosis, views: Sequence[View]) -> list[dict[str, Any]]:
 def _similar(answer: Answer) -> list[dict[str, Any]]:
     thumbnails = answer.thumbnails or (b"",) * len(answer.diagnosis.similar)
     return [
-        {"case": case, "jpeg": data_url(jpeg, "image/jpeg") if jpeg else ""}
-        for case, jpeg in zip(answer.diagnosis.similar, thumbnails, strict=True)
+        {"rank": rank, "case": case, "jpeg": data_url(jpeg, "image/jpeg") if jpeg else ""}
+        for rank, (case, jpeg) in enumerate(
+            zip(answer.diagnosis.similar, thumbnails, strict=True), 1
+        )
     ]
