@@ -106,11 +106,19 @@ def missed(promise: Promise) -> str:
 
 
 def shown_share(share: Share) -> str:
-    """Return a measured share with its interval and the number of images behind it."""
+    """Return a measured share with its interval and the number of images behind it.
+
+    With as many digits as the interval needs to be read as one.
+    """
+    digits = next((n for n in (1, 2, 3) if _shown(share.low, n) != _shown(share.high, n)), 4)
     return (
-        f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
-        f"{100 * share.high:.1f} %, {counted(share.pictures, 'image')})"
+        f"{_shown(share.value, digits)} % (95 % interval {_shown(share.low, digits)} to "
+        f"{_shown(share.high, digits)} %, {counted(share.pictures, 'image')})"
     )
+
+
+def _shown(value: float, digits: int) -> str:
+    return f"{100 * value:.{digits}f}"
 
 
 def risk_guarantee(diagnosis: Diagnosis) -> str:

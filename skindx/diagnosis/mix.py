@@ -11,6 +11,7 @@ import numpy as np
 
 from skindx.diagnosis.conclusion import Conclusion
 from skindx.diagnosis.record import UrgentRisk, percent
+from skindx.diagnosis.scope import urgent_known
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
@@ -54,10 +55,12 @@ def mix_text(predictor: "Predictor") -> str:
     """Return which mix of diseases the shown probabilities hold for, in sentences."""
     shares = shown_prevalence(predictor)
     if predictor.prevalence:
+        fitted = "The set of conditions uses"
+        if urgent_known(predictor.taxonomy.classes):
+            fitted = "The set of conditions, the risk and the threshold of urgent use"
         return (
             f"The probabilities are corrected for the prevalence that the operator gave: "
-            f"{_listed(predictor, shares or {})}. The set of conditions, the risk and the "
-            "threshold of urgent use the uncorrected ones."
+            f"{_listed(predictor, shares or {})}. {fitted} the uncorrected ones."
         )
     if shares is None:
         return f"{_CALIBRATION}, which this bundle does not name; {_ELSEWHERE}"

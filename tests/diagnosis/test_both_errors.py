@@ -17,7 +17,7 @@ from test_conclusion import RISK, RULE, concluded, of
 
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantee import guarantee, risk_guarantee
+from skindx.diagnosis.guarantee import guarantee, risk_guarantee, shown_share
 from skindx.diagnosis.measured import shared, with_measured_risk, with_measured_sets
 from skindx.diagnosis.record import Promise, Share, UrgentRisk
 from skindx.diagnosis.report import fonts
@@ -133,6 +133,12 @@ def test_no_interval_is_without_width(value: float) -> None:
     assert old is not None
     assert old.high - old.low > 0.1
     assert old.low <= value <= old.high
+
+
+def test_the_digits_show_the_width() -> None:
+    many = shared(MeasuredShare(value=0, low=0, high=0, pictures=90_000))
+    assert many is not None
+    assert shown_share(many) == "0.000 % (95 % interval 0.000 to 0.004 %, 90,000 images)"
 
 
 def test_an_evaluated_bundle_promises_what_was_measured() -> None:

@@ -8,6 +8,7 @@ COLUMNS = (
     "photo_before", "photo_after", "kind", "reasons", "rank_before", "rank_after", "x_before",
     "y_before", "x_after", "y_after", "growth", "growth_low", "growth_high", "p_value",
     "colour_change", "urgent_risk_before", "urgent_risk_after",
+    "not_known",
 )  # fmt: skip
 
 
@@ -36,6 +37,7 @@ def lines(comparison: ScanComparison) -> list[list[object]]:
                 change.colour_change,
                 row and row["urgent_risk"],
                 after and after["urgent_risk"],
+                comparison.after.summary.scope.text,
             ]
             rows.append(line)
     return rows
