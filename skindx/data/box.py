@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 
@@ -67,7 +67,7 @@ class RawBox:
     drawn_at: str = ""
 
 
-_SLACK = 1.0
+SLACK = 1.0
 """Pixels: formats count from 0 or from 1, and round."""
 
 
@@ -82,12 +82,22 @@ def boxed(
         x2, y2 = min(raw.x2, float(width)), min(raw.y2, float(height))
         whole = x1 < x2 and y1 < y2
         out = max(-raw.x1, -raw.y1, raw.x2 - width, raw.y2 - height)
-        refused += not (whole and out <= _SLACK)
+        refused += not (whole and out <= SLACK)
         if whole:
             boxes.append(
                 Box(x1, y1, x2, y2, raw.label, raw.drawn_by, raw.score, raw.drawn_at),
             )
     return BoxedImage(width, height, tuple(boxes), sha256, refused, unread)
+
+
+def recut(image: BoxedImage, size: tuple[int, int]) -> BoxedImage:
+    """Cut the boxes of an image once more, to another size (width, height)."""
+    drawn = [
+        RawBox(b.x1, b.y1, b.x2, b.y2, b.label, b.drawn_by, b.score, b.drawn_at)
+        for b in image.boxes
+    ]
+    cut = boxed(size, drawn, image.sha256, image.unread)
+    return replace(cut, refused=cut.refused + image.refused)
 
 
 def base_name(file_name: str) -> str:

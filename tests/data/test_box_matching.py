@@ -72,6 +72,9 @@ SAME: Mapping[str, tuple[Sequence[str | tuple[str, ...]], Sequence[str], Sequenc
     "local": ([f"{LOCAL}all/n/x.jpg"], ["n/x.jpg", "s/x.jpg"], ["n/x.jpg"]),
     "local encoded": ([f"{LOCAL}n%2Fl%C3%A4sion%201.jpg"], [f"n/{NFD}", f"s/{NFD}"], [f"n/{NFD}"]),
     "local plus": ([f"{LOCAL}n/a+b.jpg"], ["n/a+b.jpg", "n/a b.jpg"], ["n/a+b.jpg"]),
+    "no ending": (["n/x", "s/x"], ["s/x.jpg", "n/x.PNG"], ["n/x.PNG", "s/x.jpg"]),
+    "upload without ending": (["images/1a2b3c4d-my_x"], ["n/my x.jpg"], ["n/my x.jpg"]),
+    "another ending": (["x.png"], ["x.jpg"], [UNKNOWN]),
     "a per cent": (["n/5%20.jpg"], ["n/5%20.jpg", "n/5 .jpg"], ["n/5%20.jpg"]),
     "bucket": (["s3://b/n/x.jpg"], ["n/x.jpg", "s/x.jpg"], ["n/x.jpg"]),
     "signed": (["https://h/n/x%20y.jpg?sig=a/b"], ["https://h/n/x%20y.jpg"],
@@ -201,6 +204,36 @@ def answer(name: str, size: tuple[int, int], rotation: int) -> dict[str, Any]:
     }
     done = {"result": [region], "completed_by": {"email": "a@b"}, "lead_time": 1}
     return {"data": {"image": name}, "annotations": [done]}
+
+
+@pytest.mark.parametrize(
+    ("boxes", "expected", "kind"),
+    [
+        ([(10, 20, 20, 75)], [(10, 20, 30, 95)], ""),  # stands out of the stored pixels
+        ([(75, 20, 20, 40)], [(20, 75, 60, 95)], "turned"),  # and this one of the upright ones
+        ([(10, 20, 20, 40)], [(10, 20, 30, 60)], "uncertain"),
+        ([(70, 70, 20, 20)], [], "refused"),  # of both
+    ],
+)
+def test_sizes_in_label_studios_coco_are_not_those_of_its_boxes(
+    tmp_path: Path, boxes: Sequence[tuple[int, ...]], expected: list[Any], kind: str
+) -> None:
+    """Its converter asks Pillow for the size of a photo, and its page the browser for boxes."""
+    photos(tmp_path / "data", [(6, (100, 80)), (1, (100, 80))])
+    raw = {
+        "info": {"contributor": "Label Studio"},
+        "images": [
+            {"id": n, "file_name": f"images/0a1b2c3d-{n}.jpg", "width": 100, "height": 80}
+            for n in (0, 1)
+        ],
+        "annotations": [{"image_id": 0, "category_id": 0, "bbox": box} for box in boxes]
+        + [{"image_id": 1, "category_id": 0, "bbox": [70, 20, 29, 20]}],
+        "categories": [{"id": 0, "name": "mole"}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(raw))
+    done = import_boxes(tmp_path / "data", tmp_path / "a.json", by="Ann")
+    assert boxes_of(tmp_path / "data") == [expected or None, [(70, 20, 99, 40)]]
+    assert [f.kind for f in done.findings] == ([kind] if kind else [])
 
 
 @pytest.mark.parametrize(

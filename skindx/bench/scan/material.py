@@ -51,7 +51,7 @@ def read_material(folder: Path, side: Side) -> Material:
     """Read a YOLO export; a source picture and all its copies are on one side of the split.
 
     Copies share the file name before `.rf.`, and the first of them is taken. Raises UserError for
-    a folder without images and labels.
+    a folder without images and for lines that are no boxes.
     """
     images = sorted((folder / "train" / "images").glob("*.jpg"))
     if not images:
@@ -79,11 +79,16 @@ def side_of(source: str) -> Side:
 
 
 def _rows(labels: Path) -> list[tuple[int, float, float, float, float]]:
-    """Return class, centre and size as shares of the image."""
+    """Return class, centre and size as shares of the image. Raises UserError for other lines."""
     rows = []
-    for line in labels.read_text().splitlines():
+    for line in labels.read_text(encoding="utf-8-sig").splitlines():
         fields = line.split()
-        if len(fields) >= 5:
+        if fields and len(fields) != 5:
+            raise UserError(
+                f"{labels} has a line of {len(fields)} columns; give a YOLO export whose lines are "
+                f"`class x y width height`."
+            )
+        if fields:
             x, y, width, height = map(float, fields[1:5])
             rows.append((int(fields[0]), x, y, width, height))
     return rows

@@ -11,6 +11,7 @@ from skindx.errors import UserError
 
 Unannotated = Literal["skip", "negative"]
 Columns = Literal["box", "polygon"]
+Frame = Literal["sized", "upright", "unsized", "either"]
 FIRST = 3
 """As many of what is counted are named."""
 
@@ -36,9 +37,10 @@ class BoxEntry:
     by: str = ""
     at: str = ""
     """UTC, ISO 8601."""
-    frame: Literal["sized", "upright", "unsized"] = "sized"
+    frame: Frame = "sized"
     """sized: the image's size tells on which pixels it was drawn; upright: our export, so on the
-    upright ones; unsized: the file has no sizes, and the image beside it is turned by EXIF."""
+    upright ones; unsized: the file has no sizes, and the image beside it is turned by EXIF; either:
+    the size is the stored one whatever the boxes were drawn on, and they are not cut to it."""
     view_deg: int = 0
     """By how much the person had turned the view, clockwise; the boxes are on the image itself."""
 

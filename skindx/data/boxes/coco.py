@@ -3,11 +3,12 @@
 import json
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, mapping, score_of, text_id
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules, mapping, score_of, text_id
 from skindx.errors import UserError
 from skindx.files import write_json
 
@@ -22,6 +23,9 @@ def read_coco(path: Path, rules: Rules = _RULES) -> BoxFile:
     image without a size. An image without annotation counts as `rules.unannotated` says, except in
     our own exports, which hold only images that somebody looked at. Raises UserError for what is
     no COCO file.
+
+    Label Studio's own COCO export gives the stored sizes of images and draws on upright pixels, so
+    the sizes in it say nothing about its boxes.
     """
     raw = read_json(path)
     try:
@@ -48,13 +52,20 @@ def read_coco(path: Path, rules: Rules = _RULES) -> BoxFile:
         except (ValueError, TypeError, OverflowError) as error:
             unread[key] += 1
             file.skip(str(error), _annotation_name(annotation, number))
-    ours = _is_older_export(raw)
+    ours, sizeless = _is_older_export(raw), _of_label_studio(raw)
     for position, image in enumerate(images):
         if position in keys:
             key = keys[position]
             reviewed = ours or image.get("reviewed") is True
             if key in touched or reviewed or rules.unannotated == "negative":
-                _put(file, image, drawn[key], unread[key], ours=reviewed)
+                name = str(image["file_name"])
+                sha256, size = sha256_in(image.get("sha256", name)), _size(image)
+                room = (max(size), max(size)) if sizeless else size
+                boxes = replace(
+                    boxed(room, drawn[key], sha256, unread[key]), width=size[0], height=size[1]
+                )
+                frame: Frame = "upright" if reviewed else "either" if sizeless else "sized"
+                file.entries.append(BoxEntry((name,), boxes, frame=frame))
             else:
                 file.wait(
                     "images without annotation; --unannotated negative (in a recipe "
@@ -164,13 +175,9 @@ def _size(image: Mapping[str, Any]) -> tuple[int, int]:
     return width, height
 
 
-def _put(
-    file: BoxFile, image: Mapping[str, Any], drawn: Sequence[RawBox], unread: int, *, ours: bool
-) -> None:
-    name = str(image["file_name"])
-    sha256 = sha256_in(image.get("sha256", name))
-    entry = boxed(_size(image), drawn, sha256, unread)
-    file.entries.append(BoxEntry((name,), entry, frame="upright" if ours else "sized"))
+def _of_label_studio(raw: Mapping[str, Any]) -> bool:
+    info = raw.get("info")
+    return isinstance(info, dict) and info.get("contributor") == "Label Studio"
 
 
 def _is_older_export(raw: Mapping[str, Any]) -> bool:

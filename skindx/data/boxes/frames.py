@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from skindx.data.box import UNKNOWN_SIZE, Box, BoxedImage
+from skindx.data.box import SLACK, UNKNOWN_SIZE, Box, BoxedImage, recut
 from skindx.data.boxes.box_file import BoxEntry
 from skindx.imaging.formats import image_suffix
 
-Frame = Literal["upright", "stored", "unknown", "missized"]
+DrawnOn = Literal["upright", "stored", "unknown", "missized"]
 
 _HEAD = 1 << 18
 """Bytes: EXIF stands at the head of a JPEG, in 64 KiB, perhaps behind other segments."""
@@ -30,7 +30,7 @@ class Placed:
     entry: BoxEntry
     sha256: str
     image: BoxedImage
-    frame: Frame
+    frame: DrawnOn
     turned: bool = False
 
 
@@ -44,34 +44,46 @@ def place(matched: Sequence[tuple[BoxEntry, str, tuple[int, int], int]]) -> list
     frames = [_frame(entry, size, orientation) for entry, _, size, orientation in matched]
     sized = {frame for frame, (*_, turn) in zip(frames, matched, strict=True) if turn >= 5}
     told = sized & {"upright", "stored"}
-    others: Frame = "unknown"
+    others: DrawnOn = "unknown"
     if len(told) == 1:
         others = "stored" if "stored" in told else "upright"
     placed = []
     for frame, (entry, sha256, size, orientation) in zip(frames, matched, strict=True):
-        final = others if frame == "unknown" and entry.frame == "sized" else frame
+        final = others if frame == "unknown" and entry.frame != "unsized" else frame
         turned = final == "stored" and bool(entry.image.boxes)
-        image = turn_upright(entry.image, size, orientation) if final == "stored" else entry.image
+        image = entry.image
+        if entry.frame == "either" and final != "missized":
+            swapped = final == "stored" and orientation >= 5
+            image = recut(image, size[::-1] if swapped else size)
+        if final == "stored":
+            image = turn_upright(image, size, orientation)
         placed.append(Placed(entry, sha256, image, final, turned))
     return placed
 
 
-def _frame(entry: BoxEntry, size: tuple[int, int], orientation: int) -> Frame:
+def _frame(entry: BoxEntry, size: tuple[int, int], orientation: int) -> DrawnOn:
     """Say from one entry alone on which pixels its boxes are."""
     image, stored = entry.image, size[::-1] if orientation >= 5 else size
-    if (image.width, image.height) == UNKNOWN_SIZE:
-        return "upright"
-    if (image.width, image.height) not in (size, stored):
+    given = image.width, image.height
+    if given not in (size, stored, UNKNOWN_SIZE):
         return "missized"
+    by_size: DrawnOn = "upright" if given in (size, UNKNOWN_SIZE) else "stored"
     if orientation == 1 or not image.boxes or entry.frame == "upright":
-        return "upright" if (image.width, image.height) == size else "stored"
+        return by_size
     if entry.frame == "unsized":
         return "unknown"
-    if size != stored:
-        return "upright" if (image.width, image.height) == size else "stored"
-    return (
-        "stored" if entry.view_deg and entry.view_deg == _VIEW_DEG.get(orientation) else "unknown"
-    )
+    if size == stored:
+        as_exif = entry.view_deg == _VIEW_DEG.get(orientation, 0) != 0
+        return "stored" if as_exif else "unknown"
+    if entry.frame == "sized" or by_size == "upright":
+        return by_size
+    fits_size, fits_stored = _fits(image, size), _fits(image, stored)
+    return "unknown" if fits_size == fits_stored else "upright" if fits_size else "stored"
+
+
+def _fits(image: BoxedImage, size: tuple[int, int]) -> bool:
+    width, height = size
+    return all(box.x2 <= width + SLACK and box.y2 <= height + SLACK for box in image.boxes)
 
 
 def turn_upright(image: BoxedImage, size: tuple[int, int], orientation: int) -> BoxedImage:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from skindx.data.box import UNKNOWN_SIZE, Box, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, score_of
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules, score_of
 from skindx.data.boxes.coco import read_json
 from skindx.errors import UserError
 from skindx.files import write_json
@@ -181,7 +181,7 @@ def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: boo
         others = sum(_is_shape(result) for result in results) - len(regions)
         image = replace(image, refused=image.refused + max(others, 0))
         views = {_view_deg(region) for region in regions}
-        frame: Literal["sized", "upright"] = "upright" if ours and sha256 else "sized"
+        frame: Frame = "upright" if ours and sha256 else "sized"
         view_deg = views.pop() if len(views) == 1 else 0
         file.entries.append(BoxEntry(paths, image, by, at, frame, view_deg))
 

@@ -1,10 +1,11 @@
 """Which image of a dataset an entry of a box file means: by SHA-256, else by its path.
 
-Tools rename: Label Studio puts eight hexadecimal digits before what is uploaded and leaves out
-characters that Django does not allow in a file name; addresses are URL-encoded; macOS decomposes
-letters (NFD) that others compose (NFC). So names are compared in steps, from the name as it is to
-the loosest, and the first step that knows the name counts. Of several images of one name the one
-with the longest common path is meant; where two are equally near, none is.
+Tools rename: Label Studio puts eight hexadecimal digits before what is uploaded, leaves out
+characters that Django does not allow in a file name, and drops the ending in its VOC export;
+addresses are URL-encoded; macOS decomposes letters (NFD) that others compose (NFC). So names are
+compared in steps, from the name as it is to the loosest, and the first step that knows the name
+counts. Of several images of one name the one with the longest common path is meant; where two are
+equally near, none is.
 """
 
 import re
@@ -26,6 +27,7 @@ COPY = "the dataset has this image once, with the boxes of another name of it"
 _Key = tuple[str, ...]
 """SHA-256 of an entry, and its paths."""
 _UPLOADED = re.compile(r"^[0-9a-f]{8}-(?=.)")
+_IMAGE = re.compile(r"\.(jpe?g|jfif|png|webp|bmp|tiff?|gif|heic|heif)$", re.IGNORECASE)
 _DEEPEST = 50
 """Folders of a path that are compared."""
 _SURE = 1_000_000
@@ -160,8 +162,7 @@ class _Index:
             known = [form for form in forms if form in self._steps[number]]
             if known:
                 folders = [tuple(map(_folded, reversed(each[:-1]))) for each in parts]
-                # An upload lies in a folder that Label Studio named.
-                parents = folders if theirs is not _without_prefix else [()]
+                parents = [()] if theirs in _FOLDERLESS else folders
                 found = [self._nearest(number, form, each) for form in known for each in parents]
                 best = max(nearness for nearness, _ in found)
                 nearest = [each for nearness, near in found if nearness == best for each in near]
@@ -241,10 +242,35 @@ def _uploaded(name: str) -> Iterator[str]:
             yield unicodedata.normalize("NFC", re.sub(r"[^-\w.]", "", plain))
 
 
+def _stem(name: str) -> Iterator[str]:
+    """Yield a name of which a tool took the ending away, as Label Studio's VOC export does."""
+    if not _IMAGE.search(name):
+        yield from _unquoted(name)
+
+
+def _stem_without_prefix(name: str) -> Iterator[str]:
+    if not _IMAGE.search(name):
+        yield from _without_prefix(name)
+
+
+def _without_ending(name: str) -> Iterator[str]:
+    for form in _unquoted(name):
+        yield _IMAGE.sub("", form)
+
+
+def _uploaded_without_ending(name: str) -> Iterator[str]:
+    for form in _uploaded(name):
+        yield _IMAGE.sub("", form)
+
+
 _Forms = Callable[[str], Iterator[str]]
 _STEPS: Sequence[tuple[_Forms, _Forms]] = (
     (_as_it_is, _as_it_is),
     (_unquoted, _unquoted),
     (_without_prefix, _uploaded),
+    (_stem, _without_ending),
+    (_stem_without_prefix, _uploaded_without_ending),
 )
+_FOLDERLESS = (_without_prefix, _stem_without_prefix)
+"""Forms of uploads: they lie in a folder that Label Studio named."""
 """Forms of the name in the box file and of that in the dataset; equal ones are one name."""

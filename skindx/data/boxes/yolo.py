@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from skindx.config import read_yaml
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules
 from skindx.data.boxes.yolo_columns import Meaning, meaning_of, read_values
 from skindx.errors import UserError
 from skindx.files import write_text
@@ -127,7 +127,7 @@ def _entry(
         drawn.append(RawBox(*corners, line.label, file.path.name, found.score))
     boxes = boxed(size.size, drawn, sha256_in(image.name), unread)
     # Shares of the image do not tell on which pixels they were drawn, where EXIF turns them.
-    frame: Literal["sized", "unsized"] = "unsized" if size.turned else "sized"
+    frame: Frame = "unsized" if size.turned else "sized"
     return BoxEntry((image.relative_to(file.path).as_posix(),), boxes, frame=frame)
 
 
@@ -243,7 +243,9 @@ def _line(line: str, names: Mapping[int, str], where: str) -> _Line:
         return _Line(where, problem=f"class {words[0][:20]} is no whole number")
     if int(number) not in names:
         return _Line(where, problem=f"class {words[0][:20]} is not in `names` of {DATA}")
-    return _Line(where, values, names[int(number)])
+    if not names[int(number)].strip():
+        return _Line(where, problem=f"class {words[0][:20]} has an empty name in {DATA}")
+    return _Line(where, values, names[int(number)].strip())
 
 
 def _upright(path: Path) -> _Upright | None:
@@ -257,7 +259,9 @@ def _upright(path: Path) -> _Upright | None:
         with hushed(), Image.open(path, formats=tuple(FORMATS.values())) as image:
             check_size(*image.size, MAX_PIXELS)  # looking for EXIF may decode
             orientation = image.getexif().get(274, 1)
-            size = image.size[::-1] if orientation in (5, 6, 7, 8) else image.size
+            # Pillow gives the size of a TIFF as it is once turned.
+            swapped = orientation in (5, 6, 7, 8) and image.format != "TIFF"
+            size = image.size[::-1] if swapped else image.size
             return _Upright(size, orientation in range(2, 9))
     except Exception:
         # The build itself says what is wrong with the image; here it only has no boxes.

@@ -88,7 +88,7 @@ def read_values(values: Sequence[float], meaning: Meaning) -> Line:
     raise ValueError(
         f"columns 6 to {count + 1} may be a confidence, a track id or keypoints of a box, or the "
         f"line may be a polygon; say which with --columns box or --columns polygon (in a recipe "
-        f"boxes.columns)"
+        f"boxes.columns, or columns of a source)"
     )
 
 

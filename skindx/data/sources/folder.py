@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from skindx.data.boxes.box_file import Columns, Rules
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow, now
@@ -30,6 +31,9 @@ class FolderSource(LocalSource):
     path: Path
     layout: Literal["classes", "yolo"] = "classes"
     """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes."""
+    columns: Columns | None = Field(None, exclude_if=lambda columns: columns is None)
+    """yolo: what lines of more than six columns are, where the folder does not tell: box, polygon.
+    """
     group_pattern: str | None = None
     """Regular expression; its first group is the patient, lesion or original in a file name."""
     follow_links: bool = Field(False, exclude_if=lambda follow: not follow)
@@ -115,7 +119,7 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
 
 def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
     """Give each image the class of its boxes; one without, or with several, is no image."""
-    drawn = read_yolo(root)
+    drawn = read_yolo(root, Rules(columns=source.columns))
     drawn.check(strict=False)
     boxes = drawn.images
     files = []
