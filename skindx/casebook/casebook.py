@@ -2,9 +2,9 @@
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from skindx.casebook.case import KeptCase, Lesion, checked_name
 from skindx.casebook.consent import CASE_CONSENTS, PURPOSES, consent_text
 from skindx.casebook.failure import database_errors
-from skindx.casebook.finding import Outside, finding_of
+from skindx.casebook.finding import Finding, Outside, finding_of
 from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
 from skindx.casebook.sealing import owner_code
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Engine
     from sqlalchemy.orm import Session
 
-    from skindx.casebook.rows import Card
+    from skindx.casebook.rows import Card, Record
     from skindx.casebook.scanbook import ScanBook
 
 log = logging.getLogger(__name__)
@@ -143,13 +143,38 @@ class Casebook:
         as it was shown. Raises UserError for a class that is not in `known`, and where the case has
         changed since.
         """
+        finding = finding_of(label, note, known, outside)
+        self._edit(owner, case, version, lambda record, _: (record, finding))
+
+    def agree(self, owner: str, case: str, *, compare: bool, train: bool, version: int) -> None:
+        """Write down that a patient now agrees to comparing and training, or no longer does.
+
+        Keeping ends with a deletion. Raises UserError where the case has changed since `version`.
+        """
+        agreed = {"keep": True, "compare": compare, "train": train}
+        text = consent_text(CASE_CONSENTS, [one for one in PURPOSES if agreed[one]])
+        now = datetime.now(UTC)
+        self._edit(
+            owner,
+            case,
+            version,
+            lambda record, finding: (replace(record, consent=text, consented=now), finding),
+        )
+
+    def _edit(
+        self,
+        owner: str,
+        case: str,
+        version: int,
+        change: "Callable[[Record, Finding], tuple[Record, Finding]]",
+    ) -> None:
+        """Seal a case again as a new version. Raises UserError where it has changed since."""
         from sqlalchemy import select, update
 
-        from skindx.casebook.rows import read_card, read_record, sealed_parts
+        from skindx.casebook.rows import read_card, read_finding, read_record, sealed_parts
         from skindx.casebook.sealing import Binding
         from skindx.casebook.tables import CaseRow
 
-        finding = finding_of(label, note, known, outside)
         keys = self.keys.read()
         if case not in keys.cases:
             raise UserError(_GONE)
@@ -161,15 +186,17 @@ class Casebook:
                 raise UserError(_GONE)
             if row.version != version:
                 raise UserError(_CHANGED)
-            change = sealed_parts(
+            before = read_record(keys, row)
+            record, finding = change(before, read_finding(keys, row, before))
+            parts = sealed_parts(
                 keys.cases[case],
                 Binding(keys.book, case, code, version + 1),
                 read_card(keys, case, code, version, row.card),
-                read_record(keys, row),
+                record,
                 finding,
             )
             # One statement compares and writes, so that of two windows one is refused.
-            edit = update(CaseRow).where(*mine, CaseRow.version == version).values(change)
+            edit = update(CaseRow).where(*mine, CaseRow.version == version).values(parts)
             if session.execute(edit.returning(CaseRow.id)).first() is None:
                 raise UserError(_CHANGED)
 

@@ -147,13 +147,19 @@ def read_record(keys: Keys, row: CaseRow) -> Record:
     return Record(held["consent"], consented, held["diagnosis"], held["photos"])
 
 
+def read_finding(keys: Keys, row: CaseRow, record: Record) -> Finding:
+    """Return what a clinician confirmed. Raises UserError for a damaged row."""
+    bound = replace(_binding(keys, row), consents=record.consents)
+    held: Mapping[str, Any] = json.loads(bound.unseal(keys.cases[row.id], row.finding, "finding"))
+    outside = Outside(*held["outside"]) if "outside" in held else None
+    return Finding(held["confirmed"], held["note"], outside)
+
+
 def read_row(keys: Keys, row: CaseRow) -> KeptCase:
     """Return the whole case. Raises UserError for a damaged row."""
     card = read_card(keys, row.id, row.owner, row.version, row.card)
     record, key, binding = read_record(keys, row), keys.cases[row.id], _binding(keys, row)
-    bound = replace(binding, consents=record.consents)
-    finding: Mapping[str, Any] = json.loads(bound.unseal(key, row.finding, "finding"))
-    outside = Outside(*finding["outside"]) if "outside" in finding else None
+    finding = read_finding(keys, row, record)
     if [photo.position for photo in row.photos] != list(range(record.photos)):
         raise damaged(f"case {row.id}")
     lasting = replace(binding, version=1)
@@ -174,9 +180,9 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
         consent=record.consent,
         consented=record.consented,
         diagnosis=diagnosis,
-        confirmed=finding["confirmed"],
-        outside=outside,
-        note=finding["note"],
+        confirmed=finding.confirmed,
+        outside=finding.outside,
+        note=finding.note,
         version=row.version,
         photos=tuple(
             lasting.unseal(key, photo.jpeg, _photo(photo.position, record.photos))

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy, Urgency, normalise
-from skindx.taxonomy.matching import check_urgencies, described, match_lines, with_urgencies
+from skindx.taxonomy.matching import (
+    check_urgencies,
+    described,
+    looks_like,
+    match_class,
+    match_lines,
+    with_urgencies,
+)
 
 
 def taxonomy_of(
@@ -41,6 +48,20 @@ def match_notes(known: Mapping[str, str], taxonomy: Taxonomy) -> list[str]:
         f"label {label!r} is taken for {key} of {taxonomy.name}."
         for label, key in sorted(known.items())
         if not taxonomy.names(label)
+    ]
+
+
+def left_out_notes(counts: Mapping[str, int], taxonomy: Taxonomy) -> list[str]:
+    """Name the labels that are no class of a taxonomy and look like a cancer or an emergency.
+
+    `counts` are images by label. A model that never sees them gives them another name.
+    """
+    return [
+        f"label {label!r} looks like {kind} and is no class of {taxonomy.name}: its {count} "
+        f"image{'s are' if count != 1 else ' is'} left out, and a model that learns from the rest "
+        "gives such a photo another name."
+        for label, count in sorted(counts.items())
+        if (kind := looks_like(match_class(label)))
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
 from skindx.taxonomy import SkinClass, Urgency
+from skindx.taxonomy.matching import without_urgency
 from skindx.taxonomy.urgent import URGENT_CONDITIONS, UrgentCondition, unknown_to
 
 WITHOUT_TIME = (
@@ -92,14 +93,22 @@ def deciding(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:
 def cannot_reassure(classes: Sequence[SkinClass]) -> str:
     """Return why no answer may give time to wait, in a sentence; "" where it may."""
     names = [skin_class.name for skin_class in deciding(classes)]
-    if not names:
-        return ""
-    return (
-        f"The model does not know {' and '.join(names)}, so it gives a photo of "
-        f"{'it' if len(names) == 1 else 'them'} another name, and must not advise that "
-        "anything may "
-        "wait."
-    )
+    tierless = without_urgency(classes)
+    undecided = [skin_class.name for skin_class in classes if skin_class.key in tierless]
+    sentences = []
+    if names:
+        sentences.append(
+            f"The model does not know {' and '.join(names)}, so it gives a photo of "
+            f"{'it' if len(names) == 1 else 'them'} another name, and must not advise that "
+            "anything may wait."
+        )
+    if undecided:  # of an older version, which asked nobody for the urgency
+        sentences.append(
+            f"The model has no urgency for {' and '.join(undecided)}, so it can call no photo of "
+            f"{'it' if len(undecided) == 1 else 'them'} urgent, and must not advise that anything "
+            "may wait."
+        )
+    return " ".join(sentences)
 
 
 def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
@@ -109,7 +118,8 @@ def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
     abstains and where the model does not know an urgent cancer.
     """
     unknown = set(diagnosis.unknown_urgent) & {one.name for one in URGENT_CONDITIONS if one.decides}
-    if candidate.urgency == "routine" and (diagnosis.abstained or unknown):
+    waits_not = unknown or diagnosis.next_step.advice == WITHOUT_TIME
+    if candidate.urgency == "routine" and (diagnosis.abstained or waits_not):
         return None
     return candidate.urgency
 

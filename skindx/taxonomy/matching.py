@@ -76,6 +76,12 @@ def match(label: str) -> Match | None:
     return Match("lexicon", lexicon_class(heading)) if heading else None
 
 
+def match_class(label: str) -> SkinClass:
+    """Return the class that a label means, or one that bears the label alone."""
+    known = match(label)
+    return known.skin_class if known else SkinClass(key="label", name=label or "?")
+
+
 @cache
 def _titles() -> Mapping[str, Match]:
     """Return the shipped classes by their key and name, without synonyms."""

@@ -156,6 +156,22 @@ def test_keeping_comparing_and_training_are_three_consents(book: Casebook) -> No
     assert consent_text(CASE_CONSENTS, PURPOSES).count(".") == 3
 
 
+def test_a_patient_may_agree_to_more_or_to_less_later(book: Casebook) -> None:
+    case = keep(book)
+    book.confirm("", case, "Nevus", "seen", KEYS, version=1, outside=None)
+    book.agree("", case, compare=True, train=True, version=2)
+    (kept,) = book.all_cases("")
+    assert kept.purposes == {"keep", "compare", "train"}
+    assert (kept.confirmed, kept.note, kept.photos) == ("Nevus", "seen", (image(1),))
+    with pytest.raises(UserError, match="changed in another window"):
+        book.agree("", case, compare=True, train=False, version=2)
+    with pytest.raises(UserError, match="not in the case book"):
+        book.agree("bob", case, compare=True, train=True, version=3)
+    book.agree("", case, compare=False, train=False, version=3)
+    (kept,) = book.all_cases("")
+    assert (kept.purposes, kept.consent) == ({"keep"}, CASE_CONSENTS["keep"])
+
+
 def test_an_older_consent_covers_what_it_said_and_an_unknown_text_keeping_alone() -> None:
     old = (
         "The patient agrees that these photos and this answer are kept in this case book under a "

@@ -1,6 +1,6 @@
 import pytest
 
-from skindx.data.labels import map_labels, match_notes, taxonomy_of, unmapped_label
+from skindx.data.labels import left_out_notes, map_labels, match_notes, taxonomy_of, unmapped_label
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
@@ -73,6 +73,15 @@ def test_a_chosen_taxonomy_takes_names_of_other_languages_and_says_so() -> None:
         "label 'C44.91' is taken for Basal_Cell_Carcinoma of isic9.",
         "label 'Melanom' is taken for Melanoma of isic9.",
     ]
+
+
+def test_cancers_that_a_chosen_taxonomy_leaves_out_are_named() -> None:
+    notes = left_out_notes({"Merkel cell carcinoma": 1, "malignant": 3, "wart": 9}, ISIC)
+    assert [note.split(":")[0] for note in notes] == [
+        "label 'Merkel cell carcinoma' looks like a cancer and is no class of isic9",
+        "label 'malignant' looks like a cancer and is no class of isic9",
+    ]
+    assert "its 1 image is left out" in notes[0]
 
 
 def test_a_label_of_punctuation_is_refused() -> None:

@@ -55,6 +55,14 @@ def test_a_bundle_without_them_gives_no_time_to_wait(urgency: Urgency) -> None:
         assert time not in said.advice
 
 
+def test_a_cancer_without_urgency_in_an_older_bundle_is_named() -> None:
+    melanoma, scc = (SkinClass(key=key, name=key) for key in ("melanoma", "SCC"))
+    old = [melanoma, scc, SkinClass(key="nevus", name="nevus", urgency="routine")]
+    assert "has no urgency for melanoma and SCC" in cannot_reassure(old)
+    answered = without_reassurance(step("routine"), old)
+    assert (answered.urgency, answered.advice) == ("unknown", WITHOUT_TIME)
+
+
 @given(st.sets(st.sampled_from(range(len(ISIC9))), min_size=1), st.sampled_from(TIERS))
 def test_no_part_of_a_taxonomy_waits_without_the_urgent_cancers(
     places: set[int], urgency: Urgency

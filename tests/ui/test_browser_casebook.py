@@ -78,7 +78,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     assert "<b>done" not in page.locator(".sx-book").inner_html()
 
     last = page.locator(".sx-seen").nth(1)
-    last.locator("summary").click()
+    last.locator("summary:has-text('deletion')").click()
     last.locator("[data-ask]").click()
     sure = last.locator("dialog")
     assert "Delete the case of" in sure.inner_text()

@@ -57,6 +57,15 @@ def test_only_cases_with_consent_to_it_stand_side_by_side(book: Casebook) -> Non
     assert html.count('class="sx-card sx-seen"') == 2
 
 
+def test_consents_are_changed_in_the_book(book: Casebook) -> None:
+    case = keep(book, 1)
+    sent = {"action": "agree", "case": case, "version": "1", "train": "yes"}
+    html = act_on(book, MODEL, "", sent | {"patient": "P-1", "lesion": "arm"})
+    assert "What the patient agrees to is saved." in html
+    assert 'name="train" value="yes" checked' in html
+    assert book.all_cases("")[0].purposes == {"keep", "train"}
+
+
 def test_the_form_asks_for_three_consents_of_which_one_is_required() -> None:
     html = followup_html(answer(1), Reports(None), "", keeps=True)
     for name in ("consent", "compare", "train"):

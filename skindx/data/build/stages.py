@@ -16,6 +16,7 @@ from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import Distinct, deduplicate, distinct
 from skindx.data.labels import (
     UNMAPPED,
+    left_out_notes,
     map_labels,
     match_notes,
     taxonomy_of,
@@ -123,6 +124,8 @@ def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[T
         run.notes += lines
     known = _known_labels(run, sound, taxonomy)
     run.notes += match_notes(known, taxonomy)
+    strange = Counter(row.label for row, _ in sound if row.label not in known)
+    run.notes += left_out_notes(strange, taxonomy)
     images: list[LabelledImage] = []
     for row, screened in sound:
         if row.label in known:

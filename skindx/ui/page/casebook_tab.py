@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.case import KeptCase
 from skindx.casebook.casebook import Casebook
+from skindx.casebook.consent import CASE_CONSENTS
 from skindx.casebook.finding import outside_of
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
@@ -61,6 +62,12 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
     try:
         if sent.get("action") == "confirm":
             done = _confirm(casebook, taxonomy, owner, sent)
+        elif sent.get("action") == "agree":
+            casebook.agree(
+                owner, sent.get("case", ""), compare=sent.get("compare") == "yes",
+                train=sent.get("train") == "yes", version=_version(sent.get("version", "")),
+            )  # fmt: skip
+            done = "What the patient agrees to is saved."
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
             done = "The case and its photos are deleted."
@@ -127,6 +134,7 @@ def casebook_html(
         shown=[shown_case(case) for case in (before, after) if case],
         alone=[case for case in cases if "compare" not in case.purposes],
         conditions=known_conditions(),
+        consents=CASE_CONSENTS,
         before=before,
         after=after,
         days=(after.taken - before.taken).days if before and after else 0,
