@@ -51,6 +51,8 @@ class FolderKind:
     """The file by which an earlier one is known, moved in last; "": none is ever replaced."""
     others: tuple[str, ...] = ()
     """Patterns of what else it may hold at its top."""
+    before: tuple[str, ...] = ()
+    """Names of what is written there before the whole is, such as a training's history."""
 
     def check(self, path: Path) -> None:
         """Raise UserError unless a folder is absent, empty, or an earlier one of this kind alone.
@@ -68,7 +70,7 @@ class FolderKind:
             raise UserError(f"{above} {why}, so {path} cannot be made; give another folder.")
         names = {entry.name for entry in entries(path)} - _CLUTTER if path.exists() else set()
         known = self.mark in names
-        patterns = (self.mark, *self.others) if known else ()
+        patterns = (self.mark, *self.others) if known else self.before
         if strange := sorted(n for n in names if not any(fnmatchcase(n, p) for p in patterns)):
             raise UserError(
                 f"{path} is not empty: it holds other files ({', '.join(strange[:3])}), which "

@@ -16,7 +16,7 @@ from skindx.training.finished.arrays import read_arrays
 from skindx.training.finished.fingerprint import matches
 
 WEIGHTS, VALIDATION, HISTORY = "model.safetensors", "validation.npz", "history.csv"
-_MEMBER = FolderKind("a member", "member.json", (WEIGHTS, VALIDATION, HISTORY))
+_MEMBER = FolderKind("a member", "member.json", (WEIGHTS, VALIDATION, HISTORY), (HISTORY,))
 
 # N = validation images, C = classes
 
