@@ -67,6 +67,7 @@ def test_each_pair_is_followed_to_the_stage_that_loses_it() -> None:
     yes, no = True, False
     followed = second_photos.Followed(
         np.array([[0, 1], [2, 3], [4, 5]]),
+        before_P=np.array([yes, no, no]),
         voted_P=np.array([yes, no, no]),
         candidate_P=np.array([yes, yes, no]),
         acceptable_P=np.array([yes, yes, yes]),

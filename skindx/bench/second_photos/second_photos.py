@@ -67,8 +67,11 @@ class Followed:
     """What became of the pairs of one lesion, and of the others."""
 
     pairs_P2: NDArray[np.int64]
+    before_P: NDArray[np.bool_]
+    """Linked by the search without what was added for second photos: by a candidate with votes or
+    near hashes, and by the acceptance alone."""
     voted_P: NDArray[np.bool_]
-    """Candidates by votes or near hashes: those of the search without the most alike."""
+    """Candidates by votes or near hashes."""
     candidate_P: NDArray[np.bool_]
     acceptable_P: NDArray[np.bool_]
     """The verification accepts them, candidates or not."""
@@ -116,19 +119,23 @@ def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
     names = [sha256_of(path) for path in paths]
     verified = _verified(dataset, names, pairs_P2)
     library = Library(dataset)
-    acceptable = []
+    probabilities = []
     for i, j in pairs:
         probability = verified.get(_named(names[i], names[j]))
         if probability is None:
             copy = verify(library[names[i]], library[names[j]])
             probability = 0.0 if copy is None else copy.probability
-        acceptable.append(probability >= ACCEPT)
+        probabilities.append(probability)
     voted = _voted(library, names) | {_named(names[i], names[j]) for i, j in hashed_P2.tolist()}
+    probability_P = np.array(probabilities, np.float64)
+    voted_P = np.array([_named(names[i], names[j]) in voted for i, j in pairs], bool)
     return Followed(
         pairs_P2,
-        np.array([_named(names[i], names[j]) in voted for i, j in pairs], bool),
+        # What is accepted for its turn has just the probability that accepts.
+        voted_P & (probability_P > ACCEPT),
+        voted_P,
         np.array([_named(names[i], names[j]) in verified for i, j in pairs], bool),
-        np.array(acceptable, bool),
+        probability_P >= ACCEPT,
         family_N[pairs_P2[:, 0]] == family_N[pairs_P2[:, 1]],
         tuple(link for link in links if photos[link[0]].lesion != photos[link[1]].lesion),
         _count_verified(dataset),
@@ -182,7 +189,7 @@ def _figures(photos: Sequence[Photo], followed: Followed) -> dict[str, Figure]:
         found = share_interval(hits_P[of_P], lesion_P[of_P])
         return Figure(found.value, "", int(of_P.sum()), (found.low, found.high))
 
-    before_P = followed.voted_P & followed.acceptable_P
+    before_P = followed.before_P
     figures = {
         "recall": share(linked_P),
         "recall_before": share(before_P),
@@ -244,8 +251,9 @@ def _notes(settings: Config, photos: Sequence[Photo], followed: Followed) -> lis
         f"{where}{half}: {len(photos):,} photos of {len({photo.lesion for photo in photos}):,} "
         f"lesions, {several} of them with {len(followed.pairs_P2):,} pairs of photos; intervals "
         f"take the pairs of one lesion as dependent.",
-        "before: candidates by votes and near hashes alone, as of earlier versions. accepted of "
-        "all: what the verification would accept if every pair were a candidate.",
+        "before: candidates by votes and near hashes, and the acceptance without turns, as of "
+        "earlier versions. accepted of all: what the verification would accept if every pair were "
+        "a candidate.",
         "false_links: accepted pairs of different lesions, of all such pairs; the interval takes "
         "these pairs as independent.",
     ]
