@@ -72,6 +72,7 @@ def test_each_pair_is_followed_to_the_stage_that_loses_it() -> None:
         candidate_P=np.array([yes, yes, no]),
         acceptable_P=np.array([yes, yes, yes]),
         joined_P=np.array([yes, yes, no]),
+        joined_before_P=np.array([no, yes, no]),
         false=((0, 6), (1, 4)),
         verified=9,
         minutes=1.0,
@@ -80,6 +81,7 @@ def test_each_pair_is_followed_to_the_stage_that_loses_it() -> None:
     values = {name: figure.value for name, figure in figures.items()}
     assert values["recall"] == values["recall_joined"] == pytest.approx(2 / 3)
     assert values["recall_before"] == values["candidates_before"] == pytest.approx(1 / 3)
+    assert values["recall_joined_before"] == pytest.approx(1 / 3)
     assert values["accepted_of_all"] == 1
     assert (values["recall_zoom_small"], values["recall_before_zoom_small"]) == (1, 1)
     assert (values["recall_zoom_large"], values["recall_before_zoom_large"]) == (1, 0)

@@ -77,6 +77,7 @@ class Followed:
     """The verification accepts them, candidates or not."""
     joined_P: NDArray[np.bool_]
     """Links, also those of other photos, put both into one family."""
+    joined_before_P: NDArray[np.bool_]
     false: tuple[tuple[int, int], ...]
     verified: int
     minutes: float
@@ -109,8 +110,6 @@ def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
     start = time.perf_counter()
     copies = find_copies(dataset, paths, runner=LocalRunner(workers), hash_candidates=hashed_P2)
     minutes = (time.perf_counter() - start) / 60
-    links = [(copy.first, copy.second) for copy in copies if copy.same]
-    family_N = np.array(connected(len(photos), np.array(links, np.int64).reshape(-1, 2)))
     by_lesion: dict[str, list[int]] = defaultdict(list)
     for at, photo in enumerate(photos):
         by_lesion[photo.lesion].append(at)
@@ -119,6 +118,14 @@ def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
     names = [sha256_of(path) for path in paths]
     verified = _verified(dataset, names, pairs_P2)
     library = Library(dataset)
+    voted = _voted(library, names) | {_named(names[i], names[j]) for i, j in hashed_P2.tolist()}
+    links = [(copy.first, copy.second) for copy in copies if copy.same]
+    links_before = [
+        (copy.first, copy.second)
+        for copy in copies
+        # What is accepted for its turn has just the probability that accepts.
+        if copy.probability > ACCEPT and _named(names[copy.first], names[copy.second]) in voted
+    ]
     probabilities = []
     for i, j in pairs:
         probability = verified.get(_named(names[i], names[j]))
@@ -126,21 +133,27 @@ def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
             copy = verify(library[names[i]], library[names[j]])
             probability = 0.0 if copy is None else copy.probability
         probabilities.append(probability)
-    voted = _voted(library, names) | {_named(names[i], names[j]) for i, j in hashed_P2.tolist()}
     probability_P = np.array(probabilities, np.float64)
     voted_P = np.array([_named(names[i], names[j]) in voted for i, j in pairs], bool)
     return Followed(
         pairs_P2,
-        # What is accepted for its turn has just the probability that accepts.
         voted_P & (probability_P > ACCEPT),
         voted_P,
         np.array([_named(names[i], names[j]) in verified for i, j in pairs], bool),
         probability_P >= ACCEPT,
-        family_N[pairs_P2[:, 0]] == family_N[pairs_P2[:, 1]],
+        _joined(links, pairs_P2, len(photos)),
+        _joined(links_before, pairs_P2, len(photos)),
         tuple(link for link in links if photos[link[0]].lesion != photos[link[1]].lesion),
         _count_verified(dataset),
         minutes,
     )
+
+
+def _joined(
+    links: Sequence[tuple[int, int]], pairs_P2: NDArray[np.int64], photos: int
+) -> NDArray[np.bool_]:
+    family_N = np.array(connected(photos, np.array(links, np.int64).reshape(-1, 2)))
+    return np.asarray(family_N[pairs_P2[:, 0]] == family_N[pairs_P2[:, 1]], np.bool_)
 
 
 def _named(one: str, other: str) -> tuple[str, str]:
@@ -194,6 +207,7 @@ def _figures(photos: Sequence[Photo], followed: Followed) -> dict[str, Figure]:
         "recall": share(linked_P),
         "recall_before": share(before_P),
         "recall_joined": share(followed.joined_P),
+        "recall_joined_before": share(followed.joined_before_P),
         "candidates": share(followed.candidate_P),
         "candidates_before": share(followed.voted_P),
         "accepted_of_all": share(followed.acceptable_P),
