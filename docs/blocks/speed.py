@@ -88,6 +88,19 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "measure_s": ("`skindx plan measure`, the longest of the networks", 60),
         "bcaffe_error_mean": ("public measurements of B-Caffe, mean error", 0.05),
     },
+    "plan-public": {
+        "ethernet_coverage": (
+            "ResNet-50 as published on 10 Gbit Ethernet: steps inside the 90 % interval",
+            0.8,
+        ),
+        "ethernet_half_width": ("median half width of these intervals", 0.2),
+        "infiniband_coverage": ("the same on 100 Gbit InfiniBand", 0.8),
+        "infiniband_half_width": ("median half width of these intervals", 0.1),
+        "message_over_alone": (
+            "B-Caffe's public runs over TCP: messages in training over the all-reduces alone",
+            None,
+        ),
+    },
     "gemm": {
         "nt_wins": ("products A·Bᵀ in which a transposed copy is not faster", None),
         "nt_regret": ("time of what is chosen over the faster one, less one, held out", 0.02),
@@ -114,6 +127,8 @@ _AT_MOST = {
     "memory_error_mean",
     "interval_half_width",
     "bcaffe_error_mean",
+    "ethernet_half_width",
+    "infiniband_half_width",
 }
 """Ratios and shares that are better when they are smaller."""
 

@@ -332,7 +332,7 @@ def _check_log(log: Path, learn: Path | None, nodes: int | None, json_file: Path
             json_file,
             {name: {"predicted_s": two[0], "happened_s": two[1]} for name, two in found.items()},
         )
-    bare = Network(network.cluster.model_copy(update={"overhead": None}))
+    bare = Network(network.cluster, alone=True)
     overhead = overhead_of(runs[0], bare)
     cluster.model_copy(update={"overhead": overhead}).write(learn)
     print(

@@ -10,6 +10,7 @@ from skindx.planning.cluster import Cluster
 from skindx.planning.estimate import Estimate, Machine, estimate
 from skindx.planning.guidelines import Guideline
 from skindx.planning.memory import largest_batch
+from skindx.planning.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD
 from skindx.planning.outcome import Outcome
 from skindx.planning.profile import Profile
 from skindx.planning.search import Found, Limits, search, strategy_of
@@ -282,6 +283,13 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
         notes.append(f"The network is a preset ({cluster.name}), from data sheets, not measured.")
     elif cluster.source == "given":
         notes.append("The times of the network were given by hand; they were not measured here.")
+    choice = found.chosen.choice
+    if choice.side_by_side == 1 and machine.network(choice.nodes, choice.ranks_per_node).published:
+        notes.append(
+            f"Published all-reduces over Ethernet are priced x {TCP_FACTOR:g} within a training "
+            f"(+-{TCP_SPREAD:.0%}, their latency +-{TCP_LATENCY_SPREAD:.0%}), as public runs over "
+            "TCP show; give spread, points or overhead if you measured them."
+        )
     if profiles.source != "measured":
         how = "scaled to one measured step" if cluster.one_rank_s else "as they stand in the trace"
         notes.append(f"Computing times are another program's ({profiles.source}), {how}.")

@@ -66,6 +66,26 @@ class Schedule:
             flow=self.flow.slower(wire=factor) if self.flow else None,
         )
 
+    @property
+    def latency_sd_s(self) -> float:
+        """Seconds by which the latencies of all messages may differ together."""
+        every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
+        return sum(message.timed.latency_sd_s for message in every)
+
+    def later(self) -> "Schedule":
+        """Return the schedule whose messages have latencies a standard deviation longer."""
+
+        def longer(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+            return tuple(replace(one, timed=one.timed.later()) for one in messages)
+
+        return replace(
+            self,
+            messages=longer(self.messages),
+            gathers=longer(self.gathers),
+            spreads=longer(self.spreads),
+            preconditions=longer(self.preconditions),
+        )
+
     def computing_slower(self, *, compute: float = 1.0, update: float = 1.0) -> "Schedule":
         """Return the schedule with what its flow computes and updates taking so much longer."""
         if not self.flow:

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from pathlib import Path
 
@@ -6,7 +7,9 @@ import pytest
 
 from skindx.bench import run_bench
 from skindx.bench.plan.public import errors, rows
+from skindx.bench.plan.published import published_figures, published_rows, tcp_factor
 from skindx.bench.plan.scoring import Row, figures
+from skindx.planning.network import TCP_FACTOR, TCP_SPREAD
 
 
 @pytest.mark.distributed
@@ -58,3 +61,26 @@ def test_public_measurements_are_near_once_one_run_of_the_cluster_is_known(real:
     others = [errors(folder, row.run.name) for row in rows(folder)]
     means = [sum(map(abs, own.values())) / len(own) for own in others]
     assert sum(means) / len(means) < 0.1
+
+
+@pytest.mark.real
+def test_published_speeds_lie_in_their_intervals_on_ethernet_and_on_infiniband(real: Path) -> None:
+    found = published_rows(real / "traces")
+    by_name = published_figures(found)
+    assert by_name["ethernet_coverage"].value == pytest.approx(8 / 9)
+    assert by_name["ethernet_half_width"].value <= 0.2
+    assert by_name["infiniband_coverage"].value == pytest.approx(11 / 12)
+    assert by_name["infiniband_half_width"].value < 0.1
+    # The one outside has an alpha that its authors have tripled.
+    outside = [row for row in found if "Ethernet" in row.group and not row.within]
+    assert [(row.group, row.kind) for row in outside] == [
+        ("10 Gbit Ethernet, 32 GPUs", "per-tensor")
+    ]
+
+
+@pytest.mark.real
+def test_the_factor_of_tcp_is_what_public_runs_show(real: Path) -> None:
+    found = tcp_factor(real / "traces" / "bcaffe_logdata")
+    assert found.value == pytest.approx(TCP_FACTOR, abs=0.005)
+    low, high = found.spread
+    assert math.sqrt(high / low) - 1 == pytest.approx(TCP_SPREAD, abs=0.03)

@@ -28,6 +28,7 @@ def run(settings: Config) -> Result:
     if {"waiting", "real"} & set(settings.parts):
         require()
     rows: list[Row] = []
+    published: list[Row] = []
     found: dict[str, Figure] = {}
     notes = list(_NOTES)
     if "waiting" in settings.parts:
@@ -49,6 +50,7 @@ def run(settings: Config) -> Result:
         found["search_s"] = search_s()
     if "public" in settings.parts and settings.traces:
         from skindx.bench.plan import public
+        from skindx.bench.plan.published import published_figures, published_rows, tcp_factor
 
         folder = settings.traces / "bcaffe_logdata"
         by_run = public.errors(folder)
@@ -58,13 +60,17 @@ def run(settings: Config) -> Result:
             for row in public.rows(folder)
         ]
         found["bcaffe_error_mean_any_run"] = _sizes(means)
+        published = published_rows(settings.traces)
+        found.update(published_figures(published))
+        found["message_over_alone"] = tcp_factor(folder)
+        notes.append(_PUBLISHED)
         notes.append(
             f"B-Caffe, calibrated on {public.CALIBRATION} alone, by run: "
             + ", ".join(f"{run} {error:+.1%}" for run, error in by_run.items())
             + ". bcaffe_error_mean_any_run: the mean error with another of the runs as the one "
             "that calibrates, mean, least and most over all of them."
         )
-    models = {f"{row.part}: {row.group}: {row.kind}": row.to_dict() for row in rows}
+    models = {f"{row.part}: {row.group}: {row.kind}": row.to_dict() for row in (*rows, *published)}
     return Result("plan", found, notes=tuple(notes), models=models, headings=MEANS)
 
 
@@ -77,6 +83,14 @@ _NOTES = (
     "the first. order_right: pairs of exchanges of one network on one cluster that differ by 2 % "
     "or more. chosen_over_best: speed of the exchange that is predicted to be the fastest over the "
     "fastest that was measured.",
+)
+
+_PUBLISHED = (
+    "ethernet_*, infiniband_*: published speeds of ResNet-50 (HKBU-HPML/ddl-benchmarks, results of "
+    "2020-05-29, 64 images a GPU) beside plans of PipeDream's profile, scaled to that speed of one "
+    "GPU, on the published lines alpha + beta x bytes of an all-reduce. message_over_alone: what "
+    "messages of B-Caffe's runs take over the same all-reduces alone, with a standard deviation "
+    "either way."
 )
 
 

@@ -38,22 +38,22 @@ def errors(folder: Path, calibration: str = CALIBRATION) -> dict[str, float]:
     """
     known = {row.run.name: row for row in rows(folder)}
     chosen = known.pop(calibration)
-    lines = {nodes: _alone(folder, nodes) for _, nodes in LOGS}
-    overhead = overhead_of(chosen.run, network(lines[chosen.nodes]))
+    lines = {nodes: collective_alone(folder, nodes) for _, nodes in LOGS}
+    overhead = overhead_of(chosen.run, network(lines[chosen.nodes], alone=True))
     return {
         name: row.run.predicted_s(network(lines[row.nodes], overhead)) / row.run.measured_s - 1
         for name, row in known.items()
     }
 
 
-def network(alone: Collective, overhead: Link | None = None) -> Network:
+def network(known: Collective, overhead: Link | None = None, *, alone: bool = False) -> Network:
     """Return a network of which this all-reduce is known."""
-    return Network(
-        Cluster(nodes=alone.nodes, backend="mpi", collectives=(alone,), overhead=overhead)
-    )
+    cluster = Cluster(nodes=known.nodes, backend="mpi", collectives=(known,), overhead=overhead)
+    return Network(cluster, alone=alone)
 
 
-def _alone(folder: Path, nodes: int) -> Collective:
+def collective_alone(folder: Path, nodes: int) -> Collective:
+    """Return what an all-reduce among so many nodes takes with the machines to itself."""
     line = fit(read_allreduce(folder / f"allreduce{nodes}.log"))
     return Collective(
         collective="all_reduce",

@@ -175,6 +175,9 @@ def _answer(pipe: Connection) -> tuple[dict[str, Any], int]:
 def _rank(work: _Work, rank: int, answers: Connection) -> None:
     """Measure in a process of its own, which ends with the one that started it."""
     end_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is None or not parent.is_alive():
+        return  # it was killed while this rank began
     try:
         answers.send(("measured", _measured(work, rank)))
     except UserError as error:
