@@ -6,6 +6,8 @@ def printable(text: str) -> str:
 
     Control characters and those that turn the direction of writing become U+FFFD.
     """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

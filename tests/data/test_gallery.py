@@ -10,8 +10,10 @@ from gallery_fakes import HOSTILE, gallery_dataset
 from PIL import Image
 
 from skindx.data.gallery import MARK, dataset_of, write_gallery
-from skindx.data.gallery.pages import PER_PAGE, Shelf, web
+from skindx.data.gallery import pages as gallery_pages
+from skindx.data.gallery.pages import PER_PAGE, Shelf, near_numbers, web, write_pages
 from skindx.data.gallery.tile import Tile
+from skindx.data.gallery.tiles import Tiles
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.errors import UserError
 
@@ -235,3 +237,60 @@ def test_a_summary_without_a_funnel_or_with_a_strange_one(dataset: Path, tmp_pat
         (copy / "summary.json").write_text(broken)
         with pytest.raises(UserError, match=r"summary\.json cannot be read"):
             write_gallery(copy, tmp_path / "pages")
+
+
+def many_classes(folder: Path, count: int) -> dict[str, Page]:
+    """Write the pages of `count` classes of two images each; return them by name."""
+    folder.mkdir()
+    kept = [
+        Tile(f"{n:064x}", (f"class {n % count}",), (("train", "val")[n // count],), (), ())
+        for n in range(2 * count)
+    ]
+    # The same bytes under all labels and addresses, for as many reasons.
+    labels = tuple(f"class {n}" for n in range(count))
+    urls = tuple(f"http://a.example/{n}.jpg" for n in range(count))
+    reasons = tuple(f"reason {n}" for n in range(count))
+    dropped = [Tile("", labels, ("conflicting-duplicate",), urls, ())]
+    dropped += [
+        Tile("", ("class 0",), (reason,), ("http://a.example/x.jpg",), ()) for reason in reasons
+    ]
+    write_pages(
+        folder,
+        Tiles("many", {"kept": kept, "dropped": dropped, "review": [], "copies": []}, {}),
+        (),
+    )
+    return {path.name: Page(path.read_text("utf-8")) for path in folder.iterdir()}
+
+
+def test_pages_grow_with_the_classes_and_not_with_their_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery_pages, "MOST_CHOICES", 6)
+    monkeypatch.setattr(gallery_pages, "MOST_SHOWN", 3)
+    few, many = (many_classes(tmp_path / str(count), count) for count in (8, 24))
+    work = [sum(len(page.elements) for page in pages.values()) for pages in (few, many)]
+    assert work[1] < 3.3 * work[0]
+    for name, page in many.items():
+        assert page.open == [], name
+        for target in page.all("a", "href"):
+            local = target and not target.startswith(("#", "http:"))
+            assert not local or target in many, (name, target)
+    # Every page is reached from the first by links.
+    reached, waiting = {"index.html"}, ["index.html"]
+    while waiting:
+        linked = {target for target in many[waiting.pop()].all("a", "href") if target in many}
+        waiting += linked - reached
+        reached |= linked
+    assert reached == many.keys()
+    assert "and 21 more" in "".join(many["dropped-0-1-1.html"].words)
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "expected"),
+    [(1, 1, [1]), (1, 5, [1, 2, 3, 4, 5]), (5, 9, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+     (6, 11, [1, 0, 3, 4, 5, 6, 7, 8, 9, 0, 11]), (1, 9999, [1, 2, 3, 4, 0, 9999])],
+)  # fmt: skip
+def test_a_page_of_many_links_to_the_ends_and_those_beside_it(
+    number: int, count: int, expected: list[int]
+) -> None:
+    assert near_numbers(number, count) == expected

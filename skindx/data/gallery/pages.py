@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -37,6 +39,13 @@ ALL = ""
 _LONGEST = 300
 
 
+MOST_CHOICES = 150
+"""A filter with more has a page of its own: each page that lists all would make pages grow with the
+square of the classes."""
+MOST_SHOWN = 20
+"""Labels and addresses of one image on a page: the same bytes may bear thousands."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One link of a filter; `page` is "" where there is nothing to see."""
@@ -45,6 +54,15 @@ class Choice:
     count: int
     page: str
     current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The choices of a page; of too many the current one alone, and the `page` that lists them."""
+
+    heading: str
+    choices: Sequence[Choice]
+    page: str = ""
 
 
 class Shelf:
@@ -57,8 +75,10 @@ class Shelf:
         first = [split for split in SPLITS if split in facets] if view == "kept" else []
         rest = [facet for facet, _ in facets.most_common() if facet not in first]
         self.labels = [ALL, *sorted(labels.keys() - {ALL}, key=str.casefold)]
-        self.facets = [ALL, *first, *rest]
-        self._tiles: dict[tuple[str, str], list[Tile]] = {}
+        self.facets = list(dict.fromkeys((ALL, *first, *rest)))
+        self._label_number = {label: number for number, label in enumerate(self.labels)}
+        self._facet_number = {facet: number for number, facet in enumerate(self.facets)}
+        self._tiles: dict[tuple[str, str], list[Tile]] = {(ALL, ALL): []}
         for tile in tiles:
             for label in {ALL, *tile.labels}:
                 for facet in {ALL, *tile.facets}:
@@ -70,28 +90,66 @@ class Shelf:
 
     def page(self, label: str, facet: str, number: int = 1) -> str:
         """Return the file name of a page; "" for one without tiles."""
-        if not self.tiles(label, facet) and (label, facet) != (ALL, ALL):
+        if (label, facet) not in self._tiles:
             return ""
-        place = f"{self.labels.index(label)}-{self.facets.index(facet)}"
+        place = f"{self._label_number[label]}-{self._facet_number[facet]}"
         return f"{self.view}-{place}-{number}.html"
+
+    def _filled(self) -> list[tuple[str, str]]:
+        """Return each (label, facet) that has a page, in the order of both."""
+        return sorted(
+            self._tiles, key=lambda key: (self._label_number[key[0]], self._facet_number[key[1]])
+        )
 
     def pages(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield (label, facet, number, count) of each page."""
-        for label in self.labels:
-            for facet in self.facets:
-                if self.page(label, facet):
-                    count = max(1, -(-len(self.tiles(label, facet)) // PER_PAGE))
-                    for number in range(1, count + 1):
-                        yield label, facet, number, count
+        for label, facet in self._filled():
+            count = max(1, -(-len(self.tiles(label, facet)) // PER_PAGE))
+            for number in range(1, count + 1):
+                yield label, facet, number, count
 
-    def choices(self, label: str, facet: str) -> tuple[list[Choice], list[Choice]]:
-        """Return the filter of classes under this facet, and of facets under this class."""
+    def filters(self, label: str, facet: str) -> tuple[Filter, Filter]:
+        """Return the filter of facets under this class, and of classes under this facet."""
+        few_facets, few_labels = (len(of) <= MOST_CHOICES for of in (self.facets, self.labels))
+        facets = self.facets if few_facets else [facet]
+        labels = self.labels if few_labels else [label]
         return (
-            [self._choice(name, facet, name, name == label) for name in self.labels],
-            [self._choice(label, name, name, name == facet) for name in self.facets],
+            Filter(
+                FACETS[self.view],
+                [self._choice(label, name, name, current=name == facet) for name in facets],
+                "" if few_facets else self._list_of_facets(label),
+            ),
+            Filter(
+                "Class",
+                [self._choice(name, facet, name, current=name == label) for name in labels],
+                "" if few_labels else self._list_of_labels(facet),
+            ),
         )
 
-    def _choice(self, label: str, facet: str, name: str, current: bool) -> Choice:
+    def lists(self) -> Iterator[tuple[str, str, list[Choice]]]:
+        """Yield (file name, heading, choices) of each page that lists what a filter cannot hold."""
+        filled = self._filled()
+        if len(self.facets) > MOST_CHOICES:
+            for label, keys in groupby(filled, key=lambda key: key[0]):
+                choices = [self._choice(*key, key[1]) for key in keys]
+                yield self._list_of_facets(label), FACETS[self.view], choices
+        if len(self.labels) > MOST_CHOICES:
+            by_facet = sorted(filled, key=lambda key: self._facet_number[key[1]])
+            for facet, keys in groupby(by_facet, key=lambda key: key[1]):
+                choices = [self._choice(*key, key[0]) for key in keys]
+                yield self._list_of_labels(facet), "Class", choices
+
+    def _list_of_facets(self, label: str) -> str:
+        return f"{self.view}-facets-{self._label_number[label]}.html"
+
+    def _list_of_labels(self, facet: str) -> str:
+        return f"{self.view}-classes-{self._facet_number[facet]}.html"
+
+    def facet_choices(self) -> list[Choice]:
+        """Return the facets of all classes, all facets first."""
+        return [self._choice(ALL, facet, facet) for facet in self.facets]
+
+    def _choice(self, label: str, facet: str, name: str, *, current: bool = False) -> Choice:
         count = len(self.tiles(label, facet))
         return Choice(name or "all", count, self.page(label, facet), current)
 
@@ -103,38 +161,55 @@ def write_pages(
     environment = _environment(shown)
     environment.globals["drawn"] = drawn
     shelves = [Shelf(view, tiles.by_view[view]) for view in VIEWS]
-    tabs = [(shelf.view, TITLES[shelf.view], shelf.choices(ALL, ALL)[0][0]) for shelf in shelves]
-    common: dict[str, Any] = {"name": tiles.name, "tabs": tabs}
+    tabs = [(shelf.view, TITLES[shelf.view], shelf.facet_choices()[0]) for shelf in shelves]
+    environment.globals.update(name=tiles.name, tabs=tabs, most_shown=MOST_SHOWN)
+
+    def write(name: str, template: str, **values: Any) -> None:
+        html = environment.get_template(template).render(**values)
+        (folder / name).write_text(html, encoding="utf-8")
+
     for shelf in shelves:
+        about = {"view": shelf.view, "title": TITLES[shelf.view]}
         for label, facet, number, count in shelf.pages():
-            start = (number - 1) * PER_PAGE
-            labels, facets = shelf.choices(label, facet)
-            html = environment.get_template("page.html.jinja").render(
-                **common,
-                view=shelf.view,
-                title=TITLES[shelf.view],
-                facet_title=FACETS[shelf.view],
-                labels=labels,
-                facets=facets,
-                tiles=shelf.tiles(label, facet)[start : start + PER_PAGE],
-                total=len(shelf.tiles(label, facet)),
+            all_tiles, start = shelf.tiles(label, facet), (number - 1) * PER_PAGE
+            write(
+                shelf.page(label, facet, number),
+                "page.html.jinja",
+                **about,
+                filters=shelf.filters(label, facet),
+                tiles=all_tiles[start : start + PER_PAGE],
+                total=len(all_tiles),
                 start=start,
                 number=number,
-                pages=[shelf.page(label, facet, number + 1) for number in range(count)],
+                count=count,
+                page_of=partial(shelf.page, label, facet),
+                near=near_numbers(number, count),
             )
-            (folder / shelf.page(label, facet, number)).write_text(html, encoding="utf-8")
-    index = environment.get_template("index.html.jinja").render(
-        **common,
+        for name, heading, choices in shelf.lists():
+            write(name, "list.html.jinja", **about, heading=heading, choices=choices)
+    write(
+        "index.html",
+        "index.html.jinja",
         view="",
         shelves=[
-            (TITLES[shelf.view], FACETS[shelf.view], *shelf.choices(ALL, ALL)) for shelf in shelves
+            (TITLES[shelf.view], FACETS[shelf.view], shelf.facet_choices()) for shelf in shelves
         ],
         kept=shelves[0],
         funnel=tiles.funnel,
         boxes=tiles.boxes,
         stages=STAGES,
     )
-    (folder / "index.html").write_text(index, encoding="utf-8")
+
+
+def near_numbers(number: int, count: int) -> list[int]:
+    """Return the pages that page `number` of `count` links to: the ends, those beside it.
+
+    0 stands for those between that are left out.
+    """
+    near = range(max(1, number - 3), min(count, number + 3) + 1)
+    start = [] if near[0] == 1 else [1] if near[0] == 2 else [1, 0]
+    end = [] if near[-1] == count else [count] if near[-1] == count - 1 else [0, count]
+    return [*start, *near, *end]
 
 
 def _environment(shown: Collection[str]) -> "Environment":
