@@ -44,7 +44,7 @@ window.fetch = async (...sent) => {
     return new Response("{}", { status: 503, headers: { "content-type": "application/json" } });
   }
   if (!answer.ok || !answer.headers.get("content-type")?.startsWith(kind)) lost();
-  else if (kind !== "application/json") answer.clone().body.pipeTo(new WritableStream()).catch(() => {}).then(() => setTimeout(lost, 2000));
+  else if (kind !== "application/json") (answer.clone().body?.pipeTo(new WritableStream()) ?? Promise.resolve()).catch(() => {}).then(() => setTimeout(lost, 2000));
   return answer;
 };
 
@@ -184,7 +184,7 @@ form.addEventListener("change", (event) => {
 });
 at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
 at(".sx-again").onclick = () => trigger("again");
-document.addEventListener("skindx-lost", () => { if (busy) { work(false); refuse("The answer was lost on its way; check the connection and try again. If that does not help, tell the operator of this page."); } });
+document.addEventListener("skindx-lost", () => { if (busy) { work(false); refuse("The answer was lost on its way; check the connection and try again. If that does not help, reload the page, or tell the operator of this page."); } });
 document.addEventListener("skindx-done", () => { if (busy) { work(false); refuse("The server gave no answer; try again in a moment."); } });
 document.addEventListener("skindx-photos", (event) => event.detail.files.push(...photos.map((photo) => photo.file)));
 document.addEventListener("skindx-again", () => trigger("again"));
