@@ -325,5 +325,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
     """
     import pyarrow.parquet as pq
 
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no plain file; it is not what it should be.")  # a pipe hangs
     with pq.ParquetFile(path) as file:
         return file.read(columns=columns)

@@ -1,5 +1,7 @@
 """Text for a reader: untrusted text without control characters, numbers with their noun."""
 
+import re
+
 
 def printable(text: str) -> str:
     """Return text that gives no orders to a terminal and is read in the order of its letters.
@@ -21,3 +23,9 @@ def cell(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
+
+
+def without_password(text: str) -> str:
+    """Return text with URLs of databases as it may be shown."""
+    text = re.sub(r"(:/*[^/:@\s]*):\S*@", r"\1:***@", text)
+    return re.sub(r"(?i)(\b(?:ssl)?pass(?:word|wd)?=)[^&\s'\"]*", r"\1***", text)

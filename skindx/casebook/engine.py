@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
 from skindx.system import require_extra
+from skindx.text import without_password
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -27,9 +28,10 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
     try:
         return create_engine(text, pool_pre_ping=True, hide_parameters=True)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        reason = without_password(str(error))
         raise UserError(
-            f"the case book {without_password(text)} cannot be opened ({error}); give a path, or a "
-            "URL such as postgresql+psycopg://user@host/book with its driver installed "
+            f"the case book {without_password(text)} cannot be opened ({reason}); give a path, or "
+            "a URL such as postgresql+psycopg://user@host/book with its driver installed "
             "(`pip install 'skindx[postgresql]'`)."
         ) from None
 
@@ -42,12 +44,6 @@ def sqlite_file(where: str | Path) -> Path | None:
     # sqlite:///book.db and sqlite:////var/book.db
     name = rest.partition("?")[0].removeprefix("/")
     return Path(name) if kind.partition("+")[0] == "sqlite" and name else None
-
-
-def without_password(url: str) -> str:
-    """Return a URL as it may be shown."""
-    url = re.sub(r"(://[^/:]*):.*@", r"\1:***@", url)
-    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
 
 
 def _sqlite(path: Path, create: bool) -> "Engine":

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.casebook.engine import open_engine, sqlite_file, without_password
+from skindx.casebook.engine import open_engine, sqlite_file
 from skindx.casebook.failure import database_errors
 from skindx.casebook.key_file import VARIABLE, KeyFile
 from skindx.errors import UserError
+from skindx.text import without_password
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -57,7 +58,7 @@ def _check(engine: "Engine", where: str | Path) -> None:
     try:
         inspect(engine).get_table_names()
     except SQLAlchemyError as error:
-        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        reason = without_password(" ".join(str(getattr(error, "orig", None) or error).split()))
         raise UserError(
             f"the case book {_name(where)} cannot be used ({reason}); check that it is one and "
             "that its server is there."

@@ -18,9 +18,13 @@ from skindx.casebook.scan import FILES, FOLDERS, LIST, KeptScan
 from skindx.casebook.sealing import damaged, owner_code
 from skindx.diagnosis.scan.outputs.summary import read_summary
 from skindx.errors import UserError
+from skindx.untrusted import read_plain
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Delete, Engine
+
+_LARGEST = 512 << 20
+"""Bytes of one file of a scan."""
 
 log = logging.getLogger(__name__)
 
@@ -198,13 +202,15 @@ def deletions(scan: str) -> "list[Delete]":
 
 def _read_files(folder: Path) -> dict[str, bytes]:
     """Return the files that are kept of a scan's folder. Raises UserError."""
+    if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
+        raise UserError(
+            f"{folder / links[0]} is a link, and a scan has none; scan the photos again."
+        )
     inside = [path for name in FOLDERS for path in sorted((folder / name).glob("*.jpg"))]
     try:
         return {
-            path.relative_to(folder).as_posix(): path.read_bytes()
+            path.relative_to(folder).as_posix(): read_plain(path, _LARGEST)
             for path in (*(folder / name for name in FILES), *inside)
         }
-    except OSError as error:
-        raise UserError(
-            f"the scan in {folder} is not complete ({error.strerror}); scan the photos again."
-        ) from None
+    except UserError as error:
+        raise UserError(f"the scan in {folder} is not whole: {error}") from None

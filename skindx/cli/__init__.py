@@ -25,6 +25,8 @@ from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
 from skindx.cli.serve import serve, user
+from skindx.cli.special_files import refuse_special_files
+from skindx.cli.terminal import guard_terminal
 from skindx.cli.train import train
 from skindx.interrupt import heed_interrupts
 from skindx.light_imports import collect_rarely
@@ -93,6 +95,7 @@ for group, name in (
 ):
     app.add_typer(group, name=name)
 lay_out(app)
+refuse_special_files(app)
 
 
 def main() -> None:
@@ -100,6 +103,7 @@ def main() -> None:
     heed_interrupts()
     go_offline()
     collect_rarely()
+    guard_terminal()
     with one_sentence():
         app()
 

@@ -48,7 +48,9 @@ def run(
         str | None,
         typer.Option(
             metavar="URL",
-            help="A PostgreSQL database for the tasks; default: a SQLite file in the results.",
+            envvar="SKINDX_SCAN_QUEUE",
+            help="A PostgreSQL database for the tasks; default: a SQLite file in the results. The "
+            "environment hides a password from other users, an option does not.",
         ),
     ] = None,
     lease: Annotated[
@@ -127,7 +129,11 @@ def worker(
     *,
     queue: Annotated[
         str,
-        typer.Option(metavar="URL", help="The scan's database, or the folder given as --out."),
+        typer.Option(
+            metavar="URL",
+            envvar="SKINDX_SCAN_QUEUE",
+            help="The scan's database, or the folder given as --out.",
+        ),
     ],
     scan: Annotated[str, typer.Option(help="Only this scan's tasks.", hidden=True)] = "",
     patience: Annotated[

@@ -28,6 +28,7 @@ from skindx.models.bundle.bundle import TAXONOMY, open_bundle
 from skindx.progress import Progress
 from skindx.system import cpu_count, keep_freed_memory
 from skindx.taxonomy import Taxonomy
+from skindx.text import without_password
 from skindx.workers.process import exit_with_parent
 
 MOST_WORKERS = 4
@@ -142,8 +143,8 @@ def run_worker(
         where = path / WORK / DATABASE if path.is_dir() else path
         if not where.is_file():
             raise UserError(
-                f"{queue} holds no scan at work; give the folder of a scan that is being run, or "
-                "the URL of its database."
+                f"{without_password(queue)} holds no scan at work; give the folder of a scan that "
+                "is being run, or the URL of its database."
             )
     keep_freed_memory()
     if with_parent:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.errors import JobError, UserError
 from skindx.files import write_text
+from skindx.full_disk import is_full, no_room
 from skindx.light_imports import collect_rarely
 from skindx.system import go_offline
 from skindx.ui.faults import hide_messages, log_fault
@@ -44,6 +45,8 @@ _COMMANDS = {
 }
 """What the command line advises, and the text for a user of the page."""
 
+_FULL = "the server has no room for this scan; try again later, or tell the operator of this page."
+
 Send = Callable[[dict[str, Any]], None]
 
 
@@ -61,19 +64,34 @@ def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
     scans, gone = folder.parent, threading.Event()
     os.nice(_NICE)
     with stoppable():
-        threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
         try:
-            work(folder, send)
-            send({"ended": True})
-        except UserError as error:
-            send({"error": sentence_of(error, folder)})
+            threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
+            said = _done(folder, work, send)
+            # The server ends this process once it has heard; it is ending already.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            send(said)
         except KeyboardInterrupt:
             pass  # deleted, or the server ends; the workers have ended already
-        except (JobError, Exception) as error:
-            log_fault(log, "a scan failed", error)
-            send({"failed": True})
     if gone.is_set():
         remove(scans)
+
+
+def _done(folder: Path, work: Callable[[Path, Send], None], send: Send) -> dict[str, Any]:
+    """Do the work and return the last message."""
+    try:
+        work(folder, send)
+    except (UserError, JobError, OSError) as error:
+        if no_room(error):
+            log.error("the disk of the server's scans is full")
+            return {"error": _FULL}
+        if isinstance(error, UserError):
+            return {"error": sentence_of(error, folder)}
+        log_fault(log, "a scan failed", error)
+    except Exception as error:
+        log_fault(log, "a scan failed", error)
+    else:
+        return {"ended": True}
+    return {"error": _FULL} if is_full(folder) else {"failed": True}
 
 
 def _watch_server(scans: Path, gone: threading.Event) -> None:

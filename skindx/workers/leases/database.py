@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
 
 from skindx.errors import UserError
+from skindx.text import without_password
 from skindx.workers.leases.tables import METADATA
 
 P = ParamSpec("P")
@@ -117,11 +118,11 @@ def shown(where: Path | str) -> str:
     if isinstance(where, Path):
         return str(where)
     try:
-        return make_url(where).render_as_string(hide_password=True)
+        return without_password(make_url(where).render_as_string(hide_password=True))
     except ArgumentError:
         return "the URL"
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    lines = without_password(str(error)).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

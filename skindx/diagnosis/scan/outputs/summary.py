@@ -15,9 +15,11 @@ from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scope import Scope
 from skindx.errors import UserError
 from skindx.files import write_json
+from skindx.untrusted import read_plain
 
 SUMMARY = "scan.json"
 _FORMAT = 1
+_LARGEST = 256 << 20
 
 
 class PhotoSummary(Settings):
@@ -119,8 +121,8 @@ def read_summary(folder: Path) -> Summary:
     """Read scan.json of a scan's folder. Raises UserError for what is none."""
     path = folder / SUMMARY
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        raw = json.loads(read_plain(path, _LARGEST))
+    except (UserError, ValueError, RecursionError):
         raise UserError(
             f"{folder} holds no scan: {SUMMARY} is not there or cannot be read; give a folder that "
             f"`skindx scan run` wrote."

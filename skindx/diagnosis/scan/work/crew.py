@@ -16,6 +16,8 @@ from skindx.errors import JobError, UserError
 from skindx.workers.leases.leases import Leases
 from skindx.workers.process import module_command, start
 
+QUEUE = "SKINDX_SCAN_QUEUE"
+"""Environment variable that names the database of a scan."""
 _USER_ERROR = 2
 _MOST_FAILURES = 3
 """Workers that may end one after another without having taken a task."""
@@ -88,14 +90,16 @@ class LocalWorkers:
 
     command: Sequence[str]
     count: int
+    queue: str = ""
+    """Told by the environment: everybody on this machine can read a command, passwords included."""
     _processes: list[_Process] = field(default_factory=list)
     _failures: int = 0
 
     @classmethod
     def of(cls, where: Path | str, token: str, count: int, device: str = "cpu") -> Self:
         """Return workers that run `skindx scan worker`."""
-        options = ("--queue", str(where), "--scan", token, "--device", device, "--with-parent")
-        return cls(module_command("skindx", "scan", "worker", *options), count)
+        options = ("--scan", token, "--device", device, "--with-parent")
+        return cls(module_command("skindx", "scan", "worker", *options), count, str(where))
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +135,7 @@ class LocalWorkers:
             errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
             running = start(
                 self.command,
+                {QUEUE: self.queue} if self.queue else {},
                 process_group=0,  # Ctrl+C goes to the driver alone: it ends its workers itself
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
