@@ -144,12 +144,14 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     assert again is not None
     assert again.digest == evaluated.digest, "what was measured is lost"
     kept = (run / "train.yaml").read_text()
-    others = (
-        _settings(recipe={"epochs": 3, "batch": 15}),
-        _settings(detector={"size": 64, "epochs": 3, "batch": 16}),
-    )
-    for other in others:
-        with pytest.raises(UserError, match="trained with other settings or data; give another"):
+    others = {
+        "recipe.epochs was 2 and is 3": _settings(recipe={"epochs": 3, "batch": 15}),
+        "detector.epochs was 2 and is 3": _settings(
+            detector={"size": 64, "epochs": 3, "batch": 16}
+        ),
+    }
+    for said, other in others.items():
+        with pytest.raises(UserError, match=rf"other settings or data \({said}\); give another"):
             train(small_dataset, other, run)
         assert (run / "train.yaml").read_text() == kept
 

@@ -17,6 +17,7 @@ from skindx.training.checkpoint.state import State, split
 from skindx.training.checkpoint.stateful import PerRank, Shared
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
+from skindx.training.finished.fingerprint import made_from, otherwise
 from skindx.training.parallel.mesh import Mesh
 
 CANNOT_WRITE = (OSError, SafetensorError)
@@ -36,10 +37,7 @@ def refuse_others(folder: Path, fingerprint: str) -> None:
         except store.DamagedCheckpointError:
             continue
         if index["fingerprint"] != fingerprint:
-            raise UserError(
-                f"{folder} was trained with other settings or data; "
-                "give another --out, or remove that folder to train it again."
-            )
+            raise otherwise(folder, index, fingerprint)
 
 
 class Keeper:
@@ -92,7 +90,12 @@ class Keeper:
                 )
             )
             files = {name: entry for part in parts for name, entry in part.items()}
-            head = {"fingerprint": self._fingerprint, "at": list(at), "ranks": self._mesh.data.size}
+            head = {
+                "fingerprint": self._fingerprint,
+                **made_from(self._fingerprint),
+                "at": list(at),
+                "ranks": self._mesh.data.size,
+            }
             self._together(
                 lambda: (
                     store.finish(self._folder, at, head, files, self._settings.keep)

@@ -20,7 +20,7 @@ from skindx.models.detector.detector import (
 from skindx.models.detector.recall import DetectorRecall
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.fingerprint import detector_fingerprint, matches
+from skindx.training.finished.fingerprint import detector_fingerprint, made_from, matches
 from skindx.untrusted import read_json
 
 FOLDER, INDEX = "detector", "detector.json"
@@ -55,6 +55,7 @@ def save_parts(
         write_csv(folder / _HISTORY, history[0], [row.values() for row in history])
         index = {
             "fingerprint": fingerprint,
+            **made_from(fingerprint),
             "manifest": sha256_file(dataset / MANIFEST),
             "spec": parts.spec.model_dump(mode="json"),
             **({"recall": parts.recall.model_dump(mode="json")} if parts.recall else {}),

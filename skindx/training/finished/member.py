@@ -13,7 +13,7 @@ from skindx.files import FolderKind, atomic_folder, write_csv, write_json
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.finished.arrays import read_arrays
-from skindx.training.finished.fingerprint import matches
+from skindx.training.finished.fingerprint import made_from, matches
 
 WEIGHTS, VALIDATION, HISTORY = "model.safetensors", "validation.npz", "history.csv"
 _MEMBER = FolderKind("a member", "member.json", (WEIGHTS, VALIDATION, HISTORY), (HISTORY,))
@@ -58,7 +58,8 @@ def save_member(
         np.savez(folder / VALIDATION, log=finished.validation_NC, truth=finished.truth_N)
         write_history(folder / HISTORY, history)
         write_json(
-            folder / "member.json", {"name": name, "fingerprint": fingerprint, **history[-1]}
+            folder / "member.json",
+            {"name": name, "fingerprint": fingerprint, **made_from(fingerprint), **history[-1]},
         )
 
 

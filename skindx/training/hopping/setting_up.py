@@ -10,9 +10,10 @@ import numpy as np
 
 from skindx import provenance
 from skindx.data.manifest import Record, read_manifest
+from skindx.differences import MADE_FROM
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.fingerprint import Fingerprint, fingerprint, fingerprint_of
 from skindx.training.hopping.partitions import Partitions, check_partitions, partitions_of
 from skindx.training.hopping.units import hop_tasks, whole_task
 from skindx.training.job import Job
@@ -59,11 +60,12 @@ def fill(queue: Queue, jobs: RunJobs, workers: int) -> dict[str, Any]:
         check_partitions(jobs.records, settings, count)
     tasks = _hops(missing, jobs.records, settings, count) if hops else _wholes(missing, settings)
     versions = provenance.versions(("torch",))
+    made = _fingerprint(settings, jobs.dataset)
     return queue.put(
         [] if known else tasks,
-        fingerprint=_fingerprint(settings, jobs.dataset),
+        fingerprint=str(made),
         version=f"{versions['skindx']} with torch {versions['torch']}",
-        facts={"partitions": count if hops else 0, "began": time.time()},
+        facts={"partitions": count if hops else 0, "began": time.time(), MADE_FROM: _parts(made)},
         places=count if hops else 0,
     )
 
@@ -99,6 +101,12 @@ def _wholes(jobs: Sequence[Job], settings: TrainSettings) -> list[Task]:
     return [whole_task(key, weight) for key, weight in weights.items()]
 
 
-def _fingerprint(settings: TrainSettings, dataset: Path) -> str:
+def _parts(made: Fingerprint) -> dict[str, Any]:
+    """Return what a run's fingerprint was made of, its members' in their parts."""
+    members = {name: own.parts for name, own in made.parts["members"].items()}
+    return {**made.parts, "members": members}
+
+
+def _fingerprint(settings: TrainSettings, dataset: Path) -> Fingerprint:
     members = {m.name: fingerprint(settings, m, dataset) for m in settings.members}
     return fingerprint_of({"schedule": settings.engine.schedule, "members": members})

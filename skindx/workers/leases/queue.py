@@ -9,6 +9,7 @@ from typing import Any, Self
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from skindx.differences import MADE_FROM, differences
 from skindx.errors import UserError
 from skindx.workers.leases.database import database_errors, now, open_database, shown
 from skindx.workers.leases.tables import OPEN, PLACES, QUEUES, TASKS, WORKERS
@@ -63,12 +64,13 @@ class Queue:
                 f"this worker is skindx {version}, but the run was begun by skindx "
                 f"{found.version}; install the same version on every machine."
             )
-        if found.fingerprint != fingerprint:
-            raise UserError(
-                f"{shown(self.where)} holds the leases of other settings or data; give another "
-                "--out, or remove that run to train it again."
-            )
         known: dict[str, Any] = json.loads(found.facts)
+        if found.fingerprint != fingerprint:
+            what = differences(known.get(MADE_FROM), facts.get(MADE_FROM, {}))
+            raise UserError(
+                f"{shown(self.where)} holds the leases of other settings or data ({what}); give "
+                "another --out, or remove that run to train it again."
+            )
         return known
 
     def facts(self) -> dict[str, Any] | None:
