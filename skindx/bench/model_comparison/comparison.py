@@ -34,8 +34,8 @@ from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import Views
 from skindx.timing import interleave
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.finished.fingerprint import fingerprint_of
 from skindx.training.finished.member import member_folder
+from skindx.training.made_from import fingerprint_of
 
 # S = side
 

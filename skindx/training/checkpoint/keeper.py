@@ -17,7 +17,7 @@ from skindx.training.checkpoint.state import State, split
 from skindx.training.checkpoint.stateful import PerRank, Shared
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.finished.fingerprint import made_from, otherwise
+from skindx.training.made_from import made_from, otherwise
 from skindx.training.parallel.mesh import Mesh
 
 CANNOT_WRITE = (OSError, SafetensorError)

@@ -16,8 +16,8 @@ from skindx.models.bundle.provenance import PACKED_FROM, provenance_value
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.member_refs import MemberRef
 from skindx.training.finished.detector import weights_file
-from skindx.training.finished.fingerprint import fingerprint_of
 from skindx.training.finished.member import WEIGHTS, member_folder
+from skindx.training.made_from import fingerprint_of
 
 
 def packing_fingerprint(

@@ -23,7 +23,7 @@ from skindx.training.ensembles.soup import cook, mixer
 from skindx.training.features.trunk import load_trunk
 from skindx.training.feeding.folds import learning
 from skindx.training.feeding.images import class_numbers
-from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import (
     VALIDATION,
     WEIGHTS,
@@ -34,6 +34,7 @@ from skindx.training.finished.member import (
     save_member,
 )
 from skindx.training.finished.snapshots import State, load_snapshots, snapshot_folder
+from skindx.training.made_from import fingerprint_of
 from skindx.untrusted import read_json
 
 # P = images of train and val, in manifest order; N = those held out of a training; C = classes

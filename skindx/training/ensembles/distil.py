@@ -24,7 +24,7 @@ from skindx.models.tensors import save_tensors
 from skindx.training.config.ensemble import EnsembleSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.images import class_numbers
-from skindx.training.finished.fingerprint import fingerprint_of
+from skindx.training.made_from import fingerprint_of
 from skindx.training.parallel.devices import resolve_accelerator
 
 STUDENT, TARGETS = "student", "targets.safetensors"

@@ -14,8 +14,9 @@ from skindx.training.config.ensemble import ReusedSettings, SoupSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.ensembles.trust import refuse_special_files
 from skindx.training.feeding.folds import learning, partition
-from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import member_folder
+from skindx.training.made_from import fingerprint_of
 from skindx.training.towers import with_towers
 from skindx.untrusted import read_json
 

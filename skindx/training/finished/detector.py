@@ -20,7 +20,8 @@ from skindx.models.detector.detector import (
 from skindx.models.detector.recall import DetectorRecall
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.fingerprint import detector_fingerprint, made_from, matches
+from skindx.training.finished.fingerprint import detector_fingerprint, matches
+from skindx.training.made_from import made_from
 from skindx.untrusted import read_json
 
 FOLDER, INDEX = "detector", "detector.json"

@@ -3,44 +3,17 @@
 A checkpoint or a finished member of another fingerprint is never taken for this one.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.settings import DiskCache, LoaderSettings
-from skindx.differences import MADE_FROM, differences
-from skindx.errors import UserError
 from skindx.files import sha256_file
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.config import fingerprint_fields as extra_fields
+from skindx.training.made_from import Fingerprint, fingerprint_of, otherwise
 from skindx.untrusted import read_json
-
-_NAMES = {
-    "member.recipe": "",  # it stands in recipe too
-    "member": "members",
-    "pixels": "loader.cache",
-    "sharded": "loader.sharded",
-    "redrawn": "loader.exchange",
-    "manifest": "the dataset's manifest",
-    "weights": "the content of the member's weights",
-    **{
-        key: f"engine.{key}"
-        for key in ("precision", "gradient_clip", "sync_batch_norm", "partitions", "deepspeed")
-    },
-}
-"""Part of a fingerprint -> its setting."""
-
-
-class Fingerprint(str):
-    """A hash, with the plain values that it was made of."""
-
-    __slots__ = ("parts",)
-
-    parts: dict[str, Any]
 
 
 def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) -> Fingerprint:
@@ -105,31 +78,6 @@ def _pixels(loader: LoaderSettings) -> str:
     """Return what decides a crop's pixels: files give the same, in any format of storage."""
     cache = loader.cache
     return f"shrunk by {cache.margin}" if isinstance(cache, DiskCache) else "decoded"
-
-
-def fingerprint_of(parts: dict[str, Any]) -> Fingerprint:
-    """Return the SHA-256 of plain values, whatever the order of their keys."""
-    made = Fingerprint(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest())
-    made.parts = parts
-    return made
-
-
-def made_from(expected: str) -> dict[str, Any]:
-    """Return what is written beside a fingerprint, so that `otherwise` can say what differs."""
-    return {MADE_FROM: expected.parts} if isinstance(expected, Fingerprint) else {}
-
-
-def otherwise(folder: Path, found: Mapping[str, Any], expected: str) -> UserError:
-    """Return the error of what was made by other settings or data, which it names.
-
-    `found` holds what `made_from` gave then.
-    """
-    now = made_from(expected).get(MADE_FROM, {})
-    what = differences(found.get(MADE_FROM), now, _NAMES)
-    return UserError(
-        f"{folder} was trained with other settings or data ({what}); "
-        "give another --out, or remove that folder to train it again."
-    )
 
 
 def matches(file: Path, expected: str) -> bool:

@@ -13,7 +13,8 @@ from skindx.files import FolderKind, atomic_folder, write_csv, write_json
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.finished.arrays import read_arrays
-from skindx.training.finished.fingerprint import made_from, matches
+from skindx.training.finished.fingerprint import matches
+from skindx.training.made_from import made_from
 
 WEIGHTS, VALIDATION, HISTORY = "model.safetensors", "validation.npz", "history.csv"
 _MEMBER = FolderKind("a member", "member.json", (WEIGHTS, VALIDATION, HISTORY), (HISTORY,))

@@ -13,10 +13,11 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.differences import MADE_FROM
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.fingerprint import Fingerprint, fingerprint, fingerprint_of
+from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.hopping.partitions import Partitions, check_partitions, partitions_of
 from skindx.training.hopping.units import hop_tasks, whole_task
 from skindx.training.job import Job
+from skindx.training.made_from import Fingerprint, fingerprint_of
 from skindx.training.tasks.classifier.job import MemberJob
 from skindx.training.tasks.detector.job import DetectorJob
 from skindx.training.worker import jobs_of

@@ -23,8 +23,9 @@ from skindx.training.feeding.cache_policy import cache_folder
 from skindx.training.feeding.folds import learning, partition
 from skindx.training.feeding.images import class_numbers
 from skindx.training.feeding.reading import load_targets
-from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
+from skindx.training.made_from import fingerprint_of
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.recipes.optimizer import LAYERWISE
 from skindx.training.state import Training
