@@ -8,8 +8,10 @@ import pytest
 import yaml
 from small_dataset import SmallDataset
 
+from skindx.data.build.modality import with_modalities
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.origin import PAINTED_BY_US, ImageOrigin, origin_of
+from skindx.data.recipe import BuildSettings
 from skindx.models.bundle.card import model_card
 from skindx.models.bundle.spec import BundleSpec, origin_of_bundle
 from skindx.taxonomy import load_taxonomy
@@ -64,3 +66,25 @@ def test_older_demos_are_recognised(records: list[Record], tmp_path: Path) -> No
     assert origin_of_bundle(said).warning == ""
     assert "- learned from: photographs, clinical" in model_card(said, ISIC9, None)
     assert "answers nothing about people" in model_card(spec, ISIC9, None)
+
+
+def test_a_table_states_the_modality_line_by_line(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    cases = {
+        "dermoscopic": "dermoscopic\nDermatoskopie",
+        "clinical": "clinical: close-up\nTBP tile: overview",
+        "mixed": "dermoscopic\nclinical",
+        "": "dermoscopic\n?",
+    }
+    for modality, cells in cases.items():
+        lines = [f"{n}.jpg,nevus,http://a.example/{n},{c}" for n, c in enumerate(cells.split("\n"))]
+        table.write_text("\n".join(["file,label,url,type", *lines]))
+        for kind in ("table", "files"):
+            columns = {"modality": "type"}
+            if kind == "files":
+                columns |= dict.fromkeys(("licence", "attribution", "group", "skin_type"), "")
+            source = {"kind": kind, "path": str(table), "columns": columns}
+            settings = BuildSettings.parse({"name": "n", "sources": [source]})
+            assert with_modalities(settings).sources[0].modality == modality
+            said = BuildSettings.parse({"name": "n", "sources": [source | {"modality": "mixed"}]})
+            assert with_modalities(said).sources[0].modality == "mixed"

@@ -9,6 +9,7 @@ from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
 from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.build.folder import check_out, emptied_again, write_dataset
+from skindx.data.build.modality import with_modalities
 from skindx.data.build.not_skin import REASONS, flag_records
 from skindx.data.build.older import as_before
 from skindx.data.build.records import make_records
@@ -92,7 +93,7 @@ def _open(
     import_kernels()  # without them nothing need be fetched first
     if settings.screen.ood:
         read_ood(settings.screen.ood.path)
-    settings, older = as_before(settings, out)
+    settings, older = as_before(with_modalities(settings), out)
     run = Run(
         settings,
         out,

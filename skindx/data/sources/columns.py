@@ -66,6 +66,9 @@ class Columns(Settings):
     """How the label was confirmed, such as HAM10000's `dx_type`; what is no confirmation, such as
     one person's opinion, counts as none."""
 
+    modality: str = Field("", exclude_if=lambda column: not column)
+    """Dermoscopic or clinical, such as the ISIC archive's `image_type`."""
+
     @property
     def wanted(self) -> tuple[str, ...]:
         """The names of all columns that must be there."""
