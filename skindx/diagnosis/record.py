@@ -30,6 +30,13 @@ NEAREST_FIRST = (
 """Above similar cases: how near they are has no unit that means anything to a reader."""
 
 
+SEES_SQUARE = (
+    "The networks that name conditions see the central square alone; what lies outside of it does "
+    "not count."
+)
+"""Of a photo on which the square is drawn."""
+
+
 def percent(probability: float) -> str:
     """Return a probability as a person should read it: whole percent, never 0 or 100.
 

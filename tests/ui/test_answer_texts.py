@@ -18,7 +18,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer as diagnosed
 from skindx.diagnosis.guarantee import coverage, guarantee, missed
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import LesionBox, Promise, Share
+from skindx.diagnosis.record import SEES_SQUARE, LesionBox, Promise, Share
 from skindx.diagnosis.report import fonts
 from skindx.diagnosis.report.pdf import report_pdf
 from skindx.diagnosis.report.terminal import render
@@ -175,7 +175,9 @@ def test_tips_intake_and_answers_follow_the_modality(monkeypatch: pytest.MonkeyP
     assert "sx-expects" not in waiting_html(ImageOrigin()) + intake_html(64, ImageOrigin())
 
 
-def test_the_square_that_the_networks_see_is_drawn(tiny_bundle: Path) -> None:
+def test_the_square_that_the_networks_see_is_drawn(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = diagnosed(Predictor.load(tiny_bundle), Case((skin_photo(),)))
     (photo,) = answer.diagnosis.photos
     assert photo.square is not None
@@ -187,7 +189,8 @@ def test_the_square_that_the_networks_see_is_drawn(tiny_bundle: Path) -> None:
     assert top + bottom == pytest.approx(photo.height)
     html = result_html(answer, None)
     assert f'class="sx-over" x="{round(left, 1)}" y="{round(top, 1)}"' in html
-    assert "see the dashed square" in html
+    assert SEES_SQUARE in html
+    assert SEES_SQUARE[:40] in on_paper(answer, monkeypatch)
     old = photo.model_copy(update={"square": None})
     plain = answer.diagnosis.model_copy(update={"photos": (old,)})
-    assert "dashed square" not in result_html(replace(answer, diagnosis=plain), None)
+    assert SEES_SQUARE not in result_html(replace(answer, diagnosis=plain), None)

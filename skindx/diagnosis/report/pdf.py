@@ -11,6 +11,7 @@ from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
     NEAREST_FIRST,
+    SEES_SQUARE,
     Diagnosis,
     LesionBox,
     Photo,
@@ -111,7 +112,9 @@ def _photos(sheet: Sheet, answer: Answer) -> None:
     images, captions = [], []
     for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
         images.append(_outlined(photo, view))
-        captions.append(" ".join((f"Photo {place + 1}.", photo.boxes_found, *photo.remarks)))
+        seen = SEES_SQUARE if photo.square else ""
+        words = (f"Photo {place + 1}.", photo.boxes_found, seen, *photo.remarks)
+        captions.append(" ".join(filter(None, words)))
         if view.heat:
             images.append(_heated(view))
             captions.append(
@@ -175,6 +178,10 @@ def _outlined(photo: Photo, view: View) -> "Image.Image":
     scale = image.width / photo.width
     draw = ImageDraw.Draw(image)
     thick = max(1, image.width // 250)
+    if photo.square:
+        square = [edge * scale for edge in photo.square]
+        draw.rectangle(square, outline=_OUTLINE_RIM, width=max(2, thick))
+        draw.rectangle([edge + 1 for edge in square], outline=_OUTLINE, width=1)
     for box in photo.boxes or ():
         corners = _corners(box, scale)
         draw.rectangle(corners, outline=_OUTLINE_RIM, width=3 * thick)

@@ -9,7 +9,14 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import use_of_facts
 from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NEAREST_FIRST, NOTICE, Diagnosis, percent
+from skindx.diagnosis.record import (
+    CANNOT_RULE_OUT,
+    NEAREST_FIRST,
+    NOTICE,
+    SEES_SQUARE,
+    Diagnosis,
+    percent,
+)
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
@@ -86,6 +93,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         percent=percent,
         names={candidate.key: candidate.name for candidate in diagnosis.candidates},
         views=_views(diagnosis, answer.views),
+        sees_square=SEES_SQUARE,
         has_heat=any(view.heat for view in answer.views),
         similar=_similar(answer),
         nearest_first=NEAREST_FIRST,
