@@ -46,7 +46,7 @@ class BoxedImage:
     """Boxes of the file that are empty or stand out of the image by more than a pixel, and other
     shapes than boxes."""
     unread: int = field(default=0, compare=False)
-    """Rows of the image that give no box although something was drawn: its boxes are not all."""
+    """Rows of the image that give no box although something was drawn: its boxes may not be all."""
 
 
 UNKNOWN_SIZE = (0, 0)

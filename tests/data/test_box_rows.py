@@ -76,7 +76,7 @@ UNCLEAR = {
     "two keypoints, or four corners": (f"{BOX} 0.45 0.45 0.9 0.9", "columns 6 to 9"),
     "three keypoints and a confidence": (f"{BOX} .4 .4 .5 .6 .45 .5 .8", "columns 6 to 12"),
     "keypoints with visibility": (f"{BOX} .4 .4 2 .6 .6 1", "columns 6 to 11"),
-    "per cent": (f"{BOX} 87.5", "column 6 is 87.5"),
+    "per cent": (f"{BOX} 87.5", "column 6 is neither"),
     "short": ("0 0.5 0.5 0.4", "must be `class x y width height`"),
     "no number": (f"{BOX} nan", "must be `class x y width height`"),
     "half a class": ("0.5 0.5 0.5 0.4 0.3", "class 0.5 is no whole number"),
@@ -90,12 +90,11 @@ def test_unclear_columns_are_refused_by_number(tmp_path: Path, name: str) -> Non
     with pytest.raises(UserError, match=said) as caught:
         read_boxes(BoxSource(path=yolo(tmp_path / "one", lines)))
     assert "labels/a.txt, line 1" in str(caught.value)
-    # Beside a line that is clear it costs its image, and nobody takes the rest for all.
+    # Beside a line that is clear it costs only itself, and nobody takes the rest for all.
     folder = yolo(tmp_path / "two", f"{BOX}\n{lines}")
-    save(folder / "images" / "b.png", np.zeros((100, 100, 3), np.uint8))
-    (folder / "labels" / "b.txt").write_text(BOX)
     file = read_boxes(BoxSource(path=folder))
-    assert {name: image.unread for name, image in by_name(file).items()} == {"a.png": 1, "b.png": 0}
+    assert corners(file) == [BOX_CORNERS]
+    assert by_name(file)["a.png"].unread == 1
     with pytest.raises(UserError, match=r"leave out --strict"):
         read_boxes(BoxSource(path=folder, strict=True))
 
@@ -177,8 +176,8 @@ ODD: dict[str, tuple[str | dict[str, str], str]] = {
     ),
     "coco empty bbox": (coco({**GOOD, "image_id": 2, "bbox": []}), "without bbox"),
     "coco category": (coco({**GOOD, "image_id": 2, "category_id": 5}), "of a category"),
-    "coco half id": (coco({**GOOD, "image_id": 0.5}), "0.5 is no id"),
-    "coco no object": (coco("x"), "'x' is no object"),
+    "coco half id": (coco({**GOOD, "image_id": 0.5}), "an id that is neither"),
+    "coco no object": (coco("x"), "a row that is no JSON object"),
     "coco no size": (coco(images=[{"id": 5, "file_name": "5.jpg"}]), "without width and height"),
     "coco size 0": (coco(images=[{"id": 5, "file_name": "5.jpg", "width": 0, "height": 9}]), "0 x"),
     "coco no name": (coco(images=[{"id": 5, **SIZE}]), "an image without file_name"),
@@ -187,7 +186,7 @@ ODD: dict[str, tuple[str | dict[str, str], str]] = {
              annotations=[GOOD, {**GOOD, "image_id": 5}, {**GOOD, "image_id": 6}]),
         "the file names this image more than once",
     ),
-    "coco one id": (coco(images=[{"id": 2, "file_name": "5.jpg", **SIZE}]), "have the id 2"),
+    "coco one id": (coco(images=[{"id": 2, "file_name": "5.jpg", **SIZE}]), "images have one id"),
     "tasks empty label": (tasks(task([region(rectanglelabels=[])])), "a rectangle without a label"),
     "tasks no label": (tasks(task([region(rectanglelabels=None)])), "a rectangle without a label"),
     "tasks no width": (tasks(task([region(width=None)])), "without x, y, width, height"),
@@ -200,7 +199,7 @@ ODD: dict[str, tuple[str | dict[str, str], str]] = {
     ),
     "voc size 0": (voc(xml("2.jpg", 0)), "size/height is 0), such as b.xml"),
     "voc no corner": (voc(xml("2.jpg", box=" ")), "no bndbox/xmin"),
-    "voc words": (voc(xml("2.jpg", box="<xmin>left</xmin>")), "could not convert"),
+    "voc words": (voc(xml("2.jpg", box="<xmin>left</xmin>")), "bndbox/xmin is no number"),
     "voc no xml": (voc("<annotation>"), "cannot be read as XML"),
 }  # fmt: skip
 
@@ -242,6 +241,25 @@ def test_an_odd_row_costs_only_itself(
     assert len(boxes["folder/0.jpg"] or ()) == 1
     # What was odd says nothing of its image: not that there is no lesion.
     assert boxes["folder/2.jpg"] is None
+
+
+def test_an_image_keeps_the_rows_that_can_be_used(
+    tmp_path: Path, records: Callable[[Path], Path]
+) -> None:
+    dataset = records(tmp_path / "data")
+    done = import_boxes(dataset, written(tmp_path, coco({**GOOD, "category_id": 5})), by="Ann")
+    assert [(f.kind, f.count, f.first) for f in done.findings[-1:]] == [("cut", 1, ("0.jpg",))]
+    assert len(read_manifest(dataset)[0].boxes or ()) == done.boxes == 1
+
+
+def test_a_file_of_many_reasons_says_few(tmp_path: Path) -> None:
+    good = f"{BOX}\n"
+    odd = "".join(f"0.{n:03d} 0.5 0.5 0.4 0.3\n" for n in range(1, 100))
+    folder = yolo(tmp_path, good + odd)
+    save(folder / "images" / f"{'b' * 150}.png", np.zeros((9, 9, 3), np.uint8))
+    (folder / "labels" / f"{'b' * 150}.txt").write_text(BOX)
+    found = read_boxes(BoxSource(path=folder)).all_findings()
+    assert (len(found), sum(finding.count for finding in found)) == (31, 99)
 
 
 def test_ids_are_the_same_as_numbers_and_as_text(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ Columns = Literal["box", "polygon"]
 Frame = Literal["sized", "upright", "unsized", "either"]
 FIRST = 3
 """As many of what is counted are named."""
+_MOST_REASONS = 30
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,7 @@ class Finding:
 
     def line(self) -> str:
         """Return the finding as a line for a person."""
-        more = ", …" if self.count > len(self.first) else ""
-        return f"{self.kind} {self.count}: {self.reason}, such as {', '.join(self.first)}{more}"
+        return f"{self.kind} {self.count}: {self.reason}, such as {', '.join(self.first)}"
 
     def clause(self) -> str:
         """Return the finding as part of a sentence."""
@@ -79,8 +80,11 @@ class Findings:
     names: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def add(self, kind: str, reason: str, name: str) -> None:
-        """Count one thing."""
-        self.names.setdefault((kind, reason), []).append(name)
+        """Count one thing; a hostile file may have another reason in each row."""
+        key = (kind, reason)
+        if key not in self.names and len(self.names) >= _MOST_REASONS:
+            key = (kind, "for other reasons")
+        self.names.setdefault(key, []).append(name[:_LONGEST_NAME])
 
     def __len__(self) -> int:
         """Return how many things were counted."""
@@ -118,9 +122,9 @@ class BoxFile:
         return {entry.name: entry.image for entry in self.entries}
 
     @property
-    def whole(self) -> Iterator[BoxEntry]:
-        """Entries of which every row could be read."""
-        return (entry for entry in self.entries if not entry.image.unread)
+    def usable(self) -> Iterator[BoxEntry]:
+        """Entries that say something: not those of which no row could be read."""
+        return (entry for entry in self.entries if entry.image.boxes or not entry.image.unread)
 
     def drop_repeated(self) -> None:
         """Leave out images that the file names twice: nobody knows which of them counts."""
@@ -139,7 +143,7 @@ class BoxFile:
         if strict:
             refuse_all(self.path, self.findings.list())
         findings = self.all_findings()
-        if findings and next(self.whole, None) is None:
+        if findings and next(self.usable, None) is None:
             said = "; ".join(finding.clause() for finding in findings)
             raise UserError(f"{self.path} holds no image whose boxes can be used: {said}.")
 
@@ -158,7 +162,7 @@ def text_id(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
-        raise ValueError(f"{value!r} is no id")
+        raise ValueError("an id that is neither a whole number nor text")
     return str(value).strip()
 
 
@@ -174,5 +178,5 @@ def score_of(value: object) -> float | None:
 def mapping(value: object) -> Mapping[str, object]:
     """Return a JSON object. Raises ValueError for anything else."""
     if not isinstance(value, dict):
-        raise ValueError(f"{str(value)[:40]!r} is no object")
+        raise ValueError("a row that is no JSON object")
     return value

@@ -161,7 +161,7 @@ def _image_keys(images: Sequence[Any], file: BoxFile) -> dict[int, str]:
     counts = Counter(keys.values())
     for position, key in keys.items():
         if counts[key] > 1:
-            file.skip(f"several images have the id {key}", str(images[position]["file_name"]))
+            file.skip("several images have one id", str(images[position]["file_name"]))
     return {position: key for position, key in keys.items() if counts[key] == 1}
 
 

@@ -12,7 +12,8 @@ from skindx.data.boxes.matching import match_entries
 
 MISSIZED = "the dataset has the image in another size"
 ODD = "it has boxes that are empty or reach outside the image, or shapes that are not boxes"
-UNREAD = "one of its rows cannot be used, so its boxes are not all"
+UNREAD = "none of its rows can be used, which does not say that there is no lesion"
+PARTLY_READ = "some of its rows cannot be used, so its boxes may not be all: look at them"
 LEFT_OUT = "the image was left out of the dataset"
 TURNED = "drawn on the stored pixels of a photo that EXIF turns, so turned with it"
 UNCERTAIN = (
@@ -114,20 +115,7 @@ def join(
     image keeps those of its boxes that fit; otherwise it is refused for one that does not.
     """
     joined = Joined(file)
-    matches = match_entries(file.entries, names)
-    matched = []
-    for position, entry in enumerate(file.entries):
-        sha256 = matches.image.get(position, "")
-        if not sha256:
-            joined.findings.add("refused", matches.refused[position], entry.name)
-        elif sha256 not in images:
-            joined.findings.add("refused", LEFT_OUT, entry.name)
-        elif entry.image.unread:
-            joined.findings.add("refused", UNREAD, entry.name)
-        else:
-            stored = images[sha256]
-            matched.append((entry, sha256, stored.size, orientation_in(stored.file)))
-    for placed in place(matched):
+    for placed in place(_matched(joined, images, names)):
         name, refused = placed.entry.name, placed.image.refused
         if placed.frame == "missized":
             joined.findings.add("refused", MISSIZED, name)
@@ -139,9 +127,32 @@ def join(
             joined.findings.add("refused" if not placed.image.boxes else "cut", ODD, name)
         if refused and not placed.image.boxes:
             continue  # a box that is nowhere in the image does not say that there is no lesion
+        if placed.image.unread:
+            joined.findings.add("cut", PARTLY_READ, name)
         if placed.turned:
             joined.findings.add("turned", TURNED, name)
         elif placed.frame == "unknown":
             joined.findings.add("uncertain", UNCERTAIN, name)
         joined.entries.append(JoinedEntry(placed.entry, placed.sha256, placed.image))
     return joined
+
+
+def _matched(
+    joined: Joined, images: Mapping[str, Stored], names: Iterable[tuple[str, str]]
+) -> list[tuple[BoxEntry, str, tuple[int, int], int]]:
+    """Return the entries that have an image, with its SHA-256, upright size and orientation."""
+    entries = joined.file.entries
+    matches = match_entries(entries, names)
+    matched = []
+    for position, entry in enumerate(entries):
+        sha256 = matches.image.get(position, "")
+        if not sha256:
+            joined.findings.add("refused", matches.refused[position], entry.name)
+        elif sha256 not in images:
+            joined.findings.add("refused", LEFT_OUT, entry.name)
+        elif entry.image.unread and not entry.image.boxes:
+            joined.findings.add("refused", UNREAD, entry.name)
+        else:
+            stored = images[sha256]
+            matched.append((entry, sha256, stored.size, orientation_in(stored.file)))
+    return matched

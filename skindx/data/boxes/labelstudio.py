@@ -23,6 +23,10 @@ _SHAPES = {"x", "points", "vertices", "rle"}
 _ADDRESS = re.compile(r"/|\.(jpe?g|png|webp|bmp|tiff?|heic)\b", re.IGNORECASE)
 
 
+class _OddRectangleError(ValueError):
+    """What is wrong with a rectangle, for a person to read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """The boxes that one person or model gave one image, and when (UTC, ISO 8601)."""
@@ -171,10 +175,10 @@ def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: boo
         for region in regions:
             try:
                 if _region_size(region, size) != size:
-                    raise ValueError("rectangles in images of several sizes in one task")
+                    raise _OddRectangleError("rectangles in images of several sizes in one task")
                 drawn.append(_raw(region, size, by, at, trust=ours))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                told = type(error) is ValueError
+                told = isinstance(error, _OddRectangleError)
                 file.skip(str(error) if told else "a rectangle without x, y, width, height", where)
                 unread += 1
         image = boxed(size, drawn, sha256, unread)
@@ -211,7 +215,7 @@ def _region_size(region: Mapping[str, Any], size: tuple[int, int]) -> tuple[int,
     width = int(region.get("original_width", size[0]))
     height = int(region.get("original_height", size[1]))
     if width < 1 or height < 1:
-        raise ValueError(f"a rectangle in an image of {width} x {height} pixels")
+        raise _OddRectangleError(f"a rectangle in an image of {width} x {height} pixels")
     return width, height
 
 
@@ -265,5 +269,5 @@ def _raw(region: dict[str, Any], size: tuple[int, int], by: str, at: str, *, tru
     labels = value.get("rectanglelabels")
     label = str(labels[0]).strip() if isinstance(labels, list) and labels else ""
     if not label:
-        raise ValueError("a rectangle without a label")
+        raise _OddRectangleError("a rectangle without a label")
     return RawBox(min(xs), min(ys), max(xs), max(ys), label, by, score, at)

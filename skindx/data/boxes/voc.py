@@ -20,6 +20,10 @@ _RULES = Rules()
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+class _NoXmlError(ValueError):
+    """What is no XML, with the parser's words."""
+
+
 def read_voc(path: Path, rules: Rules = _RULES) -> BoxFile:
     """Read a folder of VOC XML files, or one file.
 
@@ -37,8 +41,11 @@ def read_voc(path: Path, rules: Rules = _RULES) -> BoxFile:
         try:
             root = _parse(file)
             size = (_pixels(root, "size/width"), _pixels(root, "size/height"))
+        except _NoXmlError as error:
+            read.skip("a file that cannot be read as XML", f"{shown} ({error})")
+            continue
         except (ValueError, OverflowError) as error:
-            read.skip(f"is no Pascal VOC annotation ({error})", shown)
+            read.skip(f"a file that is no Pascal VOC annotation ({error})", shown)
             continue
         drawn, unread = [], 0
         for element in root.findall("object"):
@@ -119,7 +126,7 @@ def _parse(file: Path) -> ET.Element:
     except DefusedXmlException:
         raise ValueError("it declares a document type or entities") from None
     except (ParseError, OSError, ValueError, LookupError) as error:
-        raise ValueError(f"it cannot be read as XML: {error}") from None
+        raise _NoXmlError(str(error)) from None
     assert isinstance(root, ET.Element)
     return root
 
@@ -153,9 +160,12 @@ def _number(parent: ET.Element, tag: str) -> float:
     text = parent.findtext(tag)
     if text is None:
         raise ValueError(f"no {tag}")
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{tag} is {text.strip()[:20]}")
+        raise ValueError(f"{tag} is no number")
     return number
 
 

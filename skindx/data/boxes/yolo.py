@@ -238,7 +238,8 @@ def _line(line: str, names: Mapping[int, str], where: str) -> _Line:
         values = tuple(float(word) for word in words[1:])
         number = float(words[0])
     except ValueError:
-        return _Line(where, problem=f"{line[:60]!r} must be `class x y width height` in numbers")
+        problem = "a line must be `class x y width height` in numbers"
+        return _Line(f"{where}: {line[:60]!r}", problem=problem)
     if not number.is_integer():
         return _Line(where, problem=f"class {words[0][:20]} is no whole number")
     if int(number) not in names:

@@ -102,7 +102,7 @@ def _fifth(value: float) -> float | None:
     if value.is_integer() and value >= 0:
         return None  # 1 may be either, and the box is the same
     if not 0 <= value <= 1:
-        raise ValueError(f"column 6 is {value:g}, neither a confidence (0 to 1) nor a track id")
+        raise ValueError("column 6 is neither a confidence (0 to 1) nor a track id")
     return _share(value)
 
 
@@ -112,9 +112,7 @@ def _polygon(values: Sequence[float]) -> Line:
         *values, last = values
         score = _share(last)
         if score is None:
-            raise ValueError(
-                f"column {len(values) + 2} is {last:g}, no confidence (0 to 1) of a polygon"
-            )
+            raise ValueError(f"column {len(values) + 2} is no confidence (0 to 1) of a polygon")
     xs, ys = values[::2], values[1::2]
     return Line((min(xs), min(ys), max(xs), max(ys)), score)
 
