@@ -15,6 +15,7 @@ from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
+from skindx.models.bundle.spec import largest_crop
 from skindx.models.ensemble.prediction import Prediction
 from skindx.models.exports.spec import EXPORTS
 from skindx.taxonomy.urgent import unknown_to
@@ -158,8 +159,7 @@ def bundle_version(bundle: Bundle) -> str:
 
 def _square(bundle: Bundle, opened: Opened) -> tuple[float, float, float, float]:
     """Return the central square of the member that sees most, as `centre_square` cuts it."""
-    crop = max(member.classifier.preprocess.crop for member in bundle.spec.members)
-    side = crop * min(opened.width, opened.height)
+    side = largest_crop(bundle.spec) * min(opened.width, opened.height)
     left, top = (opened.width - side) / 2, (opened.height - side) / 2
     return left, top, left + side, top + side
 

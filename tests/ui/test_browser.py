@@ -37,6 +37,13 @@ def test_photos_become_an_answer_in_the_right_order(
     page.set_input_files("#sx-file", [photos["good"], photos["plain"]])
     page.set_input_files("#sx-file", photos["good"])
     assert page.locator(".sx-photo").count() == 3
+    page.wait_for_selector(".sx-photo:nth-child(3) .sx-central")
+    central, preview = (
+        box(page.locator(".sx-central").first),
+        box(page.locator(".sx-preview img").first),
+    )
+    assert abs(central["width"] - central["height"]) < 1
+    assert central["width"] <= min(preview["width"], preview["height"])
     page.click("[aria-label='Remove photo 2']")
     assert painted.uploads == []  # nothing leaves the device before the button
     page.fill("[name=age]", "45")

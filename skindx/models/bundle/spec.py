@@ -93,3 +93,8 @@ def origin_of_bundle(spec: BundleSpec) -> ImageOrigin:
     if spec.images is None and spec.name == DEMO:
         return ImageOrigin(painted="all")
     return spec.images or ImageOrigin()
+
+
+def largest_crop(spec: BundleSpec) -> float:
+    """Return the share of a photo's shorter side that the member sees which sees most."""
+    return max(member.classifier.preprocess.crop for member in spec.members)

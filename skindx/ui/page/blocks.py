@@ -14,6 +14,7 @@ from skindx.diagnosis.scan.wide import seen_of_refused
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.least_side import least_side
+from skindx.models.bundle.spec import largest_crop
 from skindx.system import go_offline
 from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
@@ -96,7 +97,11 @@ def _add_diagnosis(
             )
             form = gr.HTML(
                 {"kind": "waiting"},
-                html_template=intake_html(max(MIN_SIDE, least_side(bundle.spec)), bundle.images),
+                html_template=intake_html(
+                    max(MIN_SIDE, least_side(bundle.spec)),
+                    bundle.images,
+                    crop=largest_crop(bundle.spec),
+                ),
                 js_on_load=script("intake"),
                 apply_default_css=False,
             )

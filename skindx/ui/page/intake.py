@@ -48,10 +48,11 @@ DURATIONS: dict[Duration, str] = {
 }
 
 
-def intake_html(least_side: int, images: ImageOrigin | None = None) -> str:
+def intake_html(least_side: int, images: ImageOrigin | None = None, *, crop: float = 1.0) -> str:
     """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side.
 
-    `images` are those that the model learned from: the form says which photos it is for.
+    `images` are those that the model learned from: the form says which photos it is for. `crop` is
+    the share of the shorter side that the networks see; the form draws that square.
     """
     return render(
         "intake.html.jinja",
@@ -64,6 +65,7 @@ def intake_html(least_side: int, images: ImageOrigin | None = None) -> str:
         most=MAX_PHOTOS,
         max_bytes=MAX_BYTES,
         least_side=least_side,
+        crop=crop,
         expects=images.expects if images else "",
     )
 

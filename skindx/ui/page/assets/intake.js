@@ -2,6 +2,7 @@
 const form = element.querySelector("form");
 const at = (selector) => form.querySelector(selector);
 const most = Number(form.dataset.most), maxBytes = Number(form.dataset.maxBytes);
+const crop = Number(form.dataset.crop);
 const photos = []; // {file, url, refusal}
 let busy = false, sentFrom = null;
 
@@ -59,6 +60,14 @@ function show() {
     const preview = make("img", { src: photo.url, alt: `Photo ${index + 1}: ${photo.file.name}` });
     // A browser that cannot show HEIC still sends it; the answer or refusal brings a preview.
     preview.onerror = () => preview.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot preview this photo; it can still be sent"));
+    const frame = make("span", { className: "sx-preview" }, preview);
+    preview.onload = () => { // the part that the networks will see
+      const { naturalWidth: width, naturalHeight: height } = preview;
+      const rem = Math.min(7.5 / width, 5.6 / height) * crop * Math.min(width, height);
+      const central = make("i", { className: "sx-central" });
+      central.style.width = central.style.height = `${rem}rem`;
+      frame.append(central);
+    };
     const remove = make("button", { type: "button", className: "sx-remove", textContent: "Remove" });
     remove.setAttribute("aria-label", `Remove photo ${index + 1}`);
     remove.onclick = () => {
@@ -70,7 +79,7 @@ function show() {
     const about = make("div", { className: "sx-about" },
       make("b", {}, `Photo ${index + 1}`), make("span", { className: "sx-hint" }, size(photo.file.size)), remove,
       make("span", { className: "sx-hint sx-file-name" }, photo.file.name));
-    const item = make("li", { className: "sx-photo" }, preview, about);
+    const item = make("li", { className: "sx-photo" }, frame, about);
     if (photo.refusal) {
       item.classList.add("sx-refused");
       item.append(make("p", { className: "sx-refusal", role: "alert" }, photo.refusal));
