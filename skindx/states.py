@@ -62,7 +62,7 @@ def check_finite(found: Mapping[str, Tensor], where: str) -> None:
     """Raise UnfitStateError for a tensor with a number that is NaN or infinite."""
     for name, tensor in found.items():
         if not is_finite(tensor):
-            raise UnfitStateError(f"{where}/{name} holds numbers that are not finite")
+            raise UnfitStateError(f"{where}/{name} holds numbers that are not finite: damaged")
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -33,11 +33,16 @@ REASSURING = re.compile(r"stands out|most urgent|urgent condition is missed|miss
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> Answer:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     taxonomy = Taxonomy(name="harmless", title="Harmless", classes=HARMLESS)
     rule = Conformal(pictures=100, thresholds={"all": 0.05})
-    path = pack_tiny(tmp_path_factory.mktemp("b") / "bundle", taxonomy=taxonomy, conformal=rule)
-    return answer(Predictor.load(path.path), Case((skin_photo(),)))
+    folder = tmp_path_factory.mktemp("b") / "bundle"
+    return pack_tiny(folder, taxonomy=taxonomy, conformal=rule).path
+
+
+@pytest.fixture(scope="module")
+def answered(bundle: Path) -> Answer:
+    return answer(Predictor.load(bundle), Case((skin_photo(),)))
 
 
 def test_no_output_speaks_of_urgency(answered: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +79,7 @@ def test_the_next_step_names_no_tier_as_the_most_urgent() -> None:
     assert "stands out" in concluded(of(0.99), ood_p_value=0.01, conformal=RULE).next_step.because
 
 
-def test_the_card_says_that_no_class_is_urgent(tmp_path: Path) -> None:
-    taxonomy = Taxonomy(name="harmless", title="Harmless", classes=HARMLESS)
-    card = (pack_tiny(tmp_path / "bundle", taxonomy=taxonomy).path / "MODEL_CARD.md").read_text()
+def test_the_card_says_that_no_class_is_urgent(bundle: Path) -> None:
+    card = (bundle / "MODEL_CARD.md").read_text()
     assert "urgent risk: none, because no class is urgent" in card
     assert "too few calibration lesions" not in card

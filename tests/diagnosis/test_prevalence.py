@@ -1,7 +1,10 @@
 """Another prevalence corrects what is shown, and nothing that was fitted."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,43 +14,56 @@ from hypothesis import strategies as st
 from pdf_words import words_of
 from rich.console import Console
 from skin_photo import skin_photo
-from tiny_bundle import pack_tiny
 
 from skindx.data.manifest import Record
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer, bundle_version
 from skindx.diagnosis.guarantee import how_combined, risk_guarantee
+from skindx.diagnosis.mix import mix_text, shown_prevalence
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.report.terminal import render
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_provenance
-from skindx.models.bundle.mix import calibration_classes, mix_of
+from skindx.models.bundle.mix import calibration_classes, given_prevalence, mix_of
 from skindx.models.calibration.conformal_fit import fit_conformal
 from skindx.models.calibration.prevalence import Prevalence, read_prevalence
 from skindx.models.calibration.urgent_risk_fit import fit_urgent_risk
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.page.result import result_html
-from skindx.ui.pool.loading import load_bundle
+from skindx.ui.pool.loading import load_bundle, worker_command
 
 ISIC9 = load_taxonomy("isic9")
 COUNTS = {key: 10 + n for n, key in enumerate(ISIC9.keys)}
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mix") / "bundle"
+def plain(tiny_bundle: Path) -> Predictor:
+    """Return a predictor with sets, an urgent threshold and a calibration mix, without detector."""
     random, urgent_C = np.random.default_rng(0), [one.urgency == "urgent" for one in ISIC9.classes]
     rows_NC, truth_N = random.dirichlet(np.ones(9), 120), random.integers(0, 9, 120)
     fitted = {"urgent_C": np.array(urgent_C)}
-    path = pack_tiny(
-        folder,
-        conformal=fit_conformal(rows_NC, truth_N, **fitted),
-        urgent_risk=fit_urgent_risk(rows_NC, truth_N, **fitted),
-    ).path
-    add_provenance(path, {"calibration_images_by_class": COUNTS})
-    return path
+    loaded = Predictor.load(tiny_bundle)
+    spec = loaded.bundle.spec.model_copy(
+        update={
+            "conformal": fit_conformal(rows_NC, truth_N, **fitted),
+            "urgent_risk": fit_urgent_risk(rows_NC, truth_N, **fitted),
+            "provenance": {"calibration_images_by_class": COUNTS},
+        }
+    )
+    return replace(loaded, bundle=replace(loaded.bundle, spec=spec), detector=None)
+
+
+@pytest.fixture(scope="module")
+def corrected(plain: Predictor, file: Path) -> Predictor:
+    return replace(plain, prevalence=given_prevalence(plain.bundle, file))
+
+
+@pytest.fixture(scope="module")
+def answers(plain: Predictor, corrected: Predictor) -> tuple[Answer, Answer]:
+    """Return the answers to one photo without and with another prevalence."""
+    case = Case((skin_photo(),))
+    return answer(plain, case), answer(corrected, case)
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +75,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def answered(bundle: Path, prevalence: Path | None) -> Answer:
-    predictor = Predictor.load(bundle, prevalence=prevalence)
-    return answer(predictor, Case((skin_photo(),)))
-
-
-def test_it_changes_what_is_shown_and_nothing_that_was_fitted(bundle: Path, file: Path) -> None:
-    plain, other = answered(bundle, None).diagnosis, answered(bundle, file).diagnosis
+def test_it_changes_what_is_shown_and_nothing_that_was_fitted(
+    answers: tuple[Answer, Answer],
+) -> None:
+    plain, other = (one.diagnosis for one in answers)
     before = {one.key: one for one in plain.candidates}
     after = {one.key: one for one in other.candidates}
     last = ISIC9.keys[-1]
@@ -103,17 +116,19 @@ def test_the_calibration_mix_itself_corrects_nothing(shares: list[float], seed: 
     assert Prevalence.of(same, counts).correct(rows_NC) == pytest.approx(rows_NC)
 
 
-def test_every_output_says_which_mix_the_probabilities_hold_for(bundle: Path, file: Path) -> None:
+def test_every_output_says_which_mix_the_probabilities_hold_for(
+    answers: tuple[Answer, Answer],
+) -> None:
     from datetime import UTC, datetime
 
     from skindx.diagnosis.report import fonts
     from skindx.diagnosis.report.pdf import report_pdf
 
-    for given_file, words in (
-        (None, "hold for the mix of diseases of the calibration images ("),
-        (file, "corrected for the prevalence that the operator gave: "),
-    ):
-        said = answered(bundle, given_file)
+    expected = (
+        "hold for the mix of diseases of the calibration images (",
+        "corrected for the prevalence that the operator gave: ",
+    )
+    for said, words in zip(answers, expected, strict=True):
         console = Console(file=io.StringIO(), width=400)
         render(said.diagnosis, console)
         with pytest.MonkeyPatch.context() as patch:
@@ -131,13 +146,13 @@ def test_every_output_says_which_mix_the_probabilities_hold_for(bundle: Path, fi
         assert sum(said.diagnosis.prevalence.values()) == pytest.approx(1)
 
 
-def test_a_bundle_that_does_not_name_its_mix_says_so(tmp_path: Path, file: Path) -> None:
-    path = pack_tiny(tmp_path / "bundle").path
-    diagnosis = answer(Predictor.load(path), Case((skin_photo(),))).diagnosis
-    assert "which this bundle does not name" in diagnosis.mix
-    assert diagnosis.prevalence is None
+def test_a_bundle_that_does_not_name_its_mix_says_so(tiny_bundle: Path, file: Path) -> None:
+    bundle = open_bundle(tiny_bundle)
+    nameless: Any = SimpleNamespace(prevalence=None, calibration_mix=mix_of(bundle))
+    assert "which this bundle does not name" in mix_text(nameless)
+    assert shown_prevalence(nameless) is None
     with pytest.raises(UserError, match="does not say how many calibration images"):
-        Predictor.load(path, prevalence=file)
+        Predictor.load(tiny_bundle, prevalence=file)
 
 
 def test_the_calibration_split_names_the_mix() -> None:
@@ -150,11 +165,12 @@ def test_the_calibration_split_names_the_mix() -> None:
     assert calibration_classes([]) == {}
 
 
-def test_a_mix_that_is_none_is_ignored(tmp_path: Path) -> None:
-    path = pack_tiny(tmp_path / "bundle").path
+def test_a_mix_that_is_none_is_ignored(plain: Predictor) -> None:
+    assert mix_of(plain.bundle) == COUNTS
     for wrong in (7, {"x": 3}, {ISIC9.keys[0]: True}, {ISIC9.keys[0]: -1}):
-        add_provenance(path, {"calibration_images_by_class": wrong})
-        assert mix_of(open_bundle(path)) is None
+        provenance = {"calibration_images_by_class": wrong}
+        spec = plain.bundle.spec.model_copy(update={"provenance": provenance})
+        assert mix_of(replace(plain.bundle, spec=spec)) is None
 
 
 _LINES = [f"{key}: 0.1111" for key in ISIC9.keys]
@@ -187,37 +203,36 @@ def test_a_bad_file_is_refused_with_a_sentence(text: str, words: str, tmp_path: 
         read_prevalence(tmp_path / "nothing.yaml", ISIC9)
 
 
-def test_the_command_line_takes_it(
-    skindx: Skindx, bundle: Path, file: Path, tmp_path: Path
-) -> None:
+def test_the_command_line_takes_it(skindx: Skindx, tiny_bundle: Path, tmp_path: Path) -> None:
     photo = tmp_path / "photo.png"
     photo.write_bytes(skin_photo())
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: 1")
-    code, _, errors = skindx("diagnose", str(bundle), str(photo), "--prevalence", str(bad))
+    code, _, errors = skindx("diagnose", str(tiny_bundle), str(photo), "--prevalence", str(bad))
     assert (code, errors.count("\n")) == (2, 1)
     assert "is no class of this bundle" in errors
-    code, _, errors = skindx("serve", str(bundle), "--prevalence", str(bad), "--port", "0")
+    code, _, errors = skindx("serve", str(tiny_bundle), "--prevalence", str(bad), "--port", "0")
     assert (code, errors.count("\n")) == (2, 1), errors
 
 
-def test_a_server_s_worker_takes_it(bundle: Path, file: Path) -> None:
-    version = bundle_version(open_bundle(bundle))
-    answerer = load_bundle(bundle, version, prevalence=file)
-    assert answerer.args[0].prevalence is not None  # type: ignore[attr-defined]
+def test_a_server_s_worker_takes_it(tiny_bundle: Path, file: Path) -> None:
+    version = bundle_version(open_bundle(tiny_bundle))
+    with pytest.raises(UserError, match="does not say how many calibration images"):
+        load_bundle(tiny_bundle, version, prevalence=file)
+    assert str(file.resolve()) in worker_command(tiny_bundle, version, prevalence=file)
 
 
-def test_the_sharpening_of_the_mean_is_told(bundle: Path) -> None:
-    diagnosis = answered(bundle, None).diagnosis
+def test_the_sharpening_of_the_mean_is_told(answers: tuple[Answer, Answer]) -> None:
+    diagnosis = answers[0].diagnosis
     assert diagnosis.temperature == 0.5
     assert "sharpened by a temperature of 0.50" in how_combined(diagnosis)
-    assert "sharpened by a temperature of 0.50" in result_html(answered(bundle, None), None)
+    assert "sharpened by a temperature of 0.50" in result_html(answers[0], None)
     assert how_combined(diagnosis.model_copy(update={"temperature": 1.0})) == ""
     assert "softened" in how_combined(diagnosis.model_copy(update={"temperature": 1.4}))
 
 
-def test_predictive_values_by_hand(bundle: Path) -> None:
-    diagnosis = answered(bundle, None).diagnosis
+def test_predictive_values_by_hand(answers: tuple[Answer, Answer]) -> None:
+    diagnosis = answers[0].diagnosis
     risk = diagnosis.urgent_risk
     assert risk is not None
     assert risk.sent_on is not None

@@ -14,7 +14,6 @@ import pytest
 from pdf_words import words_of
 from rich.console import Console
 from skin_photo import skin_photo
-from tiny_bundle import pack_tiny
 
 sys.path.append(str(Path(__file__).parents[1] / "ui"))
 from painted_answers import jpeg, rich
@@ -35,11 +34,12 @@ from skindx.models.embedding_index.making import _row
 from skindx.ui.page.result import result_html, waiting_html
 
 
-def predictor_with(folder: Path, least: float) -> Predictor:
+def predictor_with(bundle: Path, least: float) -> Predictor:
     """Return a predictor with six neighbours, whose sets hold all classes at a threshold of 0."""
     rule = Conformal(pictures=50, thresholds={"all": least})
-    path = pack_tiny(folder / "bundle", conformal=rule, temperature=0.05).path
-    predictor = Predictor.load(path)
+    loaded = Predictor.load(bundle)
+    spec = loaded.bundle.spec.model_copy(update={"conformal": rule})
+    predictor = replace(loaded, bundle=replace(loaded.bundle, spec=spec), detector=None)
     keys, pixels = predictor.taxonomy.keys, np.full((64, 64, 3), 150, np.uint8)
     embeddings_ND = predictor.ensemble.predict_with_features([pixels] * 6).embeddings_ND
     rows = [
@@ -49,16 +49,16 @@ def predictor_with(folder: Path, least: float) -> Predictor:
     return replace(predictor, gallery=EmbeddingIndex.of(rows, embeddings_ND, [b""] * 6))
 
 
-def test_an_abstention_shows_no_similar_cases(tmp_path: Path) -> None:
-    said = answer(predictor_with(tmp_path, 0.0), Case((skin_photo(),)))
+def test_an_abstention_shows_no_similar_cases(tiny_bundle: Path) -> None:
+    said = answer(predictor_with(tiny_bundle, 0.0), Case((skin_photo(),)))
     assert said.diagnosis.abstained
     assert (said.diagnosis.similar, said.thumbnails) == ((), ())
     assert "names no condition" in said.diagnosis.no_similar
     assert said.diagnosis.no_similar in result_html(said, None)
 
 
-def test_each_case_has_what_its_label_rests_on(tmp_path: Path) -> None:
-    said = answer(predictor_with(tmp_path, 0.99), Case((skin_photo(),)))
+def test_each_case_has_what_its_label_rests_on(tiny_bundle: Path) -> None:
+    said = answer(predictor_with(tiny_bundle, 0.99), Case((skin_photo(),)))
     assert said.diagnosis.abstained == ""
     bases = {case.sha256: case.basis for case in said.diagnosis.similar}
     assert bases.pop(f"{1:064x}") == "confirmed by histopathology"
