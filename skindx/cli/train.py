@@ -75,6 +75,7 @@ def train(
     Compare pretrained towers: skindx train DATA --config my.yaml --suggest
     """
     from skindx.bench.meters.reported import energy_reported
+    from skindx.models.bundle.missing import missing_parts
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.place import settle_place
     from skindx.training.launching.stopping import StoppedError
@@ -111,6 +112,8 @@ def train(
         if bundle.images.warning:
             print(bundle.images.warning)
         print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
+        for line in missing_parts(bundle.spec, bundle.taxonomy.classes):
+            print(f"not fitted: {line}")
 
 
 def _nothing() -> None: ...

@@ -54,8 +54,13 @@ def shown_difference(figure: Interval, key: str) -> str:
 
 
 def title(key: str, k: int) -> str:
-    """Return the name of a headline figure, with its k."""
-    return FIGURES[key].title.replace("{k}", str(k))
+    """Return the name of a headline figure, with its k: five, or all classes if fewer."""
+    return FIGURES[key].title.replace("{k}", str(k)).replace("{3}", str(min(3, k)))
+
+
+def figures_of(k: int) -> list[str]:
+    """Return the keys of the headline figures to print: among three classes top-k is top-3."""
+    return [key for key in FIGURES if key != "top_k" or k > 3]
 
 
 def p_value(p: float) -> str:

@@ -33,7 +33,7 @@ FIGURES = {
         "top-1", "percent", "high", "Images whose likeliest class is the true one.", _top(1)
     ),
     "top3": Figure(
-        "top-3", "percent", "high", "Images whose true class is among the three likeliest.",
+        "top-{3}", "percent", "high", "Images whose true class is among the three likeliest.",
         _top(3),
     ),
     "top_k": Figure(

@@ -174,6 +174,15 @@ def test_a_hundred_classes_fit_without_counts() -> None:
     assert all(condition.name in text for condition in classes)
 
 
+@pytest.mark.parametrize(
+    ("classes", "rows"), [(3, ["Top-1", "Top-3"]), (4, ["Top-1", "Top-3", "Top-4"])]
+)
+def test_each_figure_is_printed_once(classes: int, rows: list[str]) -> None:
+    evaluation = dataclasses.replace(simulated(), k=min(5, classes))
+    page = render(evaluation)
+    assert re.findall(r'<th scope="row">(Top-\d)', page) == rows
+
+
 def test_plots_stand_where_the_figures_say() -> None:
     evaluation = simulated()
     cells = confusion_cells(evaluation)

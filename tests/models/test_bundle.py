@@ -140,6 +140,9 @@ def test_metrics_join_the_bundle(tmp_path: Path) -> None:
         assert open_bundle(bundle.path).metrics() == measured(top1)
         card = (bundle.path / "MODEL_CARD.md").read_text()
         assert f"| ensemble | {top1:.3f} [0.250, –]" in card
+    assert "\n## What could not be fitted\n\n- no conformal sets: " in card
+    assert "\n- no threshold of the urgent risk: none of its classes is urgent" in card
+    assert "\n- no check for photos unlike the training images" in card
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from network_guard import Guarded, run_guarded
 
 from skindx.errors import UserError
-from skindx.training.callbacks.bar import TrainingBar
+from skindx.training.callbacks.bar import TrainingBar, time_left
 from skindx.training.callbacks.callback import TrainingInfo
 from skindx.training.callbacks.callback_list import CallbackList, check_monitors, member_callbacks
 from skindx.training.callbacks.history import History
@@ -210,3 +210,25 @@ def test_monitors_by_name_or_with_settings() -> None:
         TrainSettings.parse({"monitors": ["tensorbord"]})
     with pytest.raises(UserError, match="monitors has mlflow twice"):
         check_monitors(TrainSettings.parse({"monitors": ["mlflow", "mlflow"]}).monitors)
+
+
+def test_a_log_says_how_far_a_training_is_and_how_long_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    with TrainingBar("a", 400, shown=True, batch=10, clock=lambda: now) as bar:
+        for _ in range(25):
+            now += 2
+            bar.step(1.25)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "a  step 8 of 400  loss 1.250  5 images/s, about 13 min left"
+    assert [line.split()[2] for line in lines] == ["8", "16", "24"]
+    with TrainingBar("a", 400, shown=False, clock=lambda: now) as bar:
+        now += 1000
+        bar.step(1.0)
+        now += 1000
+        bar.step(1.0)
+    assert capsys.readouterr().err == ""
+    assert [time_left(s) for s in (4.4, 119, 120, 7199, 7200, 90_000)] == [
+        *("4 s", "119 s", "2.0 min", "120 min", "2.0 h", "25 h")
+    ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from skindx.evaluation.compare.compare import ComparedPart, Comparison
 from skindx.evaluation.formatting import (
     bounds,
+    figures_of,
     p_equation,
     p_value,
     percent,
@@ -64,7 +65,8 @@ def print_comparison(comparison: Comparison, console: "Console") -> None:
     table = Table("", title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("A", "B", "A − B"):
         table.add_column(name, justify="right", no_wrap=True)
-    for figure in comparison.figures:
+    printed = figures_of(comparison.k)
+    for figure in (figure for figure in comparison.figures if figure.key in printed):
         ours, theirs = shown(figure.first, figure.key), shown(figure.second, figure.key)
         table.add_row(
             title(figure.key, comparison.k),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from skindx.models.bundle.missing import missing_parts
 from skindx.models.bundle.provenance import card_title
 from skindx.models.bundle.spec import BundleSpec, origin_of_bundle
 from skindx.models.bundle.urgent_risk_card import (
@@ -51,6 +52,8 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
     ]
     lines += [f"- {card_title(key)}: {_plain(value)}" for key, value in spec.provenance.items()]
     lines += origin_lines([member.tower for member in spec.members if member.tower])
+    if missing := missing_parts(spec, taxonomy.classes):
+        lines += ["", "## What could not be fitted", "", *(f"- {line}" for line in missing)]
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
     return "\n".join(lines) + "\n"

@@ -26,6 +26,7 @@ def render(template: str, **values: Any) -> str:
     environment.filters.update({name: getattr(formatting, name) for name in _FILTERS})
     environment.filters["difference"] = formatting.shown_difference
     environment.filters["base64"] = _base64
+    environment.globals.update(title=formatting.title, figures_of=formatting.figures_of)
     return keep_units(environment.get_template(template).render(figures=FIGURES, **values))
 
 
