@@ -113,6 +113,9 @@ def leave_traces(out: Path, records: list[Record], jane: Record) -> None:
     (out / "manifest.parquet.tmp-1").write_text(f"{jane.source_url} {JANE}")
     summary = json.loads((out / "summary.json").read_text())
     summary["notes"].append("1 pictures have another size, such as jane.jpg.")
+    refused = {"kind": "refused", "reason": "no such image", "count": 1, "first": ["jane.jpg"]}
+    counts = {"file": "b.json", "named": 2, "joined": 1, "boxes": 1}
+    summary["boxes"] = {**counts, "findings": [refused]}
     (out / "summary.json").write_text(json.dumps(summary))
 
 

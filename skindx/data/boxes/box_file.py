@@ -66,7 +66,8 @@ class Finding:
 
     def line(self) -> str:
         """Return the finding as a line for a person."""
-        return f"{self.kind} {self.count}: {self.reason}, such as {', '.join(self.first)}"
+        named = f", such as {', '.join(self.first)}" if self.first else ""
+        return f"{self.kind} {self.count}: {self.reason}{named}"
 
     def clause(self) -> str:
         """Return the finding as part of a sentence."""

@@ -131,6 +131,8 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
     if (dataset / SUMMARY).exists():
         summary = json.loads((dataset / SUMMARY).read_text(encoding="utf-8"))
         summary["notes"] = _without(summary.get("notes", []), rows)
+        for finding in (summary.get("boxes") or {}).get("findings", ()):
+            finding["first"] = _without(finding["first"], rows)
         earlier = summary.get("earlier_manifests", [])
         summary["earlier_manifests"] = [*earlier, sha256_file(dataset / MANIFEST)]
         summary["funnel"] = recounted(summary.get("funnel", []), kept)
