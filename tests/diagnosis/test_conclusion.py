@@ -162,6 +162,16 @@ def test_the_risk_decides_whether_the_next_step_is_urgent() -> None:
     )
 
 
+def test_a_risk_exactly_at_the_threshold_is_urgent() -> None:
+    """The promise of the threshold counts the calibration lesions that lie on it as urgent."""
+    said = concluded(of(0.6, 0.01, 0.3), urgent_risk=RISK)
+    assert said.urgent_risk is not None
+    assert said.urgent_risk.risk == said.urgent_risk.threshold
+    assert said.next_step.urgency == "urgent"
+    just_below = concluded(of(0.6, 0.01, float(np.nextafter(0.3, 0))), urgent_risk=RISK)
+    assert just_below.next_step.urgency != "urgent"
+
+
 def test_an_urgent_condition_outside_the_set_can_still_make_it_urgent() -> None:
     said = concluded(of(0.88, 0.01, 0.08), urgent_risk=RISK, miss_rate=0.02)
     assert held(said) == {"c0"}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from exporting import export_image
 from opening import PHOTO
+from timm.layers import BatchNormAct2d
 from tiny_bundle import pack_tiny
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -69,6 +70,28 @@ def _timed(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> lis
 
     monkeypatch.setattr(measuring, "interleave", in_turns)
     return timed
+
+
+class _AfterActivation(nn.Module):
+    """A convolution whose batch norm brings a ReLU, and a sum that comes after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.conv, self.bn = nn.Conv2d(16, 16, 3, padding=1, bias=False), BatchNormAct2d(16)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        before = self.first(images)
+        return torch.relu(self.bn(self.conv(before)) + before)
+
+
+@torch.inference_mode()
+def test_what_comes_after_an_activation_is_not_taken_in_before_it() -> None:
+    torch.manual_seed(0)
+    classifier = Classifier(_AfterActivation(), Preprocess(size=SIDE)).eval()
+    squares = _squares(2)
+    expected = classifier.forward_features(squares)
+    torch.testing.assert_close(fuse(classifier)(squares), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Two photos of one body: registration, matching, and what is called a change."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import cv2
 import numpy as np
@@ -15,7 +17,7 @@ from skindx.bench.scan_compare.views import view_of
 from skindx.diagnosis.scan.compare import plane, thin_plate
 from skindx.diagnosis.scan.compare.changes import Change, _backwards, changes
 from skindx.diagnosis.scan.compare.constellation import constellation
-from skindx.diagnosis.scan.compare.growth import discoveries
+from skindx.diagnosis.scan.compare.growth import discoveries, growth_of
 from skindx.diagnosis.scan.compare.matching import Matched, match
 from skindx.diagnosis.scan.compare.registration import register
 from skindx.diagnosis.scan.compare.view import View
@@ -162,6 +164,25 @@ def without(view: View, lesion: int) -> View:
     kept = [n for n, row in enumerate(view.rows) if row["rank"] != lesion]
     rows = tuple(view.rows[n] for n in kept)
     return replace(view, boxes_L4=view.boxes_L4[kept], colours_L3=view.colours_L3[kept], rows=rows)
+
+
+def test_growth_by_hand_of_photos_with_scales() -> None:
+    """20 pixels of 0.1 mm are 2 mm; 30 of 0.2 mm are 6: three times as large."""
+    before, after = (
+        SimpleNamespace(
+            sizes=np.full(3, size),
+            mm_per_pixel=scale,
+            centres=np.zeros((3, 2)),
+            size_wh=(720, 540),
+            photo=SimpleNamespace(width=720),
+        )
+        for size, scale in ((20.0, 0.1), (30.0, 0.2))
+    )
+    matched = SimpleNamespace(
+        pairs_N2=np.array([[0, 0], [1, 1], [2, 2]]), registration=SimpleNamespace(warp=None)
+    )
+    growth_N, _ = growth_of(cast(View, before), cast(View, after), cast(Matched, matched))
+    np.testing.assert_allclose(growth_N, np.log(3))
 
 
 def test_no_lesion_is_matched_twice_and_none_is_lost(body: Body) -> None:

@@ -141,6 +141,14 @@ def test_a_finger_on_the_ruler_does_not_hide_its_unit() -> None:
     assert unit.division == "millimetres"
 
 
+@pytest.mark.parametrize("place", range(12))
+def test_one_longest_tick_is_no_sign_of_a_unit(place: int) -> None:
+    """Of a division that comes again two are needed: one may be a scratch."""
+    one = lengths((100, 5.0), (1, 3.0), ticks=12, start=place)
+    unit = unit_of(one)
+    assert unit is None or unit.division == "none"
+
+
 def test_random_lengths_have_no_unit() -> None:
     rng = np.random.default_rng(0)
     units = [unit_of(rng.uniform(1, 5, 40)) for _ in range(100)]
