@@ -86,8 +86,43 @@ def require_extra(extra: str, *modules: str, purpose: str, otherwise: str = "") 
     if missing := missing_modules(*modules):
         raise UserError(
             f"{purpose} needs {', '.join(missing)}, which is not installed; "
-            f"run `pip install 'skindx[{extra}]'`{otherwise}."
+            f"run {how_to_install(extra)}{otherwise}."
         )
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that adds an optional dependency group; no index serves skindx itself."""
+    from skindx import __version__
+
+    wheel = f"skindx-{__version__}-py3-none-any.whl"
+    return (
+        f"`pip install '.[{extra}]'` in a checkout, or `pip install '{wheel}[{extra}]'` where its "
+        "wheel lies"
+    )
+
+
+_EXTRAS = {
+    **dict.fromkeys(("deepspeed", "psutil"), "train"),
+    **dict.fromkeys(("gradio", "fastapi", "uvicorn", "fpdf", "cryptography"), "app"),
+    **dict.fromkeys(("gradio_image_annotation", "pillow_heif", "prometheus_client"), "app"),
+    **dict.fromkeys(("scrapy", "numba", "mlcroissant", "defusedxml", "brotli"), "data"),
+    **dict.fromkeys(("backports", "pycocotools"), "data"),
+    **dict.fromkeys(("cleanlab", "cleanvision", "fairlearn", "faiss", "nudenet"), "audit"),
+    **dict.fromkeys(("onnxruntime", "rapidocr_onnxruntime"), "audit"),
+    **dict.fromkeys(("mlflow", "tensorboard", "wandb"), "track"),
+    **dict.fromkeys(("nncf", "onnx", "openvino"), "serve"),
+    **dict.fromkeys(("pyvips", "zarr", "sqlalchemy"), "scan"),
+    **{"ray": "cluster", "ultralytics": "detect", "psycopg": "postgresql"},
+}
+"""Module that the core lacks -> one of the groups that bring it."""
+
+
+def what_is_missing(error: ModuleNotFoundError) -> str | None:
+    """Return a sentence for a module of an optional dependency group; None for any other one."""
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRAS:
+        return None
+    return f"this needs {module}, which is not installed; run {how_to_install(_EXTRAS[module])}."
 
 
 ONE_THREAD = dict.fromkeys(

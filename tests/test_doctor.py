@@ -157,7 +157,7 @@ def test_a_missing_extra_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
         train.detail == "deepspeed missing, numba 1.13, psutil missing, setuptools missing, "
         "sqlalchemy missing"
     )
-    assert train.advice == "Run: pip install 'skindx[train]'"
+    assert "`pip install '.[train]'` in a checkout" in train.advice
 
 
 def test_two_opencv_wheels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,18 @@
 """Cores that a process may use, by its affinity and the quotas of its cgroups; free ports."""
 
 import os
+import re
 import socket
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from command_line import Skindx
 
-from skindx import system
+from skindx import __version__, system
+from skindx.cli.failures import one_sentence
+from skindx.system import how_to_install, what_is_missing
 
 
 @pytest.mark.parametrize(
@@ -63,3 +69,61 @@ def test_free_memory_of_a_machine_and_of_a_container(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("200000\n")
     assert system.free_memory(meminfo, tmp_path) == 0
     assert system.free_memory() > 0
+
+
+def test_what_adds_an_extra_works_in_a_checkout_and_with_a_wheel() -> None:
+    said = how_to_install("app")
+    assert "`pip install '.[app]'` in a checkout" in said
+    assert f"`pip install 'skindx-{__version__}-py3-none-any.whl[app]'`" in said
+    assert "'skindx[app]'" not in said  # no index serves it
+
+
+def test_every_module_of_an_extra_is_named_with_one_that_brings_it() -> None:
+    metadata = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    extras = metadata["project"]["optional-dependencies"]
+    named = {**import_names(), "pycocotools": "pycocotools"}
+    for extra, needed in extras.items():
+        if extra in ("all", "dev", "docs"):
+            continue
+        for line in needed:
+            distribution = re.split(r"[^\w.-]", line)[0].lower()
+            module = named.get(distribution, distribution.replace("-", "_"))
+            if module in ("setuptools", "multipart", "python_multipart", "pyvips_binary"):
+                continue
+            said = what_is_missing(ModuleNotFoundError(name=f"{module}.part"))
+            assert said, (extra, module)
+            assert module in said
+    assert what_is_missing(ModuleNotFoundError(name="skindx.nothing")) is None
+    assert what_is_missing(ModuleNotFoundError()) is None
+
+
+def import_names() -> dict[str, str]:
+    return {"fpdf2": "fpdf", "faiss-cpu": "faiss", "backports-zstd": "backports",
+            "mlflow-skinny": "mlflow", "prometheus-client": "prometheus_client"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [("train", "data", "--out", "run"), ("plan", "network", "--out", "c.yaml"),
+              ("plan", "measure", "c.yaml", "data", "--out", "t")]
+)  # fmt: skip
+def test_without_the_extra_a_training_is_a_sentence(
+    words: tuple[str, ...], skindx: Skindx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module in ("deepspeed", "psutil"):
+        monkeypatch.setitem(sys.modules, module, None)
+    code, _, err = skindx(*words)
+    assert code == 2
+    assert "needs deepspeed, psutil, which is not installed; run `pip install '.[train]'`" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_module_that_nobody_asked_for_before_is_a_sentence_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as left, one_sentence():
+        raise ModuleNotFoundError("No module named 'numba'", name="numba")
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: this needs numba, which is not installed")
+    with pytest.raises(ModuleNotFoundError), one_sentence():
+        raise ModuleNotFoundError("No module named 'skindx.x'", name="skindx.x")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
-from skindx.system import require_extra
+from skindx.system import how_to_install, require_extra
 from skindx.text import without_password
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
         raise UserError(
             f"the case book {without_password(text)} cannot be opened ({reason}); give a path, or "
             "a URL such as postgresql+psycopg://user@host/book with its driver installed "
-            "(`pip install 'skindx[postgresql]'`)."
+            f"({how_to_install('postgresql')})."
         ) from None
 
 

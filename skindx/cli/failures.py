@@ -11,6 +11,7 @@ from pathlib import Path
 from skindx.errors import JobError, UserError
 from skindx.full_disk import no_room
 from skindx.interrupt import STOPPED
+from skindx.system import what_is_missing
 from skindx.text import printable
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -41,6 +42,11 @@ def one_sentence() -> Iterator[None]:
         lines = f"error: {error}".splitlines()
         print("\n".join(printable(line) for line in lines), file=sys.stderr)
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        if (sentence := what_is_missing(error)) is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if file := _file_above(error):
             print(f"error: {file} is a file, and a folder is needed there.", file=sys.stderr)

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from skindx.cli.options import Sets
+from skindx.cli.train import NEEDS
+from skindx.system import require_extra
 
 plan = typer.Typer(
     name="plan",
@@ -164,6 +166,7 @@ def measure(
 
     Example: skindx plan measure configs/skin10.yaml DATA --out trace.json
     """
+    require_extra("train", *NEEDS, purpose="measuring networks")
     from skindx.training.config.run import TrainSettings
     from skindx.training.planning.measure import measure as measure_networks
 
@@ -205,6 +208,7 @@ def network(
 
     Example: skindx plan network --out cluster.yaml --set engine.hostfile=hosts
     """
+    require_extra("train", *NEEDS, purpose="measuring the network between ranks")
     from skindx.planning.cluster import Cluster
     from skindx.training.config.run import TrainSettings
     from skindx.training.planning.network import network as measure_network

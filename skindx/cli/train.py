@@ -11,10 +11,13 @@ import typer
 
 from skindx.cli.options import Sets
 from skindx.errors import UserError
+from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
+
+NEEDS = ("deepspeed", "psutil", "sqlalchemy")
 
 
 def train(
@@ -74,6 +77,8 @@ def train(
 
     Compare pretrained towers: skindx train DATA --config my.yaml --suggest
     """
+    if not suggest:
+        require_extra("train", *NEEDS, purpose="training")
     from skindx.bench.meters.reported import energy_reported
     from skindx.models.bundle.missing import missing_parts
     from skindx.training.config.run import TrainSettings

@@ -17,6 +17,7 @@ from skindx.imaging.decode import decode
 from skindx.imaging.formats import PhotoFormat, photo_format
 from skindx.imaging.heic import can_read_heic, decode_heic
 from skindx.imaging.jpeg import upright_jpeg_size
+from skindx.system import how_to_install
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64
@@ -98,7 +99,7 @@ def open_photo(
     if form == "HEIC" and not can_read_heic():
         raise _unreadable(
             "HEIC photos cannot be read here, since pillow-heif is not installed; save the photo "
-            "as JPEG, or install it: pip install 'skindx[app]'.",
+            f"as JPEG, or install it: {how_to_install('app')}.",
             photo,
         )
     try:

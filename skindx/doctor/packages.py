@@ -1,6 +1,7 @@
 """Checks of installed extras, and that exactly one OpenCV provides `cv2`."""
 
 from skindx.doctor.finding import Finding, installed
+from skindx.system import how_to_install
 
 DISTRIBUTIONS = {
     "data": (
@@ -56,7 +57,7 @@ def extras() -> list[Finding]:
         have = {name: installed(name) for name in names}
         missing = [name for name, version in have.items() if version is None]
         detail = ", ".join(f"{name} {version or 'missing'}" for name, version in have.items())
-        advice = f"Run: pip install 'skindx[{extra}]'"
+        advice = f"Run: {how_to_install(extra)}"
         findings.append(Finding(f"extra {extra}", not missing, detail, advice, required=False))
     return findings
 

@@ -10,11 +10,12 @@ from skindx.evaluation.answers import Answers, Ints, Strings
 from skindx.evaluation.headline import LEVEL, SEED
 from skindx.evaluation.misses import UrgentMisses, share, urgent_misses
 from skindx.metrics import Interval, Statistic, confidence_interval
+from skindx.system import how_to_install
 
 # N = images
 
 UNKNOWN = "not known"
-MISSING = "not broken down: this needs fairlearn; run `pip install 'skindx[audit]'`"
+MISSING = f"not broken down: this needs fairlearn; run {how_to_install('audit')}"
 
 
 @dataclass(frozen=True, slots=True)

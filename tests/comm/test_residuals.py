@@ -107,5 +107,5 @@ def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delattr(skindx.comm, "kernels", raising=False)
     monkeypatch.delitem(sys.modules, "skindx.native", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(UserError, match=r"run `pip install 'skindx\[train\]'`"):
+    with pytest.raises(UserError, match=r"run `pip install '\.\[train\]'`"):
         _attached(GTopK(GTopKSettings()), _Alone())

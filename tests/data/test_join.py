@@ -167,5 +167,5 @@ def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delattr(skindx.data.dedup, "join_kernels", raising=False)
     monkeypatch.delitem(sys.modules, "skindx.native", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(UserError, match=r"run `pip install 'skindx\[data\]'`"):
+    with pytest.raises(UserError, match=r"run `pip install '\.\[data\]'`"):
         pairs_within(np.zeros(3, np.uint64), 4)

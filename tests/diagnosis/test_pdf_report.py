@@ -163,5 +163,5 @@ def test_without_fpdf2_there_is_a_sentence(
     answered: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "fpdf", None)
-    with pytest.raises(UserError, match=r"pip install 'skindx\[app\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[app\]'"):
         report_pdf(answered, None, WHEN)

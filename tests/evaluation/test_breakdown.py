@@ -108,7 +108,7 @@ def test_what_the_manifest_does_not_know_and_a_missing_extra_are_one_sentence(
         importlib.util, "find_spec", lambda name: None if name == "fairlearn" else found(name)
     )
     assert [breakdown.note for breakdown in breakdowns(whole(), draws=10)] == [MISSING] * 2
-    assert "pip install 'skindx[audit]'" in MISSING
+    assert "pip install '.[audit]'" in MISSING
 
 
 def test_one_known_value_has_no_gap() -> None:

@@ -14,6 +14,7 @@ from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, score_of
 from skindx.data.boxes.yolo import place
 from skindx.errors import UserError
+from skindx.system import how_to_install
 
 ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
 _RULES = Rules()
@@ -119,7 +120,7 @@ def _parse(file: Path) -> ET.Element:
     except ImportError:
         raise UserError(
             "Pascal VOC is read with defusedxml, which is not installed; "
-            "run `pip install 'skindx[data]'`."
+            f"run {how_to_install('data')}."
         ) from None
     try:
         root = parse(file, forbid_dtd=True).getroot()

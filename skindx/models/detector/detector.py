@@ -18,7 +18,7 @@ from skindx.files import write_text
 from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.states import UnfitStateError, check_finite
-from skindx.system import go_offline, missing_modules
+from skindx.system import go_offline, how_to_install, missing_modules
 from skindx.untrusted import read_plain_yaml
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def load_detector(folder: Path, spec: DetectorSpec) -> Detector:
     if missing_modules("ultralytics"):
         raise NoUltralyticsError(
             "the bundle has a detector, but ultralytics is not installed; "
-            "run `pip install 'skindx[detect]'` (AGPL-3.0) or diagnose without boxes."
+            f"run {how_to_install('detect')} (AGPL-3.0), or diagnose without boxes."
         )
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     net = build_detection_model(config, len(spec.labels), str(folder / MODEL_YAML), shapes)

@@ -26,7 +26,7 @@ from skindx.models.exports.sparse.body import load_sparse
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
 from skindx.processor import cpu_flags
-from skindx.system import go_offline, missing_modules
+from skindx.system import go_offline, how_to_install, missing_modules
 from skindx.untrusted import open_plain
 
 _MODULES: dict[Runtime, str] = {
@@ -60,9 +60,7 @@ def unsupported(to: Runtime, precision: Precision) -> str:
             "has it; use --precision fp32."
         )
     if missing_modules(_MODULES[to]):
-        return (
-            f"{to} needs {_MODULES[to]}, which is not installed; run `pip install 'skindx[serve]'`."
-        )
+        return f"{to} needs {_MODULES[to]}, which is not installed; run {how_to_install('serve')}."
     needed = _INSTRUCTIONS.get(precision)
     if needed and not cpu_flags().intersection(needed):
         return (

@@ -1,7 +1,7 @@
 """Whether a server can scan with its bundle, and if not, why."""
 
 from skindx.models.bundle.bundle import Bundle
-from skindx.system import missing_modules
+from skindx.system import how_to_install, missing_modules
 from skindx.ui.scanning.errors import NoScans
 
 _EXTRAS = {"scan": ("pyvips", "sqlalchemy", "zarr"), "detect": ("ultralytics",)}
@@ -20,6 +20,6 @@ def why_no_scans(bundle: Bundle) -> NoScans | None:
             return NoScans(
                 501,
                 f"this server cannot scan, because {', '.join(missing)} is not installed; its "
-                f"operator can run `pip install 'skindx[{extra}]'`.",
+                f"operator can run {how_to_install(extra)}.",
             )
     return None

@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
 
 from skindx.errors import UserError
+from skindx.system import how_to_install
 from skindx.text import without_password
 from skindx.workers.leases.tables import METADATA
 
@@ -44,7 +45,8 @@ def open_database(where: Path | str) -> Engine:
             raise UserError(
                 f"{shown(where)} names no database that can be opened ({_first_line(error)}); "
                 "leave it out for a SQLite file in the run, or give a URL such as "
-                "postgresql+psycopg://user@host/name (`pip install 'skindx[postgresql]'`)."
+                "postgresql+psycopg://user@host/name (its driver: "
+                f"{how_to_install('postgresql')})."
             ) from None
     with database_errors(where):
         METADATA.create_all(engine)

@@ -24,7 +24,7 @@ from skindx.imaging.formats import HEAD, image_suffix, photo_format, unusable
 from skindx.imaging.heic import can_read_heic, decode_heic
 from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.orientation import orientation_of
-from skindx.system import require_extra
+from skindx.system import how_to_install, require_extra
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
@@ -76,7 +76,7 @@ def _look(path: Path) -> tuple[str, str]:
     if suffix == ".heic" and not can_read_heic():
         raise UserError(
             f"{path} is HEIC, and pillow-heif is not installed; save it as JPEG, or run "
-            "`pip install 'skindx[app]'`."
+            f"{how_to_install('app')}."
         )
     if suffix in (None, ".bmp"):
         why = "it is a BMP" if suffix else unusable(head)[1]
