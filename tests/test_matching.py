@@ -80,6 +80,8 @@ def test_what_only_the_lexicon_knows_has_an_urgency_and_the_rest_is_shipped() ->
         ("MAL_OTH", "a cancer"),
         ("tumour", "a cancer"),
         ("меланома", "a cancer"),
+        ("squamous dysplasia", "a cancer"),
+        ("skin necrosis", "an emergency"),
         ("purpura", "an emergency"),
         ("Cellulitis Impetigo and other Bacterial Infections", "an emergency"),
         ("Notfall", "an emergency"),

@@ -28,7 +28,8 @@ _CANCER = re.compile(
     r"melanom|[ck]ar[cz]inom|cancer|krebs|sar[ck]om|l[yi][mn](ph|f)om|mali[gn]|bos(e?)artig"
     r"|boesartig|metasta|blastom|spinaliom|basaliom|epit[h]?eliom|leu[ck]a?em|leucem"
     r"|m[yi][ck]os[ie]sfungoid|mycosefongoid|sezary|paget|bowen|er[yi]t(h)?roplas|merkel"
-    r"|(k|qu)erato(a[ck])?(ak|ac)ant|insitu|kaposi|precancer|prakan[zc]|praekan[zc]"
+    r"|(k|qu)erato(a[ck])?(ak|ac)ant|insitu|kaposi"
+    r"|squamous|basalcell|plattenepit|spinocel|precancer|prakan[zc]|praekan[zc]"
     r"|меланом|карцином|癌|肉腫|肉瘤|黑色素瘤|黒色腫"
 )
 _MISSPELT = ("melanoma", "carcinoma", "lymphoma", "sarcoma", "metastasis", "malignant")
@@ -38,8 +39,9 @@ _GROWTH = re.compile(r"tumou?r|neoplas")
 """A cancer unless the name holds the word benign."""
 _BENIGN = re.compile(r"benign|gutartig|beni[ng]")
 _EMERGENCY = re.compile(
-    r"ne[ck]roti[sz]|ne[ck]roly|fas[cz]i+ti|fasciite|stevens|lyell|anap[hf]|anafil|angio(o)?edem"
-    r"|angioodem|quin[ck]+e|mening|purpur|petech|sepsis|septic|septi[ck]|gangr|pemp[hf]|penfigo"
+    r"ne[ck]ro(ti[sz]|ly|sis|se)|anthrax|mil[tz]brand|calciphyla|fas[cz]i+ti|fasciite|stevens"
+    r"|lyell|anap[hf]|anafil|angio(o)?edem|angioneur|angioodem|quin[ck]+e"
+    r"|mening|purpur|petech|sepsis|septic|septi[ck]|gangr|pemp[hf]|penfigo"
     r"|zoster|shingles|gurtelrose|guertelrose|culebrilla|er[yi]sipel|wundrose|[cz]el+ulit|phlegm"
     r"|(ek|ec)[zc]e[mn]aherp|er[yi]t(h)?roderm|kawasaki|emergenc|notfall|urgen|scaldedskin"
     r"|drugreact|drugerupt|medicament|arzneimittelex|to[xj]i(co)?derm"
