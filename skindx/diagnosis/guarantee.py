@@ -16,6 +16,10 @@ _URGENT_APART = (
     "Urgent conditions have a threshold of their own: one may be in the set though it is less "
     "likely than another outside."
 )
+_OF_OTHERS = (
+    "The threshold was set to miss at most {miss_rate:g} % of urgent lesions like the calibration "
+    "lesions, which this photo may not be like."
+)
 _NO_SETS = "This bundle has no calibrated sets."
 _NOTHING = "How often the true condition is among these is not known{urgent}."
 _NOR_URGENT = ", nor how often an urgent condition is missed"
@@ -124,14 +128,20 @@ def _shown(value: float, digits: int) -> str:
 def risk_guarantee(diagnosis: Diagnosis) -> str:
     """Return the guarantee with its confidence, or why there is none.
 
-    Empty for an answer that abstains, since the guarantee is about photos like the calibration
-    images, and for a record of an older version.
+    An answer that abstains has none, since the guarantee is about photos like the calibration
+    images; where it is urgent, both errors stand there as shares of those images alone. Empty for
+    a record of an older version.
     """
     risk = diagnosis.urgent_risk
+    warns = bool(diagnosis.abstained) and diagnosis.next_step.urgency == "urgent"
     if risk is None:
+        if warns and diagnosis.promise and diagnosis.knows_urgent:
+            return f"{diagnosis.no_urgent_risk} {errors(diagnosis.promise)}".strip()
         return diagnosis.no_urgent_risk
     if diagnosis.abstained:
-        return ""
+        if not warns:
+            return ""
+        return _OF_OTHERS.format(miss_rate=100 * risk.miss_rate) + _called_urgent(risk)
     whose = "" if risk.group == "all" else f" of {risk.group}"
     return (
         f"The threshold was set on {counted(risk.lesions, 'calibration lesion')}{whose} with an "

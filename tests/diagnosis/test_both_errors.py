@@ -107,6 +107,17 @@ def test_page_and_paper_say_how_many_others_are_called_urgent(
         assert words in text.replace("\xa0", " ")
 
 
+def test_an_abstention_that_is_urgent_names_both_errors_too() -> None:
+    step = rich(Case((jpeg(80, 60),)), "urgent").diagnosis.next_step
+    unsure = {"abstained": "It cannot tell.", "next_step": step}
+    by_risk = risk_guarantee(answered(urgent_risk=RECORD, **unsure).diagnosis)
+    assert "miss at most 5 % of urgent lesions" in by_risk
+    assert "100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are urgent by it" in by_risk
+    by_set = risk_guarantee(answered(promise=PROMISE, **unsure).diagnosis)
+    assert "Of those of other conditions, 50.0 %" in by_set
+    assert risk_guarantee(answered(urgent_risk=RECORD, abstained="It cannot tell.").diagnosis) == ""
+
+
 def test_without_a_threshold_the_sets_have_both_errors() -> None:
     text = guarantee(answered(promise=PROMISE).diagnosis)
     assert "Of those of other conditions, 50.0 % (95 % interval 20.0 to 80.0 %, 12 images)" in text
