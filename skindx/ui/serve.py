@@ -72,6 +72,7 @@ def serve(
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.connections import Patience
     from skindx.ui.login.users import Users
+    from skindx.ui.report_making import settle
     from skindx.ui.running import Listening, run
     from skindx.ui.scanning.settings import ScanServing
     from skindx.workers.pool import PoolSettings
@@ -104,7 +105,9 @@ def serve(
             greeting += " Requests for the proxy's own name are refused without --allowed-host."
         hide_messages()  # from here on people send what no log may hold
         listening = Listening(host, port, proxy, patience, root)
-        run(build_app(loaded, wiring), listening, lambda: print(greeting, flush=True))
+        app = build_app(loaded, wiring)
+        settle()
+        run(app, listening, lambda: print(greeting, flush=True))
 
 
 def _greeting(host: str, port: int, bundle: Bundle, *, logged_in: bool) -> str:

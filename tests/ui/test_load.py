@@ -69,6 +69,39 @@ def test_fifty_clients_for_a_minute(server: tuple[Served, Server]) -> None:
     print(f"{ended[200] / SECONDS:.1f} cases a second, {late / 1e6:.0f} MB")
 
 
+async def soak(url: str, pid: int, answers: int) -> list[int]:
+    """Ask for answers with reports by eight clients; return the main process's bytes, in order."""
+    import psutil
+
+    process, numbers, memory = psutil.Process(pid), iter(range(answers)), []
+    photos = [photo_jpeg(1600, 1200, seed) for seed in range(8)]
+
+    async def client() -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=600, trust_env=False) as http:
+            for number in numbers:
+                photo = photos[number % len(photos)]
+                answer = await http.post(
+                    "/v1/diagnose", files={"photo": photo}, data={"include": "pdf,views,heat"}
+                )
+                assert answer.status_code == 200, answer.text[:300]
+                assert answer.json()["pdf"]
+                if number % 20 == 0:
+                    memory.append(process.memory_info().rss)
+
+    await asyncio.gather(*(client() for _ in range(8)))
+    return memory
+
+
+@pytest.mark.timeout(3600)
+def test_thousands_of_reports_take_no_more_memory(server: tuple[Served, Server]) -> None:
+    served, processes = server
+    memory = asyncio.run(soak(served.url, processes.pid, 3_000))
+    half = len(memory) // 2
+    assert max(memory) <= 1.2e9, f"{max(memory) / 1e6:.0f} MB"
+    assert max(memory[half:]) < 1.05 * max(memory[10:half])
+    print(f"{memory[0] / 1e6:.0f} MB at first, {max(memory) / 1e6:.0f} MB at most")
+
+
 def settled(url: str) -> dict[str, int]:
     """Return the health once all workers are ready: on a busy machine one may still start."""
     deadline = time.monotonic() + 120

@@ -1,7 +1,10 @@
 """PDF reports of the page: of exactly the answer that was given, to the user it was given to."""
 
 import base64
+import gc
+import weakref
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -13,6 +16,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.report.pdf import report_pdf
 from skindx.errors import UserError
 from skindx.ui.asgi import USER, Message, Receive, Send
+from skindx.ui.report_making import made_pdf
 from skindx.ui.reports.routes import PATH, report_routes
 from skindx.ui.reports.sealed import Reports
 
@@ -63,3 +67,25 @@ def test_what_is_no_sealed_answer_is_refused_in_a_sentence(sent: str) -> None:
     refused = asked(Reports(None), sent)
     assert refused.status_code == 422
     assert refused.json()["error"].endswith("look at the photos again.")
+
+
+def test_what_reports_leave_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[weakref.ref[Any]] = []
+
+    class Remains:
+        """An object in a circle."""
+
+    def leaving(*_: object) -> bytes:
+        remains = Remains()
+        remains.itself = remains  # type: ignore[attr-defined]
+        left.append(weakref.ref(remains))
+        return b"%PDF"
+
+    monkeypatch.setattr("skindx.diagnosis.report.pdf.report_pdf", leaving)
+    gc.disable()
+    try:
+        for _ in range(64):
+            made_pdf(ANSWER, None, WHEN)
+            assert sum(one() is not None for one in left) <= 8
+    finally:
+        gc.enable()

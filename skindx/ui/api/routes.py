@@ -21,6 +21,7 @@ from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.problem import problem
 from skindx.ui.api.schemas import INCLUDES, Answered, Health, Problem, form_schema
 from skindx.ui.pool.errors import Busy, Unanswered
+from skindx.ui.report_making import made_pdf
 from skindx.workers.pool import PoolStatus
 
 if TYPE_CHECKING:
@@ -139,9 +140,7 @@ def _answer_body(
     if "thumbnails" in include:
         included["thumbnails"] = [_text(thumbnail) for thumbnail in answer.thumbnails]
     if "pdf" in include:
-        from skindx.diagnosis.report.pdf import report_pdf
-
-        included["pdf"] = _text(report_pdf(answer, measured, datetime.now().astimezone()))
+        included["pdf"] = _text(made_pdf(answer, measured, datetime.now().astimezone()))
     said = Answered(diagnosis=answer.diagnosis, **included)
     unasked = {name for name in (*INCLUDES, "wide_photos") if name not in included}
     return Response(said.model_dump_json(exclude=unasked), media_type="application/json")

@@ -14,8 +14,8 @@ from io import BytesIO
 from typing import Any
 
 from skindx.diagnosis.answer import Answer
-from skindx.diagnosis.report.pdf import report_pdf
 from skindx.errors import UserError
+from skindx.ui.report_making import made_pdf
 from skindx.workers import framing
 
 SEALED_BYTES = 32 << 20
@@ -56,7 +56,7 @@ class Reports:
         if message["user"] != user:
             raise UserError(_OTHERS)
         answer = framing.rebuilt(Answer, message["answer"])
-        return report_pdf(answer, self._metrics, datetime.fromisoformat(message["when"]))
+        return made_pdf(answer, self._metrics, datetime.fromisoformat(message["when"]))
 
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")
