@@ -18,6 +18,16 @@ DIFFERENT = (
 )
 
 
+# Of ham10000, under different lesion ids, nearer or turned: data/ham10000-same.csv.
+TWO_IDS = (
+    ("0025990", "0030273"),
+    ("0033735", "0033515"),
+    ("0027689", "0033173"),
+    ("0026160", "0029960"),
+)
+LOOK_ALIKE = (("0033462", "0033921"), ("0026581", "0034067"), ("0030354", "0031611"))
+
+
 def image(real: Path, name: str) -> bytes:
     return next((real / "isic9").rglob(f"ISIC_{name}.jpg")).read_bytes()
 
@@ -33,3 +43,12 @@ def test_a_lesion_that_was_photographed_twice_is_found(real: Path, pair: tuple[s
 def test_round_moles_are_no_copies(real: Path, pair: tuple[str, str]) -> None:
     copy = compare_bytes(*(image(real, name) for name in pair))
     assert copy is None or not copy.same
+
+
+@pytest.mark.parametrize("pair", [*TWO_IDS, *LOOK_ALIKE])
+def test_a_second_photo_is_told_from_a_lesion_that_looks_alike(
+    real: Path, pair: tuple[str, str]
+) -> None:
+    images = (real / "ham10000" / "images" / f"ISIC_{name}.jpg" for name in pair)
+    copy = compare_bytes(*(file.read_bytes() for file in images))
+    assert (copy is not None and copy.same) == (pair in TWO_IDS)
