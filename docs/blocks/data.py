@@ -97,6 +97,48 @@ def copies_scale(load: Load) -> str:
     return "\n".join([*lines, "", *written["notes"], "", bench_machine(written)])
 
 
+_STAGES = {
+    "candidates": ("a candidate", "candidates_before"),
+    "recall": ("**linked**", "recall_before"),
+    "recall_zoom_small": ("linked, zoom below 1.25", "recall_before_zoom_small"),
+    "recall_zoom_middle": ("linked, zoom 1.25 to 1.75", "recall_before_zoom_middle"),
+    "recall_zoom_large": ("linked, zoom from 1.75", "recall_before_zoom_large"),
+    "recall_joined": ("in one family", "recall_joined_before"),
+    "accepted_of_all": ("accepted if every pair were a candidate", ""),
+}
+
+
+def second_photos(load: Load) -> str:
+    """Return where pairs of photos of one lesion are lost, and links between different lesions."""
+    written = load("second-photos.json")
+    figures = written["figures"]
+    lines = ["| pairs of photos of one lesion | n | before | now |", "|---" * 4 + "|"]
+    for key, (name, before) in _STAGES.items():
+        if key not in figures:
+            continue
+        cells = [
+            cell(named((figure["value"], *figure["spread"]))) if figure else "–"
+            for figure in (figures.get(before), figures[key])
+        ]
+        lines.append(f"| {name} | {figures[key]['n']:,} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| links between different lesions | false | pairs | at most, of a million pairs |",
+    ]
+    lines += ["|---" * 4 + "|"]
+    for key, name in (("", "all"), ("_of_one_class", "of one class")):
+        count, rate = figures[f"false_links{key}"], figures[f"false_rate{key}"]
+        bound = digits(1e6 * rate["spread"][1])
+        lines.append(f"| {name} | {count['value']:.0f} | {count['n']:,} | {bound} |")
+    verified, minutes = figures["pairs_verified"], figures["search_minutes"]
+    cost = (
+        f"{verified['value']:,.0f} pairs of {verified['n']:,} photos were verified; the search "
+        f"took {digits(minutes['value'])} min."
+    )
+    notes = [line for note in written["notes"] for line in ("", note)]
+    return "\n".join([*lines, "", cost, *notes, "", bench_machine(written)])
+
+
 def links(load: Load) -> str:
     """Return how many accepted links a person looked at, and how many were false."""
     written = load("links-looked-at.json")
