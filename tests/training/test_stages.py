@@ -1,6 +1,9 @@
 """Where a network can be cut into stages, and what does not go with them."""
 
-from typing import Any
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,8 +14,11 @@ from skindx.errors import UserError
 from skindx.training.config.parallel import ModelSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import tensor_size
+from skindx.training.parallel.sharding.communicator import Communicator
 from skindx.training.parallel.sharding.cutting import counts_of, micro_batches_of
+from skindx.training.parallel.sharding.gradients import SplitGradients
 from skindx.training.parallel.sharding.pieces import pieces_of
+from skindx.training.parallel.sharding.staged import PIPELINE, share_statistics
 
 
 class _OneTensor(nn.Module):
@@ -94,3 +100,40 @@ def test_more_micro_batches_than_images_and_odd_ranks_are_refused() -> None:
         tensor_size(ModelSettings(stages=3), 4)
     with pytest.raises(UserError, match="gain is a single number"):
         pieces_of(_OneTensor(scalar=True), torch.zeros(1, 4))
+
+
+def test_statistics_come_from_the_stage_that_counted_them() -> None:
+    """Ranks of three stages: each has counted in its own norm alone."""
+    net = nn.Sequential(*(nn.BatchNorm2d(2) for _ in range(3)))
+    owners = {name: int(name[0]) for name, _ in net.named_buffers()}
+    wires = SimpleNamespace(
+        broadcast=lambda values, owner: torch.full_like(values, 10 + owner)  # as that rank has it
+    )
+    setattr(net, PIPELINE, SimpleNamespace(owners=owners, wires=wires))
+    share_statistics(net)
+    for name, buffer in net.named_buffers():
+        assert (buffer == 10 + owners[name]).all(), name
+
+
+class _Wires:
+    def __init__(self, sum_: Callable[[Tensor], Tensor]) -> None:
+        self.sum = sum_
+
+
+def test_what_one_rank_knows_of_a_bad_gradient_all_learn() -> None:
+    """Its own part is finite: what it knows of is a gradient that all ranks hold alike."""
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.tensor([3.0, 4.0])
+    sent: list[float] = []
+
+    def with_the_others(own: Tensor) -> Tensor:
+        sent.append(float(own))
+        return own + 11.0
+
+    wires = cast(Communicator, _Wires(with_the_others))
+    gradients = SplitGradients({wires: [weight]}, [])
+    assert gradients.square() == 36.0
+    assert gradients.norm(known_bad=False) == 6.0
+    assert gradients.norm(known_bad=True) is None
+    assert sent[:2] == [25.0, 25.0]
+    assert math.isnan(sent[2]), "the others cannot know"
