@@ -176,15 +176,18 @@ class _Index:
     def _nearest(
         self, number: int, form: str, parents: tuple[str, ...]
     ) -> tuple[int, list[_Known]]:
-        """Return how many parts are equal at the end at most, and those images.
+        """Return how many parts are equal at the end at most, and one or two such images.
 
-        Thousands of images may have one name, so each folder above it is looked up.
+        Thousands of images may have one name, so each folder above it is looked up, and of images
+        that are equally near no more than two are kept: they tell that neither is meant.
         """
         if (number, form) not in self._nearer:
             by_end: dict[tuple[str, ...], list[_Known]] = defaultdict(list)
             for known in self._steps[number][form]:
                 for depth in range(len(known.parents) + 1):
-                    by_end[known.parents[:depth]].append(known)
+                    same = by_end[known.parents[:depth]]
+                    if not same or (len(same) == 1 and same[0].sha256 != known.sha256):
+                        same.append(known)
             self._nearer[number, form] = by_end
         by_end = self._nearer[number, form]
         depth = 0

@@ -27,6 +27,8 @@ _SURE_CORNERS = 8
 """So many points in the order of a polygon without crossing are no keypoints."""
 _MOST_KEYPOINTS = 500
 """More than any model of a body, hand or face has."""
+_MOST_LOOKED_AT = 2000
+"""Lines of a folder that are searched for a polygon: each is a millisecond's work or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def meaning_of(
     if columns or keypoints:
         return Meaning(columns or "box", keypoints, stated=columns == "box")
     long = [values for values in lines if len(values) >= 6]
-    polygons = any(_only_polygon(values) for values in long)
+    polygons = any(_only_polygon(values) for values in long[:_MOST_LOOKED_AT])
     tracks = any(_only_tracked(values) for values in long)
     # Keypoints have the same number in every line, and an id that is missing makes it odd.
     even = {len(values) for values in long if len(values) % 2 == 0 and _inside(values)}
