@@ -26,6 +26,7 @@ from pdf_words import words_of
 from PIL import Image
 
 from skindx.data.boxes.coco import read_coco
+from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.report import fonts
 from skindx.diagnosis.scan.levels import LevelledPhoto
 from skindx.diagnosis.scan.outputs.missed import (
@@ -38,7 +39,7 @@ from skindx.diagnosis.scan.outputs.of_bundle import result_of
 from skindx.diagnosis.scan.outputs.page import problems, render
 from skindx.diagnosis.scan.outputs.paper import pdf_bytes
 from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS, ScanResult
-from skindx.diagnosis.scan.outputs.summary import read_summary
+from skindx.diagnosis.scan.outputs.summary import read_summary, summary_of
 from skindx.diagnosis.scan.outputs.write import write_scan
 from skindx.diagnosis.scan.pixels import ArrayPhoto
 from skindx.errors import UserError
@@ -397,3 +398,13 @@ def test_a_large_photo_is_shrunk_some_rows_at_a_time() -> None:
     assert most < 450
     at_once = ArrayPhoto(fine)(0, 0, 400, 1500, 0.6)
     assert np.abs(shrunk.astype(int) - at_once).mean() < 1.5
+
+
+def test_a_scan_says_what_its_model_learned_from(result: ScanResult) -> None:
+    origin = ImageOrigin(painted="all", modality="dermoscopic")
+    update = {"learned_from": origin.warning, "expects": origin.expects}
+    painted = replace(result, source=result.source.model_copy(update=update))
+    for text in (painted.scope.text, summary_of(painted, ["a", "b"]).scope.text):
+        assert origin.warning in text
+        assert origin.expects in text
+    assert "paintings" not in result.scope.text
