@@ -85,10 +85,11 @@ class LedgerWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
-    def append(self, row: LedgerRow) -> None:
-        """Write one row and force it to the disk."""
+    def append(self, row: LedgerRow, *, force: bool = True) -> None:
+        """Write one row; `force` it to the disk where it took work to know."""
         self._write(dataclasses.asdict(row))
-        os.fsync(self._file.fileno())
+        if force:
+            os.fsync(self._file.fileno())
 
     def extend(self, rows: Iterable[LedgerRow]) -> None:
         """Write many rows and force them to the disk together."""

@@ -74,12 +74,12 @@ class CrawlState:
         if not row.status and row.url in self._forbidden:
             row = replace(row, **_decided(self._forbidden[row.url]))
         if row.status:
-            self._write(replace(row, retrieved=now()))
+            self._write(replace(row, retrieved=now()), force=False)
         elif _asked(row) in self._answers:
-            self._write(replace(row, **self._answers[_asked(row)]))
+            self._write(replace(row, **self._answers[_asked(row)]), force=False)
         elif self._taxonomy and not self._taxonomy.find(row.label):
             status, detail = unmapped_label(row.label, self._taxonomy)
-            self._write(replace(row, status=status, detail=detail, retrieved=now()))
+            self._write(replace(row, status=status, detail=detail, retrieved=now()), force=False)
         else:
             waiting = self._waiting.setdefault(_asked(row), [])
             waiting.append(row)
@@ -143,7 +143,8 @@ class CrawlState:
         self.report()
         self._ledger.note("finished")
 
-    def _write(self, row: LedgerRow) -> None:
+    def _write(self, row: LedgerRow, *, force: bool = True) -> None:
+        """Write a row; without `force` what no request told: the next run would know it too."""
         self._written[row.url, row.label] = row.status
         if row.status == "stored":
             self._stored.setdefault(row.url, []).append(row)
@@ -152,7 +153,7 @@ class CrawlState:
         if before and replace(before, retrieved=row.retrieved, page_url=row.page_url) == row:
             self._had += 1
         else:
-            self._ledger.append(row)
+            self._ledger.append(row, force=force)
 
 
 def _asked(row: LedgerRow) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 from scrapy import Spider
@@ -28,7 +29,30 @@ from skindx.data.sources.source import Choice
 
 NOT_MODIFIED = 304
 _PAGE_BYTES = 4_000_000
+MOST_IMAGES = 10_000
+"""Of one page, and as many of one figure."""
+PAGE_S = 10.0
 _PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
+
+
+def _in_time(
+    items: Iterator[Page | LedgerRow | Choice],
+) -> Iterator[Page | LedgerRow | Choice]:
+    """Yield what a page leads to, while reading it has taken less than PAGE_S of processor time.
+
+    One thread serves all hosts of a crawl. Raises UnreadablePageError.
+    """
+    spent_s = 0.0
+    while True:
+        begin_s = thread_time()
+        item = next(items, None)
+        if item is None:
+            return
+        spent_s += thread_time() - begin_s
+        yield item
+        if spent_s > PAGE_S:
+            detail = f"Reading it takes more than {PAGE_S:g} s; the rest is left out."
+            raise UnreadablePageError("too-complex", detail)
 
 
 class ImageSpider(Spider):  # type: ignore[misc]
@@ -95,7 +119,9 @@ class ImageSpider(Spider):  # type: ignore[misc]
         limit = min(self._fetch.max_pages, visit.source.max_pages or self._fetch.max_pages)
         if len(visit.pages) >= limit:
             detail = f"The source has more than max_pages = {limit} pages."
-            self._page_failed(visit, page, Outcome("too-many-pages", detail))
+            if page.label not in visit.cut:  # a page may link to any number of others
+                visit.cut.add(page.label)
+                self._page_failed(visit, page, Outcome("too-many-pages", detail))
             return
         visit.pages.add((page.url, page.label))
         yield self._page_request(visit, page, self._kept.find(page.url))
@@ -140,9 +166,16 @@ class ImageSpider(Spider):  # type: ignore[misc]
             answer = HtmlResponse(answer.url, headers=answer.headers, body=answer.body)
 
         def found() -> Iterator[Page | LedgerRow | Choice]:
-            for item in visit.source.read(page, answer):
+            images = 0
+            for item in _in_time(visit.source.read(page, answer)):
                 if not isinstance(item, Page):
                     visit.showing.add(page.label)
+                    images += 1
+                    if images > MOST_IMAGES:
+                        raise UnreadablePageError(
+                            "too-many-pictures",
+                            f"It shows more than {MOST_IMAGES} images; the rest is left out.",
+                        )
                 yield item
             visit.read.append(page)
 

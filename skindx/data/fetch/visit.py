@@ -21,6 +21,8 @@ class SourceVisit:
     """(url, label)."""
     counts: Counter[str] = field(default_factory=Counter)
     """Images of each label."""
+    cut: set[str] = field(default_factory=set)
+    """Labels with more pages than are read."""
     failures: list[str] = field(default_factory=list)
 
     def empty_pages(self) -> list[Page]:

@@ -1,13 +1,13 @@
 """An atlas site: a start page links to category pages, a category page shows images."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import described
-from skindx.data.sources.markup import offered_images
+from skindx.data.sources.markup import Nearest, offered_images
 from skindx.data.sources.source import Choice, Page, WebSource
 from skindx.data.sources.urls import shown, web_url
 from skindx.errors import UserError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from scrapy.http import HtmlResponse
 
 
+_DEEPEST = 8
+"""So many figures may stand around one."""
 _SELECTORS = ("category", "next_page", "figure", "picture", "licence", "creator", "caption")
 
 
@@ -119,14 +121,28 @@ def next_pages(source: AtlasSource, page: "HtmlResponse") -> Iterator[str]:
 def figures_of(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[Choice]:
     """Yield the rows of each image of a category page, the largest version first.
 
-    A row has the status "" if it can be fetched, or bad-url.
+    A row has the status "" if it can be fetched, or bad-url. An image belongs to the innermost
+    figure around it; what that one does not say of it, the figure around that one may.
     """
-    for figure in page.css(source.figure):
-        licence = _text(*figure.css(source.licence)[:1]) or source.default_licence
-        creator = _text(*figure.css(source.creator)[:1])
-        caption = _text(*figure.css(source.caption)[:1])
-        for image in offered_images(figure, source.picture):
-            said = described(caption, image.alternative)
+    figures = page.css(source.figure)
+    kept = _without_deepest([figure.root for figure in figures])
+    innermost = Nearest(kept.__contains__)
+    said_of: dict[Any, dict[str, str]] = {}
+    for figure in figures:
+        root = figure.root
+        if root not in kept:
+            continue
+
+        def belongs(element: Any, root: Any = root) -> bool:
+            return innermost(element) is root
+
+        outer = said_of.get(innermost(root.getparent()), {})
+        said_of[root] = said = {
+            name: _first_text(figure.css(getattr(source, name)), belongs) or outer.get(name, "")
+            for name in ("licence", "creator", "caption")
+        }
+        for image in offered_images(figure, source.picture, belongs):
+            caption = described(said["caption"], image.alternative)
             urls = {
                 web_url(page, candidate.address): candidate.address
                 for candidate in image.candidates
@@ -141,13 +157,29 @@ def figures_of(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterato
                     detail="" if url else "Only http and https addresses are fetched.",
                     source=source.start,
                     page_url=page.url,
-                    licence=licence,
-                    creator=creator,
+                    licence=said["licence"] or source.default_licence,
+                    creator=said["creator"],
                     attribution=source.attribution,
-                    caption=said,
+                    caption=caption,
                 )
                 for url in usable
             )
+
+
+def _without_deepest(figures: Sequence[Any]) -> set[Any]:
+    """Return the figures, which come in the page's order, that at most _DEEPEST others surround.
+
+    Each level is read once more: without an end, nested figures cost their square.
+    """
+    around = Nearest(set(figures).__contains__)
+    depth: dict[Any, int] = {None: -1}
+    for figure in figures:
+        depth[figure] = depth[around(figure.getparent())] + 1
+    return {figure for figure in figures if depth[figure] <= _DEEPEST}
+
+
+def _first_text(elements: Sequence["Selector"], belongs: Callable[[Any], bool]) -> str:
+    return next((_text(element) for element in elements if belongs(element.root)), "")
 
 
 def _address(element: "Selector") -> str:

@@ -5,8 +5,9 @@ a copy in `<noscript>` for browsers without scripts, and a link to the full size
 thumbnail. Each is a *candidate* of the same image.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -30,6 +31,11 @@ _UNREAD = frozenset({".gif", ".svg", ".svgz", ".avif", ".heic", ".heif", ".jxl",
 _READ_TYPES = frozenset({"image/jpeg", "image/jpg", "image/pjpeg", "image/png", "image/webp"})
 _READ_TYPES |= {"image/bmp", "image/tiff"}
 _IMAGES = ("img", "source", "picture", "noscript")
+_HOLDING = ("picture", "source", "a", "noscript")
+MOST_IMAGES = 10_000
+"""Of one figure."""
+MOST_ADDRESSES = 16
+"""Of one image: each may be asked for."""
 
 _LINKED, _SIZED, _FALLBACK, _UNREADABLE, _INLINE = 4, 3, 2, 1, 0
 """Kinds of candidates, the best one first."""
@@ -52,21 +58,46 @@ class Offered:
     alternative: str = ""
 
 
-def offered_images(figure: "Selector", selector: str) -> list[Offered]:
+class Nearest:
+    """The nearest element at or above another that a condition holds for; each is walked once."""
+
+    def __init__(self, condition: Callable[[Any], bool]) -> None:
+        self._condition = condition
+        self._known: dict[Any, Any] = {None: None}
+
+    def __call__(self, element: Any) -> Any:
+        """Return it; None: there is none."""
+        way = []
+        while element not in self._known:
+            way.append(element)
+            if self._condition(element):
+                self._known[element] = element
+                break
+            element = element.getparent()
+        nearest = self._known[element]
+        self._known |= dict.fromkeys(way, nearest)
+        return nearest
+
+
+def offered_images(
+    figure: "Selector", selector: str, belongs: Callable[[Any], bool] = lambda _: True
+) -> list[Offered]:
     """Return the images that `selector` finds in a figure, each with all its candidates.
 
     Elements that show the same image are one: a link and the image in it, `<picture>` and its
     parts, an image that loads late and its copy in `<noscript>`. An image without any address
-    has one candidate, "".
+    has one candidate, "". What `belongs` not to this figure is left out: it is one of a figure
+    inside. Of an image the best MOST_ADDRESSES are taken, and of a figure the first MOST_IMAGES.
+
+    Each element is walked a bounded number of times, however elements are nested.
     """
-    matched = [element for found in figure.css(selector) for element in _showing(found.root)]
-    holders: dict[Any, None] = {}
-    for element in matched:
-        holders[_holder(element, figure.root)] = None
+    found = [match.root for match in figure.css(selector) if belongs(match.root)]
+    matched = dict.fromkeys(islice(_shown(found, belongs), MOST_IMAGES))
+    holder_of = _Holders(figure.root)
+    holders = dict.fromkeys(holder_of(element) for element in matched)
     # A holder inside another one is a part of it.
-    roots = [
-        holder for holder in holders if not any(up in holders for up in holder.iterancestors())
-    ]
+    outer = Nearest(holders.__contains__)
+    roots = [holder for holder in holders if outer(holder.getparent()) is None]
     images = [(root, _candidates(root, matched)) for root in roots]
     return [
         Offered(tuple(_ordered(candidates)), _alternative(root))
@@ -74,31 +105,65 @@ def offered_images(figure: "Selector", selector: str) -> list[Offered]:
     ]
 
 
-def _showing(element: Any) -> Iterator[Any]:
-    """Yield the element itself, or the images in it where it only surrounds them."""
-    own = any(element.get(name) for name in ("href", "src", "srcset", *_LATE, *_LATE_SETS, *_FULL))
-    inside = [] if own or element.tag in (*_IMAGES, "a") else list(element.iter("img"))
-    yield from inside or [element]
+def _shown(matches: Sequence[Any], belongs: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield each element itself, or the images in it where it only surrounds them."""
+    opened: set[Any] = set()
+    above = Nearest(opened.__contains__)
+    for element in matches:
+        own = any(
+            element.get(name) for name in ("href", "src", "srcset", *_LATE, *_LATE_SETS, *_FULL)
+        )
+        if own or element.tag in (*_IMAGES, "a"):
+            yield element
+        elif above(element.getparent()) is None:
+            # Matches come in the page's order: of one inside another the images came with that.
+            opened.add(element)
+            inside = [image for image in element.iter("img") if belongs(image)]
+            yield from inside or [element]
 
 
-def _holder(element: Any, figure: Any) -> Any:
-    """Return the outermost element that shows nothing but the same image."""
-    holder = element
-    for parent in element.iterancestors():
-        # libxml2 closes no <source>, so that what follows it stands inside it.
-        if parent is figure or parent.tag not in ("picture", "source", "a", "noscript"):
-            break
-        if parent.tag == "a" and sum(1 for image in parent.iter("img") if not _quiet(image)) > 1:
-            break
-        holder = parent
-    return holder
+class _Holders:
+    """The outermost elements of a figure that show nothing but the same image."""
+
+    def __init__(self, figure: Any) -> None:
+        self._figure = figure
+        self._known: dict[Any, Any] = {}
+        self._images = _images_above(figure)
+
+    def __call__(self, element: Any) -> Any:
+        """Return an element's holder, which may be the element itself."""
+        way = []
+        while element not in self._known:
+            way.append(element)
+            parent = element.getparent()
+            # libxml2 closes no <source>, so that what follows it stands inside it.
+            ends = parent is None or parent is self._figure or parent.tag not in _HOLDING
+            if ends or (parent.tag == "a" and self._images.get(parent, 0) > 1):
+                self._known[element] = element
+                break
+            element = parent
+        holder = self._known[element]
+        self._known |= dict.fromkeys(way, holder)
+        return holder
 
 
-def _quiet(image: Any) -> bool:
-    return any(parent.tag == "noscript" for parent in image.iterancestors())
+def _images_above(figure: Any) -> dict[Any, int]:
+    """Return how many images each element of a figure holds, 2 for all above 1.
+
+    A copy in `<noscript>` does not count.
+    """
+    quiet = Nearest(lambda element: element.tag == "noscript")
+    end = figure.getparent()
+    counts: dict[Any, int] = {end: 2}
+    for image in figure.iter("img"):
+        above = image.getparent() if quiet(image) is None else end
+        while counts.get(above, 0) < 2:
+            counts[above] = counts.get(above, 0) + 1
+            above = above.getparent()
+    return counts
 
 
-def _candidates(holder: Any, matched: Sequence[Any]) -> list[Candidate]:
+def _candidates(holder: Any, matched: Collection[Any]) -> list[Candidate]:
     found: list[Candidate] = []
     for element in holder.iter():
         if not isinstance(element.tag, str):
@@ -155,24 +220,31 @@ def _ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
             best[address] = judged
     ordered = sorted(best.values(), key=lambda candidate: candidate.rank, reverse=True)
     readable = [candidate for candidate in ordered if candidate.rank[0] > _UNREADABLE]
-    return readable or ordered[:1] or [Candidate("", (_INLINE, 0.0, 0))]
+    return readable[:MOST_ADDRESSES] or ordered[:1] or [Candidate("", (_INLINE, 0.0, 0))]
 
 
 def _joined(images: list[tuple[Any, list[Candidate]]]) -> list[tuple[Any, list[Candidate]]]:
     """Give what stands in `<noscript>` to the image beside it that loads late, or is the same."""
     joined = [(root, list(found)) for root, found in images if root.tag != "noscript"]
+    place = {root: number for number, (root, _) in enumerate(joined)}
+    first: dict[str, int] = {}
+    """By address: the first image that has it."""
+    for number, (_, found) in enumerate(joined):
+        for candidate in found:
+            first.setdefault(candidate.address, number)
     for root, found in images:
         if root.tag != "noscript":
             continue
-        addresses = {candidate.address for candidate in found}
-        beside = [near for near in (root.getprevious(), root.getnext()) if near is not None]
-        for other, candidates in joined:
-            same = addresses & {candidate.address for candidate in candidates}
-            if same or (other in beside and _loads_late(candidates)):
-                candidates.extend(found)
-                break
-        else:
-            joined.append((root, found))
+        beside = [place[near] for near in (root.getprevious(), root.getnext()) if near in place]
+        late = [number for number in beside if _loads_late(joined[number][1])]
+        same = [first[candidate.address] for candidate in found if candidate.address in first]
+        number = min((*late, *same), default=len(joined))
+        if number == len(joined):
+            place[root] = number
+            joined.append((root, []))
+        joined[number][1].extend(found)
+        for candidate in found:
+            first[candidate.address] = min(number, first.get(candidate.address, number))
     return joined
 
 

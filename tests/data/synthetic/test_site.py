@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from skindx.data.synthetic.painter import CLASSES
 from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import make_site
-from skindx.data.synthetic.truth import SiteTruth
+from skindx.data.synthetic.truth import TRUTH, SiteTruth
 from skindx.errors import UserError
 from skindx.imaging.formats import image_suffix
 
@@ -202,6 +202,7 @@ def test_same_arguments_write_the_same_bytes_over_an_older_site(
     target = tmp_path / "again"
     (target / "site").mkdir(parents=True)
     (target / "site" / "stale.html").write_text("old")
+    (target / TRUTH).write_text("{}")  # by this an older site is known
     make_site(target, per_class=PER_CLASS, seed=1)
 
     def content(root: Path) -> dict[str, bytes]:
