@@ -16,10 +16,11 @@ from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks.callback_list import check_monitors
 from skindx.training.checkpoint.keeper import CHECKPOINTS
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import ModelSettings, OperatorsSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.config import read_extra_of
-from skindx.training.deepspeed.launch import check_hosts
+from skindx.training.deepspeed.launch import ranks_on_hosts
 from skindx.training.ensembles.member_refs import check_soup, member_refs, units
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import load_targets
@@ -50,12 +51,10 @@ def check(
             raise UserError(f"the dataset has no {split} images; build it with more images.")
     check_labels({record.label for record in records}, taxonomy)
     _check_classes(settings, records, taxonomy)
-    if settings.engine.hostfile and "RANK" not in os.environ:
-        check_hosts(settings.engine)
     if settings.engine.schedule != "data":
         require_extra("train", "sqlalchemy", purpose="engine.schedule")
     workers = workers_of(settings.engine)
-    everywhere = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else workers
+    everywhere = _ranks_everywhere(settings.engine, workers)
     if not settings.engine.hostfile:
         tensor_size(settings.engine.parallel, everywhere)
     # A member that is scheduled whole, or hops, has one rank at a time.
@@ -79,6 +78,13 @@ def check(
             settings, records, len(taxonomy.classes), run, workers=workers, everywhere=everywhere
         )
     probe_members(settings, len(taxonomy.classes))
+
+
+def _ranks_everywhere(engine: EngineSettings, workers: int) -> int:
+    """Return the ranks of all machines, of which this one has so many `workers`."""
+    if "RANK" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    return ranks_on_hosts(engine, engine.hostfile) if engine.hostfile else workers
 
 
 def _check_layer_norms(settings: TrainSettings) -> None:

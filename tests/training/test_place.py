@@ -142,9 +142,11 @@ def test_a_user_of_a_host_is_for_pdsh_alone(
     hosts.write_text("me@node1 slots=2\nnode2 slots=2\n")
     assert launching.read_hosts(hosts) == ["node1", "node2"]
     monkeypatch.setattr(launching.shutil, "which", lambda name: f"/bin/{name}")
-    launching.check_hosts(EngineSettings(accelerator="cpu", hostfile=hosts))
+    assert launching.ranks_on_hosts(EngineSettings(accelerator="cpu", hostfile=hosts), hosts) == 4
     with pytest.raises(UserError, match=r"me@node1 names a user, which engine\.launcher=mpich"):
-        launching.check_hosts(EngineSettings(accelerator="cpu", hostfile=hosts, launcher="mpich"))
+        launching.ranks_on_hosts(
+            EngineSettings(accelerator="cpu", hostfile=hosts, launcher="mpich"), hosts
+        )
 
 
 @pytest.mark.parametrize("verb", ["train", "network"])

@@ -221,6 +221,7 @@ def replace_classes(taxonomy: Taxonomy, classes: tuple[Any, ...]) -> Taxonomy:
         ({"members": [{**SMALL["members"][0], "targets": "/nope"}]}, "/nope does not hold soft"),
         ({"engine": {"hostfile": "binary"}}, "hostfile .*binary cannot be read .it is no text"),
         ({"engine": {"hostfile": "hosts"}}, "'two words' must look like `host slots=2`"),
+        ({"engine": {"hostfile": "one"}}, "recipe.batch=9 must be at least 16"),
     ],
 )
 def test_files_that_cannot_be_read_are_named_before_anything_is_written(
@@ -228,6 +229,7 @@ def test_files_that_cannot_be_read_are_named_before_anything_is_written(
 ) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     (tmp_path / "hosts").write_text("two words\n")
+    (tmp_path / "one").write_text("# here\nlocalhost slots=8\n")
     if "engine" in change:
         change = {"engine": {"hostfile": tmp_path / change["engine"]["hostfile"]}}
     settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 9}, **change})

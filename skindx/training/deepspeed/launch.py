@@ -96,11 +96,16 @@ def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
     ]
 
 
-def check_hosts(engine: EngineSettings) -> None:
-    """Raise UserError for a hostfile that is none, or whose hosts cannot be started from here."""
+def ranks_on_hosts(engine: EngineSettings, hostfile: Path) -> int:
+    """Return how many ranks a hostfile starts on all its hosts.
+
+    Raises UserError for what is no hostfile, or whose hosts cannot be started from here.
+    """
     resolve_ranks(engine)
-    if engine.hostfile:
-        _on_hosts(engine, engine.hostfile)
+    _on_hosts(engine, hostfile)
+    lines = hostfile.read_text(encoding="utf-8").splitlines()
+    found = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
+    return sum(int(match["slots"]) for match in found if match)
 
 
 def read_hosts(hostfile: Path) -> list[str]:
