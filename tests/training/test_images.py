@@ -22,7 +22,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding import cache_policy
-from skindx.training.feeding.augment import changer, turned
+from skindx.training.feeding.augment import changer, composed_changer, turned
 from skindx.training.feeding.images import TrainingSet, training_batches
 from skindx.training.feeding.loading import Reading, threads_for
 from skindx.training.feeding.reading import TrainingData, open_sets
@@ -196,6 +196,17 @@ def test_a_turn_is_that_of_albumentations(name: str) -> None:
     found_SS3 = turned(square_SS3, name)
     np.testing.assert_array_equal(found_SS3, d4(square_SS3, name))
     assert found_SS3.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "augment", [Augment(), Augment(colour=0.5), Augment(flip=False), Augment(colour=0)]
+)
+def test_without_blur_the_changes_are_those_of_albumentations(augment: Augment) -> None:
+    ours, theirs = changer(augment), composed_changer(augment)
+    draw = np.random.default_rng(0)
+    for seed in range(60):
+        square_SS3 = draw.integers(0, 256, (17, 17, 3), np.uint8)
+        np.testing.assert_array_equal(ours(square_SS3, seed), theirs(square_SS3, seed))
 
 
 def test_the_seed_alone_decides_a_change() -> None:
