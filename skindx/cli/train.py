@@ -60,6 +60,13 @@ def train(
             "then compares it with the run."
         ),
     ] = None,
+    random_weights: Annotated[
+        bool,
+        typer.Option(
+            "--random-weights",
+            help="Without CONFIG: train a ResNet-18 that starts from random weights.",
+        ),
+    ] = False,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
@@ -68,6 +75,9 @@ def train(
     finished members are kept, and an unfinished one resumes from its last checkpoint. Members that
     are reused from other runs are finished there first. SIGTERM saves and ends with exit code 143,
     Ctrl-C with 130. OUT/ensemble.json has the validation figures of each way of combining members.
+
+    Without CONFIG it trains one network whose pretrained weights are on this machine: in the folder
+    SKINDX_WEIGHTS, or fetched before. It fetches none, and refuses to start where there are none.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 
@@ -96,6 +106,10 @@ def train(
     else:
         settings = TrainSettings.load(config, chosen)
     settings = settings.starting_from(weights) if weights else settings
+    if config is None or random_weights:
+        settings = _without_config(
+            settings, dataset, config or weights, random_weights=random_weights, trains=not suggest
+        )
     if suggest:
         _suggest(dataset, settings, out)
         return
@@ -119,6 +133,32 @@ def train(
         print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
         for line in missing_parts(bundle.spec, bundle.taxonomy.classes):
             print(f"not fitted: {line}")
+
+
+def _without_config(
+    settings: "TrainSettings",
+    dataset: Path,
+    given: Path | None,
+    *,
+    random_weights: bool,
+    trains: bool,
+) -> "TrainSettings":
+    """Return settings whose network starts from weights at hand, and say which; or refuse."""
+    from skindx.data.layout import MANIFEST
+    from skindx.training.default_network import names_no_network, with_default_network
+
+    if random_weights and (given or not names_no_network(settings)):
+        raise UserError(
+            "--random-weights is for a training without --config and --weights; leave it out: "
+            "members start from random weights where they name none."
+        )
+    if given or not trains or not (dataset / MANIFEST).is_file():  # else that is what is wrong
+        return settings
+    found = with_default_network(settings, random_weights=random_weights)
+    if found is not settings and os.environ.get("RANK", "0") == "0":
+        [member] = found.members
+        print(f"no --config: {member.model} starts from {member.weights}")
+    return found
 
 
 def _nothing() -> None: ...

@@ -25,6 +25,17 @@ def pretrained_file(settings: ClassifierSettings) -> Path:
 
     Raises UserError for a model without weights and when they cannot be fetched.
     """
+    file = kept_weights(settings)
+    if not file.is_file():
+        _fetch(settings.model, _arguments(settings), file)
+    return file
+
+
+def kept_weights(settings: ClassifierSettings) -> Path:
+    """Return where timm's weights of a model are kept once they were fetched; fetches nothing.
+
+    Raises UserError for a model without weights.
+    """
     go_offline()
     with light_imports():
         import timm
@@ -35,13 +46,14 @@ def pretrained_file(settings: ClassifierSettings) -> Path:
             f"timm has no weights for {settings.model!r}; set pretrained: false, "
             "or give the member weights from a file."
         )
-    sized = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
-    arguments = json.dumps(sized, sort_keys=True)
+    arguments = _arguments(settings)
     of = sha256(f"{known.hf_hub_id} {known.url} {arguments}".encode()).hexdigest()[:12]
-    file = cache_folder() / "weights" / f"{settings.model}-{of}.safetensors"
-    if not file.is_file():
-        _fetch(settings.model, arguments, file)
-    return file
+    return cache_folder() / "weights" / f"{settings.model}-{of}.safetensors"
+
+
+def _arguments(settings: ClassifierSettings) -> str:
+    sized = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
+    return json.dumps(sized, sort_keys=True)
 
 
 def _fetch(model: str, arguments: str, file: Path) -> None:
