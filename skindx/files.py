@@ -113,10 +113,15 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     if _is_fixed(path):
         temporary = path / f".skindx-{name}"
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.tmp-{name}")
     try:
+        temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # reported with what to do
+            raise
+        raise UserError(f"{path} cannot be made ({error.strerror}); give another folder.") from None
+    try:
         yield temporary
     except BaseException as error:
         _name(error, path)

@@ -197,6 +197,8 @@ def test_what_cannot_be_a_folder_is_one_sentence_before_all_work(tmp_path: Path)
         (tmp_path / "new" / name).write_text("")
     PLAY.check(tmp_path / "new")
     PLAY.check(tmp_path / "not" / "there")
+    with pytest.raises(UserError, match="cannot be made"):
+        write_play(Path("/proc/nobody makes folders here"))
 
 
 def test_a_kill_between_any_two_moves_within_a_folder_is_finished_or_undone(
