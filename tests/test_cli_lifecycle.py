@@ -238,6 +238,14 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
     assert err.count("\n") == 1
 
 
+def test_a_name_that_is_too_long_is_one_sentence(
+    skindx: Skindx, data: Path, tmp_path: Path
+) -> None:
+    code, _, err = skindx("gallery", data, "--out", tmp_path / ("x" * 300))
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"error: the name {'x' * 40}… is longer than file systems allow")
+
+
 def test_a_write_without_room_is_one_sentence(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,14 @@ def one_sentence() -> Iterator[None]:
         if no_room(error) and error.filename is None:  # the message of every write
             print(f"error: {error.strerror}; make room and run the command again.", file=sys.stderr)
             sys.exit(2)
+        if error.errno == errno.ENAMETOOLONG:
+            name = Path(os.fsdecode(error.filename or "")).name[:40]
+            print(
+                f"error: the name {name}… is longer than file systems allow (255 bytes a name, "
+                "4096 a path); give a shorter one.",
+                file=sys.stderr,
+            )
+            sys.exit(2)
         if error.errno not in _REFUSED or error.filename is None:
             raise
         where = re.sub(r"\.tmp-\w+$", "", str(error.filename))  # we wrote under another name
