@@ -62,7 +62,7 @@ def test_every_name_of_the_lexicon_means_its_entry_and_no_other() -> None:
 def test_what_only_the_lexicon_knows_has_an_urgency_and_the_rest_is_shipped() -> None:
     shipped = [load_taxonomy(name) for name in taxonomy_names()]
     for heading, entry in entries().items():
-        known = any(taxonomy.find(heading) for taxonomy in shipped)
+        known = any(taxonomy.recognise(heading) for taxonomy in shipped)
         assert known != bool(entry.urgency and entry.icd10 and entry.description), heading
 
 
@@ -139,11 +139,11 @@ def test_classes_of_one_meaning_share_no_label() -> None:
 def test_a_taxonomy_finds_names_of_other_languages_and_codes_but_nothing_unmapped() -> None:
     isic9, skin100 = load_taxonomy("isic9"), load_taxonomy("skin100")
     for label in ("Melanom", "C43", "carcinoma, basal cell", "Dermatofibromata"):
-        assert isic9.find(label), label
-    assert isic9.find("akiec") is None
-    assert skin100.find("lentigo maligna") is None
-    assert skin100.find("maligna, lentigo") is None
-    assert skin100.find("livedo racemosa") is None
+        assert isic9.recognise(label), label
+    assert isic9.recognise("akiec") is None
+    assert skin100.recognise("lentigo maligna") is None
+    assert skin100.recognise("maligna, lentigo") is None
+    assert skin100.recognise("livedo racemosa") is None
 
 
 def test_fitzpatrick_labels_keep_their_meaning(real: Path) -> None:
@@ -156,7 +156,7 @@ def test_fitzpatrick_labels_keep_their_meaning(real: Path) -> None:
         for text in (each.key, each.name, *each.synonyms)
     }
     for label in labels:
-        found = skin100.find(label)
+        found = skin100.recognise(label)
         assert (found.key if found else None) == exact.get(normalise(label)), label
     left = {label for label in labels if not match(label)}
     assert not {label for label in left if looks_like(SkinClass(key="x", name=label))}

@@ -76,7 +76,7 @@ def outside_of(text: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside 
     if not name and not code:
         return "", None
     known = match(name or code)
-    own = taxonomy.find(name) if name else None
+    own = taxonomy.recognise(name) if name else None
     if own and (not code or code == own.icd10):
         return own.key, None
     if _ICD10.fullmatch(name.upper()):

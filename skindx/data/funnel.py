@@ -57,7 +57,7 @@ class ClassNames:
         self._key: dict[str, str | None] = {}
         others: dict[str, str] = {}
         for label in dict.fromkeys(labels):
-            match = taxonomy.find(label)
+            match = taxonomy.recognise(label)
             if match:
                 self._key[label] = match.key
             elif closed or not normalise(label):

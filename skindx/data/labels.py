@@ -47,7 +47,7 @@ def match_notes(known: Mapping[str, str], taxonomy: Taxonomy) -> list[str]:
     return [
         f"label {label!r} is taken for {key} of {taxonomy.name}."
         for label, key in sorted(known.items())
-        if not taxonomy.names(label)
+        if not taxonomy.find(label)
     ]
 
 
@@ -84,7 +84,7 @@ def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5
     less than the share `min_known` of the images: it is then the wrong one.
     """
     counts = Counter(labels)
-    found = {label: taxonomy.find(label) for label in counts}
+    found = {label: taxonomy.recognise(label) for label in counts}
     known = {label: match.key for label, match in found.items() if match}
     unknown = Counter({label: n for label, n in counts.items() if label not in known})
     if unknown.total() > (1 - min_known) * counts.total():

@@ -122,22 +122,25 @@ class Taxonomy(Settings):
         return f"clinically reviewed by {self.reviewed_by}"
 
     def find(self, label: str) -> SkinClass | None:
+        """Return the class that a label means by key, name or synonym, None for an unmapped label.
+
+        Case, spaces, hyphens, underscores and other punctuation do not count.
+        """
+        return self._by_label.get(normalise(label))
+
+    def recognise(self, label: str) -> SkinClass | None:
         """Return the class that a label means, None for none, for several and for an unmapped one.
 
-        Labels are keys, names and synonyms. Case, punctuation and accents do not count, nor do
-        endings and the order of words; then names in Latin, German, French and Spanish,
-        abbreviations of public data sets and ICD codes count as well.
+        Beside what `find` knows: accents, endings and the order of words do not count; then names
+        in Latin, German, French and Spanish, abbreviations of public data sets and ICD codes count
+        as well.
         """
-        if exact := self._by_label.get(normalise(label)):
+        if exact := self.find(label):
             return exact
         if self.why_unmapped(label):
             return None
         key = self._names.find(label) or self._names.find(heading_of(label))
         return self[key] if key else None
-
-    def names(self, label: str) -> bool:
-        """Tell whether a class has a label as its key, name or synonym, spelling aside."""
-        return normalise(label) in self._by_label
 
     def why_unmapped(self, label: str) -> str:
         """Return why a label was decided to mean none of the classes, "" if there is none."""

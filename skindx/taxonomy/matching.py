@@ -73,7 +73,7 @@ def match(label: str) -> Match | None:
         if named := _titles().get(normalise(text)):
             return named
     for name in _IN_ORDER:
-        if skin_class := load_shipped(name).find(heading or label):
+        if skin_class := load_shipped(name).recognise(heading or label):
             return Match(name, skin_class)
     return Match("lexicon", lexicon_class(heading)) if heading else None
 
@@ -209,7 +209,7 @@ def with_urgencies(taxonomy: Taxonomy, urgencies: Mapping[str, Urgency]) -> Taxo
     """Return the taxonomy with other urgencies, by any label of a class. Raises UserError."""
     chosen: dict[str, Urgency] = {}
     for label, urgency in urgencies.items():
-        skin_class = taxonomy.find(label)
+        skin_class = taxonomy.recognise(label)
         if skin_class is None:
             known = ", ".join(taxonomy.keys[:10]) + (", …" if len(taxonomy.keys) > 10 else "")
             raise UserError(

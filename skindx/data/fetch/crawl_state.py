@@ -77,7 +77,7 @@ class CrawlState:
             self._write(replace(row, retrieved=now()), force=False)
         elif _asked(row) in self._answers:
             self._write(replace(row, **self._answers[_asked(row)]), force=False)
-        elif self._taxonomy and not self._taxonomy.find(row.label):
+        elif self._taxonomy and not self._taxonomy.recognise(row.label):
             status, detail = unmapped_label(row.label, self._taxonomy)
             self._write(replace(row, status=status, detail=detail, retrieved=now()), force=False)
         else:
