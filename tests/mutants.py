@@ -58,7 +58,13 @@ MUTANTS = {
         "skindx/training/preconditioners/kfac/prepared.py",
         "_counted(v_a * top_g > floor)",
         "_counted(v_a * top_a > floor)",
-        "tests/training/test_kfac_prepared.py tests/training/test_kfac_leading.py",
+        "tests/training/test_kfac_prepared.py",
+    ),
+    "K-FAC: the floor of the outputs by the other factor": Mutant(
+        "skindx/training/preconditioners/kfac/prepared.py",
+        "_counted(v_g * top_a > floor)",
+        "_counted(v_g * top_g > floor)",
+        "tests/training/test_kfac_prepared.py",
     ),
     "K-FAC: batch norms by one factor alone": Mutant(
         "skindx/training/preconditioners/kfac/prepared.py",

@@ -63,6 +63,19 @@ def test_what_is_left_out_is_too_short_by_the_share_at_most() -> None:
     assert float(ratio.min()) < 1 - NEGLIGIBLE / 2
 
 
+@pytest.mark.parametrize(("largest_a", "largest_g", "kept"), [(0.1, 10.0, 2), (10.0, 0.1, 1)])
+def test_a_vector_is_left_out_by_its_largest_product_with_the_other_factor(
+    largest_a: float, largest_g: float, kept: int
+) -> None:
+    """The curvatures of a vector of A are its value times the values of G, whatever A's others."""
+    inside = _eigen([[0.0] * 38 + [0.01, largest_a]], 0)
+    outside = _eigen([[0.0] * 18 + [largest_g / 2, largest_g]], 1)
+    _, _, inverse = _both(inside, outside, NEGLIGIBLE)
+    assert inverse.large["layer"].inside_SAK.shape[2] == kept
+    _, _, swapped = _both(outside, inside, NEGLIGIBLE)
+    assert swapped.large["layer"].outside_SGH.shape[2] == kept
+
+
 def test_no_curvature_at_all_leaves_the_direction_and_makes_no_products() -> None:
     inside, outside = _eigen([[0.0] * 40], 0), _eigen([[0.0] * 3], 1)
     found, plain, inverse = _both(inside, outside, NEGLIGIBLE)
