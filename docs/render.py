@@ -45,6 +45,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "links": ("docs/measured/clean.md", data.links),
     "arithmetic": ("docs/explanation/scale.md", data.arithmetic),
     "energy": ("docs/measured/hardware.md", hardware.energy),
+    "gpu": ("docs/measured/hardware.md", hardware.gpu),
     "devices": ("docs/measured/hardware.md", hardware.devices),
     "frameworks": ("docs/measured/hardware.md", hardware.frameworks),
     "container": ("docs/measured/hardware.md", hardware.container),

@@ -43,6 +43,31 @@ def energy(load: Load) -> str:
     return "\n".join([*lines, *_notes(written), "", bench_machine(written)])
 
 
+_GPU_CHECKS = {
+    "gpu-h200-first.json": "first",
+    "gpu-h200.json": "after what had failed was mended",
+}
+
+
+def gpu(load: Load) -> str:
+    """Return what the checks of a GPU found, and the trainer beside timm's loop."""
+    lines = ["| check | passed | failed | skipped | |", "|---|---|---|---|---|"]
+    failed: list[str] = []
+    for file, when in _GPU_CHECKS.items():
+        tests = load(file)["parts"]["tests"]
+        failed += [name.partition("::")[2].partition("[")[0] for name in tests["failed"]]
+        ended = f"{tests['status']} after {tests['seconds']:.0f} s"
+        counts = f"{tests['passed']} | {len(tests['failed'])} | {len(tests['skipped'])}"
+        lines.append(f"| {when} | {counts} | {ended} |")
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(failed))
+    lines += ["", f"Failed at first: {names}.", ""]
+    trainer = load("trainer-h200.json")
+    lines += ["| figure | median [25 %, 75 %] |", "|---|---|"]
+    lines += [f"| {key} | {median(figure)} |" for key, figure in trainer["figures"].items()]
+    machine = f"{trainer['hardware']['accelerator']}; {bench_machine(trainer)}"
+    return "\n".join([*lines, *_notes(trainer), "", machine])
+
+
 _DEVICES = ("devices-xeon.json", "devices-epyc.json")
 
 
