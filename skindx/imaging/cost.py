@@ -179,8 +179,10 @@ def opened_cost(image: "Image.Image", data: bytes) -> Cost:
             stored *= 2  # a copy, on which the next frame would be laid
         # Of 16 bits more is unpacked than is stored; to unpack takes time, if no memory.
         stored = max(stored, _PNG_CHANNELS.get(data[25], 1) * data[24] / 8)
+    # What lets something shine through is laid on white: one more band, and the white one.
+    bands = _BAND_BYTES * (2 if image.has_transparency_data else 1)
     if image.format != "TIFF":
-        return Cost(width, height, stored + _RESULT_BYTES, 1, _BAND_BYTES)
+        return Cost(width, height, stored + _RESULT_BYTES, 1, bands)
     tags = image.tag_v2  # type: ignore[attr-defined]
     across, down = tags.get(322, width), tags.get(323, min(tags.get(278, height), height))
     bits = tags.get(258, (1,))
@@ -190,4 +192,4 @@ def opened_cost(image: "Image.Image", data: bytes) -> Cost:
     passes = 1
     if tags.get(259) in _JPEG_IN_TIFF:  # each part may hide as many passes as a file of its own
         passes = -(-data.count(b"\xff\xda") * across * down // max(1, width * height))
-    return Cost(width, height, stored + _RESULT_BYTES, max(1, passes), part_bytes + _BAND_BYTES)
+    return Cost(width, height, stored + _RESULT_BYTES, max(1, passes), part_bytes + bands)

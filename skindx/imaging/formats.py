@@ -25,7 +25,6 @@ _UNREAD: tuple[tuple[int, bytes, str], ...] = (
     (4, b"ftypavif", "an AVIF file"),
     (4, b"ftypavis", "an AVIF file"),
     *((4, b"ftyp" + brand, "a HEIC file") for brand in _HEIF_BRANDS),
-    (4, b"ftyp", "a film"),
     (0, b"\xff\x0a", "a JPEG XL file"),
     (4, b"JXL \r\n\x87\n", "a JPEG XL file"),
     (4, b"jP  \r\n\x87\n", "a JPEG 2000 file"),
@@ -35,7 +34,6 @@ _UNREAD: tuple[tuple[int, bytes, str], ...] = (
     (0, b"II+\0", "a BigTIFF file"),
     (0, b"MM\0+", "a BigTIFF file"),
     (128, b"DICM", "a DICOM file"),
-    (0, b"%PDF", "a PDF document"),
 )
 
 
@@ -58,15 +56,16 @@ def unusable(head: bytes, said: str = "") -> tuple[str, str]:
 
     `said` is the format that the sender claims, "" for none. `head` should have HEAD bytes.
     """
+    claim = f" and claims to be {said}" if said else ""
     if not head:
-        return "not-a-picture", "the file is empty; fetch or copy it again"
+        return "not-a-picture", f"the file is empty{claim}; fetch or copy it again"
     name = _unread_format(head)
     if name:
         return (
             "unsupported-format",
-            f"it is {name}, a format that is not read; convert it to JPEG, PNG, WebP, BMP or TIFF",
+            f"it is {name}, a format that is not read; JPEG, PNG, WebP, BMP and TIFF are: convert "
+            "it to one of them",
         )
-    claim = f" and claims to be {said}" if said else ""
     return "not-a-picture", f"it begins with {head[:8]!r}{claim}; no image format does"
 
 

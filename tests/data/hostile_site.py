@@ -195,7 +195,7 @@ IMAGES: dict[str, tuple[Page, str | Looks]] = {
     "/truncated.jpg": (Answer(encode(paint(10))[:-900]), "damaged"),
     "/mid-stream.jpg": (Answer(torn_in_the_middle()), "damaged"),
     "/shorter-than-sent.jpg": (more_than_said, "damaged"),
-    "/text-bomb.png": (Answer(text_bomb()), "damaged"),
+    "/text-bomb.png": (Answer(text_bomb()), "too-dark"),  # its comment is never unpacked
     "/pixel-bomb.png": (Answer(pixel_bomb()), "too-many-pixels"),
     "/memory-bomb.png": (Answer(memory_bomb()), "decode-memory"),
     "/scan-bomb.jpg": (Answer(scan_bomb(3500)), "decode-timeout"),

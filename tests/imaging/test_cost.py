@@ -61,6 +61,7 @@ HEADERS = {
     "png of too many pixels": (png_header(60_000, 60_000, 8, 2), "too-many-pixels"),
     "png of one long row": (png_header(70_000, 100, 8, 2), "too-many-pixels"),
     "png of 16 bits": (png_header(SIDE, SIDE, 16, 6), "decode-memory"),
+    "png of many colours": (png_header(SIDE, SIDE, 8, 6), "decode-memory"),
     "animated png": (png_header(SIDE, SIDE, 8, 6, ANIMATION), "decode-memory"),
     "webp canvas": (webp_header(b"VP8X", canvas(SIDE, SIDE)), "decode-memory"),
     "webp canvas of too many pixels": (
