@@ -65,9 +65,12 @@ class FolderKind:
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; give a new or empty folder for {self.what}.")
         above = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-            why = "cannot be written" if above.is_dir() else "is a file"
-            raise UserError(f"{above} {why}, so {path} cannot be made; give another folder.")
+        if not above.is_dir():
+            raise UserError(f"{above} is a file, and a folder is needed there.")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{above} cannot be written, so {path} cannot be made; give another folder."
+            )
         names = {entry.name for entry in entries(path)} - _CLUTTER if path.exists() else set()
         known = self.mark in names
         patterns = (self.mark, *self.others) if known else self.before
@@ -117,9 +120,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     try:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # reported with what to do
-            raise
+    except FileNotFoundError as error:  # of a file system without folders of ours, such as /proc
         raise UserError(f"{path} cannot be made ({error.strerror}); give another folder.") from None
     try:
         yield temporary
