@@ -97,7 +97,7 @@ def how_to_install(extra: str) -> str:
     wheel = f"skindx-{__version__}-py3-none-any.whl"
     return (
         f"`pip install '.[{extra}]'` in a checkout, or `pip install '{wheel}[{extra}]'` where its "
-        "wheel lies"
+        f"wheel lies (the extra skindx[{extra}])"
     )
 
 

@@ -59,7 +59,10 @@ def test_every_stage_of_a_build_reports(tmp_path: Path) -> None:
         seen[stage] = (done, total)
 
     build(load_build_settings(tmp_path / "in", ["workers=1"]), tmp_path / "out", progress=note)
-    stages = ["acquire", "screen", "compare", "describe", "candidates", "split", "write"]
+    stages = ["acquire", "screen", "compare", "describe", "candidates"]
+    stages += ["verify", "split", "write"]
     assert list(seen) == stages
     assert seen.pop("acquire") == (12, 0)
+    verified, pairs = seen.pop("verify")
+    assert verified == pairs > 0
     assert set(seen.values()) == {(12, 12)}

@@ -127,12 +127,12 @@ def train(
         print(_stopped(stopped), file=sys.stderr, flush=True)
         raise typer.Exit(stopped.code) from None
     if bundle:
-        print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
-        if bundle.images.warning:
-            print(bundle.images.warning)
-        print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
         for line in missing_parts(bundle.spec, bundle.taxonomy.classes):
             print(f"not fitted: {line}")
+        if bundle.images.warning:
+            print(bundle.images.warning)
+        print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
+        print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
 
 
 def _without_config(

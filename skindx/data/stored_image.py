@@ -60,8 +60,11 @@ def check_size(
     for eighths in range(8, 0 if scaled else 7, -1):
         if height == -(-record.height * eighths // 8) and width == -(-record.width * eighths // 8):
             return
-    was = f"{record.width} x {record.height}"
-    raise changed(file(), f"it is {width} x {height} pixels and was {was}")
+    raise UserError(
+        f"image {file()} cannot be read as the manifest has it: its size is not the manifest's, "
+        f"{width} x {height} pixels instead of {record.width} x {record.height}, so it was changed "
+        "after the dataset was built; build the dataset again, or restore the file."
+    )
 
 
 def changed(file: Path, how: str) -> UserError:

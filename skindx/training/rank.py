@@ -18,7 +18,8 @@ from skindx.training.launching.place import settle_place
 
 def begin(run: Path) -> None:
     """Write the first note; a SIGTERM before the training listens for it is noted too."""
-    settle_place()  # DeepSpeed's runner lets srun say which rank this is
+    if "RANK" not in os.environ:
+        settle_place()  # DeepSpeed's runner lets srun say which rank this is
     note = partial(write_note, run / RANKS)
     note("at work")
 

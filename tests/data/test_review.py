@@ -176,7 +176,7 @@ def test_what_is_drawn_leaves_in_every_format(tmp_path: Path, kind: str) -> None
     review.save(shas[1], [])
     export_boxes(dataset, out, kind)  # type: ignore[arg-type]
     if kind == "labelstudio":
-        read = {image.sha256: image for _, _, _, image in read_answers(out)}
+        read = {image.sha256: image for image in read_answers(out).values()}
     else:
         found = read_boxes(BoxSource(path=out, kind=kind))  # type: ignore[arg-type]
         read = {each.sha256 or Path(name).stem: each for name, each in found.items()}

@@ -99,9 +99,12 @@ class Findings:
         )
 
 
-@dataclass(slots=True)
-class BoxFile:
-    """What a reader got from a file; it grows while the file is read."""
+@dataclass(slots=True, eq=False)
+class BoxFile(Mapping[str, BoxedImage]):
+    """What a reader got from a file, path as the file has it -> image; of one path the last.
+
+    It grows while the file is read.
+    """
 
     path: Path
     entries: list[BoxEntry] = field(default_factory=list)
@@ -119,8 +122,17 @@ class BoxFile:
 
     @property
     def images(self) -> dict[str, BoxedImage]:
-        """Path as the file has it -> image; of several of one path, the last."""
+        """The same, as it is now."""
         return {entry.name: entry.image for entry in self.entries}
+
+    def __getitem__(self, name: str) -> BoxedImage:
+        return self.images[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.images)
+
+    def __len__(self) -> int:
+        return len(self.images)
 
     @property
     def usable(self) -> Iterator[BoxEntry]:

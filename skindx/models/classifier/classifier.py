@@ -249,8 +249,8 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
         check_finite(fitting, "it")
     except UnfitStateError as error:
         raise UserError(
-            f"weights {path} are of a training that diverged ({error}); give weights from before "
-            "that."
+            f"weights {path} are no numbers, of a training that diverged ({error}); give weights "
+            "from before that."
         ) from None
     classifier.net.load_state_dict(fitting, strict=False)
     untouched = [name for name in own if name not in fitting]

@@ -40,7 +40,7 @@ class Preprocess(Settings):
     @model_validator(mode="after")
     def _positive_std(self) -> Self:
         if min(self.std) < _LEAST_STD:
-            raise ValueError(f"std must be at least {_LEAST_STD:g} in every channel")
+            raise ValueError(f"std must be positive, and at least {_LEAST_STD:g} in every channel")
         return self
 
     @property
