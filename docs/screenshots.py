@@ -118,7 +118,8 @@ def keep(page: Page) -> None:
     page.click(".sx-keep summary")
     page.fill("[name=patient]", "P-017")
     page.fill("[name=lesion]", "spot on the back")
-    page.check("[name=consent]")
+    for purpose in ("consent", "compare"):
+        page.check(f".sx-keep-form [name={purpose}]")
     page.click(".sx-keep-form .sx-primary")
     page.wait_for_selector("text=Kept in the case book")
 

@@ -122,7 +122,8 @@ def test_every_answer_of_a_model_of_paintings_says_so(monkeypatch: pytest.Monkey
     answer = with_source(painted(101), warning)
     assert warning in in_terminal(answer)
     assert warning in on_paper(answer, monkeypatch)
-    assert warning in result_html(answer, None)
+    page = result_html(answer, None)
+    assert page.index(warning) < page.index('class="sx-advice"'), "nobody reads the end of a page"
     assert warning in answer.diagnosis.model_dump_json()
     assert "paintings" not in result_html(painted(101), None)
     assert warning in scope_html(load_taxonomy("isic9"), warning)
