@@ -1,5 +1,6 @@
 """The communication of one step, as a strategy plans it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from skindx.planning.flow import Flow
@@ -51,20 +52,8 @@ class Schedule:
 
     def scaled(self, factor: float) -> "Schedule":
         """Return the schedule whose messages take `factor` times as long on the wire."""
-
-        def longer(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-            return tuple(
-                replace(message, timed=message.timed.scaled(factor)) for message in messages
-            )
-
-        return replace(
-            self,
-            messages=longer(self.messages),
-            gathers=longer(self.gathers),
-            spreads=longer(self.spreads),
-            preconditions=longer(self.preconditions),
-            flow=self.flow.slower(wire=factor) if self.flow else None,
-        )
+        flow = self.flow.slower(wire=factor) if self.flow else None
+        return replace(self._timed(lambda timed: timed.scaled(factor)), flow=flow)
 
     @property
     def latency_sd_s(self) -> float:
@@ -74,16 +63,20 @@ class Schedule:
 
     def later(self) -> "Schedule":
         """Return the schedule whose messages have latencies a standard deviation longer."""
+        return self._timed(Timed.later)
 
-        def longer(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-            return tuple(replace(one, timed=one.timed.later()) for one in messages)
+    def _timed(self, change: Callable[[Timed], Timed]) -> "Schedule":
+        """Return the schedule with another time for each message."""
+
+        def changed(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+            return tuple(replace(message, timed=change(message.timed)) for message in messages)
 
         return replace(
             self,
-            messages=longer(self.messages),
-            gathers=longer(self.gathers),
-            spreads=longer(self.spreads),
-            preconditions=longer(self.preconditions),
+            messages=changed(self.messages),
+            gathers=changed(self.gathers),
+            spreads=changed(self.spreads),
+            preconditions=changed(self.preconditions),
         )
 
     def computing_slower(self, *, compute: float = 1.0, update: float = 1.0) -> "Schedule":

@@ -1,8 +1,8 @@
 """The model card of a bundle."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from skindx.models.bundle.missing import missing_parts
 from skindx.models.bundle.provenance import card_title
 from skindx.models.bundle.spec import BundleSpec, origin_of_bundle
 from skindx.models.bundle.urgent_risk_card import (
@@ -11,9 +11,10 @@ from skindx.models.bundle.urgent_risk_card import (
     urgent_risk_lines,
 )
 from skindx.models.calibration.conformal import ALL
-from skindx.models.ood.check import rate_interval
+from skindx.models.calibration.urgent_risk import why_no_threshold
+from skindx.models.ood.check import FEWEST, rate_interval
 from skindx.models.towers.origin import origin_lines
-from skindx.taxonomy import Taxonomy
+from skindx.taxonomy import SkinClass, Taxonomy
 
 _FIGURES = (
     ("top1", "top-1"),
@@ -183,3 +184,18 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {count}" for key, count in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def missing_parts(spec: BundleSpec, classes: Sequence[SkinClass]) -> list[str]:
+    """Return a line for each part that could not be fitted, with why; none for a whole bundle."""
+    lines = []
+    if spec.conformal is None:
+        lines.append("no conformal sets: the dataset has no calibration images to fit them on")
+    if spec.urgent_risk is None:
+        lines.append(f"no threshold of the urgent risk: {why_no_threshold(classes)}")
+    if spec.ood is None and spec.novelty is None:
+        lines.append(
+            "no check for photos unlike the training images (out of distribution): it takes "
+            f"{FEWEST} calibration images, and training images that differ"
+        )
+    return lines

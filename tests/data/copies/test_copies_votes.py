@@ -10,7 +10,7 @@ from skindx.data.copies import alike, recurring
 from skindx.data.copies.codebook import shipped
 from skindx.data.copies.describe import Description
 from skindx.data.copies.geometry import mirrored_points
-from skindx.data.copies.joining import join_chunks
+from skindx.data.copies.parts import join_chunks
 
 SHAPE = (256, 256)
 NONE = np.empty(0, np.uint64)
