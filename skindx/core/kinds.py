@@ -1,0 +1,128 @@
+"""The kinds of a family (exchanges, sources, optimizers, …) by name, each loaded when it is used.
+
+A family is one dict, kind -> "module:Object". The object imports no torch and holds all that others
+derive from: for most families a settings class with `kind: Literal[...]`, its help as docstring,
+its price for the plan as methods, and the name of its code for `load_object`. Kinds from outside
+the package are entry points of the family's group, with the kind as their name:
+
+    [project.entry-points."skindx.exchanges"]
+    toy = "my_package.toy:ToySettings"
+
+A kind of the package keeps its name: an entry point cannot replace it.
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property, reduce
+from importlib.metadata import EntryPoint, entry_points
+from operator import or_
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from skindx.errors import UserError
+
+
+class Family:
+    """Kinds of one family: names without an import, objects on demand, a union of settings."""
+
+    def __init__(
+        self, noun: str, group: str, kinds: Mapping[str, str], gone: Mapping[str, str] | None = None
+    ) -> None:
+        """`noun` names one kind in messages; `gone` maps a former kind to what to do instead."""
+        self.noun, self.group = noun, group
+        self._kinds, self._gone = dict(kinds), dict(gone or {})
+        self._loaded: dict[str, Any] = {}
+
+    @cached_property
+    def _added(self) -> dict[str, EntryPoint]:
+        """Kinds of other distributions; of two with one name the first."""
+        points = sorted(entry_points(group=self.group), key=lambda point: point.name)
+        return {point.name: point for point in reversed(points) if point.name not in self._kinds}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all kinds: the package's in their order, then those of entry points."""
+        return [*self._kinds, *sorted(self._added)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._kinds or kind in self._added
+
+    def load(self, kind: str) -> Any:
+        """Return a kind's object. Raises UserError for an unknown, former or broken kind."""
+        if kind in self._loaded:
+            return self._loaded[kind]
+        if kind in self._kinds:
+            found = load_object(self._kinds[kind])
+        elif kind in self._added:
+            found = self._of_entry_point(self._added[kind])
+        else:
+            raise UserError(self._unknown(kind))
+        self._loaded[kind] = found
+        return found
+
+    def _of_entry_point(self, point: EntryPoint) -> Any:
+        try:
+            return point.load()
+        except Exception as error:
+            distribution = point.dist.name if point.dist else "another distribution"
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(
+                f"{self.noun} {point.name!r} comes from {distribution}, which cannot be imported "
+                f"({reason}); update or uninstall {distribution}."
+            ) from error
+
+    def _unknown(self, kind: str) -> str:
+        if kind in self._gone:
+            return f"{self.noun} {kind!r} is gone; {self._gone[kind]}."
+        near = difflib.get_close_matches(kind, self.names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"{kind!r} is no {self.noun}; {hint}Valid: {', '.join(self.names)}."
+
+    def loaded(self) -> dict[str, Any]:
+        """Return the objects of all kinds, without the entry points that cannot be imported."""
+        objects = {}
+        for kind in self.names:
+            try:
+                objects[kind] = self.load(kind)
+            except UserError:
+                if kind in self._kinds:
+                    raise
+        return objects
+
+    def summaries(self) -> dict[str, str]:
+        """Return the first sentence of each kind's docstring, for help and tables."""
+        return {
+            kind: " ".join((found.__doc__ or "").split("\n\n", 1)[0].split())
+            for kind, found in self.loaded().items()
+        }
+
+    def union(self) -> Any:
+        """Return the settings classes as one type for pydantic, told apart by `kind`.
+
+        A value that names a former kind, or an entry point that cannot be imported, is refused with
+        what to do; the other kinds work all the same.
+        """
+        classes = list(self.loaded().values())
+        one = classes[0] if len(classes) == 1 else reduce(or_, classes)
+        tagged = Annotated[one, Field(discriminator="kind")] if len(classes) > 1 else one
+        return Annotated[tagged, BeforeValidator(self._refuse)]
+
+    def _refuse(self, raw: Any) -> Any:
+        kind = raw.get("kind") if isinstance(raw, dict) else None
+        if isinstance(kind, str) and (kind in self._gone or kind in self._added):
+            try:
+                self.load(kind)
+            except UserError as error:  # whose full stop the settings' own sentence brings
+                raise ValueError(str(error).removesuffix(".")) from None
+        return raw
+
+
+def load_object(target: str) -> Any:
+    """Import "module:Object" and return the object."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,103 @@
+"""A family's kinds: names without imports, unions of settings, entry points good and broken."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import Field, TypeAdapter, ValidationError
+
+from skindx.config import Settings
+from skindx.core.kinds import Family, load_object
+from skindx.errors import UserError
+
+FRUIT = f"{__name__}:"
+
+
+class Apple(Settings):
+    """Grows on trees.
+
+    More of it.
+    """
+
+    kind: str = Field("apple", pattern="^apple$")
+
+
+def test_names_are_known_without_an_import_and_objects_on_demand() -> None:
+    family = Family("fruit", "skindx.no_fruits", {"path": "pathlib:Path", "no": "no_such_module:A"})
+    assert family.names == ["path", "no"] == list(family)
+    assert "no" in family
+    assert "stone" not in family
+    assert family.load("path") is Path
+    assert load_object("pathlib:Path") is Path
+
+
+def test_an_unknown_kind_lists_the_valid_ones_and_a_former_one_says_what_to_do() -> None:
+    family = Family("fruit", "skindx.no_fruits", {"apple": FRUIT + "Apple"}, {"plum": "take apple"})
+    with pytest.raises(UserError, match=r"'aple' is no fruit; did you mean 'apple'\? Valid: apple"):
+        family.load("aple")
+    with pytest.raises(UserError, match=r"fruit 'plum' is gone; take apple\."):
+        family.load("plum")
+    with pytest.raises(ValidationError, match="fruit 'plum' is gone; take apple"):
+        TypeAdapter(family.union()).validate_python({"kind": "plum"})
+    assert family.summaries() == {"apple": "Grows on trees."}
+
+
+TOY = '''
+"""A kind from outside."""
+from typing import Literal
+from skindx.config import Settings
+
+class Pear(Settings):
+    """Grows elsewhere."""
+    kind: Literal["pear"] = "pear"
+
+class Plum(Settings):
+    """Grows here."""
+    kind: Literal["plum"] = "plum"
+'''
+ASKS = """
+import json
+from pydantic import TypeAdapter
+from skindx.config import Settings
+from skindx.core.kinds import Family
+from skindx.errors import UserError
+
+family = Family("fruit", "skindx.fruits", {"plum": "toy_fruits:Plum"})
+
+class Basket(Settings):
+    fruit: family.union()
+
+def message(raw):
+    try:
+        return Basket.parse(raw, "basket.yaml").fruit.kind
+    except UserError as error:
+        return str(error)
+
+answers = [message({"fruit": {"kind": kind}}) for kind in ("plum", "pear", "rotten", "fig")]
+print(json.dumps([family.names, family.summaries(), answers]))
+"""
+
+
+def test_an_entry_point_joins_the_family_and_a_broken_one_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "toy_fruits.py").write_text(TOY)
+    info = tmp_path / "toy_fruits-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-fruits\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[skindx.fruits]\npear = toy_fruits:Pear\nplum = toy_fruits:Pear\nrotten = no_module:X\n"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{ASKS}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names, summaries, (plum, pear, rotten, fig) = json.loads(done.stdout)
+    assert names == ["plum", "pear", "rotten"]
+    assert summaries == {"plum": "Grows here.", "pear": "Grows elsewhere."}
+    assert (plum, pear) == ("plum", "pear")
+    assert (
+        "fruit 'rotten' comes from toy-fruits, which cannot be imported (ModuleNotFound" in rotten
+    )
+    assert rotten.endswith("update or uninstall toy-fruits.")
+    assert "\n" not in rotten
+    assert "'fig' is no kind; " in fig
+    assert "Valid: plum, pear" in fig
