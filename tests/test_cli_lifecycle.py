@@ -13,8 +13,8 @@ import pytest
 from command_line import Skindx
 from tiny_bundle import pack_tiny, pack_whole
 
-from skindx.data import publish
 from skindx.data.manifest import read_manifest
+from skindx.data.publish import drop as published
 from skindx.files import sha256_file
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import add_provenance, set_learned_parts
@@ -135,8 +135,8 @@ def test_an_image_goes_from_everywhere(
         dropped.append((pub, set(sha256s)))
         return 1
 
-    monkeypatch.setattr(publish, "drop", drop)
-    monkeypatch.setattr(publish, "held_in", lambda pub, sha256s: len(set(sha256s)))
+    monkeypatch.setattr(published, "drop", drop)
+    monkeypatch.setattr(published, "held_in", lambda pub, sha256s: len(set(sha256s)))
     (tmp_path / "pub").mkdir()
     (tmp_path / "pub" / "publish.json").write_text("{}")
 

@@ -35,8 +35,8 @@ def publish(
 
     Example: skindx publish runs/mine/data --out runs/mine/public --contact mail@example.org
     """
-    from skindx.data.publish import PublishSettings
-    from skindx.data.publish import publish as publish_dataset
+    from skindx.data.publish.assemble import publish as publish_dataset
+    from skindx.data.publish.facts import PublishSettings
     from skindx.progress import progress_bars
 
     start: dict[str, Any] = {"format": form, "contact": contact, "unaudited": unaudited}

@@ -91,7 +91,7 @@ def _take_down(
 ) -> None:
     from skindx.data.gallery import write_gallery
     from skindx.data.layout import BLOCKLIST
-    from skindx.data.publish import drop
+    from skindx.data.publish.drop import drop
     from skindx.data.removal.takedown import carry_out
 
     gone = list(planned.blocked.by_sha)
@@ -141,7 +141,7 @@ def _check_published(folders: Sequence[Path]) -> None:
 def _would(
     galleries: Sequence[tuple[Path, Path]], published: Sequence[Path], gone: Sequence[str]
 ) -> None:
-    from skindx.data.publish import held_in
+    from skindx.data.publish.drop import held_in
 
     for folder, _ in galleries:
         print(f"gallery {folder}: would be written again without them")

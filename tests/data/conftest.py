@@ -6,7 +6,8 @@ import pytest
 from published import settings
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.publish import croissant, publish, side_files
+from skindx.data.publish import croissant, side_files
+from skindx.data.publish.assemble import publish
 from skindx.data.publish.formats import FORMATS, Format
 
 

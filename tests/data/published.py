@@ -9,7 +9,7 @@ import pytest
 from paint_images import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.publish import PublishSettings
+from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.review import DECISIONS, Flag, write_flags
 

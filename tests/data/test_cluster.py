@@ -16,8 +16,9 @@ from ray_cluster import RayCluster, ray_cluster
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.copies import find_copies, votes
 from skindx.data.copies import shards as copies_shards
+from skindx.data.copies import votes
+from skindx.data.copies.find import find_copies
 from skindx.data.dedup import chunks
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest, write_manifest

@@ -17,7 +17,8 @@ from skindx.data.layout import LEDGER, STORE
 from skindx.data.ledger import read_ledger
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, write_manifest
-from skindx.data.publish import drop, publish
+from skindx.data.publish.assemble import publish
+from skindx.data.publish.drop import drop
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.manifest import read_published, write_rows
 from skindx.data.store import put, store_files, stored_files, sweep_store

@@ -31,7 +31,9 @@ from small_dataset import LABELS, SmallDataset, free_dataset
 from skindx.data.box import Box
 from skindx.data.boxes import read_coco
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
-from skindx.data.publish import PublishSettings, clean_files, publish
+from skindx.data.publish import clean_files
+from skindx.data.publish.assemble import publish
+from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import Format
 from skindx.data.publish.manifest import read_published
 from skindx.data.review import Flag, write_flags
@@ -292,7 +294,9 @@ def test_a_changed_store_is_found_and_the_old_copy_stays(tmp_path: Path) -> None
 KILL = """
 import os, signal, sys
 from pathlib import Path
-from skindx.data.publish import PublishSettings, croissant, publish
+from skindx.data.publish import croissant
+from skindx.data.publish.assemble import publish
+from skindx.data.publish.facts import PublishSettings
 import skindx.data.publish.side_files as side, shutil, skindx.files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None
@@ -356,7 +360,8 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     dataset = free_dataset(tmp_path / "data", 130).write()
     script = tmp_path / "run.py"
     script.write_text(
-        "import sys; from pathlib import Path; from skindx.data.publish import *\n"
+        "import sys; from pathlib import Path; from skindx.data.publish.assemble import publish\n"
+        "from skindx.data.publish.facts import PublishSettings\n"
         "if __name__ == '__main__':\n"
         "    said = PublishSettings(contact='a@b', unaudited=True)\n"
         "    tell = lambda done, total: print(done, flush=True)\n"

@@ -17,7 +17,9 @@ from published import files_of
 from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.manifest import Issue
-from skindx.data.publish import PublishSettings, drop, held_in, publish
+from skindx.data.publish.assemble import publish
+from skindx.data.publish.drop import drop, held_in
+from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.manifest import read_published
 from skindx.errors import UserError
@@ -184,7 +186,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 KILL = """
 import os, signal, sys
 from pathlib import Path
-from skindx.data.publish import croissant, drop
+from skindx.data.publish import croissant
+from skindx.data.publish.drop import drop
 import skindx.data.publish.side_files as side, skindx.files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None

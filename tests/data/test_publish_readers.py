@@ -17,7 +17,8 @@ from published import OPEN, Free, formats, settings, with_withheld
 from small_dataset import LABELS, free_dataset
 
 from skindx.data.box import Box
-from skindx.data.publish import publish, side_files
+from skindx.data.publish import side_files
+from skindx.data.publish.assemble import publish
 from skindx.data.publish.formats import Format
 
 LOAD = """

@@ -32,7 +32,8 @@ from skindx.data.ledger import read_ledger
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
-from skindx.data.publish import PublishSettings, publish
+from skindx.data.publish.assemble import publish
+from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import FORMATS
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan

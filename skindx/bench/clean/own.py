@@ -43,8 +43,9 @@ def copies(folder: Path, names: list[str]) -> Said:
     A pair that the hashes alone link is accepted, and stands behind all verified ones, unless its
     pixels deny it; of a pair within the radius of duplicates one image would be dropped.
     """
-    from skindx.data.copies import ACCEPT, find_copies
+    from skindx.data.copies.copy import ACCEPT
     from skindx.data.copies.denied import denied
+    from skindx.data.copies.find import find_copies
 
     paths = [f"{IMAGES}/{name}" for name in names]
     links_L3 = _near(folder, names, GroupSettings().radius)

@@ -174,7 +174,7 @@ def extrapolated(few: int, at_few: float, many: int, at_many: float) -> float:
 
 
 def _measure(images: Images, workers: int, pipe: Connection) -> None:
-    from skindx.data.copies import find_copies
+    from skindx.data.copies.find import find_copies
 
     with TemporaryDirectory(prefix="skindx-scale-") as temporary:
         out = Path(temporary)
@@ -189,7 +189,7 @@ def _measure(images: Images, workers: int, pipe: Connection) -> None:
 
 
 def _searched(out: Path, paths: Sequence[str], workers: int) -> Measured:
-    from skindx.data.copies import find_copies
+    from skindx.data.copies.find import find_copies
     from skindx.data.copies.shards import folder_of
 
     tree, stages = ProcessTree(os.getpid()), Stages()

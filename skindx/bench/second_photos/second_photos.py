@@ -23,7 +23,9 @@ from skindx.bench.harness.result import Result
 from skindx.bench.second_photos.photos import Photo, painted_photos, photos_of
 from skindx.config import Settings
 from skindx.data import store
-from skindx.data.copies import ACCEPT, find_copies, votes
+from skindx.data.copies import votes
+from skindx.data.copies.copy import ACCEPT
+from skindx.data.copies.find import find_copies
 from skindx.data.copies.recurring import recurring_keys
 from skindx.data.copies.shards import Library, sha256_of
 from skindx.data.copies.verified import VALUES, read_verified, verified_files

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from copies_dataset import make_dataset, painted, put
 
-from skindx.data.copies import Copy, alike, find_copies, shards, votes
+from skindx.data.copies import alike, shards, votes
+from skindx.data.copies.copy import Copy
 from skindx.data.copies.denied import denied
+from skindx.data.copies.find import find_copies
 from skindx.data.copies.kept import keep_only
 from skindx.data.copies.shards import Library, Shard, folder_of, sha256_of, shard_files
 from skindx.data.runner import LocalRunner
@@ -166,7 +168,8 @@ def test_a_removed_image_leaves_no_description(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from skindx.data.copies import shards, find_copies
+from skindx.data.copies import shards
+from skindx.data.copies.find import find_copies
 from skindx.data.runner import LocalRunner
 shards.SHARD_IMAGES = 2
 find_copies(Path(sys.argv[1]), sys.argv[2:], runner=LocalRunner(1))

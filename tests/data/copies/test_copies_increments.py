@@ -14,8 +14,10 @@ from copies_dataset import make_dataset, painted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skindx.data.copies import Copy, acceptance, find_copies, parts, verified
+from skindx.data.copies import acceptance, parts, verified
+from skindx.data.copies.copy import Copy
 from skindx.data.copies.describe import Description, describe
+from skindx.data.copies.find import find_copies
 from skindx.data.copies.kept import keep_only, keep_stored
 from skindx.data.copies.shards import sha256_of
 from skindx.data.copies.verified import (
@@ -217,7 +219,8 @@ OF_VERSION_3 = [
 KILLED = """
 import sys
 from pathlib import Path
-from skindx.data.copies import find, find_copies
+from skindx.data.copies import find
+from skindx.data.copies.find import find_copies
 from skindx.data.runner import LocalRunner
 find.PART_PAIRS = 1
 find_copies(Path(sys.argv[1]), sys.argv[2:], runner=LocalRunner(1))

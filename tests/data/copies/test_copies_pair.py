@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from skindx.data.copies import ACCEPT, Copy, compare_pair, verify
-from skindx.data.copies.compare import compare_bytes
+from skindx.data.copies import verify
+from skindx.data.copies.compare import compare_bytes, compare_pair
+from skindx.data.copies.copy import ACCEPT, Copy
 from skindx.data.copies.describe import describe
 from skindx.data.synthetic.overlays import watermark
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
