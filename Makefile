@@ -32,9 +32,12 @@ docs-links: docs
 sbom: install
 	$(BIN)/python .ci/sbom.py requirements.lock dist/skindx.cdx.json
 
-# Wheel and sdist; built twice from the same commit they are the same to the byte.
+# Wheel and sdist of skindx and of skindx-bench; built twice from the same commit they are the same
+# to the byte.
+dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 dist: install
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -d dist
+	$(BIN)/python -m hatchling build -d dist
+	cd benchmarks && ../$(BIN)/python -m hatchling build -d ../dist
 
 # The images of docs/images, from the bundle of `make demo`.
 screenshots: demo browser
@@ -51,13 +54,14 @@ install: $(READY)
 
 # The lock pins every package by hash; uv follows it in seconds. Bytecode is compiled here, once:
 # without it each process takes seconds to compile torch's sources.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m compileall -q skindx
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
+	  --editable . --editable ./benchmarks
+	$(BIN)/python -m compileall -q skindx benchmarks
 	$(BIN)/skindx doctor
 	touch $@
 
@@ -87,16 +91,17 @@ proxies:
 GPU_WHEELS := gpu-wheels
 .PHONY: gpu-wheels gpu-check
 gpu-wheels: install
-	$(BIN)/python -m skindx.bench.gpu.wheels fill $(GPU_WHEELS)
+	$(BIN)/python -m skindx_bench.gpu.wheels fill $(GPU_WHEELS)
 
 # Needs a GPU and a Python with torch (PYTHON=...), no network and no `make install`; takes at most
 # ten minutes. Writes $(GPU_OUT)/gpu-NAME.json, for docs/measured. GPU_SET="--set fake=true" tries
 # it on a CPU.
 GPU_OUT ?= runs/gpu-check
+gpu-check: LAB := $(CURDIR):$(CURDIR)/benchmarks
 gpu-check: GPU_SITE := $(GPU_OUT)/site
 gpu-check:
-	-$(PYTHON) -m skindx.bench.gpu.wheels install $(GPU_WHEELS) $(GPU_SITE)
-	PYTHONPATH=$(CURDIR):$(abspath $(GPU_SITE)) $(PYTHON) -m skindx bench gpu \
+	-PYTHONPATH=$(LAB) $(PYTHON) -m skindx_bench.gpu.wheels install $(GPU_WHEELS) $(GPU_SITE)
+	PYTHONPATH=$(LAB):$(abspath $(GPU_SITE)) $(PYTHON) -m skindx_bench gpu \
 	  --set folder=$(GPU_OUT) $(GPU_SET)
 
 lock:

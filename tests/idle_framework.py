@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from skindx.bench.frameworks.rank import answer
+from skindx_bench.frameworks.rank import answer
 
 
 class Nothing:

@@ -24,7 +24,9 @@ def guarded_environment(folder: Path) -> dict[str, str]:
     return kept | {
         "HOME": str(folder),
         "TMPDIR": str(folder),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/network"), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "tests/network"), str(ROOT), str(ROOT / "benchmarks")]
+        ),
         "SKINDX_NETWORK_LOG": str(log_of(folder)),
         "OMP_NUM_THREADS": "1",
     }

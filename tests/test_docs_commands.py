@@ -13,6 +13,7 @@ from command_line import Skindx
 from guide_pages import PAGES, ROOT, Block, inline_commands, shell_blocks
 
 from skindx.cli import app
+from skindx.cli.added_verbs import complete
 
 BLOCKS = shell_blocks()
 FIXTURES = ROOT / "tests/fixtures/v0_1"
@@ -21,6 +22,7 @@ FIXTURES = ROOT / "tests/fixtures/v0_1"
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """Return the verb that words name, and the words after it."""
     command: Any = typer.main.get_command(app)
+    complete(command, "bench")
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     return command, words
@@ -70,7 +72,7 @@ def test_commands_inside_sentences_have_a_verb_and_options_that_exist(page: Path
 
 
 def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skindx import bench
+    import skindx_bench as bench
     from skindx.data.recipe import BuildSettings
     from skindx.training.config.run import TrainSettings
 

@@ -19,9 +19,11 @@ exit code 2; a job that failed ends with exit code 1; a job that was stopped wit
 def command_line() -> str:
     """Return the page."""
     from skindx.cli import app
+    from skindx.cli.added_verbs import complete
 
-    parts = [_INTRODUCTION]
-    for words, command in _leaves(typer.main.get_command(app), ("skindx",)):
+    parts, verbs = [_INTRODUCTION], typer.main.get_command(app)
+    complete(verbs, "bench")
+    for words, command in _leaves(verbs, ("skindx",)):
         parts += [f"## {code(' '.join(words))}\n", _usage(words, command), *_help(command)]
         parts += [_parameters(command)]
     return "\n".join(parts)

@@ -31,7 +31,7 @@ def _settings(title: str, model: str, lead: str) -> Callable[[], str]:
 
 
 def _benches() -> str:
-    from skindx.bench import BENCHES
+    from skindx_bench import BENCHES
 
     return "\n".join(["# Settings of the benches\n", _BENCHES_LEAD, *_sections(BENCHES)])
 

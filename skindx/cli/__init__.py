@@ -6,6 +6,7 @@ import typer
 
 from skindx import __version__
 from skindx.cli import boxes, bundle, casebook, scan
+from skindx.cli.added_verbs import VerbGroup
 from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
 from skindx.cli.bench import bench
@@ -34,6 +35,7 @@ from skindx.system import go_offline
 
 app = typer.Typer(
     name="skindx",
+    cls=VerbGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -100,12 +102,17 @@ refuse_special_files(app)
 
 def main() -> None:
     """Run the command line."""
+    run_app(app)
+
+
+def run_app(commands: typer.Typer) -> None:
+    """Run commands as skindx runs its own: offline, on a guarded terminal, errors in a sentence."""
     heed_interrupts()
     go_offline()
     collect_rarely()
     guard_terminal()
     with one_sentence():
-        app()
+        commands()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def evaluate(
 
     External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
     """
-    from skindx.bench.meters.reported import energy_reported
+    from skindx.energy import energy_reported
     from skindx.evaluation.evaluate import METRICS
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
     from skindx.evaluation.report.report import print_table

@@ -8,7 +8,7 @@ import pytest
 _RANK = """
 import threading, time
 from pathlib import Path
-from skindx.bench.harness.answering import answer_commands
+from skindx_bench.harness.answering import answer_commands
 from skindx.errors import UserError
 
 def first(**words):

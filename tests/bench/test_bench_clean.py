@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.clean import clean, environments, peers
-from skindx.bench.clean.answer import Answer, NoAnswerError, ask, read_answer
-from skindx.bench.clean.base import Base, folder_base, painted_base
-from skindx.bench.clean.figures import plain_values
-from skindx.bench.clean.plants import STRANGERS, Planted, plant
-from skindx.bench.clean.ranking import Ranking
-from skindx.bench.clean.score import Scored
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.errors import JobError, UserError
+from skindx_bench import run_bench
+from skindx_bench.clean import clean, environments, peers
+from skindx_bench.clean.answer import Answer, NoAnswerError, ask, read_answer
+from skindx_bench.clean.base import Base, folder_base, painted_base
+from skindx_bench.clean.figures import plain_values
+from skindx_bench.clean.plants import STRANGERS, Planted, plant
+from skindx_bench.clean.ranking import Ranking
+from skindx_bench.clean.score import Scored
 
 
 def ranking(scores, hits, units, hits_of_units) -> Ranking:
@@ -240,7 +240,7 @@ def test_a_stopped_bench_leaves_no_process_and_no_folder(tmp_path: Path) -> None
     (environment / "python").chmod(stat.S_IRWXU)
     (tmp_path / "work").mkdir()
     sets = ["methods=[fastdup]", f"peers={tmp_path / 'peers'}"]
-    command = [sys.executable, "-m", "skindx", "bench", "clean", "--smallest"]
+    command = [sys.executable, "-m", "skindx_bench", "clean", "--smallest"]
     command += [part for value in sets for part in ("--set", value)]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path / "work")}) as bench:
         while not (tmp_path / "child").exists():

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skindx.bench import compare_results, run_bench
-from skindx.bench.compare.compare import compare
-from skindx.bench.compare.difference import difference, interval
-from skindx.bench.devices import devices
-from skindx.bench.harness.result import changed_settings
 from skindx.errors import UserError
+from skindx_bench import compare_results, run_bench
+from skindx_bench.compare.compare import compare
+from skindx_bench.compare.difference import difference, interval
+from skindx_bench.devices import devices
+from skindx_bench.harness.result import changed_settings
 
 MACHINE = {"cpu": "A <b>", "cores": 2, "memory_gb": 8.0, "accelerator": "none"}
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.bench.container import container, rootfs, runtimes
-from skindx.bench.container.agent import Agent
-from skindx.bench.container.pairs import ARMS, Rounds, bootstrap, judge, one_round
-from skindx.bench.container.runtimes import RUNTIMES, Inside, choose_runtime
-from skindx.bench.container.tasks import timed
-from skindx.bench.harness.clock import Figure
 from skindx.errors import JobError, UserError
+from skindx_bench.container import container, rootfs, runtimes
+from skindx_bench.container.agent import Agent
+from skindx_bench.container.pairs import ARMS, Rounds, bootstrap, judge, one_round
+from skindx_bench.container.runtimes import RUNTIMES, Inside, choose_runtime
+from skindx_bench.container.tasks import timed
+from skindx_bench.harness.clock import Figure
 
 INSIDE = Inside(Path("/root-of-it"), (Path("/opt/python"),), (Path("/work"),), {"A": "b"})
 

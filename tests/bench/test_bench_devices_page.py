@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.compare.files import Measurement
-from skindx.bench.devices import devices
-from skindx.bench.devices.page import offers, page
-from skindx.bench.devices.roofline import _labels, attainable
+from skindx_bench import run_bench
+from skindx_bench.compare.files import Measurement
+from skindx_bench.devices import devices
+from skindx_bench.devices.page import offers, page
+from skindx_bench.devices.roofline import _labels, attainable
 
 TINY = [*devices.SMALLEST, "device=cpu"]
 

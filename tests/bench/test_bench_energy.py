@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.energy import energy
-from skindx.bench.energy.traces import Board, Row, read_traces, readings_of, use_of_time
-from skindx.bench.meters.power_model import (
+from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.energy import energy
+from skindx_bench.energy.traces import Board, Row, read_traces, readings_of, use_of_time
+from skindx_bench.harness.power_model import (
     PowerModel,
     Readings,
     features,
@@ -16,7 +17,6 @@ from skindx.bench.meters.power_model import (
     half_width,
     log_errors,
 )
-from skindx.errors import UserError
 
 BOARD = Board(200, 1000, 4000)
 HEAD = "appName,coreF,memF,time/s,power/W\n"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.exchange.choice import choice
-from skindx.bench.exchange.exchange import Config
-from skindx.bench.exchange.load import heavy_tailed, load_of
-from skindx.bench.exchange.rows import Row, markdown
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.exchange.choice import choice
+from skindx_bench.exchange.exchange import Config
+from skindx_bench.exchange.load import heavy_tailed, load_of
+from skindx_bench.exchange.rows import Row, markdown
 
 KEYS = [
     "gtopk_over_fp32",

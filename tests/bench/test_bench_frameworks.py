@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.bench import run_bench
-from skindx.bench.frameworks import frameworks, locks, measure
-from skindx.bench.frameworks.arms import ARMS, Arm
-from skindx.bench.frameworks.figures import equal, figures_of, parts_of, speed_ups
-from skindx.bench.frameworks.found import Case, Found, Opening, Turn, loss_difference, turn_of
-from skindx.bench.frameworks.model import Point, fit_link, left_out, predict, stage_errors
-from skindx.bench.frameworks.page import notes
-from skindx.bench.frameworks.settings import ArmName, Config
-from skindx.bench.frameworks.stages import STAGES, Stages
-from skindx.bench.frameworks.traffic import Traffic, traffic
-from skindx.bench.harness.environments import NotInstalledError, PeerEnvironment
 from skindx.errors import UserError
 from skindx.planning.cost import Cost
+from skindx_bench import run_bench
+from skindx_bench.frameworks import frameworks, locks, measure
+from skindx_bench.frameworks.arms import ARMS, Arm
+from skindx_bench.frameworks.figures import equal, figures_of, parts_of, speed_ups
+from skindx_bench.frameworks.found import Case, Found, Opening, Turn, loss_difference, turn_of
+from skindx_bench.frameworks.model import Point, fit_link, left_out, predict, stage_errors
+from skindx_bench.frameworks.page import notes
+from skindx_bench.frameworks.settings import ArmName, Config
+from skindx_bench.frameworks.stages import STAGES, Stages
+from skindx_bench.frameworks.traffic import Traffic, traffic
+from skindx_bench.harness.environments import NotInstalledError, PeerEnvironment
 
 TESTS = Path(__file__).parents[1]
 
@@ -249,7 +249,7 @@ def test_an_environment_is_made_once_and_has_our_source_alone(tmp_path: Path) ->
     environment = PeerEnvironment("bare", lock, has_source=True)
     python = environment.make(tmp_path)
     script = (
-        "import sys, skindx.bench.frameworks.stages, skindx.bench.harness.answering\n"
+        "import sys, skindx_bench.frameworks.stages, skindx_bench.harness.answering\n"
         "print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
     )
     said = subprocess.run(

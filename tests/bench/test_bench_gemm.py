@@ -7,13 +7,13 @@ import pytest
 from planted_products import grid, timed
 from typer.testing import CliRunner
 
-from skindx.bench import run_bench
-from skindx.bench.gemm import gemm
-from skindx.bench.gemm.overhead import TINY, asking_tree
 from skindx.errors import UserError
 from skindx.gemm.measuring import Timed
 from skindx.gemm.record import choice_in_force
 from skindx.gemm.shape import Shape
+from skindx_bench import run_bench
+from skindx_bench.gemm import gemm
+from skindx_bench.gemm.overhead import TINY, asking_tree
 
 KEYS = [
     *("nt_wins", "nt_regret", "nt_over_always_nt", "nt_over_always_transposed"),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench.gpu import wheels
-from skindx.bench.gpu.gpu import Config, run
-from skindx.bench.gpu.parts import Part, count_tests, run_part
-from skindx.bench.meters.peak import peak_flops, peak_shares, training_flops
 from skindx.errors import UserError
 from skindx.light_imports import light_imports
+from skindx_bench.gpu import wheels
+from skindx_bench.gpu.gpu import Config, run
+from skindx_bench.gpu.parts import Part, count_tests, run_part
+from skindx_bench.harness.peak import peak_flops, peak_shares, training_flops
 
 with light_imports():  # the first file of the suite that imports it
     import timm
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.timeout(600)
 def test_everything_that_needs_a_gpu_runs_on_a_cpu_too(tmp_path: Path) -> None:
     """So that a short time on a GPU is not lost to a typo."""
-    command = [sys.executable, "-m", "skindx", "bench", "gpu", "--smallest"]
+    command = [sys.executable, "-m", "skindx_bench", "gpu", "--smallest"]
     done = subprocess.run(
         [*command, "--set", f"folder={tmp_path}", "--set", "tests_s=380", "--set", "trainer_s=200"],
         capture_output=True,

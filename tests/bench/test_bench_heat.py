@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.bench import run_bench
-from skindx.bench.heat.methods import PEERS
-from skindx.bench.heat.planted import CELL, PER_SIDE, TASKS, plant
+from skindx_bench import run_bench
+from skindx_bench.heat.methods import PEERS
+from skindx_bench.heat.planted import CELL, PER_SIDE, TASKS, plant
 
 
 def test_the_smallest_setting_gives_every_methods_share(tmp_path: Path) -> None:

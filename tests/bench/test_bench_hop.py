@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.hop.makespan import record, simulate
 from skindx.errors import UserError
 from skindx.workers.leases.task import TaskState
+from skindx_bench import run_bench
+from skindx_bench.hop.makespan import record, simulate
 
 KEYS = [
     "hop_over_dense",

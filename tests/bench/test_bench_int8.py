@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.int8 import int8
 from skindx.errors import UserError
 from skindx.models.exports import runtimes
+from skindx_bench import run_bench
+from skindx_bench.int8 import int8
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

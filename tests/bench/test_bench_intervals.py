@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.intervals import intervals
-from skindx.bench.intervals.intervals import Cell, cells_of, is_approximate, table
+from skindx_bench import run_bench
+from skindx_bench.intervals import intervals
+from skindx_bench.intervals.intervals import Cell, cells_of, is_approximate, table
 
 
 def test_every_figure_has_a_coverage_and_a_row(tmp_path: Path) -> None:

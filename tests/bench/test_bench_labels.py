@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.labels.rankings import RANKINGS, indicator
+from skindx_bench import run_bench
+from skindx_bench.labels.rankings import RANKINGS, indicator
 
 
 def test_the_bench_runs_and_compares() -> None:

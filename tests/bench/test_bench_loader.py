@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.data import loader
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.data import loader
 
 KEYS = [
     "loader_over_decode",

@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.ood.candidates import (
+from skindx.data.manifest import Record, read_manifest
+from skindx.data.splits.class_view import class_view, paired_classes
+from skindx.errors import UserError
+from skindx.models.ood.kinds import DETECTORS
+from skindx_bench import run_bench
+from skindx_bench.ood.candidates import (
     CANDIDATES,
     LEFT_OUT,
     OWN,
@@ -18,10 +22,6 @@ from skindx.bench.ood.candidates import (
     merit,
     refusals,
 )
-from skindx.data.manifest import Record, read_manifest
-from skindx.data.splits.class_view import class_view, paired_classes
-from skindx.errors import UserError
-from skindx.models.ood.kinds import DETECTORS
 
 DATASET = Path(__file__).parents[1] / "fixtures" / "v0_1" / "dataset"
 TRAINING = """

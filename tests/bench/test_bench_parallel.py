@@ -8,11 +8,11 @@ import timm
 import torch
 from torch import nn
 
-from skindx.bench import run_bench
-from skindx.bench.parallel.alexnet import AlexNet
-from skindx.bench.parallel.predicted import agreement, agreement_figure
 from skindx.training.config.parallel import OwtSettings
 from skindx.training.parallel.sharding.wide import wide_layers
+from skindx_bench import run_bench
+from skindx_bench.parallel.alexnet import AlexNet
+from skindx_bench.parallel.predicted import agreement, agreement_figure
 
 ARMS = ["dense", "fused", "bf16", "factored", "gtopk", "powersgd", "owt", "owt_gtopk"]
 

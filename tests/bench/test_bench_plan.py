@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.plan.public import errors, rows
-from skindx.bench.plan.published import published_figures, published_rows, tcp_factor
-from skindx.bench.plan.scoring import Row, figures
 from skindx.planning.network import TCP_FACTOR, TCP_SPREAD
+from skindx_bench import run_bench
+from skindx_bench.plan.public import errors, rows
+from skindx_bench.plan.published import published_figures, published_rows, tcp_factor
+from skindx_bench.plan.scoring import Row, figures
 
 
 @pytest.mark.distributed

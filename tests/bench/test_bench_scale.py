@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skindx.bench import run_bench
-from skindx.bench.data.copy_search import FAR, Images, extrapolated, measure
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.data.copy_search import FAR, Images, extrapolated, measure
 
 
 def test_the_bench_measures_a_pair_of_chunks_the_driver_and_the_search_for_copies(

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.bench import run_bench
-from skindx.bench.scan.compose import compose, visible
-from skindx.bench.scan.lesion_set import write_lesion_set
-from skindx.bench.scan.material import CutOut, Material, read_material, shows_one_lesion, side_of
-from skindx.bench.scan.photos import Truth
-from skindx.bench.scan.scoring import Photo, average_precision, recall_at, shares
-from skindx.bench.scan.texture import grow
-from skindx.bench.scan.training_set import write_training_set
-from skindx.bench.scan.urgency import Ranking
 from skindx.data.box import Box
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.scan.lesion import Lesion
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.scan.compose import compose, visible
+from skindx_bench.scan.lesion_set import write_lesion_set
+from skindx_bench.scan.material import CutOut, Material, read_material, shows_one_lesion, side_of
+from skindx_bench.scan.photos import Truth
+from skindx_bench.scan.scoring import Photo, average_precision, recall_at, shares
+from skindx_bench.scan.texture import grow
+from skindx_bench.scan.training_set import write_training_set
+from skindx_bench.scan.urgency import Ranking
 
 
 def test_the_bench_runs_and_names_its_figures(tiny_bundle: Path, tmp_path: Path) -> None:

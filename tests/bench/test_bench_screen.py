@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.data import images, screen
+from skindx_bench import run_bench
+from skindx_bench.data import images, screen
 
 
 def test_keys_units_and_what_was_measured() -> None:

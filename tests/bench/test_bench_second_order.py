@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from ranks import run_ranks
 
-from skindx.bench import run_bench
-from skindx.bench.second_order.arms import ARMS
-from skindx.bench.second_order.second_order import Config, tuned
-from skindx.bench.second_order.trainings import Curve, Reached
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.second_order.arms import ARMS
+from skindx_bench.second_order.second_order import Config, tuned
+from skindx_bench.second_order.trainings import Curve, Reached
 
 
 def _measure(out: str) -> tuple[dict[str, float], list[str]]:

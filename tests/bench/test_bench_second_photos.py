@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.second_photos import second_photos
-from skindx.bench.second_photos.photos import HALVES, Photo, photos_of
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.second_photos import second_photos
+from skindx_bench.second_photos.photos import HALVES, Photo, photos_of
 
 ROWS = [
     *((f"{lesion}-{at}", lesion, "nv") for lesion in "ABCDEFGH" for at in range(2)),

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.harness.processes import ProcessTree
-from skindx.bench.serve.bundle import photo_jpeg
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.checked_photos import check_photos
+from skindx_bench import run_bench
+from skindx_bench.harness.processes import ProcessTree
+from skindx_bench.serve.bundle import photo_jpeg
 
 # It waits with its second child, after the first one has ended.
 BURN = """

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.serve.backends import network_of
-from skindx.bench.sparse import sparse
-from skindx.bench.sparse.end_to_end import measure_end_to_end
-from skindx.bench.sparse.inputs import LAYERS, relu_input
 from skindx.cpp import compiler
 from skindx.errors import UserError
 from skindx.models.tensors import save_tensors
+from skindx_bench import run_bench
+from skindx_bench.serve.backends import network_of
+from skindx_bench.sparse import sparse
+from skindx_bench.sparse.end_to_end import measure_end_to_end
+from skindx_bench.sparse.inputs import LAYERS, relu_input
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

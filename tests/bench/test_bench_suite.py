@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import BENCHES, run_bench
-from skindx.bench.gpu.parts import Outcome, Part
-from skindx.bench.harness.clock import Figure
-from skindx.bench.harness.result import Result
-from skindx.bench.meters.conditions import Conditions
-from skindx.bench.suite import suite
-from skindx.bench.suite.tables import WORDS, tables, words
 from skindx.errors import UserError
+from skindx_bench import BENCHES, run_bench
+from skindx_bench.gpu.parts import Outcome, Part
+from skindx_bench.harness.clock import Figure
+from skindx_bench.harness.conditions import Conditions
+from skindx_bench.harness.result import Result
+from skindx_bench.suite import suite
+from skindx_bench.suite.tables import WORDS, tables, words
 
 
 def test_a_bench_that_runs_and_one_that_cannot_stand_on_the_page(tmp_path: Path) -> None:

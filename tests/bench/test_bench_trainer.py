@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench.gpu.gpu import AS_FAKE, TINY
-from skindx.bench.trainer import trainer
 from skindx.errors import UserError
+from skindx_bench.gpu.gpu import AS_FAKE, TINY
+from skindx_bench.trainer import trainer
 
 
 @pytest.mark.distributed
@@ -18,7 +18,7 @@ def test_keys_and_rows(tmp_path: Path) -> None:
     The CPU stands in for the GPU, so that all of the GPU's part runs as well.
     """
     file = tmp_path / "trainer.json"
-    command = [sys.executable, "-m", "skindx", "bench", "trainer"]
+    command = [sys.executable, "-m", "skindx_bench", "trainer"]
     as_fake = [
         argument for setting in (*TINY, "gpu_peers=[timm]") for argument in ("--set", setting)
     ]

@@ -1,7 +1,7 @@
 """What the package says of its search is pooled from what the bench wrote."""
 
-from skindx.bench.clean.recall import pooled
 from skindx.data.copies.recall import false_links, measured, sentence
+from skindx_bench.clean.recall import pooled
 
 
 def test_runs_are_pooled_by_kind() -> None:

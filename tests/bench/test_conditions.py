@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from skindx.bench.harness.processes import ProcessTree
-from skindx.bench.meters.conditions import Conditions, cpu_mhz, drifted, machine_busy_s
+from skindx_bench.harness.conditions import Conditions, cpu_mhz, drifted, machine_busy_s
+from skindx_bench.harness.processes import ProcessTree
 
 
 def watched(busy: list[float | None], own: list[float], mhz: float | None = 2000.0) -> Conditions:

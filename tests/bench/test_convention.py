@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx import timing
-from skindx.bench import ALIASES, BENCHES, run_bench
-from skindx.bench.harness.clock import Figure, median, ratio
-from skindx.bench.harness.result import MEANS, Result, hardware, versions
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.timing import interleave
+from skindx_bench import ALIASES, BENCHES, run_bench
+from skindx_bench.harness.clock import Figure, median, ratio
+from skindx_bench.harness.result import MEANS, Result, hardware, versions
 
 
 class FakeTime:

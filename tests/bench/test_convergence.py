@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skindx.bench.convergence.arms import Study, arm_settings, overlay
-from skindx.bench.convergence.convergence import Config, run
-from skindx.bench.convergence.pairs import Compared, compare_arms, measure, student_interval
-from skindx.bench.convergence.result import figures_of, plain_values
-from skindx.bench.convergence.tables import Run, markdown, verdict, write_tables
-from skindx.bench.presets import preset
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.taxonomy import SkinClass
+from skindx_bench.convergence.arms import Study, arm_settings, overlay
+from skindx_bench.convergence.convergence import Config, run
+from skindx_bench.convergence.pairs import Compared, compare_arms, measure, student_interval
+from skindx_bench.convergence.result import figures_of, plain_values
+from skindx_bench.convergence.tables import Run, markdown, verdict, write_tables
+from skindx_bench.presets import preset
 
 TINY = {"members": [{"name": "m", "model": "test_resnet"}]}
 

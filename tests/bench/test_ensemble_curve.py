@@ -10,19 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from skindx.bench.harness.clock import Figure
-from skindx.bench.model_comparison.choice import (
+from skindx.metrics import Statistic, balanced_accuracy, paired_interval
+from skindx.models.ensemble.combination import Combination, pool
+from skindx_bench.harness.clock import Figure
+from skindx_bench.model_comparison.choice import (
     affordable,
     balanced_log_loss,
     best_single,
     choose_members,
     single_losses,
 )
-from skindx.bench.model_comparison.curve import curve, gain_of, limit_weights, subsets_of
-from skindx.bench.model_comparison.curve_figures import choice_figures, curve_figures
-from skindx.bench.model_comparison.curve_notes import curve_notes
-from skindx.bench.model_comparison.curve_plot import curve_rows, write_curve
-from skindx.bench.model_comparison.diversity import (
+from skindx_bench.model_comparison.curve import curve, gain_of, limit_weights, subsets_of
+from skindx_bench.model_comparison.curve_figures import choice_figures, curve_figures
+from skindx_bench.model_comparison.curve_notes import curve_notes
+from skindx_bench.model_comparison.curve_plot import curve_rows, write_curve
+from skindx_bench.model_comparison.diversity import (
     ambiguity_N,
     averaging_gain_N,
     disagreement_N,
@@ -30,9 +32,7 @@ from skindx.bench.model_comparison.diversity import (
     error_products_N,
     mistake_correlation,
 )
-from skindx.bench.model_comparison.passes import Floats, FoldPasses, Seen, mean_of_views
-from skindx.metrics import Statistic, balanced_accuracy, paired_interval
-from skindx.models.ensemble.combination import Combination, pool
+from skindx_bench.model_comparison.passes import Floats, FoldPasses, Seen, mean_of_views
 
 RNG = np.random.default_rng(0)
 

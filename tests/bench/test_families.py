@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import timm
 
-from skindx.bench import run_bench
-from skindx.bench.families.families import MODELS, Config, try_apart
-from skindx.bench.families.stages import STAGES
+from skindx_bench import run_bench
+from skindx_bench.families.families import MODELS, Config, try_apart
+from skindx_bench.families.stages import STAGES
 
 
 def test_a_small_network_passes_each_stage(tmp_path: Path) -> None:

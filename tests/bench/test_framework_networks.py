@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torchvision.models import mobilenet_v2, resnet50
 
-from skindx.bench.frameworks.graph import IMAGE, NETWORKS, network, parameters
-from skindx.bench.frameworks.torch_network import Network
+from skindx_bench.frameworks.graph import IMAGE, NETWORKS, network, parameters
+from skindx_bench.frameworks.torch_network import Network
 
 
 def _outputs(net: nn.Module, seed: int) -> torch.Tensor:

@@ -4,18 +4,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.bench.harness.clock import Figure
-from skindx.bench.harness.runs import read_history
-from skindx.bench.model_comparison import comparison
-from skindx.bench.model_comparison.comparison import Config, _minutes, _training_speed, run
-from skindx.bench.model_comparison.result import difference
-from skindx.bench.model_comparison.table import ENSEMBLE, ModelRow, markdown, write_tables
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.folds import pool_answers
 from skindx.taxonomy import SkinClass
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
+from skindx_bench.harness.clock import Figure
+from skindx_bench.harness.runs import read_history
+from skindx_bench.model_comparison import comparison
+from skindx_bench.model_comparison.comparison import Config, _minutes, _training_speed, run
+from skindx_bench.model_comparison.result import difference
+from skindx_bench.model_comparison.table import ENSEMBLE, ModelRow, markdown, write_tables
 
 
 def _answers(fold: int) -> Answers:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from command_line import Skindx
 
-from skindx.bench.harness import netlab
-from skindx.bench.harness.netlab import Link, NetLab
 from skindx.errors import UserError
+from skindx_bench.harness import netlab
+from skindx_bench.harness.netlab import Link, NetLab
 
 NAMED = Path("/run/netns")
 
@@ -78,7 +78,7 @@ def test_it_is_gone_when_building_it_fails(lab_here: None, monkeypatch: pytest.M
 
 OWNER = """
 import signal, time
-from skindx.bench.harness.netlab import Link, NetLab
+from skindx_bench.harness.netlab import Link, NetLab
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 with NetLab(2, Link(100)) as lab:
     print(lab._guard.pid, flush=True)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from skindx.bench.serve.stages import _parts, _watched
 from skindx.models.detector.detector import Detector
 from skindx.models.ensemble.ensemble import Ensemble
+from skindx_bench.serve.stages import _parts, _watched
 
 
 def burn(seconds: float) -> None:

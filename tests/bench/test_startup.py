@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench
-from skindx.bench.startup import startup
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.startup import startup
 
 
 def test_figures_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

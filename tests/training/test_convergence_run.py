@@ -7,9 +7,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from skindx.bench.convergence.convergence import SMALLEST, Config, run
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx_bench.convergence.convergence import SMALLEST, Config, run
 
 SPARSE: dict[str, Any] = {"kind": "gtopk", "density": 0.01, "warmup": []}
 STEPS = 2 * 4  # 45 images in batches of 12

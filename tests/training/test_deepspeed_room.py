@@ -12,12 +12,6 @@ DOOR = "skindx.training.deepspeed"
 
 MARKS = ("deepspeed", "ds_accelerator")
 ALLOWED = {
-    "bench/exchange": "DeepSpeed's own reduction is a peer that is measured",
-    "bench/frameworks": "DeepSpeed is one of the frameworks that are measured",
-    "bench/plan/worker.py": "DeepSpeed's own reduction is one of the strategies that are measured",
-    "bench/gpu/wheels.py": "its wheel is built for machines without a network",
-    "bench/harness/result.py": "a result names the versions of packages",
-    "bench/trainer/trainer.py": "a note of the result says what was timed",
     "demo/__init__.py": "a line that the demo prints",
     "cli/train.py": "a package that the verb needs",
     "system.py": "names of packages, and the extras that bring them",

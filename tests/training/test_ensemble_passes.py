@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tiny_bundle import MODELS, pack_tiny
 
-from skindx.bench.model_comparison import passes
 from skindx.data.manifest import read_manifest, split_of
 from skindx.evaluation.answers import Answers
 from skindx.models.calibration.temperature import apply_temperature
@@ -15,6 +14,7 @@ from skindx.models.ensemble.predicting import predict_members
 from skindx.models.ensemble.prediction import Prediction
 from skindx.taxonomy import Taxonomy
 from skindx.training.finished.member import FinishedMember, save_member
+from skindx_bench.model_comparison import passes
 
 FLOPS = {"resnet": 10, "vit": 20}
 

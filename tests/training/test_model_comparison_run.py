@@ -6,8 +6,8 @@ import pytest
 import yaml
 from safetensors.torch import save_file
 
-from skindx.bench.model_comparison.comparison import SMALLEST, Config, run
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx_bench.model_comparison.comparison import SMALLEST, Config, run
 
 
 @pytest.mark.long

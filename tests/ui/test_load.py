@@ -12,8 +12,8 @@ import httpx
 import pytest
 from served import Served, serving
 
-from skindx.bench.serve.bundle import photo_jpeg
-from skindx.bench.serve.process import Server
+from skindx_bench.serve.bundle import photo_jpeg
+from skindx_bench.serve.process import Server
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

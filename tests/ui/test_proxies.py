@@ -12,7 +12,6 @@ from raw_server import Client, running
 from served import Served
 from windows import Seen
 
-from skindx.bench.serve.bundle import photo_jpeg
 from skindx.errors import UserError
 from skindx.ui.asgi import App, Message, Receive, Send, respond, root_of
 from skindx.ui.connections import Patience
@@ -21,6 +20,7 @@ from skindx.ui.hosts import HostCheck
 from skindx.ui.login import users as module
 from skindx.ui.login.gate import Gate
 from skindx.ui.login.users import Users, add_user
+from skindx_bench.serve.bundle import photo_jpeg
 
 PASSWORD = "correct horse battery"
 PHOTO = photo_jpeg(800, 600, 0)

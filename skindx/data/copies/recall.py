@@ -15,7 +15,7 @@ def _read() -> dict[str, Any]:
 
 
 def measured() -> dict[str, dict[str, Any]]:
-    """Return found, n, low and high by kind of copy; `skindx.bench.clean.recall` writes them."""
+    """Return found, n, low and high by kind of copy; `skindx_bench.clean.recall` writes them."""
     recall: dict[str, dict[str, Any]] = _read()["recall"]
     return recall
 

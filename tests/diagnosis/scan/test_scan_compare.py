@@ -11,9 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
 
-from skindx.bench import run_bench
-from skindx.bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
-from skindx.bench.scan_compare.views import view_of
 from skindx.diagnosis.scan.compare import plane, thin_plate
 from skindx.diagnosis.scan.compare.changes import Change, _backwards, changes
 from skindx.diagnosis.scan.compare.constellation import constellation
@@ -22,6 +19,9 @@ from skindx.diagnosis.scan.compare.matching import Matched, match
 from skindx.diagnosis.scan.compare.registration import register
 from skindx.diagnosis.scan.compare.view import View
 from skindx.errors import UserError
+from skindx_bench import run_bench
+from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
+from skindx_bench.scan_compare.views import view_of
 
 SIZE = (720, 540)
 

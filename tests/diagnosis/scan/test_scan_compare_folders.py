@@ -12,7 +12,6 @@ import typer
 from painted_bodies import CLASSES, SOURCE, WHEN
 from typer.testing import CliRunner
 
-from skindx.bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 from skindx.cli.scan_compare import add_compare
 from skindx.data.box import Box
 from skindx.diagnosis.scan.compare.comparison import ScanComparison, compare
@@ -23,6 +22,7 @@ from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scan.outputs.write import write_scan
 from skindx.diagnosis.scan.pixels import ArrayPhoto
 from skindx.errors import UserError
+from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 
 SIZE = (640, 480)
 

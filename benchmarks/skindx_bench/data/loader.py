@@ -1,0 +1,232 @@
+"""How fast training gets its images: beside pure decoding, and beside torchvision's loader."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.crop import Window
+from skindx.data.loader.drawing import draw_windows, sample_seeds
+from skindx.data.loader.load import fill_random_crops, load
+from skindx.data.loader.pixels import open_pixels
+from skindx.data.loader.pool import Pool
+from skindx.data.loader.source import Files, InMemory, Source
+from skindx.data.manifest import Record
+from skindx.data.store import put
+from skindx.imaging.resize.bilinear import Resize, resize_bilinear, resize_by_opencv
+from skindx.system import cpu_count
+from skindx.timing import timed_rounds
+from skindx_bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
+from skindx_bench.harness.clock import Figure, median, ratio
+from skindx_bench.harness.result import Result
+from skindx_bench.harness.stopping import kept_when_stopped
+
+# N = images, S = side
+
+SIDE, BATCH = 224, 32
+SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
+CACHED_SIDE = 311
+"""Shorter side in the cache on disk: training's for 224 pixels, 224 / 0.9 * 1.25."""
+
+_RATIOS = {
+    "loader_over_decode": ("loader", "decode"),
+    "decode_and_resize_over_decode": ("decode and resize", "decode"),
+    "loader_over_decode_and_resize": ("loader", "decode and resize"),
+    "loader_over_imagefolder": ("loader", "ImageFolder"),
+    "cache_over_imagefolder": ("cache", "ImageFolder"),
+    "cache_over_resize_limit": ("cache", "resize"),
+    "resize_over_opencv": ("resize", "resize, OpenCV"),
+    "resize_over_copy": ("resize", "copy"),
+}
+"""Figure -> ours, and the other."""
+
+SMALLEST = ("images=32", "rounds=5")
+
+
+class Config(Settings):
+    """Numbers of images and of rounds."""
+
+    images: int = Field(1000, ge=BATCH)
+    rounds: int = Field(5, ge=5)
+    seed: int = 0
+
+
+def run(settings: Config) -> Result:
+    """Time whole epochs of the same images, interleaved; all peers use every core.
+
+    After Ctrl-C the whole rounds so far are returned, marked as partial.
+    """
+    threads = cpu_count()
+    with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
+        files = make_images(Path(name), settings)
+        n = len(files.records)
+        encoded = [files.read(index) for index in range(n)]
+        pixels = open_pixels(Path(name) / "cache.pixels", files, CACHED_SIDE, threads=threads)
+        in_memory = InMemory(files.dataset, files.records)
+        views, fresh = _views(pixels, n), _views(in_memory, BATCH)
+        pool = Pool()
+
+        def epoch(source: Source) -> Callable[[], object]:
+            return lambda: _epoch(source, n, threads, pool)
+
+        with _imagefolder(files.dataset, threads) as peers:
+            candidates: dict[str, Callable[[], object]] = {
+                "decode": lambda: _decode(encoded, threads),
+                "loader": epoch(in_memory),
+                "loader, files": epoch(files),
+                "cache": epoch(pixels),
+                "resize": lambda: _resize(views, resize_bilinear, threads),
+                "resize, just decoded": lambda: _resize(
+                    _repeated(fresh, n), resize_bilinear, threads
+                ),
+                "resize, OpenCV": lambda: _resize(views, resize_by_opencv, threads),
+                "copy": lambda: _resize(views, _copy, threads),
+                **peers,
+            }
+            rounds: list[dict[str, float]] = []
+            with kept_when_stopped("epochs were timed") as stopped:
+                for taken in timed_rounds(candidates, settings.rounds):
+                    rounds.append(taken)  # noqa: PERF402 - one by one: what is there is kept
+    seconds = {name: [taken[name] for taken in rounds] for name in candidates}
+    seconds["decode and resize"] = [
+        taken["decode"] + taken["resize, just decoded"] for taken in rounds
+    ]
+    rates: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
+    if len(rounds) > 1:
+        for name, samples in seconds.items():
+            rates[name] = median([n / elapsed for elapsed in samples], "images/s")
+        for key, (ours, other) in _RATIOS.items():
+            figures[key] = ratio(seconds[ours], seconds[other])
+    return Result(
+        "loader",
+        figures,
+        rates,
+        notes=_notes(threads, encoded),
+        parts={"rates": {name: asdict(rate) for name, rate in rates.items()}},
+        partial=stopped.partial,
+    )
+
+
+def make_images(folder: Path, settings: Config) -> Files:
+    """Write noisy JPEGs in one class folder of a dataset's store, the same for the same seed."""
+    records = []
+    for data in noisy_jpegs(settings.images, settings.seed):
+        sha256, path = put(folder, data, ".jpg")
+        records.append(Record(path, sha256, "", WIDTH, HEIGHT, "skin", sha256, "train"))
+    return Files(folder, records)
+
+
+def _decode(encoded: Sequence[bytes], threads: int) -> None:
+    import simplejpeg
+
+    def decode(batch: Sequence[bytes]) -> None:
+        for data in batch:
+            simplejpeg.decode_jpeg(data, "RGB")
+
+    batches = [encoded[at : at + BATCH] for at in range(0, len(encoded), BATCH)]
+    for _ in work_ahead(decode, batches, threads=threads, ahead=len(batches)):
+        pass
+
+
+def _resize(views: Sequence[NDArray[np.uint8]], resize: Resize, threads: int) -> None:
+    """Resize windows that were cut out before; nothing else is done."""
+
+    def work(indices: range) -> None:
+        out_SS3 = np.empty((SIDE, SIDE, 3), np.uint8)
+        for index in indices:
+            resize(views[index], out_SS3)
+
+    n = len(views)
+    parts = [range(at, min(n, at + BATCH)) for at in range(0, n, BATCH)]
+    for _ in work_ahead(work, parts, threads=threads, ahead=len(parts)):
+        pass
+
+
+def _repeated(views: Sequence[NDArray[np.uint8]], n: int) -> list[NDArray[np.uint8]]:
+    return [views[index % len(views)] for index in range(n)]
+
+
+def _copy(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
+    """Read the pixels of a window and write as many."""
+    np.array(image_HW3, copy=True)
+
+
+def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
+    def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
+        fill_random_crops(
+            source, indices, sample_seeds((0, 0), indices), SCALE, RATIO, out_TSS3=out_TSS3
+        )
+
+    order = np.random.default_rng(0).permutation(n)
+    batches = np.array_split(order, -(-n // BATCH))
+    loaded = load(fill, batches, SIDE, threads=threads, prefetch=4, allocate=pool)
+    seen = sum(len(batch) for batch in loaded)
+    assert seen == n
+
+
+def _views(source: Source, n: int) -> list[NDArray[np.uint8]]:
+    """Return the windows that an epoch's crops show of each image."""
+    sizes_N2 = np.array([source.size(index) for index in range(n)])
+    windows_N4 = draw_windows(sizes_N2, sample_seeds((0, 0), range(n)), SCALE, RATIO)
+    return [Window(*row).of(source.image(index)) for index, row in enumerate(windows_N4.tolist())]
+
+
+@contextmanager
+def _imagefolder(dataset: Path, workers: int) -> Iterator[dict[str, Callable[[], object]]]:
+    """Yield the peers: torchvision's documented training transform, and one that stops at uint8."""
+    import torch
+    from torch.utils.data import DataLoader
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    crop = v2.RandomResizedCrop(SIDE, scale=SCALE, ratio=RATIO, antialias=True)
+    normalise = v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    transforms = {
+        "ImageFolder": [v2.ToImage(), crop, v2.ToDtype(torch.float32, scale=True), normalise],
+        "ImageFolder, uint8": [crop, v2.PILToTensor()],
+    }
+
+    def epochs(steps: list[Any]) -> Callable[[], object]:
+        # The store's folders, named by two digits of the hash, stand for classes.
+        folder = ImageFolder(dataset / "store", v2.Compose(steps))
+        loader = DataLoader(
+            folder, BATCH, shuffle=True, num_workers=workers, persistent_workers=True
+        )
+
+        def epoch() -> None:
+            seen = sum(len(images) for images, _ in loader)
+            assert seen == len(folder)
+
+        return epoch
+
+    yield {name: epochs(steps) for name, steps in transforms.items()}
+
+
+def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
+    return (
+        f"{describe(encoded)} All files are in the page cache.",
+        f"decode: simplejpeg alone on bytes in memory, whole images, strict, {threads} threads.",
+        f"loader: encoded bytes in memory (training's default), {threads} threads, decode, a "
+        f"seeded random-resized crop to {SIDE}×{SIDE} (area {SCALE[0]}..{SCALE[1]}, aspect "
+        f"{RATIO[0]}..{RATIO[1]}, bilinear), uint8 batches of {BATCH}; loader, files: reads the "
+        "files in each epoch; cache: the same crop from the memory-mapped uint8 images, shorter "
+        f"side {CACHED_SIDE}, written before the clock starts.",
+        "resize: the crop of the cache alone, windows drawn before; resize, OpenCV: the same by "
+        "INTER_LINEAR; copy: the pixels of the same windows copied, which is the memory's part of "
+        "it.",
+        f"decode and resize: the times of decoding alone and of the crops of {BATCH} decoded "
+        "images alone, added up: about what a loader that decodes whole images can reach.",
+        "No turning, no colour; the loader leaves normalising to the model's device.",
+        f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "
+        f"float32, Normalize) in a DataLoader with {threads} persistent workers; ImageFolder, "
+        "uint8: the crop in Pillow and no normalising.",
+    )

@@ -1,0 +1,97 @@
+"""How fast images are screened and hashed on one core, beside the decoder's own rate."""
+
+import io
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
+from skindx.imaging.hashes import HashKind, hash_images
+from skindx.timing import interleave
+from skindx_bench.data.images import describe, noisy_jpegs
+from skindx_bench.harness.clock import Figure, median, ratio
+from skindx_bench.harness.result import Result
+
+HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
+
+SMALLEST = ("images=4", "batch=3", "rounds=3")
+
+
+class Config(Settings):
+    """`images` files a round, handed over `batch` at a time as a build does."""
+
+    images: int = Field(256, ge=2)
+    batch: int = Field(32, ge=1)
+    rounds: int = Field(9, ge=3)
+    seed: int = 0
+
+
+def run(settings: Config) -> Result:
+    """Time screening, hashing and peers in turn, all in this process and on one thread."""
+    import cv2
+    import simplejpeg
+
+    files = noisy_jpegs(settings.images, settings.seed)
+    size, limits = settings.batch, ScreenSettings()
+    batches = [files[low : low + size] for low in range(0, len(files), size)]
+
+    def decode() -> None:
+        for data in files:
+            simplejpeg.decode_jpeg(data, "RGB")
+
+    def screen() -> None:
+        for batch in batches:
+            screened = hash_sound([judge_bytes(data, limits) for data in batch], HASHES)
+            assert all(screening.reason is None for screening in screened)
+
+    candidates: dict[str, Callable[[], object]] = {
+        "decode": decode,
+        "screen": screen,
+        "hash": lambda: [hash_images(batch, HASHES) for batch in batches],
+    }
+    notes = [
+        describe(files),
+        "All in this process on one thread, timed by its CPU seconds.",
+        "decode: simplejpeg's strict RGB decoder at full size, nothing else. Screening: the same "
+        f"decoder, SHA-256, light, contrast, blur, and {' + '.join(HASHES)} hash in 8 orientations "
+        "each. Hashing: a scaled grey decode and the same hashes.",
+    ]
+    if find_spec("imagehash") is None:
+        notes.append("imagehash is not installed, so its row is left out: pip install imagehash.")
+    else:
+        candidates["imagehash"] = lambda: _imagehash(files)
+        notes.append("imagehash: Pillow's decoder, phash + dhash in one orientation.")
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        seconds = interleave(candidates, settings.rounds, clock=time.process_time)
+    finally:
+        cv2.setNumThreads(threads)
+
+    def rate(name: str) -> Figure:
+        return median([len(files) / elapsed for elapsed in seconds[name]], "images/s")
+
+    figures = {
+        "hash_per_core": rate("hash"),
+        "screen_per_core": rate("screen"),
+        "decode_per_core": rate("decode"),
+        "screen_over_decode": ratio(seconds["screen"], seconds["decode"]),
+    }
+    baselines = {}
+    if "imagehash" in seconds:
+        figures["hash_over_imagehash"] = ratio(seconds["hash"], seconds["imagehash"])
+        baselines["imagehash"] = rate("imagehash")
+    return Result("screen", figures, baselines, notes=tuple(notes))
+
+
+def _imagehash(files: list[bytes]) -> None:
+    import imagehash
+    from PIL import Image
+
+    for data in files:
+        with Image.open(io.BytesIO(data)) as image:
+            imagehash.phash(image)
+            imagehash.dhash(image)

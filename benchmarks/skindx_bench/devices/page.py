@@ -1,0 +1,137 @@
+"""One page on one or several machines: roofline, networks, joules, and what to buy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from skindx.errors import UserError
+from skindx.files import write_text
+from skindx_bench.compare.compare import EXPLAINED, compare_lines, other_settings, told
+from skindx_bench.compare.files import Measurement, read_measurements
+from skindx_bench.compare.pages import pages
+from skindx_bench.devices.roofline import roofline
+from skindx_bench.harness.result import Result
+
+_KWH = 3.6e6
+"""Joules."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a machine does of one network: images an hour and a kWh, with the rounds' quartiles."""
+
+    machine: str
+    network: str
+    mode: str
+    precision: str
+    per_hour: tuple[float, float, float]
+    per_kwh: tuple[float, float, float] | None
+    source: str
+    marks: str
+
+
+def write_page(html: Path, result: Result, others: Sequence[Path]) -> None:
+    """Write this machine's figures beside those of other JSON files into one HTML file."""
+    with TemporaryDirectory() as folder:
+        own = Path(folder) / "this machine.json"
+        result.to_json(own)
+        write_text(html, page(read_measurements([own, *others])))
+
+
+def check_files(files: Sequence[Path]) -> None:
+    """Raise UserError, before anything is measured, for a file that bench devices did not write."""
+    for found in read_measurements(files):
+        if found.written["bench"] != "devices":
+            raise UserError(
+                f"{found.name} is of bench {found.written['bench']}; name JSON files of "
+                "`skindx bench devices`."
+            )
+
+
+def page(machines: Sequence[Measurement]) -> str:
+    """Return the page as one HTML file that refers to nothing else."""
+    environment = pages("skindx_bench.devices")
+    lines = compare_lines(machines) if len(machines) > 1 else []
+    return environment.get_template("devices.html.jinja").render(
+        machines=[(machine, roofline(machine.written)) for machine in machines],
+        offers=side_by_side([offer for machine in machines for offer in offers(machine)]),
+        rows=[(line, told(line), any(d and d.real for d in line.differences)) for line in lines],
+        explained=EXPLAINED,
+        settings=other_settings(machines),
+    )
+
+
+def side_by_side(found: Sequence[Offer]) -> list[Offer]:
+    """Return the offers so that the machines of one network stand below each other."""
+    places = dict.fromkeys((one.network, one.mode, one.precision) for one in found)
+    order = {place: number for number, place in enumerate(places)}
+    return sorted(found, key=lambda one: order[one.network, one.mode, one.precision])
+
+
+def offers(machine: Measurement) -> list[Offer]:
+    """Return what a machine does of each network; all members of a config are one more line.
+
+    The members of a config are trained one after the other: an image counts when all have seen it.
+    """
+    parts: Mapping[str, Mapping[str, Any]] = machine.written.get("parts", {})
+    found = [
+        _offer(machine, key, part)
+        for key, part in parts.items()
+        if part["kind"] == "network" and f"{key}: samples" in machine.written["figures"]
+    ]
+    wholes = []
+    for mode in ("training", "inference"):
+        for precision in dict.fromkeys(row.precision for row in found):
+            members = [
+                row
+                for row in found
+                if row.network.startswith("member ")
+                and (row.mode, row.precision) == (mode, precision)
+            ]
+            if members:
+                wholes.append(_whole(machine.name, members))
+    return [*wholes, *found]
+
+
+def _offer(machine: Measurement, key: str, part: Mapping[str, Any]) -> Offer:
+    figures = machine.written["figures"]
+    rate = figures[f"{key}: samples"]
+    energy = figures.get(f"{key}: energy")
+    per_kwh = None
+    if energy is not None and energy["value"] > 0 and energy["spread"][0] > 0:
+        low, high = energy["spread"]
+        per_kwh = (_KWH / energy["value"], _KWH / high, _KWH / low)
+    hour = (3600 * rate["value"], 3600 * rate["spread"][0], 3600 * rate["spread"][1])
+    return Offer(
+        machine.name,
+        part["name"],
+        part["mode"],
+        part["precision"],
+        hour,
+        per_kwh,
+        part["energy"],
+        "; ".join(part["marks"]),
+    )
+
+
+def _whole(machine: str, members: Sequence[Offer]) -> Offer:
+    def together(rates: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+        value, low, high = (
+            1 / sum(1 / rate for rate in column) for column in zip(*rates, strict=True)
+        )
+        return value, low, high
+
+    known = [member.per_kwh for member in members if member.per_kwh is not None]
+    sources = {member.source for member in members}
+    return Offer(
+        machine,
+        f"all {len(members)} members of the config",
+        members[0].mode,
+        members[0].precision,
+        together([member.per_hour for member in members]),
+        together(known) if len(known) == len(members) else None,
+        sources.pop() if len(sources) == 1 else "unavailable",
+        "; ".join(dict.fromkeys(member.marks for member in members if member.marks)),
+    )

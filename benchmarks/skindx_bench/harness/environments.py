@@ -1,0 +1,101 @@
+"""Virtual environments of peers, so that what they need clashes with nothing of ours."""
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import skindx
+import skindx_bench
+from skindx.files import write_text
+
+_MADE = "skindx-environment.txt"
+"""In an environment that is whole: the digest of what it was made of."""
+
+
+SOURCES = tuple(Path(str(package.__file__)).absolute().parent for package in (skindx, skindx_bench))
+"""Folders of skindx and of the lab."""
+
+
+class NotInstalledError(Exception):
+    """An environment could not be made; the text says why in one sentence."""
+
+
+@dataclass(frozen=True)
+class PeerEnvironment:
+    """An environment of its own for one peer, made by uv, or by venv and pip where uv is missing.
+
+    `needs` is a file of locked requirements, or a list of packages. With `sees_ours` it also has
+    the packages of this installation, and takes nothing but `needs`. With `has_source` it can
+    import those modules of skindx and of the lab that need nothing else.
+    """
+
+    name: str
+    needs: Path | tuple[str, ...]
+    sees_ours: bool = False
+    has_source: bool = False
+
+    def python(self, folder: Path) -> Path:
+        """Return its interpreter, in its place under `folder`."""
+        return folder.absolute() / self.name / "bin" / "python"
+
+    def make(self, folder: Path) -> Path:
+        """Make it where it is not whole yet, and return its interpreter.
+
+        What else is in its folder stays. Raises NotInstalledError.
+        """
+        python = self.python(folder)
+        home = python.parent.parent
+        made, digest = home / _MADE, self._digest()
+        if not (made.is_file() and made.read_text().strip() == digest and python.exists()):
+            made.unlink(missing_ok=True)
+            home.parent.mkdir(parents=True, exist_ok=True)
+            create, install = _installer(home, python)
+            needs = self.needs if isinstance(self.needs, tuple) else ("-r", str(self.needs))
+            self._run(create)
+            self._run([*install, *(("--no-deps",) if self.sees_ours else ()), *needs])
+            self._link(home)
+            write_text(made, digest + "\n")
+        return python
+
+    def _digest(self) -> str:
+        needs = self.needs
+        text = "\n".join(needs) if isinstance(needs, tuple) else needs.read_text()
+        ours = f"{self.sees_ours} {self.has_source} {_purelib()} {SOURCES} {sys.version}"
+        return hashlib.sha256(f"{text}\n{ours}".encode()).hexdigest()
+
+    def _link(self, home: Path) -> None:
+        (site,) = home.glob("lib/python*/site-packages")
+        if self.sees_ours:
+            write_text(site / "skindx-packages.pth", f"{_purelib()}\n")
+        for package in SOURCES:
+            source = site / package.name
+            source.unlink(missing_ok=True)
+            if self.has_source:
+                source.symlink_to(package, target_is_directory=True)
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).split())[-300:]
+            raise NotInstalledError(f"{self.name} could not be installed: {said}")
+
+
+def _purelib() -> str:
+    return sysconfig.get_path("purelib")
+
+
+def _installer(home: Path, python: Path) -> tuple[list[str], list[str]]:
+    """Return the commands that create an environment and that install into it."""
+    uv = [sys.executable, "-m", "uv"] if importlib.util.find_spec("uv") else []
+    if not uv and (found := shutil.which("uv")):
+        uv = [found]
+    if uv:
+        create = [*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(home)]
+        return create, [*uv, "pip", "install", "--quiet", "--python", str(python)]
+    create = [sys.executable, "-m", "venv", str(home)]
+    return create, [str(python), "-m", "pip", "install", "--quiet"]

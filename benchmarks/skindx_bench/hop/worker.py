@@ -1,0 +1,106 @@
+"""One process of the hop bench in a namespace: a data-parallel rank, or a worker that takes leases.
+
+It reads commands and answers them, both as lines of JSON; the first line is the job.
+"""
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from skindx.data.manifest import read_manifest
+from skindx.system import go_offline
+from skindx.taxonomy import Taxonomy
+from skindx.training.callbacks.silent import Silent
+from skindx.training.config.run import SETTINGS, TrainSettings
+from skindx.training.deepspeed.joining import join, join_nobody
+from skindx.training.hopping.worker import Worker
+from skindx.training.launching.stopping import StopRequest
+from skindx.training.loop import end_epoch, take_steps
+from skindx.training.state import Training
+from skindx.training.task import EpochSpeed
+from skindx.training.tasks.classifier.job import MemberJob, setup_member
+from skindx_bench.harness.answering import Commands, answer_commands
+from skindx_bench.harness.netlab import transmitted
+from skindx_bench.hop.remote import RemoteStates
+
+Answer = dict[str, Any]
+
+
+class DataParallel:
+    """A rank of all: one training for each gradient exchange, an epoch at a call."""
+
+    def __init__(self, dataset: str, kinds: dict[str, dict[str, Any]]) -> None:
+        """Join the others and set up a training for each of `kinds`: name -> settings."""
+        settings = {name: TrainSettings.parse(raw) for name, raw in kinds.items()}
+        self._mesh = join(next(iter(settings.values())).engine)
+        records = read_manifest(Path(dataset))
+        classes = Taxonomy.load(Path(dataset) / "taxonomy.yaml").keys
+        self._trainings: dict[str, Training[Any]] = {}
+        for name, own in settings.items():
+            member = own.members[0]
+            job = MemberJob(Path("nowhere"), Path(dataset), own, member, records, classes)
+            self._trainings[name] = setup_member(own, member, job.data, self._mesh, _nothing)
+
+    def epoch(self, kind: str) -> Answer:
+        """Train and validate one epoch of one member on all ranks."""
+        dist.barrier()
+        sent, began = transmitted(), time.perf_counter()
+        training = self._trainings[kind]
+        take_steps(training, Silent(), _nothing)
+        end_epoch(training, EpochSpeed(1.0, 0.0, 0.0, 0.0))
+        dist.barrier()
+        return {"seconds": time.perf_counter() - began, "sent": transmitted() - sent}
+
+
+class Hopping:
+    """A worker that trains alone, one run at a call."""
+
+    def __init__(self, own: str, storage: str, workers: int) -> None:
+        """Keep states in the folder `own` and at the `storage`'s address."""
+        self._own, self._storage, self._workers = Path(own), storage, workers
+        self._rank = int(os.environ["RANK"])
+        os.environ["LOCAL_WORLD_SIZE"] = str(workers)  # they share this machine's cores
+        self._mesh = join_nobody(TrainSettings().engine)
+
+    def work(self, run: str, dataset: str) -> Answer:
+        """Do units of a run until none is left."""
+        folder = Path(run)
+        settings = TrainSettings.load(folder / SETTINGS)
+        make_states = partial(RemoteStates, own=self._own / str(self._rank), address=self._storage)
+        sent, began = transmitted(), time.perf_counter()
+        worker = Worker(
+            folder,
+            Path(dataset),
+            settings,
+            self._mesh,
+            StopRequest(settings.checkpoint.grace_s),
+            rank=self._rank,
+            workers=self._workers,
+            make_states=make_states,
+        )
+        worker.work()
+        return {"seconds": time.perf_counter() - began, "sent": transmitted() - sent}
+
+
+def _nothing(_: Any) -> None: ...
+
+
+def main() -> None:
+    """Answer the bench's commands."""
+    go_offline()
+    torch.set_num_threads(1)
+    answer_commands(_commands)
+
+
+def _commands(job: dict[str, Any]) -> Commands:
+    role = {"data": DataParallel, "hop": Hopping}[job.pop("role")](**job)
+    return {name: getattr(role, name) for name in dir(role) if not name.startswith("_")}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The composed photos of the bench as files, and what each arm finds on them."""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.diagnosis.scan.photo.opening import photo_store
+from skindx.diagnosis.scan.searching import search
+from skindx.diagnosis.scan.settings import ScanSettings
+from skindx.errors import JobError
+from skindx.imaging.decode import decode
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.detector.batch import BatchDetector
+from skindx.models.detector.detector import Detector
+from skindx.system import ONE_THREAD
+from skindx_bench.harness.environments import SOURCES
+from skindx_bench.scan import sahi_peer
+from skindx_bench.scan.compose import compose
+from skindx_bench.scan.material import Material
+
+Boxes = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Boxes N x 4 and scores N."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A photo, its true boxes, K x 4, and which of the lesions are malignant, K."""
+
+    path: Path
+    boxes_K4: NDArray[np.float64]
+    urgent_K: NDArray[np.bool_]
+
+
+def write_photos(
+    folder: Path,
+    size_wh: tuple[int, int],
+    count: int,
+    lesions: int,
+    *,
+    material: Material,
+    seed: int,
+) -> list[Truth]:
+    """Compose photos and write them as JPEG."""
+    made: list[Truth] = []
+    for number in range(count):
+        rng = np.random.default_rng((seed, number))
+        composite = compose(*size_wh, lesions, material, rng)
+        path = folder / f"photo-{number}.jpg"
+        image = cv2.cvtColor(composite.pixels_HW3, cv2.COLOR_RGB2BGR)
+        cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 92])
+        boxes = np.array([(b.x1, b.y1, b.x2, b.y2) for b in composite.boxes]).reshape(-1, 4)
+        made.append(Truth(path, boxes, np.array(composite.urgent, bool)))
+    return made
+
+
+class Ours:
+    """Our search in this process, from the file to boxes."""
+
+    def __init__(self, detector: BatchDetector, settings: ScanSettings) -> None:
+        self.detector, self.settings = detector, settings
+
+    def __call__(self, path: Path) -> tuple[Boxes, float]:
+        """Return boxes and the seconds that they took."""
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="skindx-scan-") as name:
+            found = search(photo_store(path, Path(name) / "store"), self.detector, self.settings)
+        return found, time.perf_counter() - started
+
+
+def whole_image(detector: Detector, path: Path, side: int, floor: float) -> Boxes:
+    """Return what one pass over the whole photo finds, scaled down to `side` pixels."""
+    spec = detector.spec.model_copy(update={"size": side})
+    (found,) = Detector(detector.net, spec).detect([decode(path.read_bytes())], floor)
+    rows = np.array([(b.x1, b.y1, b.x2, b.y2, b.score or 0.0) for b in found]).reshape(-1, 5)
+    return rows[:, :4], rows[:, 4]
+
+
+class Sahi:
+    """SAHI in its own environment, from the file to boxes."""
+
+    def __init__(self, process: "subprocess.Popen[str]", least_side: float) -> None:
+        self._process, self._least_side = process, least_side
+
+    def ask(self, value: Any) -> dict[str, Any]:
+        """Send a line and return its answer. Raises JobError."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(value) + "\n")
+            self._process.stdin.flush()
+            answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        except (OSError, ValueError):
+            raise JobError("SAHI's process ended; its own words stand above.") from None
+        return answer
+
+    def __call__(self, path: Path) -> tuple[Boxes, float]:
+        """Return boxes and the seconds that they took."""
+        answer = self.ask(str(path))
+        rows = np.array(answer["boxes"], np.float64).reshape(-1, 5)
+        rows = rows[(rows[:, 2:4] - rows[:, :2]).max(axis=1, initial=0) >= self._least_side]
+        return (rows[:, :4], rows[:, 4]), float(answer["seconds"])
+
+
+@contextmanager
+def sahi(peers: Path, bundle: Bundle, settings: ScanSettings, threads: int) -> Iterator[Sahi]:
+    """Start the peer with the same detector, tiles, overlap and threshold."""
+    assert bundle.spec.detector is not None
+    command = [str((peers / "sahi" / "bin" / "python").absolute()), str(sahi_peer.__file__)]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    variables = {**os.environ, **ONE_THREAD, "OMP_NUM_THREADS": str(threads)}
+    variables["PYTHONPATH"] = str(SOURCES[0].parent)
+    with subprocess.Popen(command, text=True, env=variables, **streams) as process:  # type: ignore[call-overload]
+        try:
+            peer = Sahi(process, settings.least_side)
+            spec = bundle.spec.detector
+            peer.ask(
+                {
+                    "detector": str((bundle.path / "detector").absolute()),
+                    "spec": spec.model_dump(mode="json"),
+                    "tile": settings.tile or spec.size,
+                    "overlap": settings.overlap,
+                    "confidence": settings.confidence,
+                    "threads": threads,
+                }
+            )
+            yield peer
+        finally:
+            process.kill()

@@ -1,0 +1,185 @@
+"""How fast a diagnosis is served: runtimes, what HTTP adds, and a large photo in a browser."""
+
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx_bench.harness.clock import Figure, median, ratio
+from skindx_bench.harness.result import Result
+from skindx_bench.harness.stopping import kept_when_stopped
+from skindx_bench.serve.bundle import QUALITY, photo_jpeg, random_bundle
+from skindx_bench.serve.process import Server, running
+from skindx_bench.serve.stages import measure_stages
+
+WIDTH, HEIGHT = 4000, 3000
+
+SMALLEST = (
+    "models=[]",
+    "rounds=5",
+    "photos=1",
+    "gallery=8",
+    "members=[test_resnet]",
+    "side=64",
+)
+
+
+class Config(Settings):
+    """The bundle to serve, and the number of requests."""
+
+    members: tuple[str, ...] = Field(("resnet50", "mobilenetv2_100"), min_length=1)
+    side: int = Field(224, ge=32)
+    detector_side: int = Field(320, ge=64, multiple_of=32)
+    gallery: int = Field(2000, ge=8)
+    """Images that similar cases are sought among."""
+    models: tuple[str, ...] = ("resnet50", "convnext_tiny", "efficientnet_b0")
+    """Networks whose exports are timed; none: they are left out."""
+    rounds: int = Field(7, ge=5)
+    photos: int = Field(10, ge=1)
+    """Photos a round, each way; processor time is counted in hundredths of a second."""
+    repeats: int = Field(30, ge=5)
+    """Turns of one image in which runtimes are timed."""
+    page: bool = True
+    """Whether to open the page in a browser; it needs chromium."""
+
+
+def run(settings: Config) -> Result:
+    """Time all of it, one after the other, so that nothing shares the processor with another.
+
+    After Ctrl-C the whole figures so far are returned, marked as partial.
+    """
+    found = Found()
+    with kept_when_stopped("the server was measured") as stopped:
+        _measure(settings, found)
+    return Result(
+        "serve",
+        found.figures,
+        found.baselines,
+        notes=(*_notes(settings), *found.notes),
+        parts={"stages": {stage: asdict(figure) for stage, figure in found.stages.items()}},
+        partial=stopped.partial,
+    )
+
+
+@dataclass
+class Found:
+    """What was measured so far."""
+
+    figures: dict[str, Figure] = field(default_factory=dict)
+    baselines: dict[str, Figure] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stages: dict[str, Figure] = field(default_factory=dict)
+
+
+def _measure(settings: Config, found: Found) -> None:
+    if settings.models:
+        from skindx_bench.serve.backends import measure_backends
+
+        figures, baselines, notes = measure_backends(
+            settings.repeats, settings.models, settings.side
+        )
+        found.figures |= figures
+        found.baselines |= baselines
+        found.notes += notes
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = random_bundle(
+            Path(folder) / "bundle",
+            settings.members,
+            side=settings.side,
+            detector_side=settings.detector_side,
+            gallery=settings.gallery,
+        ).path
+        photos = [photo_jpeg(WIDTH, HEIGHT, seed) for seed in range(settings.photos)]
+        found.notes.append(_photos_note(settings, photos))
+        with running(bundle, "--workers", "1") as server:
+            direct, over_http, stages = _cpu_seconds(server, bundle, photos, settings.rounds)
+        found.stages = stages
+        found.figures["direct_over_http_cpu"] = ratio(over_http, direct)
+        found.baselines["direct call, CPU a photo"] = median(direct, "s")
+        found.baselines["over HTTP, CPU a photo"] = median(over_http, "s")
+        found.baselines |= {f"CPU a photo, {stage}": figure for stage, figure in stages.items()}
+        if settings.page:
+            with running(bundle) as server:
+                complete, report = _page_seconds(server, photos, Path(folder), settings)
+                found.figures |= {"page_12mp_s": complete, "page_report_s": report}
+                memory = server.memory_bytes() / 1e6
+            found.baselines["memory of the server's processes"] = Figure(
+                memory, "MB", 1, (memory,) * 2
+            )
+
+
+def _cpu_seconds(
+    server: Server, bundle: Path, photos: list[bytes], rounds: int
+) -> tuple[list[float], list[float], dict[str, Figure]]:
+    """Return processor seconds a photo of each round: called directly, over HTTP; and by stage."""
+    import httpx
+    import torch
+
+    from skindx.diagnosis.case import Case
+    from skindx.diagnosis.diagnose import answer
+    from skindx.diagnosis.predictor import Predictor
+
+    torch.set_num_threads(1)
+    predictor = Predictor.load(bundle)
+    direct, over_http = [], []
+    with httpx.Client(base_url=server.url, timeout=300, trust_env=False) as client:
+        for turn in range(-1, rounds):
+            start = time.process_time()
+            for photo in photos:
+                answer(predictor, Case((photo,)))
+            called = time.process_time() - start
+            start = server.cpu_s()
+            for photo in photos:
+                client.post("/v1/diagnose", files={"photo": photo}).raise_for_status()
+            served = server.cpu_s() - start
+            if turn >= 0:
+                direct.append(called / len(photos))
+                over_http.append(served / len(photos))
+    return direct, over_http, measure_stages(predictor, photos, rounds)
+
+
+def _page_seconds(
+    server: Server, photos: list[bytes], folder: Path, settings: Config
+) -> tuple[Figure, Figure]:
+    """Return the seconds to the complete page, and from the click on the report to it."""
+    from skindx_bench.serve.page import ask, opened
+
+    files = []
+    for number, photo in enumerate(photos):
+        files.append(folder / f"{number}.jpg")
+        files[-1].write_bytes(photo)
+    with opened(server.url) as page:
+        ask(page, files[-1])  # the first one also warms up what is made once
+        seconds = [ask(page, files[turn % len(files)]) for turn in range(settings.rounds)]
+    completes, reports = zip(*seconds, strict=True)
+    return median(completes, "s"), median(reports, "s")
+
+
+def _photos_note(settings: Config, photos: list[bytes]) -> str:
+    mean_mb = sum(map(len, photos)) / len(photos) / 1e6
+    shown = " + ".join(settings.members)
+    return (
+        f"{len(photos)} painted photos of {WIDTH} x {HEIGHT} pixels, JPEG of quality {QUALITY}, "
+        f"{mean_mb:.1f} MB on average; {shown} at {settings.side} px, a yolo11n detector at "
+        f"{settings.detector_side} px, heat map, {settings.gallery:,} images in the gallery; "
+        "random weights, one thread a worker."
+    )
+
+
+def _notes(settings: Config) -> tuple[str, ...]:
+    return (
+        "direct_over_http_cpu: processor time of `answer` called in a process, over that of the "
+        "server and its worker for the same photo sent to /v1/diagnose; the client's is not in it.",
+        "CPU a photo, by stage: of `answer` called in a process; a stage inside another one counts "
+        "alone.",
+        "page_12mp_s: from the click to the whole answer with its images decoded, in chromium on "
+        "the same machine: upload, diagnosis, rendering. The PDF report is made when it is asked "
+        "for; page_report_s: from that click to the file.",
+        "The ratios of runtimes are the least of "
+        f"{', '.join(settings.models)}: one image at a time, body and head, one thread."
+        if settings.models
+        else "Runtimes were left out.",
+    )

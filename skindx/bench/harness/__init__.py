@@ -1,1 +1,0 @@
-"""Shared parts of all benchmarks: clocks, results, trained runs, an emulated network."""
