@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile on the first call; the result is kept beside the source or in the user's cache."""
+    """Compile by numba on the first call; kept beside the source or in the user's cache."""
+    import numba
+
     try:
         return cast(F, numba.njit(function, cache=True, nogil=True, error_model="numpy"))
     except RuntimeError:  # neither folder can be written to
