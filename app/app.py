@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 from skindx.ui.serve import serve
 
 

@@ -7,7 +7,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import skindx
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 
 go_offline()
 

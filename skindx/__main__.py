@@ -1,4 +1,4 @@
-from skindx.interrupt import heed_interrupts
+from skindx.core.startup import heed_interrupts
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from skindx.errors import UserError
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
 
 Source = Literal["measured", "modelled", "unavailable"]
 """measured: a counter of the hardware; modelled: computed from utilisation; else no figure."""

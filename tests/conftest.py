@@ -114,7 +114,7 @@ def served(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def lab_here() -> None:
     """Skip where no emulated cluster can be built: not Linux, not root, no ip, no tc."""
-    from skindx.errors import UserError
+    from skindx.core.errors import UserError
     from skindx_bench.harness.netlab import Link, NetLab
 
     try:

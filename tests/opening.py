@@ -101,8 +101,8 @@ FIXTURES = TESTS / "fixtures/v0_1"
 
 def main() -> None:
     """Load all libraries once, then answer lines under limits."""
-    from skindx.light_imports import collect_rarely
-    from skindx.system import go_offline
+    from skindx.core.machine import go_offline
+    from skindx.core.startup import collect_rarely
 
     go_offline()
     collect_rarely()
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _said(job: dict[str, str], watch: "_Watch") -> str:
-    from skindx.errors import UserError
+    from skindx.core.errors import UserError
     from skindx.training.checkpoint.store import DamagedCheckpointError
 
     signal.signal(signal.SIGALRM, _too_long)

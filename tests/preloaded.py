@@ -2,7 +2,7 @@
 
 import gc
 
-from skindx.light_imports import light_imports
+from skindx.core.startup import light_imports
 
 with light_imports():
     import albumentations  # noqa: F401

@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 from unittest.mock import patch
 
-from skindx.system import free_port
+from skindx.core.machine import free_port
 
 PRELOADED = ["compiled", "preloaded"]
 

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 from network_guard import guarded_environment
 
-from skindx.system import free_port
+from skindx.core.machine import free_port
 
 # On SIGUSR1 the server lists the tabs whose photos, or sealed answers, it still remembers.
 CODE = """
 import json, signal, sys
 from pathlib import Path
-from skindx.light_imports import collect_rarely
+from skindx.core.startup import collect_rarely
 collect_rarely()
 def tell(*_):
     import gradio

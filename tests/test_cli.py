@@ -144,7 +144,7 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
 
 def test_version(skindx: Skindx) -> None:
     from skindx import __version__
-    from skindx.provenance import commit
+    from skindx.core.measurement import commit
 
     known = f" (commit {commit()})" if commit() else ""
     assert skindx("--version")[:2] == (0, f"skindx {__version__}{known}\n")

@@ -13,9 +13,9 @@ import pytest
 from command_line import Skindx
 from tiny_bundle import pack_tiny, pack_whole
 
+from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_manifest
 from skindx.data.publish import drop as published
-from skindx.files import sha256_file
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import add_provenance, set_learned_parts
 from skindx.models.bundle.provenance import REMOVED_TRAINED_ON

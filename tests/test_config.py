@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 
 
 class Folder(Settings):

@@ -1,4 +1,4 @@
-from skindx.differences import differences
+from skindx.core.text import differences
 
 _NAMES = {"member.recipe": "", "member": "members", "manifest": "the dataset's manifest"}
 

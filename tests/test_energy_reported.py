@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.energy import ENERGY, EnergyMeter, energy_reported
-from skindx.errors import UserError
 
 
 class Counter:

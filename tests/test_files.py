@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from skindx import files
-from skindx.errors import UserError
-from skindx.files import (
+from skindx.core import atomic_files
+from skindx.core.atomic_files import (
     FolderKind,
     atomic_file,
     atomic_folder,
@@ -22,11 +21,12 @@ from skindx.files import (
     only_writer,
     write_csv,
 )
+from skindx.core.errors import UserError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from skindx.files import only_writer
+from skindx.core.atomic_files import only_writer
 with only_writer(Path(sys.argv[1])):
     print('held', flush=True)
     time.sleep(60)
@@ -118,7 +118,7 @@ def fixed(path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
 
     monkeypatch.setattr(Path, "replace", replace)
     if known:
-        monkeypatch.setattr(files, "is_mount", lambda folder: folder == path)
+        monkeypatch.setattr(atomic_files, "is_mount", lambda folder: folder == path)
 
 
 @pytest.mark.parametrize("how", ["plain", "mount", "hidden mount", "here", "link"])
@@ -213,13 +213,13 @@ def test_a_kill_between_any_two_moves_within_a_folder_is_finished_or_undone(
         moves = iter(range(last))
         monkeypatch.setattr(Path, "replace", lambda a, b, moves=moves: (next(moves), move(a, b))[1])
         # A kill runs no handler of the process; StopIteration stands in for it.
-        monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)
+        monkeypatch.setattr(atomic_files.shutil, "rmtree", lambda *_, **__: None)
         monkeypatch.setattr(Path, "rmdir", lambda _: None)
         with suppress(RuntimeError, StopIteration, OSError):
             write_play(out, "act-2")
         monkeypatch.undo()
         finish_folder(out, "mark.json")
-        states.append({path.name for path in files.entries(out)})
+        states.append({path.name for path in atomic_files.entries(out)})
         for left in leftovers(out):
             shutil.rmtree(left)
         assert states[-1] in ({"mark.json", "act-1", "props"}, {"mark.json", "act-2"})

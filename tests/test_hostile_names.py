@@ -12,9 +12,9 @@ from command_line import Skindx
 
 from skindx.cli.special_files import check
 from skindx.cli.terminal import PrintableStream
+from skindx.core.errors import UserError
+from skindx.core.text import without_password
 from skindx.diagnosis.scan.outputs.summary import read_summary
-from skindx.errors import UserError
-from skindx.text import without_password
 from skindx.workers.leases.database import open_database
 
 # Each would wait for ever; where a pipe is refused later, the test's own deadline ends it.
@@ -120,7 +120,7 @@ def test_a_password_is_not_repeated(skindx: Skindx, url: str) -> None:
 ENDS = """
 import os, signal, sys
 from pathlib import Path
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.scanning import process
 def sender():
     def send(message):

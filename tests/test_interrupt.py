@@ -23,7 +23,7 @@ def _run(library: Path, name: str, lines: str) -> "subprocess.CompletedProcess[s
     """Run lines in a module of that name, which heeds interrupts."""
     module = f"import sys\nsys.path.insert(0, {str(library)!r})\n{lines}"
     program = (
-        "from skindx.interrupt import heed_interrupts\nheed_interrupts()\n"
+        "from skindx.core.startup import heed_interrupts\nheed_interrupts()\n"
         f"exec(compile({module!r}, 'lines', 'exec'), {{'__name__': {name!r}}})\n"
     )
     return subprocess.run(
@@ -61,7 +61,7 @@ def test_a_second_interrupt_does_not_wait_for_the_import(library: Path) -> None:
 def test_what_ignores_interrupts_goes_on_ignoring_them() -> None:
     program = (
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from skindx.interrupt import heed_interrupts\nheed_interrupts()\n"
+        "from skindx.core.startup import heed_interrupts\nheed_interrupts()\n"
         "signal.raise_signal(signal.SIGINT)\nprint('went on')"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 STARTS = """
 import json, sys
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 go_offline()
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.detector.network import build_detection_model
@@ -24,7 +24,7 @@ network(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
 heavy = ("torch._dynamo", "sympy", "wandb", "mlflow", "pandas")
 loaded = [name for name in heavy if name in sys.modules]
 
-from skindx.light_imports import light_imports, never_compiled
+from skindx.core.startup import light_imports, never_compiled
 seen = []
 
 @never_compiled
@@ -63,7 +63,7 @@ def test_a_start_leaves_the_compiler_and_the_trackers_out_and_they_still_work() 
 
 COUNTS = """
 import gc
-from skindx.light_imports import collect_rarely
+from skindx.core.startup import collect_rarely
 collect_rarely()
 import torch
 print(gc.get_stats()[2]["collections"], gc.isenabled())
@@ -79,7 +79,7 @@ def test_a_start_collects_no_imports_and_later_garbage_is_collected() -> None:
 
 ENDS = """
 import atexit, sys, tempfile
-from skindx.light_imports import collect_rarely
+from skindx.core.startup import collect_rarely
 collect_rarely()
 class Noisy:
     def __del__(self):

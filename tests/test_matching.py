@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy, normalise, taxonomy_names
 from skindx.taxonomy.lexicon import entries
 from skindx.taxonomy.matching import (

@@ -6,7 +6,7 @@ import pytest
 
 COUNT = """
 import resource, sys, torch
-from skindx.system import keep_freed_memory
+from skindx.core.machine import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def step():

@@ -16,7 +16,7 @@ from pathlib import Path
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 go_offline()
 case = Case((Path(sys.argv[2]).read_bytes(),))
 print(answer(Predictor.load(Path(sys.argv[1])), case).diagnosis.model_dump_json())
@@ -24,7 +24,7 @@ print(answer(Predictor.load(Path(sys.argv[1])), case).diagnosis.model_dump_json(
 
 PACKAGES = """
 import json
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 go_offline()
 import albumentations
 from huggingface_hub import constants

@@ -14,11 +14,11 @@ from command_line import Skindx
 from kept_cases import answer
 
 from skindx.casebook.casebook import Casebook
+from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.next_steps import served_steps
-from skindx.files import sha256_file
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 

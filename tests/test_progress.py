@@ -5,8 +5,8 @@ import pytest
 from paint_images import paint, save
 from rich.console import Console
 
+from skindx.core.progress import plain_lines, progress_bars
 from skindx.data.build.build import build, load_build_settings
-from skindx.progress import plain_lines, progress_bars
 
 
 def test_without_a_terminal_there_are_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:

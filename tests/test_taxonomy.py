@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.taxonomy import (
     URGENCY_ADVICE,
     SkinClass,

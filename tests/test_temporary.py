@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from skindx import temporary
-from skindx.temporary import private_folder
+from skindx.core import atomic_files
+from skindx.core.atomic_files import private_folder
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from skindx.temporary import private_folder
+from skindx.core.atomic_files import private_folder
 with private_folder("skindx-test-", Path(sys.argv[1])) as folder:
     (folder / "photo").write_bytes(b"skin")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -62,7 +62,7 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
             Path(path).rmdir()
         return real(path, flags, *rest, **named)
 
-    monkeypatch.setattr(temporary.os, "open", swept)
+    monkeypatch.setattr(atomic_files.os, "open", swept)
     with private_folder("skindx-test-", tmp_path) as folder:
         assert folder.is_dir()
         assert folder != calls[0]

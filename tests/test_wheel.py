@@ -133,10 +133,10 @@ def test_two_builds_are_the_same_to_the_byte(wheel: Path, tmp_path: Path) -> Non
 
 
 def test_the_wheel_knows_its_commit(site: Path, tmp_path: Path) -> None:
-    from skindx.provenance import commit
+    from skindx.core.measurement import commit
 
     if not commit():
         pytest.skip("this is no checkout with a commit")
-    ask = "from skindx.provenance import commit; print(commit())"
+    ask = "from skindx.core.measurement import commit; print(commit())"
     reported = call([site / "bin" / "python", "-I", "-c", ask], tmp_path).strip()
     assert reported.removesuffix("-dirty") == commit().removesuffix("-dirty")

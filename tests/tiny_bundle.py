@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from skindx.core.machine import go_offline
 from skindx.data.manifest import Record
 from skindx.imaging.thumbnails import small_jpeg
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
@@ -24,7 +25,6 @@ from skindx.models.ood.features import Features
 from skindx.models.ood.images import OodImages, OodRow
 from skindx.models.ood.kinds import DEFAULT
 from skindx.models.ood.stored import OodPart
-from skindx.system import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 MODELS = {"resnet": "test_resnet", "vit": "test_vit"}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     from skindx_bench.harness.result import Result

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from skindx.casebook.consent import Purpose, purposes_of
 from skindx.casebook.finding import Outside
+from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
-from skindx.errors import UserError
 
 LONGEST_NAME = 80
 

@@ -16,8 +16,8 @@ from skindx.casebook.finding import Finding, Outside, finding_of
 from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
 from skindx.casebook.sealing import owner_code
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
-from skindx.errors import UserError
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Engine

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.errors import UserError
-from skindx.system import how_to_install, require_extra
-from skindx.text import without_password
+from skindx.core.errors import UserError
+from skindx.core.machine import how_to_install, require_extra
+from skindx.core.text import without_password
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from skindx.casebook.case import KeptCase
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder
+from skindx.core.atomic_files import FolderKind, atomic_folder
+from skindx.core.errors import UserError
 
 LICENCE = "private, kept with consent for training this model"
 TABLE = "pictures.csv"

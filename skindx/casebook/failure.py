@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     from sqlalchemy.exc import SQLAlchemyError

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.matching import match
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from skindx.casebook.keys import Keys, content_of, key_text, line_of, new_key, parsed
 from skindx.casebook.overwriting import descriptor_of, overwrite, sync_folder, zero
-from skindx.errors import UserError
-from skindx.files import only_writer
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import UserError
 
 VARIABLE = "SKINDX_CASEBOOK_KEYS"
 """Environment variable that names the key file."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from skindx.casebook.engine import open_engine, sqlite_file
 from skindx.casebook.failure import database_errors
 from skindx.casebook.key_file import VARIABLE, KeyFile
-from skindx.errors import UserError
-from skindx.text import without_password
+from skindx.core.errors import UserError
+from skindx.core.text import without_password
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

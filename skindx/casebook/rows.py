@@ -14,8 +14,8 @@ from skindx.casebook.finding import Finding, Outside
 from skindx.casebook.keys import Keys
 from skindx.casebook.sealing import Binding, damaged, owner_code
 from skindx.casebook.tables import CaseRow, PhotoRow
+from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
-from skindx.errors import UserError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -8,9 +8,9 @@ from skindx.casebook.consent import purposes_of
 from skindx.casebook.overwriting import overwrite
 from skindx.casebook.scan import KeptScan
 from skindx.casebook.scanbook import ScanBook
+from skindx.core.atomic_files import memory_folder, private_folder
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.compare.comparison import ScanComparison, compare
-from skindx.errors import UserError
-from skindx.temporary import memory_folder, private_folder
 
 _ROOM_BYTES = 512 << 20
 

@@ -16,9 +16,9 @@ from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
 from skindx.casebook.scan import FILES, FOLDERS, LIST, KeptScan
 from skindx.casebook.sealing import damaged, owner_code
+from skindx.core.errors import UserError
+from skindx.core.untrusted import read_plain
 from skindx.diagnosis.scan.outputs.summary import read_summary
-from skindx.errors import UserError
-from skindx.untrusted import read_plain
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Delete, Engine

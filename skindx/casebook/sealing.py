@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 _NONCE_BYTES = 12
 

@@ -21,7 +21,7 @@ from skindx.casebook.scan_rows import read_card as read_scan
 from skindx.casebook.scan_tables import ScanFileRow, ScanRow
 from skindx.casebook.sealing import damaged, owner_code, unseal_unbound
 from skindx.casebook.tables import CaseRow, PhotoRow
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -29,9 +29,8 @@ from skindx.cli.serve import serve, user
 from skindx.cli.special_files import refuse_special_files
 from skindx.cli.terminal import guard_terminal
 from skindx.cli.train import train
-from skindx.interrupt import heed_interrupts
-from skindx.light_imports import collect_rarely
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
+from skindx.core.startup import collect_rarely, heed_interrupts
 
 app = typer.Typer(
     name="skindx",
@@ -51,7 +50,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from skindx.provenance import commit
+        from skindx.core.measurement import commit
 
         known = commit()
         print(f"skindx {__version__}" + (f" (commit {known})" if known else ""))

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from skindx import __version__
 from skindx.cli.help_text import lay_out
 from skindx.cli.special_files import refuse_special_files
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 GROUP = "skindx.verbs"
 KNOWN = {"bench": "skindx-bench"}

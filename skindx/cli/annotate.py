@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 
 def annotate(
@@ -58,9 +58,9 @@ def annotate(
 def _propose(dataset: Path, bundle: Path) -> None:
     from functools import partial
 
+    from skindx.core.progress import progress_bars
     from skindx.curation.proposals.proposals import propose
     from skindx.data.boxes.review import unseen
-    from skindx.progress import progress_bars
 
     if not unseen(dataset):
         return

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import Sets
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
+    from skindx.core.progress import Progress
     from skindx.curation.labels.review import Ranker
     from skindx.data.dedup.near import Embeddings
     from skindx.data.manifest import Record
-    from skindx.progress import Progress
 
 
 def audit(
@@ -75,7 +75,7 @@ def audit(
 
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
-    from skindx.progress import progress_bars
+    from skindx.core.progress import progress_bars
 
     audits = {"--labels": labels, "--quality": quality, "--off-topic": off_topic}
     asked = [name for name, wanted in audits.items() if wanted]
@@ -156,12 +156,12 @@ def _labels(
     ranker: "Ranker | None",
     progress: "Progress",
 ) -> list[str]:
+    from skindx.core.machine import require_extra
     from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
     from skindx.curation.labels.page import PAGE, write_review
     from skindx.curation.labels.review import review_labels
     from skindx.data.dedup.near import label_table
     from skindx.data.manifest import read_manifest
-    from skindx.system import require_extra
 
     require_extra("audit", "cleanlab", purpose="the label review")
     if plant is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from skindx.cli.options import Split, console
-from skindx.text import cell, printable
+from skindx.core.text import cell, printable
 
 if TYPE_CHECKING:
     from skindx.metrics import Interval
@@ -181,8 +181,8 @@ def propose(
 
     Example: skindx boxes propose runs/mine/data runs/other/bundle
     """
+    from skindx.core.progress import progress_bars
     from skindx.curation.proposals.proposals import propose as propose_boxes
-    from skindx.progress import progress_bars
 
     with progress_bars() as progress:
         done = propose_boxes(

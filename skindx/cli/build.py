@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from skindx.cli.options import Sets, console
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 
 def build(
@@ -73,10 +73,10 @@ def build(
 
     On a cluster whose machines share OUT: skindx build recipe.yaml --out OUT --cluster auto
     """
+    from skindx.core.progress import progress_bars
     from skindx.data.build.build import build, load_build_settings
     from skindx.data.build.diff import compare, print_diff, read_version, write_diff
     from skindx.data.summary import print_summary
-    from skindx.progress import progress_bars
 
     # Read before the build, which may well be into the same folder.
     before = read_version(diff) if diff else None

@@ -8,7 +8,7 @@ import typer
 
 from skindx.cli.casebook_scans import add_scans
 from skindx.cli.options import CasebookKey, CasebookPath, console
-from skindx.text import cell
+from skindx.core.text import cell
 
 app = typer.Typer(
     no_args_is_help=True,

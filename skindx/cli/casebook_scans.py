@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from skindx.cli.options import CasebookKey, CasebookPath, console
-from skindx.text import cell
+from skindx.core.text import cell
 
 
 def list_scans(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import Sets, console
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     from skindx.data.dedup.near import Embeddings
@@ -55,7 +55,7 @@ def embed(
 
     Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
     """
-    from skindx.progress import progress_bars
+    from skindx.core.progress import progress_bars
 
     with progress_bars() as progress:
         made = embed_dataset(
@@ -111,11 +111,11 @@ def sweep(
 
     Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
     """
+    from skindx.core.progress import progress_bars
     from skindx.curation.sweep.files import print_sweep, write_sweep
     from skindx.curation.sweep.sweep import SweepSettings
     from skindx.curation.sweep.sweep import sweep as run_sweep
     from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
-    from skindx.progress import progress_bars
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)

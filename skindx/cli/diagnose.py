@@ -54,13 +54,13 @@ def diagnose(
     """
     from datetime import datetime
 
+    from skindx.core.atomic_files import atomic_file
     from skindx.diagnosis.case import Case, Patient
     from skindx.diagnosis.diagnose import answer
     from skindx.diagnosis.opening import read_photos
     from skindx.diagnosis.predictor import Predictor
     from skindx.diagnosis.report.pdf import report_pdf
     from skindx.diagnosis.report.terminal import render
-    from skindx.files import atomic_file
 
     given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(given, origin="patient")

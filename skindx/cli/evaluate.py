@@ -35,12 +35,12 @@ def evaluate(
 
     External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
     """
+    from skindx.core.progress import progress_bars
     from skindx.energy import energy_reported
     from skindx.evaluation.evaluate import METRICS
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
     from skindx.evaluation.report.report import print_table
     from skindx.models.bundle.change import add_metrics
-    from skindx.progress import progress_bars
 
     folder = out or bundle.resolve().parent / "evaluation"
     changed = None

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from skindx.errors import JobError, UserError
-from skindx.full_disk import no_room
-from skindx.interrupt import STOPPED
-from skindx.system import what_is_missing
-from skindx.text import printable
+from skindx.core.errors import JobError, UserError, no_room
+from skindx.core.machine import what_is_missing
+from skindx.core.startup import STOPPED
+from skindx.core.text import printable
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What a user can mend: a folder of others, a disk that is full or read alone, a limit of size."""

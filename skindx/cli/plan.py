@@ -7,7 +7,7 @@ import typer
 
 from skindx.cli.options import Sets
 from skindx.cli.train import NEEDS
-from skindx.system import require_extra
+from skindx.core.machine import require_extra
 
 plan = typer.Typer(
     name="plan",
@@ -107,8 +107,8 @@ def make(
     A trace alone: skindx plan make --trace resnet50.graph.txt --cluster 10gbe:8 --json plan.json
     """
     from skindx.cli.options import console
-    from skindx.errors import UserError
-    from skindx.files import write_json
+    from skindx.core.atomic_files import write_json
+    from skindx.core.errors import UserError
     from skindx.planning.alone import Asked, plan_of_trace
     from skindx.planning.report.chrome import write_chrome
     from skindx.planning.report.page import write_page
@@ -258,7 +258,7 @@ def check(
 
     Example: skindx plan check runs/mine DATA --learn cluster.yaml
     """
-    from skindx.errors import UserError
+    from skindx.core.errors import UserError
 
     if run.is_file():
         _check_log(run, learn, nodes, json_file)
@@ -268,7 +268,7 @@ def check(
     from rich.table import Table
 
     from skindx.cli.options import console
-    from skindx.files import write_json
+    from skindx.core.atomic_files import write_json
     from skindx.planning.cluster import Cluster
     from skindx.planning.report.chrome import lay_beside
     from skindx.planning.review import compare, learnt
@@ -314,8 +314,8 @@ def check(
 
 
 def _check_log(log: Path, learn: Path | None, nodes: int | None, json_file: Path | None) -> None:
-    from skindx.errors import UserError
-    from skindx.files import write_json
+    from skindx.core.atomic_files import write_json
+    from skindx.core.errors import UserError
     from skindx.planning.cluster import Cluster, only_ranks
     from skindx.planning.logged import overhead_of, read_runs
     from skindx.planning.network import Network

@@ -35,9 +35,9 @@ def publish(
 
     Example: skindx publish runs/mine/data --out runs/mine/public --contact mail@example.org
     """
+    from skindx.core.progress import progress_bars
     from skindx.data.publish.assemble import publish as publish_dataset
     from skindx.data.publish.facts import PublishSettings
-    from skindx.progress import progress_bars
 
     start: dict[str, Any] = {"format": form, "contact": contact, "unaudited": unaudited}
     settings = PublishSettings.load(None, sets or [], start=start)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import console
-from skindx.errors import UserError
-from skindx.text import cell, printable
+from skindx.core.errors import UserError
+from skindx.core.text import cell, printable
 
 if TYPE_CHECKING:
     from skindx.data.removal.takedown import Going, Plan
@@ -51,8 +51,8 @@ def remove(
 
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
+    from skindx.core.progress import progress_bars
     from skindx.data.removal.takedown import own_copies, plan
-    from skindx.progress import progress_bars
 
     if not (url or sha):
         raise UserError("no image is named; give --url URL or --sha SHA256, as often as you need.")

@@ -8,9 +8,9 @@ import typer
 from skindx.cli.options import Expect, MissRate, Sets
 from skindx.cli.scan_compare import add_compare
 from skindx.cli.scan_ruler import AskAboutRulers
-from skindx.errors import UserError
-from skindx.system import require_extra
-from skindx.text import counted, printable
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
+from skindx.core.text import counted, printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -85,10 +85,10 @@ def run(
     Example: skindx scan run back.jpg --bundle runs/demo/bundle --out scans/back
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
+    from skindx.core.progress import progress_bars
     from skindx.diagnosis.scan.outputs.summary import read_summary
     from skindx.diagnosis.scan.running import run_scan
     from skindx.diagnosis.scan.settings import ScanSettings
-    from skindx.progress import progress_bars
 
     if scale is not None and (ruler or confirm_ruler):
         raise UserError("--scale and --ruler both say how large a pixel is; give one of them.")

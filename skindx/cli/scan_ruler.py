@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from skindx.errors import UserError
-from skindx.files import atomic_file
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np

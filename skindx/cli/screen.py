@@ -19,9 +19,9 @@ def screen(
 
     Example: skindx screen my/images --set min_side=128
     """
+    from skindx.core.progress import progress_bars
     from skindx.data.screening.screen import ScreenSettings
     from skindx.data.screening.screen_report import print_report, report
-    from skindx.progress import progress_bars
 
     settings = ScreenSettings.load(None, sets or [])
     with progress_bars() as progress:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 _DEEPEST, _MOST = 3, 20_000
 """Of a folder: levels and entries that are looked at, a moment's work."""

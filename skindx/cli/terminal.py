@@ -4,7 +4,7 @@ import re
 import sys
 from typing import TextIO
 
-from skindx.text import printable
+from skindx.core.text import printable
 
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m|\x1b\[[0-9]*[ABGKJ]|\x1b\[\?25[lh]|[\n\r\t])")
 """What rich writes for colours and progress bars: nothing of it changes the terminal for good."""

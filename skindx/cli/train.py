@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import Sets
-from skindx.errors import UserError
-from skindx.system import require_extra
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 
 if TYPE_CHECKING:
     from skindx.training.config.run import TrainSettings

@@ -9,7 +9,7 @@ from torch import nn
 
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 State = dict[str, Any]
 """Names to tensors and plain values, as a checkpoint holds them."""

@@ -16,9 +16,9 @@ from skindx.comm.fabric import Fabric
 from skindx.comm.factors import Factors
 from skindx.comm.fused import Fused, FusedSettings
 from skindx.comm.gradients import Gradients
+from skindx.core.machine import machine_fingerprint
+from skindx.core.state_checks import UnfitStateError
 from skindx.factoring import factors_pay
-from skindx.processor import machine_fingerprint
-from skindx.states import UnfitStateError
 
 
 class FactoredSettings(ExchangeSettings):

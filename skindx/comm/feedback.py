@@ -15,8 +15,8 @@ from skindx.comm.gradients import Gradients
 from skindx.comm.residuals import take_over
 from skindx.comm.selection import add_and_select
 from skindx.comm.sparse import Sparse
-from skindx.states import UnfitStateError
-from skindx.system import require_extra
+from skindx.core.machine import require_extra
+from skindx.core.state_checks import UnfitStateError
 
 # M = elements of the gradient, K = elements that are sent
 

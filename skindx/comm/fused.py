@@ -12,7 +12,7 @@ from skindx.buckets import fixed_buckets
 from skindx.comm.exchange import Exchange, ExchangeSettings, State
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
-from skindx.states import UnfitStateError, check_list
+from skindx.core.state_checks import UnfitStateError, check_list
 
 
 class FusedSettings(ExchangeSettings):

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.native import compiled
+from skindx.core.compiled_loops import compiled
 
 # B = elements of a block
 

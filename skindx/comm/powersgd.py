@@ -11,7 +11,7 @@ from skindx.comm.exchange import Exchange, ExchangeSettings, State
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
 from skindx.comm.residuals import take_over
-from skindx.states import check_like
+from skindx.core.state_checks import check_like
 
 # M = elements of the gradient; N, D = rows and columns of one matrix; R = rank
 

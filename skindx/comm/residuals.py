@@ -6,7 +6,7 @@ from torch import Tensor
 
 from skindx.comm.exchange import State
 from skindx.comm.fabric import Fabric
-from skindx.states import check_like
+from skindx.core.state_checks import check_like
 
 
 def take_over(residual_M: Tensor, states: Sequence[State], name: str, fabric: Fabric) -> None:

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 
 class Family:

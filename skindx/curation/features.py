@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.preprocess import Views, views_of
 

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import UserError
 from skindx.data.answers import Answer, answer_now
 from skindx.data.boxes.annotations import check_person
-from skindx.errors import UserError
-from skindx.files import only_writer
 
 _WAIT_S = 0.5
 

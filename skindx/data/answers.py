@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from skindx.core.atomic_files import write_csv
+from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
-from skindx.errors import UserError
-from skindx.files import write_csv
 
 Key = tuple[str, ...]
 """The SHA-256 of the images that an answer is about."""

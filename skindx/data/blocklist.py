@@ -15,9 +15,9 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
-from skindx.errors import UserError
-from skindx.files import write_text
 from skindx.imaging.hashes import HashKind
 
 TAKEN_DOWN = "taken-down"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skindx.text import cell, printable
+from skindx.core.text import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

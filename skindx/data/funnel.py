@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from skindx.core.text import cell
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.taxonomy import Taxonomy, normalise
-from skindx.text import cell
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.taxonomy import Taxonomy, Urgency, normalise
 from skindx.taxonomy.matching import (
     check_urgencies,

@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import UserError
 from skindx.data.layout import LEDGER
 from skindx.data.store import is_inside
-from skindx.errors import UserError
-from skindx.files import only_writer
 
 _WAIT_S = 10.0
 """The crawl of a killed run needs a moment to see that its parent is gone."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from skindx.core.atomic_files import atomic_file, read_parquet
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.layout import ISSUES, MANIFEST
 from skindx.data.store import is_inside
 from skindx.data.transaction import recover
-from skindx.errors import UserError
-from skindx.files import atomic_file, read_parquet
 
 Split = Literal["train", "val", "calibration", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from skindx.config import Settings, read_yaml
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings, read_yaml
 from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 
 Modality = Literal["", "dermoscopic", "clinical", "mixed"]
 """Dermoscopic: through a dermatoscope. Clinical: by a camera or a phone. "": not stated."""

@@ -7,7 +7,8 @@ from typing import Annotated, cast
 
 from pydantic import AfterValidator, Field
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.data.boxes import BoxSource
 from skindx.data.dedup.select import DedupSettings
 from skindx.data.fetch.settings import FetchSettings
@@ -15,7 +16,6 @@ from skindx.data.screening.screen import ScreenSettings
 from skindx.data.sources import Source
 from skindx.data.splits.groups import GroupSettings
 from skindx.data.splits.split import SplitSettings
-from skindx.errors import UserError
 from skindx.taxonomy import Urgency
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, read_rows
 from skindx.data.skin_answers import read_skin_answers
-from skindx.errors import UserError
-from skindx.files import atomic_file
 
 FLAGS = "flags.parquet"
 DECISIONS = "decisions.csv"

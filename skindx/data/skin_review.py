@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.answer_review import AnswerReview, held_for
 from skindx.data.manifest import Issue, read_issues, read_manifest
 from skindx.data.review import REVIEWED, SKIN_REASONS, Flag, read_flags
 from skindx.data.skin_answers import put_skin_answer, read_skin_answers
 from skindx.data.store import store_files
-from skindx.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 from skindx.data.layout import STORE
-from skindx.errors import UserError
-from skindx.files import atomic_file
 
 _BY_HASH = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}(\.\w+)?")
 

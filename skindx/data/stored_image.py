@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.data.store import stored_file
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from skindx.core.text import cell, printable
 from skindx.data.boxes.joining import BoxCounts
 from skindx.data.class_counts import ClassCount, print_counts
 from skindx.data.copy_counts import CopyCounts
 from skindx.data.funnel import ClassFunnel, print_funnel
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.data.review import Flag
-from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

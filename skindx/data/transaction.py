@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 STAGING = ".building"
 READY = ".ready"

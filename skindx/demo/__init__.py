@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+from skindx.core.atomic_files import FolderKind, write_text
+from skindx.core.errors import JobError
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.synthetic.score import score_build
 from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import make_site
 from skindx.data.synthetic.truth import SiteTruth
-from skindx.errors import JobError
-from skindx.files import FolderKind, write_text
 
 MARK = ".skindx-demo"
 _DEMO = FolderKind(

@@ -5,8 +5,8 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 
 MAX_PHOTOS = 3
 

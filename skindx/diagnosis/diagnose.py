@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.assemble import assemble, bundle_version, photo_of
 from skindx.diagnosis.case import Case
@@ -17,7 +18,6 @@ from skindx.diagnosis.mix import at_prevalence
 from skindx.diagnosis.opening import MAX_BYTES, read_photo
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.view import small_view, view_jpeg
-from skindx.errors import UserError
 from skindx.models.ensemble.ensemble import EnsembleOutput
 from skindx.models.ensemble.prediction import Prediction
 from skindx.models.ood.extraction import features_of

@@ -1,5 +1,6 @@
 """Text on the guarantees of the set of conditions and of the risk threshold, for all outputs."""
 
+from skindx.core.text import counted
 from skindx.diagnosis.record import (
     SET_HOLDS,
     Diagnosis,
@@ -10,7 +11,6 @@ from skindx.diagnosis.record import (
     percent,
 )
 from skindx.models.calibration.conformal import ALL
-from skindx.text import counted
 
 _URGENT_APART = (
     "Urgent conditions have a threshold of their own: one may be in the set though it is less "

@@ -2,7 +2,7 @@
 
 from pydantic import ConfigDict, Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.diagnosis.case import Patient
 from skindx.taxonomy import Urgency
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.record import Photo
-from skindx.errors import UserError
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "unfamiliar"]
 

@@ -1,7 +1,7 @@
 """Checks of installed extras, and that exactly one OpenCV provides `cv2`."""
 
+from skindx.core.machine import how_to_install
 from skindx.doctor.finding import Finding, installed
-from skindx.system import how_to_install
 
 DISTRIBUTIONS = {
     "data": (

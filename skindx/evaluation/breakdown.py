@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skindx.core.machine import how_to_install
 from skindx.evaluation.answers import Answers, Ints, Strings
 from skindx.evaluation.headline import LEVEL, SEED
 from skindx.evaluation.misses import UrgentMisses, share, urgent_misses
 from skindx.metrics import Interval, Statistic, confidence_interval
-from skindx.system import how_to_install
 
 # N = images
 

@@ -12,12 +12,15 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
+from skindx.core.measurement import MeasurementOrigin, hardware, versions
 from skindx.data.layout import MANIFEST, TAXONOMY
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.data.store import stored_file
 from skindx.data.stored_image import check_sample
-from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.assisted import measure_assistance
 from skindx.evaluation.external import join_taxonomies
@@ -29,12 +32,9 @@ from skindx.evaluation.predictions import PREDICTIONS, write_predictions
 from skindx.evaluation.report.report import write_report
 from skindx.evaluation.results import Evaluation
 from skindx.evaluation.score import score, score_boxes
-from skindx.files import FolderKind, atomic_folder, sha256_file, write_json
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.ensemble.prediction import Prediction
-from skindx.provenance import Origin, hardware, versions
-from skindx.system import cpu_count
 from skindx.taxonomy import Taxonomy
 
 METRICS = "metrics.json"
@@ -167,7 +167,7 @@ def evaluate_served(
     )
     assisted = measure_assistance(answers, predictions, draws=draws)
     evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked)
-    origin = Origin(
+    origin = MeasurementOrigin(
         bundle=bundle,
         dataset=str(dataset),
         manifest_sha256=manifest,

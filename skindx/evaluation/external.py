@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy
 
 How = Literal["key", "name", "code", "none"]

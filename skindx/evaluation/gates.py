@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.measurement import hardware, versions
 from skindx.data.synthetic.no_skin import KINDS
-from skindx.errors import UserError
-from skindx.files import write_json
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
 from skindx.imaging.gates import GATES, Reduced, inspect
@@ -26,7 +27,6 @@ from skindx.imaging.gates.blur import sharpness
 from skindx.imaging.gates.gate import SIDE
 from skindx.imaging.gates.skin import skin_share
 from skindx.metrics import share_interval
-from skindx.provenance import hardware, versions
 
 PHOTOS = 200
 """Of each folder, drawn at random under one seed."""

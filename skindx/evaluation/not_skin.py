@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.measurement import hardware, versions
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest
 from skindx.data.stored_image import read_image
 from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.data.synthetic.painter import CLASSES, paint
-from skindx.errors import UserError
 from skindx.evaluation.gates import darkened, files_of, source_of
 from skindx.evaluation.unusual import unusual_figures
-from skindx.files import write_json
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
 from skindx.imaging.gates.content import LIMIT, Content, content_of
 from skindx.metrics import Interval, share_interval
-from skindx.provenance import hardware, versions
 
 Pixels = NDArray[np.uint8]
 

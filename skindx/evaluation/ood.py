@@ -15,19 +15,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
+from skindx.core.measurement import hardware, versions
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.stored_image import read_image
 from skindx.data.synthetic.no_skin import KINDS
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.evaluation.evaluate import leave_out_seen
 from skindx.imaging.gates import inspect
 from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.ood.check import OodCheck, p_values
 from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features
-from skindx.provenance import hardware, versions
 
 PAINTED = 50
 """Images of each painted kind."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.atomic_files import atomic_file, read_parquet
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
-from skindx.files import atomic_file, read_parquet
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.taxonomy import SkinClass, Urgency
 

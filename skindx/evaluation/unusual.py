@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import sha256_file
 from skindx.data.screening.ood_table import THRESHOLD
 from skindx.data.synthetic.no_skin import KINDS, WARM
-from skindx.files import sha256_file
 from skindx.metrics import Ranked, bootstrap_interval, share_interval
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess, centre_square

@@ -9,13 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from skindx.core.machine import cpu_count, cpu_flags
+from skindx.core.measurement import interleave, torch_threads
 from skindx.gemm.product import free_bytes, plain_nt
 from skindx.gemm.record import Device
 from skindx.gemm.shape import Dtype, Shape
 from skindx.gemm.shapes import Sizes
-from skindx.processor import cpu_flags
-from skindx.system import cpu_count
-from skindx.timing import interleave, torch_threads
 
 _LEAST_S = 0.001
 """A sample repeats a product until it takes as long as this."""

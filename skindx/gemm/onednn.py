@@ -11,8 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from skindx.core.machine import cpu_flags, cpu_vendor
 from skindx.gemm.product import Multiply
-from skindx.processor import cpu_flags, cpu_vendor
 
 LEAST = 2**20
 """Below so many multiplications the call of oneDNN takes longer than it saves."""

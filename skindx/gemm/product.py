@@ -14,11 +14,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from skindx.config import Settings
+from skindx.core.machine import free_memory
+from skindx.core.settings_base import Settings
 from skindx.gemm.record import Device, choice_in_force
 from skindx.gemm.shape import Dtype, Shape
 from skindx.gemm.tree import Tree
-from skindx.system import free_memory
 
 log = logging.getLogger(__name__)
 

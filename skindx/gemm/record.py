@@ -8,13 +8,12 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 import skindx
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.machine import cache_folder, machine_fingerprint
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_json
 from skindx.gemm.tree import Tree
-from skindx.processor import machine_fingerprint
-from skindx.system import cache_folder
-from skindx.untrusted import read_json
 
 FORMAT = 1
 LEARN = "skindx bench gemm --fit"

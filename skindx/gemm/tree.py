@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.gemm.shape import FEATURES, Dtype, Feature, Shape
 
 MOST_NODES = 63

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.files import atomic_file
+from skindx.core.atomic_files import atomic_file
+from skindx.core.machine import cpu_count
+from skindx.core.progress import Progress
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode, import_decoders
-from skindx.progress import Progress
-from skindx.system import cpu_count
 from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
 
 THUMBS = "thumbs"

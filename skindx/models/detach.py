@@ -9,8 +9,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from skindx.errors import UserError
-from skindx.files import atomic_file, atomic_folder, sha256_file
+from skindx.core.atomic_files import atomic_file, atomic_folder, sha256_file
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, parse_json
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
 from skindx.models.bundle.files import INDEX
 from skindx.models.bundle.spec import BundleSpec, MemberSpec
@@ -19,7 +20,6 @@ from skindx.models.classifier.trunk import Trunk, open_trunk
 from skindx.models.exports.spec import EXPORTS
 from skindx.models.tensors import MOST_BYTES, save_tensors
 from skindx.models.towers.resolving import HUB, resolve_tower
-from skindx.untrusted import MEGABYTE, parse_json
 
 NOTE = "detached.json"
 """What the archive says of the trunks that it lacks."""

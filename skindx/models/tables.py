@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.untrusted import MEGABYTE, open_plain
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, open_plain
 
 _MOST_BYTES, _MOST_ROWS, _LONGEST_TEXT = 256 * MEGABYTE, 10_000_000, 8_192
 _PACKINGS = {"UNCOMPRESSED", "SNAPPY"}

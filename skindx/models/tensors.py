@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skindx.errors import UserError
-from skindx.untrusted import MEGABYTE, open_plain
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, open_plain
 
 _LONGEST_HEADER = 32 * MEGABYTE
 MOST_BYTES = 2**36

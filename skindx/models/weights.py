@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 """Where timm's and torchvision's checkpoints keep the weights; averaged ones first."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.cluster import Cluster, only_ranks
 from skindx.planning.estimate import Machine, as_measured
 from skindx.planning.other_device import on_other_device

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.planning.cost import Cost, Curve
 from skindx.planning.trace import MOST_BYTES, Name, Seconds
 

@@ -7,9 +7,9 @@ import yaml
 from pydantic import Field
 
 from skindx import __version__
-from skindx.config import Settings, read_yaml
-from skindx.errors import UserError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings, read_yaml
 from skindx.planning.cluster import Nodes, PerNode
 from skindx.planning.estimate import Estimate
 from skindx.planning.plan import Plan

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.cluster import Cluster, Link
 from skindx.planning.cost import fit_overhead
 from skindx.planning.graph import simulate_step

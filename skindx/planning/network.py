@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning import cost
 from skindx.planning.cluster import Cluster, Collective, Kind
 from skindx.planning.cost import Cost, Curve

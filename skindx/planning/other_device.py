@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.untrusted import read_json
 from skindx.planning.profile import Profile, Profiles
 from skindx.planning.scaling import scaled
-from skindx.untrusted import read_json
 
 ONE_NETWORK = 0.35
 """Standard deviation over the mean where only one network was measured on both devices."""

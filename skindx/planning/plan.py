@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning import guidelines
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster

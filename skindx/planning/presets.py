@@ -7,7 +7,7 @@ tenth for headers. A plan made from these says so, and its interval is wide.
 
 import re
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.cluster import Cluster, Link, Links
 
 _GBIT = 8 / 1e9 / 0.9

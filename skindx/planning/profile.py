@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import parse_json
 from skindx.planning.trace import MOST_BYTES, MOST_TENSORS, Bytes, Name, Seconds, Trace
-from skindx.untrusted import parse_json
 
 FORMAT: Literal[1] = 1
 Count = Annotated[int, Field(ge=1, le=10**12)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.profile import Profile, Profiles, parse_profiles
 from skindx.planning.trace import MOST_BYTES, MOST_S, MOST_TENSORS, Trace, read_trace_file
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.cluster import Cluster, Correction
 from skindx.planning.fragment import Predicted, PredictedMember
 

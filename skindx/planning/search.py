@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.choice import Choice
 from skindx.planning.estimate import Estimate, Machine, estimate
 from skindx.planning.outcome import Outcome, outcome

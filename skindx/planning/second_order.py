@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from skindx.buckets import fixed_buckets
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.network import Network, Timed
 from skindx.planning.parallel.axes import Axis, axis_of
 from skindx.planning.profile import Layer, Profile, Rates

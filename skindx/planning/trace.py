@@ -6,10 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.files import write_json
-from skindx.untrusted import MEGABYTE, parse_json, read_plain
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import MEGABYTE, parse_json, read_plain
 
 MOST_S = 1e9
 """Seconds, thirty years: no step takes as long."""

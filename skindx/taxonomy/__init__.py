@@ -10,11 +10,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_plain_yaml
 from skindx.taxonomy.lexicon import LEXICON, NameIndex, heading_of
 from skindx.taxonomy.spelling import normalise
-from skindx.untrusted import read_plain_yaml
 
 __all__ = [
     "URGENCY_ADVICE",

@@ -10,9 +10,9 @@ from functools import cache, lru_cache
 from importlib import resources
 from types import MappingProxyType
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_plain_yaml
 from skindx.taxonomy.spelling import name_keys, normalise
-from skindx.untrusted import read_plain_yaml
 
 LEXICON = "lexicon.yaml"
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import cast
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency, load_taxonomy, normalise
 from skindx.taxonomy.lexicon import codes_in, entries, heading_of
 from skindx.taxonomy.spelling import words

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 from skindx.data.boxes.exporting import box_labels
 from skindx.data.labels import check_labels
 from skindx.data.manifest import Record, Split, split_of
-from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.shapes_only import shapes_only
-from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks.callback_list import check_monitors
 from skindx.training.checkpoint.keeper import CHECKPOINTS

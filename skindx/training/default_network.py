@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.light_imports import light_imports
+from skindx.core.errors import UserError
+from skindx.core.machine import cache_folder
+from skindx.core.startup import light_imports
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.classifier.pretrained import kept_weights
-from skindx.system import cache_folder
 from skindx.training.config.run import MemberSettings, TrainSettings
 
 VARIABLE = "SKINDX_WEIGHTS"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.system import go_offline
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
 from skindx.training.launching.notes import RANKS, write_note
 from skindx.training.launching.stopping import StoppedError, StopRequest
 from skindx.training.parallel.mesh import is_lost, leave

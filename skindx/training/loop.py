@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from skindx.errors import UserError
-from skindx.states import is_finite
+from skindx.core.errors import UserError
+from skindx.core.state_checks import is_finite
 from skindx.training.feeding.batches import steps_of
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.batch_norm import average_buffers

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skindx.differences import MADE_FROM, differences
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.text import MADE_FROM, differences
 
 _NAMES = {
     "member.recipe": "",  # it stands in recipe too

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.step_guard import StepGuard
 
 WHAT_TO_TRY = (

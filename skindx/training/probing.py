@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.heads import LinearHead
 from skindx.models.classifier.trial import TrialError, try_network

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.files import only_writer
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import UserError
 from skindx.training.checkpoint.names import CHECKPOINTS
 from skindx.training.config.engine import SETTINGS
 from skindx.training.recorded_step import PLANNED

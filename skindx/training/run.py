@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from skindx.core.errors import JobError, UserError
 from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.stored_image import check_sample
-from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import BUNDLE, Bundle
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.matching import check_urgencies

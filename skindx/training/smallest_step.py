@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.training.config.parallel import ModelSettings, TensorSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.batches import steps_of

@@ -1,6 +1,6 @@
 """Towers of a run's settings become networks of timm and files of weights, before anything else."""
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.towers.resolving import is_tower, resolve_tower
 from skindx.training.config.run import MemberSettings, TrainSettings
 

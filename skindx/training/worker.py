@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
-from skindx.errors import UserError
-from skindx.files import only_writer
 from skindx.taxonomy import Taxonomy
 from skindx.training import loop
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder

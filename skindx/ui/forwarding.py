@@ -8,7 +8,7 @@ import re
 
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.asgi import NAMED, ROOT, App, Message, Receive, Send, header, headers, respond
 
 _FOLDER = re.compile(r"(/[A-Za-z0-9_~][A-Za-z0-9._~-]*)+")

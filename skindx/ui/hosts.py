@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.asgi import NAMED, App, Message, Receive, Send, headers, refuse
 
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")

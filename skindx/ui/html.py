@@ -4,8 +4,8 @@ import base64
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from skindx.core.text import html_environment, keep_units
 from skindx.data.publish.row import web_address
-from skindx.templates import html_environment, keep_units
 
 if TYPE_CHECKING:
     from jinja2 import Environment

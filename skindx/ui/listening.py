@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.errors import UserError
-from skindx.temporary import private_folder
+from skindx.core.atomic_files import private_folder
+from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     import gradio as gr

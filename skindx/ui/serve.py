@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.errors import UserError
+from skindx.core.atomic_files import private_folder
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline, require_extra
+from skindx.core.text import printable
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.mix import given_prevalence
 from skindx.models.calibration.urgent_risk import check_level
-from skindx.system import go_offline, require_extra
-from skindx.temporary import private_folder
-from skindx.text import printable
 from skindx.ui.faults import hide_messages
 from skindx.ui.hosts import is_loopback
 from skindx.ui.listening import check_free, stoppable, uploads_folder

@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.workers import framing
 
 Answers = Callable[[list[Any]], list[Any]]

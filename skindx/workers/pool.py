@@ -9,9 +9,9 @@ from typing import Any, Generic, Self
 
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import JobError, UserError
-from skindx.system import cpu_count
+from skindx.core.errors import JobError, UserError
+from skindx.core.machine import cpu_count
+from skindx.core.settings_base import Settings
 from skindx.workers.request_queue import A, NoAnswerError, Q, QueueFullError, Request, RequestQueue
 from skindx.workers.worker import Lost, Worker, started
 

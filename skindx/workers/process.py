@@ -12,7 +12,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
-from skindx.system import ONE_THREAD
+from skindx.core.machine import ONE_THREAD
 
 _PARENT_IS_GONE = 3
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from skindx.temporary import memory_folder, private_folder
+from skindx.core.atomic_files import memory_folder, private_folder
 from skindx.workers import framing
 from skindx.workers.process import start
 

@@ -9,7 +9,7 @@ _RANK = """
 import threading, time
 from pathlib import Path
 from skindx_bench.harness.answering import answer_commands
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 def first(**words):
     return {"score": int(Path("/proc/self/oom_score_adj").read_text())}

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from skindx.core.errors import JobError, UserError
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.errors import JobError, UserError
 from skindx_bench import run_bench
 from skindx_bench.clean import clean, environments, peers
 from skindx_bench.clean.answer import Answer, NoAnswerError, ask, read_answer

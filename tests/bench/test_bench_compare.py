@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench import compare_results, run_bench
 from skindx_bench.compare.compare import compare
 from skindx_bench.compare.difference import difference, interval

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 from skindx_bench.container import container, rootfs, runtimes
 from skindx_bench.container.agent import Agent
 from skindx_bench.container.pairs import ARMS, Rounds, bootstrap, judge, one_round

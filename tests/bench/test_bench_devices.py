@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from skindx.core.errors import UserError
 from skindx.energy import Energy, EnergyMeter
-from skindx.errors import UserError
 from skindx_bench import run_bench
 from skindx_bench.devices import devices, measure
 from skindx_bench.devices.call_limit import TooSlowError

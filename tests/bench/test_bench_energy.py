@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench import run_bench
 from skindx_bench.energy import energy
 from skindx_bench.energy.traces import Board, Row, read_traces, readings_of, use_of_time

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench import run_bench
 from skindx_bench.exchange.choice import choice
 from skindx_bench.exchange.exchange import Config

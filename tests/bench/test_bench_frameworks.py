@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.cost import Cost
 from skindx_bench import run_bench
 from skindx_bench.frameworks import frameworks, locks, measure

@@ -7,7 +7,7 @@ import pytest
 from planted_products import grid, timed
 from typer.testing import CliRunner
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.gemm.measuring import Timed
 from skindx.gemm.record import choice_in_force
 from skindx.gemm.shape import Shape

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
-from skindx.light_imports import light_imports
+from skindx.core.errors import UserError
+from skindx.core.startup import light_imports
 from skindx_bench.gpu import wheels
 from skindx_bench.gpu.gpu import Config, run
 from skindx_bench.gpu.parts import Part, count_tests, run_part

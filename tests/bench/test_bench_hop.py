@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.workers.leases.task import TaskState
 from skindx_bench import run_bench
 from skindx_bench.hop.makespan import record, simulate

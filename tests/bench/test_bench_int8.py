@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.exports import runtimes
 from skindx_bench import run_bench
 from skindx_bench.int8 import int8

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.splits.class_view import class_view, paired_classes
-from skindx.errors import UserError
 from skindx.models.ood.kinds import DETECTORS
 from skindx_bench import run_bench
 from skindx_bench.ood.candidates import (

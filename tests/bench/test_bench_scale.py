@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench import run_bench
 from skindx_bench.data.copy_search import FAR, Images, extrapolated, measure
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.scan.lesion import Lesion
-from skindx.errors import UserError
 from skindx_bench import run_bench
 from skindx_bench.scan.compose import compose, visible
 from skindx_bench.scan.lesion_set import write_lesion_set

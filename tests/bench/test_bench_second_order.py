@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from ranks import run_ranks
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench import run_bench
 from skindx_bench.second_order.arms import ARMS
 from skindx_bench.second_order.second_order import Config, tuned

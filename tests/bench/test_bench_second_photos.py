@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench import run_bench
 from skindx_bench.second_photos import second_photos
 from skindx_bench.second_photos.photos import HALVES, Photo, photos_of

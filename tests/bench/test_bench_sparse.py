@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from skindx.cpp import compiler
-from skindx.errors import UserError
+from skindx.core.compiled_loops import compiler
+from skindx.core.errors import UserError
 from skindx.models.tensors import save_tensors
 from skindx_bench import run_bench
 from skindx_bench.serve.backends import network_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench import BENCHES, run_bench
 from skindx_bench.gpu.parts import Outcome, Part
 from skindx_bench.harness.clock import Figure

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench.gpu.gpu import AS_FAKE, TINY
 from skindx_bench.trainer import trainer
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx import timing
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.timing import interleave
+from skindx.core import measurement
+from skindx.core.errors import UserError
+from skindx.core.measurement import interleave
+from skindx.core.settings_base import Settings
 from skindx_bench import ALIASES, BENCHES, run_bench
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import MEANS, Result, hardware, versions
@@ -33,7 +33,7 @@ class FakeTime:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr(timing, "time", fake)
+    monkeypatch.setattr(measurement, "time", fake)
     return fake
 
 

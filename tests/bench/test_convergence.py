@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.taxonomy import SkinClass

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.folds import pool_answers
 from skindx.taxonomy import SkinClass

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import Skindx
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench.harness import netlab
 from skindx_bench.harness.netlab import Link, NetLab
 

@@ -18,7 +18,7 @@ from scan_folders import visits_of
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.sealing import Binding
 from skindx.cli import app
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 UNBOUND = Path(__file__).parents[1] / "fixtures/sealed_unbound"
 """Two cases of ann and bob and a scan of ann, sealed without owner, consents and version."""

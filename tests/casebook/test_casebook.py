@@ -12,10 +12,10 @@ from skindx.casebook.casebook import Casebook
 from skindx.casebook.consent import CASE_CONSENTS, PURPOSES, consent_text, purposes_of
 from skindx.casebook.engine import open_engine
 from skindx.casebook.finding import Outside, outside_of
+from skindx.core.errors import UserError
+from skindx.core.text import without_password
 from skindx.diagnosis.case import Patient
-from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
-from skindx.text import without_password
 
 KEYS = ("Nevus", "Melanoma")
 

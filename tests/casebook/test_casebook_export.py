@@ -17,10 +17,10 @@ from skindx.casebook.casebook import Casebook
 from skindx.casebook.export import LICENCE, export
 from skindx.casebook.finding import Outside
 from skindx.cli import app
+from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
 from skindx.data.sources.files import FilesSource
 from skindx.diagnosis.case import Patient
-from skindx.errors import UserError
 
 KEYS = ("Nevus", "Melanoma")
 

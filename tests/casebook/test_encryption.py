@@ -24,7 +24,7 @@ from skindx.casebook.key_file import VARIABLE, KeyFile
 from skindx.casebook.overwriting import overwrite
 from skindx.casebook.sealing import seal, unseal
 from skindx.cli import app
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 HERE = Path(__file__).parent
 OLD = HERE.parent / "fixtures/v0_1/cases.db"

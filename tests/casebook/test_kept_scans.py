@@ -15,7 +15,7 @@ from scan_folders import visits_of
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.scan import LIST
 from skindx.casebook.scan_comparison import compared
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 PATIENT, VIEW = "patient-0017", "upper back, standing"
 SECRETS = (PATIENT.encode(), VIEW.encode(), b"photo_number", b"overviews/01", b"lesions.parquet")

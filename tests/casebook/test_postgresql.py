@@ -16,7 +16,7 @@ import pytest
 from kept_cases import answer, image
 
 from skindx.casebook.casebook import Casebook
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 PATIENT, LESION, NOTE = "P-017 Maria", "left forearm", "excised in May"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
 from skindx.core.kinds import Family, load_object
-from skindx.errors import UserError
+from skindx.core.settings_base import Settings
 
 FRUIT = f"{__name__}:"
 
@@ -47,7 +47,7 @@ def test_an_unknown_kind_lists_the_valid_ones_and_a_former_one_says_what_to_do()
 TOY = '''
 """A kind from outside."""
 from typing import Literal
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 class Pear(Settings):
     """Grows elsewhere."""
@@ -60,9 +60,9 @@ class Plum(Settings):
 ASKS = """
 import json
 from pydantic import TypeAdapter
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.core.kinds import Family
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 family = Family("fruit", "skindx.fruits", {"plum": "toy_fruits:Plum"})
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tiny_dataset import jpeg, skin, tiny_dataset
 
+from skindx.core.errors import UserError
 from skindx.curation.audit import audit as module
 from skindx.curation.audit.audit import JOURNAL, audit, summary_lines
 from skindx.curation.audit.privacy import PrivacySettings, Sighting
@@ -18,7 +19,6 @@ from skindx.curation.audit.quality import audit_quality
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import DECISIONS, Flag, read_flags, write_flags
 from skindx.data.store import put
-from skindx.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 

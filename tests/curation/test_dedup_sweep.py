@@ -8,12 +8,12 @@ from PIL import Image
 from rich.console import Console
 from tiny_dataset import class_vectors, jpeg, skin, tiny_dataset
 
+from skindx.core.errors import UserError
 from skindx.curation.sweep.files import JSON, PLOT, TABLE, lines, print_sweep, write_sweep
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.curation.sweep.sweep import Point, Sweep, SweepSettings, choose, sweep
 from skindx.data.manifest import Issue, Record, read_manifest, write_issues, write_manifest
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.metrics import Interval
 
 FEW = SweepSettings(

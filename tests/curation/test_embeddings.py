@@ -6,12 +6,12 @@ import torch
 from safetensors.torch import save_file
 from tiny_dataset import jpeg, skin, tiny_dataset
 
+from skindx.core.errors import UserError
 from skindx.curation.embeddings import EmbedSettings, embed, embed_with_bundle
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
 from skindx.data.manifest import Issue, write_issues
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 

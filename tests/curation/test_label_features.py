@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_dataset import tiny_dataset
 
+from skindx.core.errors import UserError
 from skindx.curation.features import (
     all_layers,
     channel_statistics,
@@ -17,7 +18,6 @@ from skindx.curation.features import (
     last_layer,
 )
 from skindx.data.dedup.near import EMBEDDINGS, LABEL_FEATURES, label_table, read_embeddings
-from skindx.errors import UserError
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 

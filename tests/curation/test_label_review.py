@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_dataset import class_vectors, skin, tiny_dataset, with_embeddings
 
+from skindx.core.errors import UserError
 from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
 from skindx.curation.labels.page import PAGE, TABLE, render, write_review
 from skindx.curation.labels.review import (
@@ -21,7 +22,6 @@ from skindx.curation.labels.review import (
 from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.review import Flag, read_flags, write_flags
-from skindx.errors import UserError
 
 HOSTILE = '<img src=x onerror="alert(1)">&"\'</title>'
 

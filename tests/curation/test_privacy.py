@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from tiny_dataset import skin
 
+from skindx.core.errors import UserError
 from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, is_text, version
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 
 NAME = "Anna Schmidt"

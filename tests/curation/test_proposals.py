@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from tiny_bundle import pack_tiny
 
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
 from skindx.curation.proposals.activation import ActivationBoxes, activation_box, whole
 from skindx.curation.proposals.proposals import propose
 from skindx.data.box import Box
@@ -18,8 +20,6 @@ from skindx.data.boxes.annotations import PROPOSALS, read_proposals
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.store import put
-from skindx.errors import UserError
-from skindx.files import sha256_file
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.files import INDEX
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier

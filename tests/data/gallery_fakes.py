@@ -6,10 +6,10 @@ from pathlib import Path
 from paint_images import encode, paint
 from PIL import Image
 
+from skindx.core.atomic_files import write_json
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.data.store import put
-from skindx.files import write_json
 
 HOSTILE = (
     '<script>document.title="owned"</script>',

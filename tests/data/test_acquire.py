@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 
+from skindx.core.errors import JobError, UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
@@ -21,7 +22,6 @@ from skindx.data.ledger import read_ledger
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.openverse import OpenverseSource
-from skindx.errors import JobError, UserError
 
 ROBOTS = b"User-agent: *\nDisallow: /no/\n"
 FAST = OriginPolicy(concurrency=8, delay_s=0)

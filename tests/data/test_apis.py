@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_site import Answer, LocalSite, jpeg
 
+from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.checks import check_sources
 from skindx.data.fetch.process import with_endpoints
@@ -25,7 +26,6 @@ from skindx.data.sources import IsicSource, OpenverseSource, Page, WikimediaSour
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.openverse import licence
 from skindx.data.sources.source import UnreadablePageError
-from skindx.errors import UserError
 
 
 def fetching(site: LocalSite, **settings: Any) -> FetchSettings:

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import save
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.box_file import BoxFile
 from skindx.data.boxes.importing import import_boxes
 from skindx.data.boxes.yolo_columns import meaning_of, read_values
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
 
 BOX, SQUARE = "0 0.5 0.5 0.4 0.3", "0 0.5 0.5 0.6 0.5 0.6 0.6 0.5 0.6"
 BOX_CORNERS, SQUARE_CORNERS = (30, 35, 70, 65), (50, 50, 60, 60)

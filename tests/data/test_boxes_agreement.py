@@ -7,10 +7,10 @@ from boxed_dataset import boxed_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.agreement import agree, cohens_kappa, compare, iou, match
 from skindx.data.boxes.annotations import Annotation, write_annotations
-from skindx.errors import UserError
 
 
 def box(x1: float, y1: float, x2: float, y2: float, label: str = "mole") -> Box:

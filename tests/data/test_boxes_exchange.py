@@ -14,6 +14,7 @@ from boxed_dataset import boxed_dataset
 from command_line import Skindx
 from paint_images import paint, save
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.annotations import (
@@ -33,7 +34,6 @@ from skindx.data.boxes.voc import write_voc
 from skindx.data.build.build import BuildSettings, build
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
-from skindx.errors import UserError
 
 MOLE = Box(10, 20, 60, 70, "mole", "boxes.json")
 OTHER = Box(30.5, 0, 120, 96, "scar", "boxes.json")

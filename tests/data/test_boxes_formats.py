@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import save
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.data.box import Box, BoxedImage, RawBox, boxed
 from skindx.data.boxes import BoxSource, read_boxes, read_coco
 from skindx.data.boxes.coco import write_coco
@@ -28,7 +29,6 @@ from skindx.data.boxes.labelstudio import (
 )
 from skindx.data.boxes.voc import read_voc, write_voc
 from skindx.data.boxes.yolo import read_yolo, write_yolo
-from skindx.errors import UserError
 
 ALL = ("label", "drawn_by", "drawn_at", "score")
 SHA = "ab" * 32

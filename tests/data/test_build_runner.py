@@ -17,6 +17,7 @@ from local_site import Answer, LocalSite, category, figures, html, jpeg
 from network_guard import run_guarded
 from paint_images import paint, save
 
+from skindx.core.errors import JobError, UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.parts import PARTS, fetch_in_parts, make_part
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
@@ -29,7 +30,6 @@ from skindx.data.screening import shards
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.shards import screen
 from skindx.data.sources import AtlasSource
-from skindx.errors import JobError, UserError
 
 
 class Several(LocalRunner):
@@ -281,7 +281,7 @@ def test_a_cluster_without_any_worker_left_is_reported_and_not_waited_for(
 
 
 USAGE = """
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 go_offline()
 from ray._common.usage.usage_lib import usage_stats_enabled
 print(usage_stats_enabled())

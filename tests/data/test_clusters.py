@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import skindx
+from skindx.core.errors import UserError
 from skindx.data.dedup import join
 from skindx.data.dedup.join import turned_pairs_within
 from skindx.data.dedup.links import near_links
@@ -19,7 +20,6 @@ from skindx.data.dedup.select import Cleaned, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
-from skindx.errors import UserError
 from skindx.imaging.hashes import GRID
 
 

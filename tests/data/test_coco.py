@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes import read_coco
 from skindx.data.boxes.box_file import Rules
-from skindx.errors import UserError
 
 
 def coco(**changes: Any) -> dict[str, Any]:

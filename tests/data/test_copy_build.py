@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from paint_images import save
 
+from skindx.core.errors import UserError
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.copies.answers import read_answers, write_answer
 from skindx.data.copies.records import COPIES, read_copies
@@ -21,7 +22,6 @@ from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.summary import BuildSummary
 from skindx.data.synthetic.painter import CLASSES, paint
-from skindx.errors import UserError
 
 COPIED = {"acne": (0, 1), "wart": (0, 1)}
 """Images of each class that have a crop; acne's first has a second one."""

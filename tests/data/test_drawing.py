@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx import cpp
+from skindx.core import compiled_loops
 from skindx.data.loader import drawing
 from skindx.data.loader.crop import Window, random_window
 from skindx.data.loader.drawing import draw_windows, sample_seeds, window_places
@@ -52,17 +52,17 @@ def test_ten_thousand_windows_are_the_same_without_a_compiler(
         return seeds, windows_T4.tobytes(), window_places(windows_T4, sizes_T2).tobytes()
 
     fast = drawn()
-    monkeypatch.setattr(cpp, "compiler", lambda: "")
-    for cached in (cpp.Source.kernel, drawing._library):
+    monkeypatch.setattr(compiled_loops, "compiler", lambda: "")
+    for cached in (compiled_loops.CppSource.kernel, drawing._library):
         cached.cache_clear()
     try:
         assert drawn() == fast
     finally:
-        for cached in (cpp.Source.kernel, drawing._library):
+        for cached in (compiled_loops.CppSource.kernel, drawing._library):
             cached.cache_clear()
 
 
-@pytest.mark.skipif(not cpp.compiler(), reason="there is no C++ compiler")
+@pytest.mark.skipif(not compiled_loops.compiler(), reason="there is no C++ compiler")
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="as many sizes"):
         draw_windows(np.ones((2, 2), np.int64), [1], (0.5, 1.0), (0.8, 1.25))

@@ -6,9 +6,9 @@ import pytest
 from local_site import LocalSite
 from paint_images import paint, save
 
+from skindx.core.errors import UserError
 from skindx.data.build.build import BuildSettings, build
 from skindx.data.manifest import read_issues
-from skindx.errors import UserError
 
 
 def test_a_private_address_is_explained_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scrapy.http import HtmlResponse
 from twisted.internet.address import IPv4Address, IPv6Address
 
+from skindx.core.errors import UserError
 from skindx.data.fetch.address import AddressGuard, PrivateAddressError, is_public
 from skindx.data.fetch.outcome import opt_out
 from skindx.data.fetch.politeness import retry_after_s
@@ -24,7 +25,6 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.atlas import categories, figures_of, next_pages, web_url
 from skindx.data.sources.urls import carried
-from skindx.errors import UserError
 
 DEMO = "http://127.0.0.1:8000"
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.splits.fold_view import fold_view, refold
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy
 
 

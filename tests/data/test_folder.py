@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from paint_images import encode, paint, save
 
+from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.folder import FolderSource, look_at_folder, read_folder
-from skindx.errors import UserError
 
 
 def fill(folder: Path, count: int = 3, seed: int = 0) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skindx.core.errors import UserError
 from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import distinct
 from skindx.data.ledger import LedgerRow
@@ -20,7 +21,6 @@ from skindx.data.splits.freeze import Place, fitting_folds, read_places, write_p
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
 from skindx.data.splits.split import SplitSettings, split_groups
-from skindx.errors import UserError
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
 KEYS = GroupKeys(GroupSettings())

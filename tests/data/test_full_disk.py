@@ -9,6 +9,7 @@ import pytest
 from local_site import Answer, LocalSite, Page, category, figures, html
 from paint_images import encode, paint
 
+from skindx.core.errors import UserError, needs_room
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
@@ -16,8 +17,6 @@ from skindx.data.layout import MANIFEST
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import read_manifest
 from skindx.data.sources import AtlasSource
-from skindx.errors import UserError
-from skindx.full_disk import needs_room
 
 FULL = "the disk of .* is full; make room there and run the same command again"
 

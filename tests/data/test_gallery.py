@@ -9,13 +9,13 @@ import pytest
 from gallery_fakes import HOSTILE, gallery_dataset
 from PIL import Image
 
+from skindx.core.errors import UserError
 from skindx.data.gallery import MARK, dataset_of, write_gallery
 from skindx.data.gallery import pages as gallery_pages
 from skindx.data.gallery.pages import PER_PAGE, Shelf, near_numbers, web, write_pages
 from skindx.data.gallery.tile import Tile
 from skindx.data.gallery.tiles import Tiles
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.errors import UserError
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "nav", "ul", "li", "a"),

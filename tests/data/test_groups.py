@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import distinct
 from skindx.data.ledger import LedgerRow, file_name
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable, group_names
-from skindx.errors import UserError
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
 

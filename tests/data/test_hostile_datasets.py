@@ -11,6 +11,7 @@ from paint_images import encode, paint
 from published import files_of, formats, settings
 from small_dataset import SmallDataset
 
+from skindx.core.errors import UserError
 from skindx.data.boxes.exporting import export_boxes
 from skindx.data.gallery import write_gallery
 from skindx.data.layout import LEDGER, STORE
@@ -23,7 +24,6 @@ from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.manifest import read_published, write_rows
 from skindx.data.store import put, store_files, stored_files, sweep_store
 from skindx.data.stored_image import read_image
-from skindx.errors import UserError
 
 
 @pytest.fixture

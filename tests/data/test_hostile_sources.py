@@ -14,6 +14,7 @@ import pytest
 from local_site import Answer, LocalSite, jpeg
 from paint_images import encode, paint
 
+from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, write_blocklist
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.parts import make_part
@@ -32,7 +33,6 @@ from skindx.data.sources.columns import LONGEST
 from skindx.data.sources.folder import look_at_folder
 from skindx.data.sources.folder_files import MAX_BYTES
 from skindx.data.sources.source import UnreadablePageError
-from skindx.errors import UserError
 
 FAST = OriginPolicy(concurrency=8, delay_s=0)
 

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from paint_images import encode, paint
 
+from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import BuildSettings, build
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import HuggingFaceSource
-from skindx.errors import UserError
 
 
 def read(tmp_path: Path, **settings: Any) -> dict[str, LedgerRow]:

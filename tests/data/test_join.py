@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import skindx
+from skindx.core.errors import UserError
 from skindx.data.dedup import join
 from skindx.data.dedup.join import pairs_within, turned_pairs_within
-from skindx.errors import UserError
 
 ONES = 2**64 - 1
 
@@ -165,7 +165,7 @@ def test_compiled_code_is_kept_where_numba_is_reported(tmp_path: Path) -> None:
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "skindx.data.dedup.join_kernels", raising=False)
     monkeypatch.delattr(skindx.data.dedup, "join_kernels", raising=False)
-    monkeypatch.delitem(sys.modules, "skindx.native", raising=False)
+    monkeypatch.delitem(sys.modules, "skindx.core.compiled_loops", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"run `pip install '\.\[data\]'`"):
         pairs_within(np.zeros(3, np.uint64), 4)

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from skindx.core.errors import JobError
 from skindx.data.dedup import chunks
 from skindx.data.dedup.chunks import chunk_pairs, in_order, near_links_by_chunks
 from skindx.data.dedup.join import turned_pairs_within
 from skindx.data.dedup.links import near_links
 from skindx.data.runner import LocalRunner
-from skindx.errors import JobError
 
 
 @st.composite

@@ -1,7 +1,7 @@
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.labels import left_out_notes, map_labels, match_notes, taxonomy_of, unmapped_label
-from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
 ISIC = load_taxonomy("isic9")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skindx.core.errors import UserError
 from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger, read_lines, whole_size
-from skindx.errors import UserError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 rows = st.builds(LedgerRow, url=text, label=text, status=text, detail=text, licence=text)

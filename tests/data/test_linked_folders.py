@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.errors import UserError
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)
 

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loader_images import dataset, photo
 
+from skindx.core.errors import UserError
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import Window
 from skindx.data.loader.drawing import sample_seeds
 from skindx.data.loader.load import Fill, fill_crops, fill_random_crops, load
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory
-from skindx.errors import UserError
 
 NAME = "skindx-loader"
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import (
@@ -15,7 +16,6 @@ from skindx.data.manifest import (
     write_issues,
     write_manifest,
 )
-from skindx.errors import UserError
 
 coordinates = st.floats(0, 4096, width=32)
 boxes = st.builds(

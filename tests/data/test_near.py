@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import paint, save
 
+from skindx.core.errors import UserError
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.dedup import near
 from skindx.data.dedup.near import (
@@ -21,7 +22,6 @@ from skindx.data.dedup.near import (
     write_embeddings,
 )
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.errors import UserError
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

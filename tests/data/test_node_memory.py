@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.loader import node_memory
 from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.source import rank_in_memory
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memfd is Linux's")
 

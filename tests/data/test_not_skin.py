@@ -13,6 +13,7 @@ import yaml
 from paint_images import encode, save
 from skin_photo import skin_pixels
 
+from skindx.core.errors import UserError
 from skindx.data.build.build import BuildSummary, build, load_build_settings
 from skindx.data.build.older import as_before
 from skindx.data.gallery import write_gallery
@@ -33,7 +34,6 @@ from skindx.data.screening.shards import read_shard, write_shard
 from skindx.data.skin_answers import read_skin_answers, write_skin_answer
 from skindx.data.skin_review import reviewing_skin
 from skindx.data.synthetic.no_skin import KINDS, WARM
-from skindx.errors import UserError
 
 FOREIGN = {"document": KINDS["document"], "screenshot": WARM["warm screenshot"]}
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from loader_images import dataset, jpeg, photo
 
+from skindx.core.errors import UserError
 from skindx.data.loader.crop import Window, resize_into
 from skindx.data.loader.drawing import draw_windows
 from skindx.data.loader.load import fill_crops
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.imaging.shrink import shrink
 

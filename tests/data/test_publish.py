@@ -28,6 +28,7 @@ from published import (
 )
 from small_dataset import LABELS, SmallDataset, free_dataset
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes import read_coco
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
@@ -37,7 +38,6 @@ from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import Format
 from skindx.data.publish.manifest import read_published
 from skindx.data.review import Flag, write_flags
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 
 
@@ -297,7 +297,7 @@ from pathlib import Path
 from skindx.data.publish import croissant
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.facts import PublishSettings
-import skindx.data.publish.side_files as side, shutil, skindx.files as files
+import skindx.data.publish.side_files as side, shutil, skindx.core.atomic_files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None
 where = sys.argv[3]

@@ -10,13 +10,13 @@ import typer
 from local_site import LocalSite, category, figures, html
 
 from skindx.cli import app
+from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.recipe import load_build_settings
 from skindx.data.sources import AtlasSource, TableSource, WebSource
 from skindx.data.sources.api import ApiSource
-from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
 DATA = Path(__file__).parents[2] / "data"

@@ -10,6 +10,7 @@ from boxed_dataset import boxed_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
@@ -24,7 +25,6 @@ from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.review import Review, reviewing, unseen
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, write_manifest
-from skindx.errors import UserError
 
 OLD = Box(1.0, 2.0, 30.0, 40.0, "lesion", "file")
 

@@ -5,10 +5,10 @@ import pytest
 from paint_images import encode, paint, save
 from rich.console import Console
 
+from skindx.core.errors import UserError
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import fit_limit, print_report, report
 from skindx.data.synthetic.no_skin import KINDS
-from skindx.errors import UserError
 
 
 def test_a_folder_is_judged_and_the_limit_fitted(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
+from skindx.core.errors import UserError
 from skindx.data.loader.source import Files, InMemory
 from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.data.stored_image import check_sample
-from skindx.errors import UserError
 
 
 @pytest.fixture

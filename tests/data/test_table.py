@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from local_site import Answer, LocalSite, jpeg
 
+from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import TableSource
 from skindx.data.sources.columns import cell, skin_type
-from skindx.errors import UserError
 
 COLUMNS = {"url": "where", "label": "what", "md5": "sum", "key": "id", "skin_type": "tone"}
 FAST = OriginPolicy(concurrency=8, delay_s=0)

@@ -11,6 +11,8 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html
 from paint_images import encode, paint, save
 
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, join, read_blocklist, write_blocklist
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.dedup.links import near_links
@@ -22,8 +24,6 @@ from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import Plan, carry_out, plan
 from skindx.data.review import Flag, read_decisions, read_flags, write_flags
 from skindx.data.splits.freeze import read_places
-from skindx.errors import UserError
-from skindx.files import sha256_file
 from skindx.imaging.hashes import hash_thumbnails, thumbnail
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from skindx.core.errors import UserError
 from skindx.data.build.targets import check_targets, count_by_source
 from skindx.data.class_counts import print_counts
 from skindx.data.dedup.rank import LabelledImage
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
 from skindx.data.screening.screen import Screened
-from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
 

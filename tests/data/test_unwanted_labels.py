@@ -6,11 +6,11 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html
 from paint_images import encode, paint
 
+from skindx.core.errors import UserError
 from skindx.data.build.build import build
 from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
 LABELS = ("Acne", "Rosacea", "Keloid", "Zebra")

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from tiny_bundle import pack_tiny, pack_whole
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import set_fusion
 from skindx.models.calibration.conformal import Conformal

@@ -13,12 +13,12 @@ from PIL import Image
 from skin_photo import skin_photo
 from tiny_bundle import pack_tiny
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer, answer_many
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refused
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow

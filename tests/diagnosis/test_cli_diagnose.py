@@ -9,8 +9,8 @@ from tiny_bundle import pack_tiny
 from typer.testing import CliRunner
 
 from skindx.cli import app
+from skindx.core.errors import UserError
 from skindx.diagnosis.refusal import Refused
-from skindx.errors import UserError
 from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
 
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from skin_photo import skin_photo
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES, answer, bundle_version, read_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis
 from skindx.diagnosis.report.terminal import render
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import add_metrics

@@ -12,6 +12,7 @@ from pdf_words import words_of
 from skin_photo import skin_photo
 from tiny_bundle import measured as figures
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
@@ -19,7 +20,6 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Promise, Share, Similar, UrgentRisk
 from skindx.diagnosis.report import fonts, sheet
 from skindx.diagnosis.report.pdf import report_pdf
-from skindx.errors import UserError
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 

@@ -15,6 +15,7 @@ from pdf_words import words_of
 from rich.console import Console
 from skin_photo import skin_photo
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
@@ -23,7 +24,6 @@ from skindx.diagnosis.guarantee import how_combined, risk_guarantee
 from skindx.diagnosis.mix import mix_text, shown_prevalence
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.report.terminal import render
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.mix import calibration_classes, given_prevalence, mix_of
 from skindx.models.calibration.conformal_fit import fit_conformal

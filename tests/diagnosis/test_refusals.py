@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 from skin_photo import skin_photo
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.opening import MIN_SIDE, open_photo, read_photos
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.errors import UserError
 from skindx.models.bundle.least_side import least_side
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.energy import Energy

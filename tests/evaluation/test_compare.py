@@ -11,7 +11,7 @@ import pytest
 from evaluation_fakes import CLASSES, fake_class, prediction, records_of, simulate
 from rich.console import Console
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.compare import Comparison, compare
 from skindx.evaluation.compare.comparison import compare_folders

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.evaluation.compare.comparison import compare_folders
 from skindx.evaluation.evaluate import evaluate, evaluate_served
 from skindx.models.ensemble.prediction import OodResult

@@ -16,10 +16,10 @@ from evaluation_fakes import (
     write_dataset,
 )
 
-from skindx.errors import UserError
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
 from skindx.evaluation.evaluate import evaluate_served
 from skindx.evaluation.external import join_taxonomies
-from skindx.files import sha256_file
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tiny_dataset import jpeg
 
+from skindx.core.errors import UserError
 from skindx.data.synthetic.no_skin import KINDS
-from skindx.errors import UserError
 from skindx.evaluation import gates
 from skindx.metrics import share_interval
 

@@ -7,10 +7,10 @@ import pytest
 from paint_images import save
 from skin_photo import skin_pixels
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.store import put
 from skindx.data.synthetic.no_skin import KINDS, WARM
-from skindx.errors import UserError
 from skindx.evaluation.not_skin import CHANGES, main, report
 from skindx.evaluation.unusual import unusual_figures
 

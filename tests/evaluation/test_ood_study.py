@@ -8,9 +8,9 @@ import pytest
 from tiny_bundle import pack_whole
 from tiny_dataset import jpeg, tiny_dataset
 
+from skindx.core.errors import UserError
 from skindx.data.synthetic.no_skin import KINDS
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.evaluation import gates
 from skindx.evaluation.ood import Checked, check_of, report, separation, table
 

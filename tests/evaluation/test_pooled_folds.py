@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from evaluation_fakes import CLASSES, records_of, simulate
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.folds import pool, pool_answers
 from skindx.evaluation.headline import FIGURES, measure_scores

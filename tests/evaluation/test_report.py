@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from rich.console import Console
 
+from skindx.core.measurement import MeasurementOrigin
 from skindx.data.manifest import Record
 from skindx.diagnosis.guarantee import set_holds
 from skindx.evaluation.formatting import bounds, decimal, percent, points
@@ -30,9 +31,8 @@ from skindx.evaluation.report.report import print_table, render_report
 from skindx.evaluation.results import Evaluation
 from skindx.evaluation.set_scores import SetScore, SetScores
 from skindx.metrics import DetectionScore, Interval
-from skindx.provenance import Origin
 
-ORIGIN = Origin(
+ORIGIN = MeasurementOrigin(
     bundle="runs/demo/bundle",
     dataset="runs/demo/dataset",
     manifest_sha256="ab" * 32,
@@ -57,7 +57,7 @@ def simulated(n: int = 60, classes: tuple[fake_class, ...] = CLASSES) -> Evaluat
     return scored(records, table, ["alpha", "beta"], classes=classes, draws=100)
 
 
-def render(evaluation: Evaluation, origin: Origin = ORIGIN) -> str:
+def render(evaluation: Evaluation, origin: MeasurementOrigin = ORIGIN) -> str:
     labels, table = simulate(60)
     mistakes = worst_mistakes(records_of(labels), table, CLASSES, read)
     assert mistakes

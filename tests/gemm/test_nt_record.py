@@ -10,8 +10,8 @@ import pytest
 import torch
 from planted_products import ALWAYS_COPY, one_leaf
 
+from skindx.core.errors import UserError
 from skindx.doctor.tools import products
-from skindx.errors import UserError
 from skindx.gemm import record as records
 from skindx.gemm.product import nt_gemm, plain_nt
 from skindx.gemm.record import NtRecord, choice_in_force, record_file

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_products import ALWAYS_COPY, grid, timed
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.gemm.learning import (
     _LEAST_IN_LEAF,
     gain,

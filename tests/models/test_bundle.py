@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_bundle import measured
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, DetectorParts, open_bundle, pack
 from skindx.models.bundle.change import add_metrics
 from skindx.models.bundle.spec import MemberSpec
@@ -33,7 +33,7 @@ def _pack(folder: Path, detector: DetectorParts | None = None) -> Bundle:
 
 @pytest.fixture(scope="module")
 def detector_parts() -> DetectorParts:
-    from skindx.system import go_offline
+    from skindx.core.machine import go_offline
 
     go_offline()
     from ultralytics.nn.tasks import DetectionModel

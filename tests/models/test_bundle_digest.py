@@ -9,7 +9,7 @@ import pytest
 from command_line import Skindx
 from forged_bundle import PHOTO, WHOLE, change_index, copy_bundle, forge
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.pool.loading import load_bundle
 

@@ -16,7 +16,7 @@ import torch
 from forged_bundle import WHOLE, change_index, copy_bundle, forge
 from safetensors.torch import load_file, save
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.taxonomy import Taxonomy
 

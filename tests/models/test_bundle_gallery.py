@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from tiny_bundle import MODELS, pack_tiny, pack_whole
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import Flag, write_flags
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.embedding_index.index import ROWS, TENSORS, EmbeddingIndex, IndexRow
 from skindx.models.embedding_index.making import make_embedding_index, stratified

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from tiny_bundle import pack_tiny
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import add_metrics
 from skindx.models.calibration.conformal import Conformal

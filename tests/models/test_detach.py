@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tower_folders import timm_folder
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
 from skindx.models.bundle.spec import MemberSpec
 from skindx.models.classifier.heads import MlpHead

@@ -12,7 +12,7 @@ from forged_bundle import WHOLE, copy_bundle, forge, forge_yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.training.finished.detector import load_parts

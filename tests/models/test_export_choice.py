@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tiny_bundle import pack_tiny
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.models.exports import runtimes, serving
 
 pytest.importorskip("onnxruntime")

@@ -9,7 +9,7 @@ import torch
 from exporting import export_dataset
 from tiny_bundle import pack_tiny
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.exports import export
 from skindx.models.exports.export import export_bundle
 from skindx.models.exports.parity import compare, refuse

@@ -16,7 +16,7 @@ pytest.importorskip("openvino")
 
 QUIET = """
 import json
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 go_offline()
 import sys, openvino
 print(json.dumps(openvino.get_version()))
@@ -55,7 +55,7 @@ def onnx_runtime_reports(home: Path, first: str = "") -> bool:
 
 
 def test_onnx_runtime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
-    quiet = "from skindx.system import go_offline; go_offline()"
+    quiet = "from skindx.core.machine import go_offline; go_offline()"
     assert not onnx_runtime_reports(tmp_path, quiet)
 
 

@@ -9,9 +9,9 @@ import torch
 from exporting import export_image
 from tiny_bundle import pack_tiny
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import add_metrics
 from skindx.models.bundle.files import INDEX

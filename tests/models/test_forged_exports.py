@@ -9,8 +9,8 @@ import pytest
 from forged_bundle import forge
 from opening import Opener
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

@@ -10,8 +10,8 @@ from forged_bundle import forge
 from safetensors.torch import load_file, save
 from tiny_bundle import pack_whole
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ood.images import FEATURES
 from skindx.models.ood.stored import CHECK

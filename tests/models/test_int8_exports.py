@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_bundle import pack_tiny, pack_whole
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import centre_square
 from skindx.models.exports import int8, runtimes
@@ -200,7 +200,7 @@ def test_without_nncf_it_is_named(
     untouched: Path, whole_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "skindx.system.missing_modules", lambda *names: [n for n in names if n == "nncf"]
+        "skindx.core.machine.missing_modules", lambda *names: [n for n in names if n == "nncf"]
     )
     with pytest.raises(UserError, match=r"int8 for openvino needs nncf.*skindx\[serve\]"):
         export_bundle(untouched, "openvino", "int8", whole_data)
@@ -275,7 +275,7 @@ def _ensemble(members: tuple[float, ...], temperature: float):  # type: ignore[n
 def test_forged_rules_are_not_served(
     change: dict[str, object], why: str, whole_data: Path, tmp_path: Path
 ) -> None:
-    from skindx.files import write_json
+    from skindx.core.atomic_files import write_json
     from skindx.models.bundle.change import put_folder
 
     bundle = pack_whole(tmp_path / "bundle").path

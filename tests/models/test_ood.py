@@ -16,7 +16,7 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 from tiny_bundle import pack_whole
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ood.check import OodCheck, OodSpec, fit_check, p_values, rate_interval, rate_of
 from skindx.models.ood.features import Features, Learned

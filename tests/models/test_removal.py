@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tiny_bundle import measured, pack_tiny, pack_whole
 
+from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import CARD, open_bundle
 from skindx.models.bundle.change import add_metrics, add_provenance
 from skindx.models.bundle.provenance import (

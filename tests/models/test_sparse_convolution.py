@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from skindx import cpp
+from skindx.core import compiled_loops
 from skindx.doctor import tools
 from skindx.doctor.tools import sparse_kernel
 from skindx.models.exports.sparse import convolution
 from skindx.models.exports.sparse.convolution import SparseConvolution, fits
 
-needs_compiler = pytest.mark.skipif(not cpp.compiler(), reason="there is no C++ compiler")
+needs_compiler = pytest.mark.skipif(
+    not compiled_loops.compiler(), reason="there is no C++ compiler"
+)
 
 
 def _layer(channels: int, out: int, kernel: int, stride: int, groups: int = 1) -> nn.Conv2d:
@@ -120,9 +122,9 @@ def test_a_residual_is_added_before_the_relu(kernel: int, groups: int) -> None:
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cpp.Source.kernel.cache_clear()
+    compiled_loops.CppSource.kernel.cache_clear()
     yield tmp_path / "skindx/native"
-    cpp.Source.kernel.cache_clear()
+    compiled_loops.CppSource.kernel.cache_clear()
 
 
 @pytest.mark.parametrize("program", ["", "false"])
@@ -130,7 +132,7 @@ def test_without_a_compiler_it_stays_dense(
     program: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is there, or it fails: torch computes, to the bit, and doctor says so."""
-    monkeypatch.setattr(cpp, "compiler", lambda: program and shutil.which(program))
+    monkeypatch.setattr(compiled_loops, "compiler", lambda: program and shutil.which(program))
     layer = _layer(32, 20, 3, 1)
     sparse = SparseConvolution(layer, relu=True)
     assert not sparse.compiled
@@ -145,7 +147,7 @@ def test_without_a_compiler_it_stays_dense(
     assert "convolutions stay dense" in found.detail
 
 
-def _kernel() -> cpp.Kernel:
+def _kernel() -> compiled_loops.CompiledKernel:
     found = convolution.SOURCE.kernel()
     assert found is not None
     return found
@@ -155,22 +157,22 @@ def _kernel() -> cpp.Kernel:
 def test_it_is_compiled_once_for_a_processor_and_a_version(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    fastest = cpp.instruction_sets()[0]
+    fastest = compiled_loops.instruction_sets()[0]
     assert sparse_kernel().detail == f"{fastest}, to be compiled at first use"
     assert _kernel().instructions == fastest
     assert sparse_kernel().detail == f"{fastest}, compiled"
     (file,) = empty_cache.iterdir()
     made, digest = file.stat().st_mtime_ns, convolution.SOURCE.digest()
-    cpp.Source.kernel.cache_clear()
+    compiled_loops.CppSource.kernel.cache_clear()
     _kernel()
     assert file.stat().st_mtime_ns == made
-    cpp.Source.kernel.cache_clear()
+    compiled_loops.CppSource.kernel.cache_clear()
     newer = tmp_path / "convolution.cpp"
     newer.write_text(convolution.SOURCE.file.read_text() + "// of another version\n")
     changed = dataclasses.replace(convolution.SOURCE, file=newer)
     monkeypatch.setattr(convolution, "SOURCE", changed)
     monkeypatch.setattr(tools, "CONVOLUTION", changed)
-    monkeypatch.setattr(cpp, "cpu_flags", frozenset)  # and a processor without AVX2
+    monkeypatch.setattr(compiled_loops, "cpu_flags", frozenset)  # and a processor without AVX2
     assert _kernel().instructions == "portable"
     assert convolution.SOURCE.digest() != digest
     assert len(list(empty_cache.iterdir())) == 2
@@ -186,11 +188,11 @@ def test_where_instructions_fail_the_portable_kernel_returns_the_same(
     """A processor may claim instructions that end the process, as under an emulator."""
     dies_once = f"import os; p = {str(tmp_path / 'died')!r}; "
     dies_once += "os.path.exists(p) or (open(p, 'w').close(), os.abort()); "
-    monkeypatch.setattr(cpp, "_CHECK", dies_once + cpp._CHECK)
-    monkeypatch.setattr(cpp, "_SETS", {"claimed": (), "portable": ()})
+    monkeypatch.setattr(compiled_loops, "_CHECK", dies_once + compiled_loops._CHECK)
+    monkeypatch.setattr(compiled_loops, "_SETS", {"claimed": (), "portable": ()})
     for _ in range(2):  # remembered: the other kernel is not compiled again
         assert _kernel().instructions == "portable"
-        cpp.Source.kernel.cache_clear()
+        compiled_loops.CppSource.kernel.cache_clear()
     found = sparse_kernel()
     assert found.ok
     assert found.detail == "claimed fails its check on this processor; portable, compiled"
@@ -206,7 +208,9 @@ def test_where_instructions_fail_the_portable_kernel_returns_the_same(
 @needs_compiler
 def test_a_damaged_file_is_compiled_again(empty_cache: Path) -> None:
     empty_cache.mkdir(parents=True)
-    file = convolution.SOURCE.cached_file(cpp.compiler(), cpp.instruction_sets()[0])
+    file = convolution.SOURCE.cached_file(
+        compiled_loops.compiler(), compiled_loops.instruction_sets()[0]
+    )
     file.write_bytes(b"no library")
     _kernel()
     assert file.stat().st_size > 1000

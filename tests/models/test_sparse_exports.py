@@ -16,10 +16,10 @@ from tiny_bundle import pack_tiny
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from skindx import cpp
 from skindx.cli import app
+from skindx.core import compiled_loops
+from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import put_folder
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
@@ -198,7 +198,7 @@ def test_the_faster_choice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Classifier]]:
     """Return a file and its network, whose layers skip zeros wherever they can."""
-    if not cpp.compiler():
+    if not compiled_loops.compiler():
         pytest.skip("there is no C++ compiler")
     SOURCE.kernel()  # by the user's cache, before it is replaced
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -360,16 +360,16 @@ def test_without_a_compiler_the_export_answers_densely(
     skipping: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cpp, "compiler", lambda: "")
+    monkeypatch.setattr(compiled_loops, "compiler", lambda: "")
     _timed(monkeypatch, FASTER | {"sparse": 9.0})
-    cpp.Source.kernel.cache_clear()
+    compiled_loops.CppSource.kernel.cache_clear()
     try:
         served = Predictor.load(skipping, backend="sparse").ensemble
         eager = Predictor.load(skipping, backend="eager").ensemble
         images = [export_image(7), export_image(8)]
         found, wanted = (member.probabilities(images)[0] for member in (served, eager))
     finally:
-        cpp.Source.kernel.cache_clear()
+        compiled_loops.CppSource.kernel.cache_clear()
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from tower_folders import MEAN, SIGLIP, STD, open_clip_folder, siglip_folder, timm_folder
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import Classifier, build_classifier, load_weights
 from skindx.models.classifier.trial import try_network
 from skindx.models.towers import hub

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import logit
 from scipy.stats import binom, norm
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.models.calibration.urgent_risk import (
     RiskPromise,
     UrgentRisk,

@@ -10,7 +10,7 @@ import timm
 import torch
 from safetensors.torch import save
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.pretrained import pretrained_file
 from skindx.models.weights import read_state

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from some_plans import cluster, profile, profiles
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.cluster import Collective
 from skindx.planning.estimate import Machine
 from skindx.planning.network import Network

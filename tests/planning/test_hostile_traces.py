@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from some_plans import cluster, profile, profiles
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning import bucketing, cost
 from skindx.planning import search as searching
 from skindx.planning.alone import Asked, plan_of_trace, read_cluster

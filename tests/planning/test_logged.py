@@ -7,7 +7,7 @@ from some_plans import cluster
 from typer.testing import CliRunner
 
 from skindx.cli import app
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.cluster import Cluster, Link
 from skindx.planning.cost import Cost, Curve, fit_overhead
 from skindx.planning.logged import overhead_of, read_runs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from some_plans import profile, profiles
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.alone import Asked, plan_of_trace
 from skindx.planning.other_device import ONE_NETWORK, on_other_device
 from skindx.planning.profile import LocalWork, Rates

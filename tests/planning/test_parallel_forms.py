@@ -10,7 +10,7 @@ from some_networks import alexnet
 from some_networks import profiles as of_network
 from some_plans import cluster
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.estimate import Machine
 from skindx.planning.events import Resource, Task, run
 from skindx.planning.flow import Feeding

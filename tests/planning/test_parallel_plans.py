@@ -6,7 +6,7 @@ import pytest
 from some_networks import alexnet
 from some_networks import profiles as of_network
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning import search
 from skindx.planning.estimate import Machine
 from skindx.planning.fragment import write_fragment

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from some_plans import cluster
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.alone import read_cluster
 from skindx.planning.cluster import Cluster, Collective, Link, Links, only_ranks
 from skindx.planning.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD, Network

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from some_plans import cluster, profile, profiles
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning import guidelines
 from skindx.planning.estimate import Machine
 from skindx.planning.fragment import Predicted, merged, read_fragment, write_fragment

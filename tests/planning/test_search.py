@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.choice import DEFAULTS, Choice
 from skindx.planning.cluster import Correction
 from skindx.planning.estimate import Machine, as_measured, estimate

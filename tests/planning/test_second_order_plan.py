@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from some_plans import cluster, profiles
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.choice import Choice
 from skindx.planning.estimate import Machine, estimate
 from skindx.planning.network import Network

@@ -6,7 +6,7 @@ from hypothesis import given
 from pydantic import ValidationError
 from some_traces import trace_of, traces
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.public_traces import read_allreduce, read_bcaffe, read_pipedream
 from skindx.planning.trace import Trace
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from network_guard import Guarded, run_guarded
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.callbacks.bar import TrainingBar, time_left
 from skindx.training.callbacks.callback import TrainingInfo
 from skindx.training.callbacks.callback_list import CallbackList, check_monitors, member_callbacks

@@ -16,8 +16,8 @@ from plain_engine import Alone
 from timm.optim import Lamb, Lars
 from torch import nn
 
-from skindx.errors import UserError
-from skindx.states import UnfitStateError
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.fitting import check_optimizer
 from skindx.training.checkpoint.keeper import Keeper, refuse_others

@@ -7,7 +7,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx_bench.convergence.convergence import SMALLEST, Config, run
 

@@ -7,7 +7,7 @@ import timm
 from command_line import Skindx
 from safetensors.torch import save_file
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.pretrained import kept_weights
 from skindx.training.config.run import TrainSettings
 from skindx.training.default_network import DEFAULT_NETWORKS, with_default_network

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ranks import run_ranks
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import DetectorSpec
 from skindx.training.checks import check_detector

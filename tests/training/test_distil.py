@@ -5,10 +5,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from skindx.core.errors import UserError
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, pack
 from skindx.models.bundle.spec import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier

@@ -11,7 +11,7 @@ import torch
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.config import deepspeed_config, read_extra, read_extra_of
 from skindx.training.deepspeed.engine import Engine

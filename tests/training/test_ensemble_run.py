@@ -10,9 +10,9 @@ import torch
 from ranks import run_ranks
 from safetensors.torch import load_file
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.provenance import FOLD_TRAINED_IMAGES, TRAINING_IMAGES
 from skindx.models.calibration.conformal_fit import fit_on_records

@@ -15,7 +15,7 @@ from faults import Accident
 from ranks import run_ranks
 from test_trainer import data_of
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings

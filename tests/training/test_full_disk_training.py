@@ -15,7 +15,7 @@ from tiny_bundle import pack_tiny
 
 from skindx import cli
 from skindx.cli import failures
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training import worker
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.finished.member import FinishedMember, save_member

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.fused import Fused, FusedSettings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from test_trainer import Silent
 from tower_folders import timm_folder
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ensemble.predicting import predict_records

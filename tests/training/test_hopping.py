@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from one_process import alone, in_order, recorded
 from ranks import run_ranks
 
+from skindx.core.errors import JobError, UserError
 from skindx.data.manifest import read_manifest, split_of
-from skindx.errors import JobError, UserError
 from skindx.models.classifier.classifier import Classifier
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.batches import steps_of

@@ -13,7 +13,7 @@ import yaml
 from one_process import alone, in_order, recorded
 from ranks import run_ranks
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.member import load_member
 from skindx.training.hopping.launching import launch_workers

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx import system
+from skindx.core import machine
+from skindx.core.errors import UserError
 from skindx.data.loader import node_memory
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.classifier.preprocess import centre_square
 from skindx.training.config.engine import EngineSettings
@@ -146,7 +146,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
     assert not opened(1).sharded
     assert not opened(2, sharded=False).sharded
     assert not opened(2, cache={"kind": "none"}).sharded
-    monkeypatch.setattr(cache_policy, "free_memory", system.free_memory)
+    monkeypatch.setattr(cache_policy, "free_memory", machine.free_memory)
     assert opened(2, sharded=True).sharded
 
 

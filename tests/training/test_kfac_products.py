@@ -9,10 +9,10 @@ from plain_engine import Alone
 from planted_products import ALWAYS_COPY, one_leaf
 from torch import Tensor, nn
 
+from skindx.core.state_checks import UnfitStateError
 from skindx.gemm import product
 from skindx.gemm.product import NtChoice
 from skindx.gemm.record import NtRecord, record_file
-from skindx.states import UnfitStateError
 from skindx.training.checkpoint.state import read_state, write_state
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.sharing import plan_sharing, share_out, workers_of
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.recipe import Recipe

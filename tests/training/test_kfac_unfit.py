@@ -6,7 +6,7 @@ from plain_engine import Alone
 from test_kfac import PLAIN, one_step, small_net
 from torch import nn
 
-from skindx.states import UnfitStateError
+from skindx.core.state_checks import UnfitStateError
 from skindx.training.preconditioners.kfac.eigen import decompose
 from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.preconditioners.kfac.layers import INSIDE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ranks import run_ranks
 from torch import nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import launch
 from skindx.training.launching import network
@@ -84,7 +84,7 @@ def _local(folder: Path, how: str, imports: str) -> tuple[int, list[str], float]
     return done.returncode, sorted(done.stdout.splitlines()), time.monotonic() - began
 
 
-IMPORTS = pytest.mark.parametrize("imports", [NO_IMPORTS, "json,skindx.errors"])
+IMPORTS = pytest.mark.parametrize("imports", [NO_IMPORTS, "json,skindx.core.errors"])
 
 
 @IMPORTS

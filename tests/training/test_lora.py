@@ -9,7 +9,7 @@ from plain_engine import Alone, PlainEngine
 from safetensors.torch import save_file
 from test_trainer import Silent, data_of
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import build_classifier
 from skindx.training import state
 from skindx.training.config.heads import LoraSettings

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.recipe import Recipe
 from skindx.training.recipes.losses import build_loss, class_weights
 

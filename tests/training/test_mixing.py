@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.recipe import Mix, Recipe
 from skindx.training.feeding.batches import epoch_plan
 from skindx.training.recipes.mixing import Mixture, blend, draw_mixture

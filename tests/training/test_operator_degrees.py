@@ -12,7 +12,7 @@ from reference_training import MakeOptimizer, Reference, adaptive, train_referen
 from torch import Tensor, nn
 
 from skindx.comm.gtopk import GTopKSettings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import DataSettings, OperatorsSettings
 from skindx.training.config.run import TrainSettings

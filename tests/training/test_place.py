@@ -10,8 +10,8 @@ import pytest
 import yaml
 from command_line import Skindx
 
-from skindx.errors import UserError
-from skindx.system import cpu_count, free_port
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count, free_port
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import launch as launching
 from skindx.training.launching.place import settle_place

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.planning.estimate import Machine, estimate

@@ -18,8 +18,8 @@ from ranks import run_ranks
 from safetensors.torch import save_file
 
 from skindx.comm.fabric import Fabric
+from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
 from skindx.planning.cluster import Cluster
 from skindx.planning.estimate import Machine
 from skindx.planning.fragment import Predicted, write_fragment

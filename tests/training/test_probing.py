@@ -10,7 +10,7 @@ import timm
 import torch
 from command_line import Skindx
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.training.config.run import TrainSettings

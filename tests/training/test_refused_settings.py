@@ -10,9 +10,9 @@ import pytest
 import yaml
 from command_line import Skindx
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier
 from skindx.models.shapes_only import shapes_only
 from skindx.taxonomy import Taxonomy

@@ -13,9 +13,9 @@ from nodes import two_nodes, wait_all
 from safetensors.torch import load_file
 from tiny_bundle import measured
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import add_metrics

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.recipes.schedule import mix_at, rate_at, rate_of, side_at

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
+from skindx.core.errors import JobError
 from skindx.data.loader.budget import Node
 from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files, InMemory, rank_in_memory
 from skindx.data.manifest import Record
-from skindx.errors import JobError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.feeding.batches import owners
 from skindx.training.feeding.cache_policy import CacheContext, open_cached

@@ -10,7 +10,7 @@ import torch
 from staged_networks import IMAGE, network
 from torch import Tensor, nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.parallel import ModelSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import tensor_size

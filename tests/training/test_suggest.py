@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tower_folders import timm_folder
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.features import store
 from skindx.training.suggest.probe import SHARES, Split, probe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 from skindx.training.launching.stopping import StoppedError
 from skindx.training.launching.supervise import supervise
 

@@ -12,7 +12,7 @@ from states import as_arrays, assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.heads import Mlp as MlpHead
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import Tensor3dSettings

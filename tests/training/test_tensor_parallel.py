@@ -11,7 +11,7 @@ from states import assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import TensorSettings
 from skindx.training.config.run import TrainSettings

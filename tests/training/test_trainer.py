@@ -13,8 +13,8 @@ from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
 from safetensors.torch import save_file
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest, split_of
-from skindx.errors import UserError
 from skindx.models.classifier.classifier import load_classifier
 from skindx.training import state
 from skindx.training.config.run import TrainSettings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training import run as runs
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.member_refs import member_refs

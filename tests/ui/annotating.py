@@ -19,7 +19,7 @@ def annotating(serve: str, folder: Path, dataset: Path, by: str) -> Iterator[tup
     `serve` is a function of skindx.ui.annotator.serve; `folder` is where the process runs.
     """
     port = free_port()
-    code = "from skindx.light_imports import collect_rarely; collect_rarely()\n"
+    code = "from skindx.core.startup import collect_rarely; collect_rarely()\n"
     code += f"import sys; from pathlib import Path; from skindx.ui.annotator.serve import {serve}\n"
     code += f"{serve}(Path(sys.argv[1]), sys.argv[2], port=int(sys.argv[3]))"
     lines: list[str] = []

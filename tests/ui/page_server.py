@@ -14,9 +14,9 @@ from painted_answers import Painter
 from spot_scan import command
 
 from skindx.casebook.casebook import Casebook
-from skindx.light_imports import collect_rarely
+from skindx.core.machine import go_offline
+from skindx.core.startup import collect_rarely
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.system import go_offline
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.scan_routes import scan_routes
 from skindx.ui.guard import Guard

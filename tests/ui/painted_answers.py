@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.record import (
@@ -22,7 +23,6 @@ from skindx.diagnosis.record import (
 )
 from skindx.diagnosis.refusal import Gate, Refusal, Refused
 from skindx.diagnosis.scope import known_names
-from skindx.errors import UserError
 from skindx.taxonomy import Urgency, load_taxonomy
 from skindx.taxonomy.urgent import unknown_to
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep, Photo, Source, Vote
 from skindx.diagnosis.refusal import Refused
-from skindx.errors import UserError
 from skindx.ui.pool.worker import Answerer, serve_cases
 
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from network_guard import guarded_environment
 from served import free_port
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, read_annotations, write_proposals
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, shown_size
 from skindx.ui.annotator.names import Names

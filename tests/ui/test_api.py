@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from painted_answers import WIDE, Painter, jpeg, wide
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.scan.wide import WideRule
-from skindx.errors import UserError
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.expected import class_shares, score_shares, shift
 from skindx.ui.api.metrics import LEAST, CountingDiagnoser, Metrics

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from served import Served
 
 from skindx.casebook.case import checked_name
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.asgi import Message, Receive, Send, respond
 from skindx.ui.guard import Guard
 from skindx.ui.headers import Headers

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from echo_app import ask, echo
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.asgi import App, Message, Receive, Send
 from skindx.ui.login import users as users_file
 from skindx.ui.login.gate import Gate

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from skindx.casebook.casebook import Casebook
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
-from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.faults import log_fault
 from skindx.ui.page.casebook_tab import _shown

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from served import Served
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.hosts import HostCheck, host_name, is_loopback
 from skindx.ui.serve import serve
 

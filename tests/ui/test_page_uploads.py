@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.page.intake import case_of, patient_of
 from skindx.ui.page.uploads import take_uploads
 

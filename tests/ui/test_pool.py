@@ -15,11 +15,11 @@ import pytest
 from decoder_watch import descendants
 from network_guard import guarded_environment
 
+from skindx.core.errors import JobError, UserError
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.refusal import Refused
-from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.loading import load_bundle

@@ -12,7 +12,7 @@ from raw_server import Client, running
 from served import Served
 from windows import Seen
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.asgi import App, Message, Receive, Send, respond, root_of
 from skindx.ui.connections import Patience
 from skindx.ui.forwarding import Forwarding, checked_root

@@ -12,9 +12,9 @@ from echo_app import ask
 from fastapi import FastAPI
 from painted_answers import jpeg, rich
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.report.pdf import report_pdf
-from skindx.errors import UserError
 from skindx.ui.asgi import USER, Message, Receive, Send
 from skindx.ui.report_making import made_pdf
 from skindx.ui.reports.routes import PATH, report_routes

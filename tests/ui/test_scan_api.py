@@ -21,10 +21,10 @@ sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 import spots
 from spots import photo_with
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS
 from skindx.diagnosis.scan.work.crew import ThisProcess
 from skindx.diagnosis.scan.work.doing import TaskDoer
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.form import FORM_BYTES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.scanning.errors import ScanRefused
 from skindx.ui.scanning.job import ScanJob
 from skindx.ui.scanning.jobs import ScanJobs, Served

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from painted_rulers import Painted, paint_ruler
 from spots import photo_with
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.api.scan_routes import scan_routes
 from skindx.ui.scanning.errors import NoScans
 from skindx.ui.scanning.jobs import ScanJobs, Served

@@ -14,8 +14,8 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from served import Served, free_port, serving
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.errors import UserError
 from skindx.ui.api.form import FORM_BYTES
 from skindx.ui.login.users import add_user, remove_user
 from skindx.ui.serve import serve

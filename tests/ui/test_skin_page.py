@@ -7,11 +7,11 @@ import pytest
 from flagged_images import DETAIL, flagged_images
 from starlette.testclient import TestClient
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import write_issues
 from skindx.data.review import undecided
 from skindx.data.skin_answers import SKIN_ANSWERS, read_skin_answers, write_skin_answer
 from skindx.data.skin_review import SkinReview, reviewing_skin
-from skindx.errors import UserError
 from skindx.ui.annotator.images import ReviewImages
 from skindx.ui.annotator.skin_page import SkinController
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.workers.child import Answers, serve
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from postgresql import server
 from sqlalchemy.exc import OperationalError
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.workers.leases.heartbeat import Heartbeat
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.queue import Queue

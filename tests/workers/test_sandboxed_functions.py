@@ -27,13 +27,13 @@ def test_marked_functions_are_found_by_their_reference(function: MakeWork) -> No
     [
         "os:system",
         "skindx:cleaning",
-        "skindx.files:write_text",  # ours, but not marked
+        "skindx.core.atomic_files:write_text",  # ours, but not marked
         "skindx.data.publish.clean_files:sandboxed",
         "skindx.data.publish.clean_files:screening",
         "skindx.workers.sandbox.pool:reference.__globals__",
         "skindx.data.publish.clean_files:run_sandboxed",
         "skindx.data.publish.clean_files:subprocess",
-        "../skindx.files:write_text",
+        "../skindx.core.atomic_files:write_text",
         "",
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 from skindx.workers.pool import PoolSettings, WorkerPool
 from skindx.workers.request_queue import NoAnswerError, QueueFullError
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.dedup.clusters import connected
 from skindx.data.dedup.links import near_links
 from skindx.data.layout import MANIFEST
@@ -15,7 +16,6 @@ from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import read_manifest
 from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.formats import HEAD, image_suffix
 from skindx.imaging.hashes import HashKind, hash_images

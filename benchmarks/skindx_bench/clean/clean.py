@@ -12,11 +12,11 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from skindx.config import Settings
+from skindx.core.errors import JobError, UserError
+from skindx.core.settings_base import Settings
 from skindx.data.splits.groups import GroupTable
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.variants import KINDS
-from skindx.errors import JobError, UserError
 from skindx_bench.clean.answer import NoAnswerError, ask
 from skindx_bench.clean.base import folder_base, painted_base
 from skindx_bench.clean.figures import figures_of, plain_values

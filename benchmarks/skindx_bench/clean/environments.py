@@ -7,7 +7,7 @@ forbid commercial use (SelfClean: CC BY-NC 4.0; fastdup: CC BY-NC-ND 4.0): read 
 import sys
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench.harness.environments import NotInstalledError, PeerEnvironment
 
 NEEDS: dict[str, tuple[str, ...]] = {

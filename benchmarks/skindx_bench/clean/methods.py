@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench.clean import peers as peers_script
 from skindx_bench.clean.answer import NoAnswerError
 from skindx_bench.clean.peers import PEERS

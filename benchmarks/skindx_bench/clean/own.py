@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx import __version__
+from skindx.core.atomic_files import write_json
+from skindx.core.machine import cpu_count
 from skindx.data.dedup.clusters import EQUAL
 from skindx.data.dedup.links import near_links
 from skindx.data.dedup.select import DedupSettings
 from skindx.data.runner import LocalRunner
 from skindx.data.splits.groups import GroupSettings
-from skindx.files import write_json
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import HashKind, hash_images
-from skindx.system import cpu_count
 from skindx_bench.clean.peers import memory_mb
 from skindx_bench.clean.plants import IMAGES
 

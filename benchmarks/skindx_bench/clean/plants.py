@@ -10,14 +10,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import write_csv
+from skindx.core.errors import UserError
 from skindx.data.synthetic.drawings import drawing
 from skindx.data.synthetic.no_skin import KINDS as NO_SKIN
 from skindx.data.synthetic.other_overlays import OTHER_OVERLAYS
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import encode_jpeg
 from skindx.data.synthetic.variants import make_copy
-from skindx.errors import UserError
-from skindx.files import write_csv
 from skindx.imaging.decode import decode
 from skindx_bench.clean.base import Base
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.atomic_files import write_json
 from skindx.data.copies.recall import FILE
-from skindx.files import write_json
 from skindx.metrics import share_interval
 
 _KEY = "copies_recall_"

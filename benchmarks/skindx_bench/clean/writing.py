@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from skindx.files import write_csv, write_text
+from skindx.core.atomic_files import write_csv, write_text
 from skindx_bench.clean.score import Scored
 from skindx_bench.harness.writing import markdown_table
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
 from skindx_bench.compare.difference import Difference, difference, has_means, interval
 from skindx_bench.compare.files import Measurement, read_measurements
 from skindx_bench.compare.pages import digits, pages

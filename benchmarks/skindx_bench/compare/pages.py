@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from skindx.templates import html_environment
+from skindx.core.text import html_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment

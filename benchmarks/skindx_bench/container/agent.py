@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from skindx.errors import JobError
+from skindx.core.errors import JobError
 
 _END_S = 30
 _SHOWN_LINES = 5

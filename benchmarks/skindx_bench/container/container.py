@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import JobError
-from skindx.system import cpu_count
+from skindx.core.errors import JobError
+from skindx.core.machine import cpu_count
+from skindx.core.settings_base import Settings
 from skindx_bench.container.agent import Agent
 from skindx_bench.container.pairs import Rounds, bootstrap, judge, one_round
 from skindx_bench.container.rootfs import find_root, see

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.system import ONE_THREAD
+from skindx.core.errors import UserError
+from skindx.core.machine import ONE_THREAD
 from skindx_bench.container.runtimes import Inside
 from skindx_bench.harness.environments import SOURCES
 

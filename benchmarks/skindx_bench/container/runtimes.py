@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 _PROBE_S = 60
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.training.config.ensemble import EnsembleSettings
 from skindx.training.config.run import TrainSettings
 

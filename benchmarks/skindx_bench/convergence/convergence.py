@@ -7,10 +7,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.errors import JobError
+from skindx.core.settings_base import Settings
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
-from skindx.errors import JobError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.predictions import PREDICTIONS, read_predictions
 from skindx.training.config.run import TrainSettings

@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
+from skindx.core.errors import JobError, UserError
 from skindx.data import store
 from skindx.data.runner import LocalRunner
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.data.synthetic.variants import KINDS, make_copy
-from skindx.errors import JobError, UserError
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.processes import ProcessTree
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.measurement import interleave
+from skindx.core.settings_base import Settings
 from skindx.data.dedup.join import pairs_within
-from skindx.timing import interleave
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import Result
 

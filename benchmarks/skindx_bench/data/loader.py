@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.machine import cpu_count
+from skindx.core.measurement import timed_rounds
+from skindx.core.settings_base import Settings
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import Window
 from skindx.data.loader.drawing import draw_windows, sample_seeds
@@ -22,8 +24,6 @@ from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.imaging.resize.bilinear import Resize, resize_bilinear, resize_by_opencv
-from skindx.system import cpu_count
-from skindx.timing import timed_rounds
 from skindx_bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import Result

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.measurement import interleave
+from skindx.core.progress import silent
+from skindx.core.settings_base import Settings
 from skindx.data.build.records import make_records
 from skindx.data.build.run import Run
 from skindx.data.build.stages import clean, drop_small_classes, label_rows
@@ -26,8 +28,6 @@ from skindx.data.runner import LocalRunner
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import place_groups
-from skindx.progress import silent
-from skindx.timing import interleave
 from skindx_bench.data import copy_search
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import Result

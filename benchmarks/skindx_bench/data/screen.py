@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.measurement import interleave
+from skindx.core.settings_base import Settings
 from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
 from skindx.imaging.hashes import HashKind, hash_images
-from skindx.timing import interleave
 from skindx_bench.data.images import describe, noisy_jpegs
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import Result

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.errors import JobError, UserError
+from skindx.core.settings_base import Settings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest
-from skindx.errors import JobError, UserError
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import load_detector
 from skindx.training.checks import check_detector

@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.machine import go_offline
 from skindx.data.boxes.exporting import box_labels, images_of
 from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import Split, read_manifest, split_of
-from skindx.files import atomic_file
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import DetectorSpec
-from skindx.system import go_offline
 from skindx.training.config.detector import DetectorSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.detector import save_parts

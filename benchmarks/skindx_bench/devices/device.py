@@ -5,8 +5,8 @@ from typing import Protocol
 
 import torch
 
-from skindx.errors import UserError
-from skindx.provenance import cpu_model
+from skindx.core.errors import UserError
+from skindx.core.measurement import cpu_model
 from skindx_bench.harness.conditions import cpu_mhz
 
 

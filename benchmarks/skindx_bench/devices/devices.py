@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.energy import EnergyMeter
 from skindx_bench.devices.call_limit import TooSlowError
 from skindx_bench.devices.device import Device, open_device
@@ -162,7 +162,7 @@ def _drift(
 
 
 def _cases(settings: Config) -> Iterator[Case]:
-    from skindx.errors import UserError
+    from skindx.core.errors import UserError
 
     known = networks(settings.batch, settings.shrink)
     if unknown := [name for name in settings.networks if name not in known]:

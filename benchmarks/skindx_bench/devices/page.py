@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
 from skindx_bench.compare.compare import EXPLAINED, compare_lines, other_settings, told
 from skindx_bench.compare.files import Measurement, read_measurements
 from skindx_bench.compare.pages import pages

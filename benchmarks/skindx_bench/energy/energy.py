@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx_bench.energy.traces import is_network, read_traces, readings_of
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.power_model import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench.harness.power_model import Floats, Readings, features
 
 NETWORKS = ("googlenet", "resnet", "vgg", "fc")

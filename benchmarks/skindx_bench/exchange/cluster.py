@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from skindx.errors import JobError
+from skindx.core.errors import JobError
 from skindx.training.deepspeed.library import accelerator_variables
 from skindx.workers.process import module_command
 from skindx_bench.harness.netlab import INTERFACE, NetLab

@@ -2,7 +2,7 @@
 
 import math
 
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
 from skindx_bench.exchange.settings import Config
 from skindx_bench.harness.netlab import require
 from skindx_bench.harness.result import Result

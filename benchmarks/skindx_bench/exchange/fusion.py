@@ -7,7 +7,7 @@ from statistics import median
 from pydantic import Field
 
 from skindx.comm.fabric import ring_bytes
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.planning.bucketing import Candidate, candidates, ddp_buckets, one_buffer, per_tensor
 from skindx.planning.cost import Cost, fit
 from skindx.planning.trace import Trace

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from skindx.timing import interleave
+from skindx.core.measurement import interleave
 from skindx_bench.exchange.cluster import Cluster
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.clock import median as figure_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.metrics import proportion_interval
 from skindx_bench.families.stages import STAGES, run_stages
 from skindx_bench.harness.clock import Figure

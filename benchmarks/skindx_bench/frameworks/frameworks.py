@@ -9,7 +9,7 @@ import tempfile
 from functools import partial as partial_of
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx_bench.frameworks.settings import Config
 from skindx_bench.harness.netlab import Link, NetLab, require
 from skindx_bench.harness.result import Result

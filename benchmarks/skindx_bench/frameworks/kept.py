@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
 from skindx_bench.frameworks.found import Case, Found, Opening, Turn
 from skindx_bench.frameworks.settings import Config
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 from skindx_bench.frameworks.arms import ARMS, Arm
 from skindx_bench.frameworks.found import Case, Found, Opening, turn_of
 from skindx_bench.frameworks.graph import layers, network

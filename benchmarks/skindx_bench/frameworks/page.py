@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
 from skindx_bench.frameworks.arms import ARMS
 from skindx_bench.frameworks.figures import equal
 from skindx_bench.frameworks.found import Found

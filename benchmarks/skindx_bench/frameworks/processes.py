@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from skindx.errors import JobError
-from skindx.system import ONE_THREAD
+from skindx.core.errors import JobError
+from skindx.core.machine import ONE_THREAD
 from skindx_bench.harness.netlab import INTERFACE, NetLab
 
 FIRST_PORT = 29500

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 ArmName = Literal[
     "plain",

@@ -10,8 +10,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.gemm.learning import FOLDS, LEAST_GAIN, gain, held_out_choices, learn, transposed_wins
 from skindx.gemm.measuring import Timed, by_matrices, dtypes_of, measure, shapes_of
 from skindx.gemm.product import NtChoice

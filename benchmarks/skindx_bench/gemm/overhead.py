@@ -6,10 +6,10 @@ from functools import partial
 
 import torch
 
+from skindx.core.measurement import interleave, torch_threads
 from skindx.gemm.product import NtChoice, bound, nt_gemm, nt_product
 from skindx.gemm.shape import FEATURES
 from skindx.gemm.tree import Leaf, Split, Tree
-from skindx.timing import interleave, torch_threads
 
 TINY = ((1, 9, 64), (1, 100, 512), (8, 8, 8), (8, 64, 8), (16, 16, 64), (32, 9, 32), (64, 8, 8))
 """m, n, k."""

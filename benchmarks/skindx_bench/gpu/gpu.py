@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import Field
 
 import skindx
-from skindx.config import Settings
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
+from skindx.core.settings_base import Settings
 from skindx_bench.gpu.parts import Outcome, Part, count_tests, run_part
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.result import Result, hardware

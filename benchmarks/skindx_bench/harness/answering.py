@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.launching.stopping import end_with_parent
 
 Commands = Mapping[str, Callable[..., dict[str, Any]]]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from skindx.system import cpu_count
+from skindx.core.machine import cpu_count
 from skindx_bench.harness.processes import ProcessTree, adopt_orphans
 
 _EVERY_S = 0.2

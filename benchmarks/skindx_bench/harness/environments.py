@@ -11,7 +11,7 @@ from pathlib import Path
 
 import skindx
 import skindx_bench
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
 
 _MADE = "skindx-environment.txt"
 """In an environment that is whole: the digest of what it was made of."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 INTERFACE = "eth0"
 """Each node's link to the bridge, as its processes see it."""

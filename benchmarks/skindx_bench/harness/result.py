@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx import provenance
-from skindx.config import Settings
-from skindx.files import write_json
-from skindx.processor import cpu_flags
-from skindx.system import cpu_count
+from skindx.core import measurement
+from skindx.core.atomic_files import write_json
+from skindx.core.machine import cpu_count, cpu_flags
+from skindx.core.settings_base import Settings
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.writing import terminal_table
 
@@ -45,7 +44,7 @@ def hardware() -> dict[str, Any]:
     """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "cpu": provenance.cpu_model(),
+        "cpu": measurement.cpu_model(),
         "instructions": ", ".join(name for name in _INSTRUCTIONS if name in cpu_flags()),
         "cores": cpu_count(),
         "memory_gb": round(memory_bytes / 1e9, 1),
@@ -55,7 +54,7 @@ def hardware() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, skindx and its large packages, without importing them."""
-    return provenance.versions(_PACKAGES)
+    return measurement.versions(_PACKAGES)
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:

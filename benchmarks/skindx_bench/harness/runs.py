@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from skindx.errors import JobError
+from skindx.core.errors import JobError
 from skindx.training.finished.member import HISTORY, member_folder
 
 _TRUNK = "trunk"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.files import atomic_file
+from skindx.core.atomic_files import atomic_file
 from skindx_bench.harness.clock import Figure
 
 if TYPE_CHECKING:

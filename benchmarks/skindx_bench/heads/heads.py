@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.system import free_port
-from skindx.timing import interleave
+from skindx.core.machine import free_port
+from skindx.core.measurement import interleave
+from skindx.core.settings_base import Settings
 from skindx_bench.data.images import describe, noisy_jpegs
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import Result

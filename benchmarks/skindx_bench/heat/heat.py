@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.result import MEANS, Result
 from skindx_bench.heat.methods import PEERS, heats

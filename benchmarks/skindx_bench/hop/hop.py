@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from skindx.errors import JobError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import JobError
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.hopping.opening import open_queue
 from skindx.training.hopping.setting_up import RunJobs, fill

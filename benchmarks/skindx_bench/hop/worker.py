@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from skindx.core.machine import go_offline
 from skindx.data.manifest import read_manifest
-from skindx.system import go_offline
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks.silent import Silent
 from skindx.training.config.run import SETTINGS, TrainSettings

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.settings_base import Settings
 from skindx.metrics import (
     Interval,
     Measure,

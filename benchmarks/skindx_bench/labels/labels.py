@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data.dedup.near import label_table, read_embeddings
 from skindx.data.manifest import read_manifest
 from skindx_bench.harness.clock import Figure

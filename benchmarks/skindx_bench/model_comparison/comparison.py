@@ -8,19 +8,19 @@ import numpy as np
 from pydantic import Field
 
 from skindx import __version__
-from skindx.config import Settings
+from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.errors import JobError, UserError
+from skindx.core.measurement import interleave
+from skindx.core.settings_base import Settings
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
 from skindx.energy import EnergyMeter
-from skindx.errors import JobError, UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.folds import pool_answers
 from skindx.evaluation.predictions import read_predictions
-from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import Views
-from skindx.timing import interleave
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.finished.member import member_folder
 from skindx.training.made_from import fingerprint_of

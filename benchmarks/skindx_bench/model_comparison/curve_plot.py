@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.files import write_csv
+from skindx.core.atomic_files import write_csv
 from skindx.metrics import Statistic
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.writing import new_plot, write_plot

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from skindx.core.atomic_files import atomic_file, sha256_file
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.evaluation.answers import Answers
-from skindx.files import atomic_file, sha256_file
 from skindx.models.bundle.bundle import Bundle, trunk_file
 from skindx.models.calibration.temperature import apply_temperature
 from skindx.models.classifier.preprocess import Views, centre_square, views_of

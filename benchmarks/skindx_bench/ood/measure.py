@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.stored_image import read_image
-from skindx.errors import UserError
 from skindx.evaluation.ood import painted_images
-from skindx.files import atomic_file
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ood.extraction import features_of, last_layers

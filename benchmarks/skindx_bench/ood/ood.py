@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.errors import JobError
+from skindx.core.settings_base import Settings
 from skindx.data.manifest import read_manifest
 from skindx.data.splits.class_view import class_view, paired_classes
-from skindx.errors import JobError
 from skindx.models.ood.check import RATE
 from skindx.models.ood.kinds import DEFAULT
 from skindx.training.config.run import TrainSettings

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import yaml
 
+from skindx.core.errors import JobError
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.store import put
-from skindx.errors import JobError
 from skindx.planning.alone import Asked
 from skindx.planning.review import happened_of
 from skindx.planning.search import Limits, strategy_of

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 Kind = Literal[
     "dense", "fused", "per-tensor", "fused+bf16", "topk", "gtopk", "powersgd", "hierarchical"

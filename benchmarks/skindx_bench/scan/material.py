@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.imaging.gates.skin import skin_mask
 

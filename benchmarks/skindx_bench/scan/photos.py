@@ -15,15 +15,15 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import JobError
+from skindx.core.machine import ONE_THREAD
 from skindx.diagnosis.scan.photo.opening import photo_store
 from skindx.diagnosis.scan.searching import search
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.errors import JobError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.detector.batch import BatchDetector
 from skindx.models.detector.detector import Detector
-from skindx.system import ONE_THREAD
 from skindx_bench.harness.environments import SOURCES
 from skindx_bench.scan import sahi_peer
 from skindx_bench.scan.compose import compose

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.scan.grid import Grid
 from skindx.diagnosis.scan.precision import fast_precision
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.errors import UserError
 from skindx.metrics.proportion import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.detector.batch import BatchDetector, Precision

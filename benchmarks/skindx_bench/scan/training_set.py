@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import cpu_count
 from skindx.data.box import Box
 from skindx.data.manifest import Record, Split
-from skindx.system import cpu_count
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.scan.compose import SIZES, Composite, compose
 from skindx_bench.scan.composed_dataset import composed_record, split_of, write_dataset

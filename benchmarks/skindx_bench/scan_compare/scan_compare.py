@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.diagnosis.scan.compare.changes import changes
 from skindx.diagnosis.scan.compare.matching import match
 from skindx.diagnosis.scan.compare.registration import register
-from skindx.errors import UserError
 from skindx.metrics.proportion import proportion_interval
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.result import MEANS, Result

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.core.errors import UserError
 from skindx.data.copies.learn.acceptance import second_photo
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.errors import UserError
 
 TABLE, IMAGES = "index.csv", "images"
 HALVES = ("tuning", "unseen")

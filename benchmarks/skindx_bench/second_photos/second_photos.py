@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data import store
 from skindx.data.copies import votes
 from skindx.data.copies.copy import ACCEPT

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.core.measurement import interleave, torch_threads
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Member
@@ -19,7 +20,6 @@ from skindx.models.exports.choosing import fastest
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
-from skindx.timing import interleave, torch_threads
 from skindx_bench.harness.clock import Figure, median, ratio
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.errors import UserError
-from skindx.system import require_extra
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.errors import JobError
+from skindx.core.errors import JobError
 from skindx_bench.harness.processes import ProcessTree
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import Result
 from skindx_bench.harness.stopping import kept_when_stopped

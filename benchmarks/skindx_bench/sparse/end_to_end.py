@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.measurement import interleave, torch_threads
 from skindx.models.exports.runtimes import unsupported, with_export
 from skindx.models.exports.sparse.record import LayerRecord, SparseRecord
 from skindx.models.exports.spec import Precision, Runtime
-from skindx.timing import interleave, torch_threads
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.serve.backends import body_candidates, judging, network_of
 

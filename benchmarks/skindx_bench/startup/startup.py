@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.timing import interleave
+from skindx.core.measurement import interleave
+from skindx.core.settings_base import Settings
 from skindx_bench.harness.clock import median
 from skindx_bench.harness.result import Result
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx_bench.compare.files import Measurement, read_measurements
 from skindx_bench.gpu.parts import Outcome, Part, run_part
 from skindx_bench.harness.clock import Figure

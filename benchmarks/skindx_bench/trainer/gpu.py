@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from skindx.system import cpu_count
-from skindx.timing import interleave
+from skindx.core.machine import cpu_count
+from skindx.core.measurement import interleave
 from skindx.training.parallel.mesh import Mesh
 from skindx_bench.data.images import noisy_jpegs
 from skindx_bench.harness.clock import Figure, median, ratio

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from skindx.core.machine import go_offline
 from skindx.data.loader.source import InMemory
 from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
-from skindx.system import go_offline
 from skindx.training.callbacks.silent import Silent
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches

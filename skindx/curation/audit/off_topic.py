@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import read_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.data.screening.ood_table import OodScores, write_ood
-from skindx.errors import UserError
 from skindx.models.ood.robust import unusual_scores
 
 FEWEST = 40

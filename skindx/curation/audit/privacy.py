@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.machine import require_extra
+from skindx.core.settings_base import Settings
 from skindx.data.review import Reason
-from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skindx.core.machine import require_extra
+from skindx.core.progress import Progress, silent
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.data.stored_image import read_image
-from skindx.progress import Progress, silent
-from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image

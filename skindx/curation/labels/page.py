@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import write_csv, write_text
+from skindx.core.text import html_environment, printable
 from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.layout import LABEL_REVIEW
 from skindx.data.manifest import Record
 from skindx.data.review import write_flags
 from skindx.data.stored_image import read_image
-from skindx.files import write_csv, write_text
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.templates import html_environment
-from skindx.text import printable
 
 TABLE, PAGE = "label_review.csv", LABEL_REVIEW
 TEMPLATE = "label_review.html.jinja"

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
+from skindx.core.progress import Progress, silent
 from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record
 from skindx.data.review import Flag
-from skindx.errors import UserError
-from skindx.progress import Progress, silent
-from skindx.system import require_extra
 
 # N = images, C = classes, D = dimensions
 

@@ -8,13 +8,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import only_writer, sha256_file
+from skindx.core.errors import UserError
 from skindx.curation.proposals.activation import ActivationBoxes
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, now, read_proposals, write_proposals
 from skindx.data.manifest import read_manifest
 from skindx.data.stored_image import read_image
-from skindx.errors import UserError
-from skindx.files import only_writer, sha256_file
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.files import INDEX
 from skindx.models.detector.detector import Detector

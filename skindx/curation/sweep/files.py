@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skindx.core.atomic_files import atomic_file, write_json, write_text
 from skindx.curation.sweep.sweep import Sweep
 from skindx.evaluation.formatting import bounds, percent, points
-from skindx.files import atomic_file, write_json, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.progress import Progress, silent
+from skindx.core.settings_base import Settings
 from skindx.curation.labels.review import Floats, Ints, classifier, vectors_of
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.dedup.links import near_links
@@ -24,10 +26,8 @@ from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.screening.screen import Screened
 from skindx.data.store import stored_file
 from skindx.data.stored_image import read_image
-from skindx.errors import UserError
 from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
-from skindx.progress import Progress, silent
 
 # N = images, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
 

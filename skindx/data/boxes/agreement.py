@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import BUILT, Annotation, read_annotations, read_proposals
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
 from skindx.metrics import Interval, Statistic, confidence_interval
 
 # N = images, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import Record, boxes_type, read_rows, table_of, write_manifest
-from skindx.errors import UserError
-from skindx.files import atomic_file
 
 ANNOTATIONS = "annotations.parquet"
 PROPOSALS = "proposals.parquet"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage
-from skindx.errors import UserError
 
 Unannotated = Literal["skip", "negative"]
 Columns = Literal["box", "polygon"]

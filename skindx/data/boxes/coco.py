@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules, mapping, score_of, text_id
-from skindx.errors import UserError
-from skindx.files import write_json
 
 _RULES = Rules()
 

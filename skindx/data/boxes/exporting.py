@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.core.atomic_files import FolderKind, atomic_folder
+from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.annotations import BUILT, Annotation, read_annotations, read_proposals
 from skindx.data.boxes.coco import write_coco
@@ -19,8 +21,6 @@ from skindx.data.boxes.voc import write_voc
 from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import SPLITS, Record, Split, read_manifest, split_of
 from skindx.data.store import stored_file
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder
 
 _BOXES = FolderKind("an export of boxes")
 

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.data.boxes.box_file import BoxFile, Columns, Rules, Unannotated
 from skindx.data.boxes.coco import read_coco, read_json
 from skindx.data.boxes.labelstudio import read_labelstudio
 from skindx.data.boxes.voc import read_voc
 from skindx.data.boxes.yolo import DATA, read_yolo
-from skindx.errors import UserError
 
 BoxFormat = Literal["coco", "yolo", "voc", "labelstudio"]
 

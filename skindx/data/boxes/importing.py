@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import UserError
 from skindx.data.boxes.annotations import (
     BUILT,
     Annotation,
@@ -20,8 +22,6 @@ from skindx.data.boxes.joining import JoinedEntry, Stored, join
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.layout import ISSUES
 from skindx.data.manifest import Record, read_issues, read_manifest
-from skindx.errors import UserError
-from skindx.files import only_writer
 
 UNOPENED = "not annotated in Label Studio"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
 from skindx.data.box import UNKNOWN_SIZE, Box, RawBox, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules, score_of
 from skindx.data.boxes.coco import read_json
-from skindx.errors import UserError
-from skindx.files import write_json
 
 _RULES = Rules()
 _SHAPES = {"x", "points", "vertices", "rle"}

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import (
     Annotation,
@@ -16,8 +18,6 @@ from skindx.data.boxes.annotations import (
     store_drawings,
 )
 from skindx.data.manifest import Record, read_manifest
-from skindx.errors import UserError
-from skindx.files import only_writer
 
 LESION = "lesion"
 _WAIT_S = 0.5

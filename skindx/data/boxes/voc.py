@@ -10,11 +10,11 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
+from skindx.core.errors import UserError
+from skindx.core.machine import how_to_install
 from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, score_of
 from skindx.data.boxes.yolo import place
-from skindx.errors import UserError
-from skindx.system import how_to_install
 
 ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
 _RULES = Rules()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.config import read_yaml
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
+from skindx.core.settings_base import read_yaml
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules
 from skindx.data.boxes.yolo_columns import Meaning, meaning_of, read_values
-from skindx.errors import UserError
-from skindx.files import write_text
 from skindx.imaging.silence import hushed
 
 DATA = "data.yaml"

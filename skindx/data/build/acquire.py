@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.fetch.checks import check_sources
 from skindx.data.fetch.crawl import Progress, run_crawl
 from skindx.data.fetch.parts import fetch_in_parts
@@ -11,7 +12,6 @@ from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, read_ledger
 from skindx.data.runner import LocalRunner, TaskRunner
 from skindx.data.sources import LocalSource, Page, WebSource
-from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
 EMPTY_SOURCE = "empty-source"

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from skindx.core.atomic_files import only_writer
+from skindx.core.errors import needs_room
+from skindx.core.progress import Progress, silent
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
@@ -38,9 +41,6 @@ from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups, untrained_notes
 from skindx.data.store import sweep_store
 from skindx.data.summary import BuildSummary, count_flagged, totals
-from skindx.files import only_writer
-from skindx.full_disk import needs_room
-from skindx.progress import Progress, silent
 from skindx.taxonomy import load_taxonomy
 from skindx.taxonomy.matching import check_urgencies, with_urgencies
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.config import read_yaml
+from skindx.core.atomic_files import write_json
+from skindx.core.settings_base import read_yaml
+from skindx.core.text import cell, printable
 from skindx.data.layout import DIFF, RECIPE
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
-from skindx.files import write_json
-from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
 from skindx.data.copies.records import COPIES, CopyRecord, write_copies
 from skindx.data.layout import MANIFEST, RECIPE, STORE, SUMMARY, TAXONOMY
 from skindx.data.ledger import read_ledger
@@ -14,8 +16,6 @@ from skindx.data.review import Flag, Reason, stage_flags
 from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.summary import BuildSummary
 from skindx.data.transaction import recover, transaction
-from skindx.errors import UserError
-from skindx.files import write_json
 from skindx.taxonomy import Taxonomy
 
 

@@ -6,7 +6,7 @@ So does one that was built with that value: else the next build after the first 
 from pathlib import Path
 from typing import Any
 
-from skindx.config import read_yaml
+from skindx.core.settings_base import read_yaml
 from skindx.data.layout import RECIPE
 from skindx.data.recipe import BuildSettings
 

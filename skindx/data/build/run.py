@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from skindx.core.progress import Progress
 from skindx.data.box import Box
 from skindx.data.boxes.box_file import BoxFile
 from skindx.data.boxes.joining import BoxCounts
@@ -13,7 +14,6 @@ from skindx.data.review import Flag
 from skindx.data.runner import TaskRunner
 from skindx.data.splits.freeze import Places
 from skindx.data.splits.groups import GroupKeys
-from skindx.progress import Progress
 from skindx.taxonomy import Taxonomy
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from skindx.core.errors import UserError
 from skindx.data.build.copy_stage import Grouped, group_images
 from skindx.data.build.not_skin import NOT_SKIN, not_skin_issues
 from skindx.data.build.run import Run
@@ -29,7 +30,6 @@ from skindx.data.screening.screen import Screened
 from skindx.data.screening.shards import screen
 from skindx.data.sources import FilesSource, FolderSource, HuggingFaceSource, WebSource
 from skindx.data.sources.folder import look_at_folder
-from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy, normalise
 
 MIN_GROUPS = 3

@@ -4,10 +4,10 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from skindx.core.errors import UserError
 from skindx.data.class_counts import ClassCount
 from skindx.data.dedup.select import Distinct
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
 

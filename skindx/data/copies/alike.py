@@ -12,9 +12,9 @@ not.
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import require_extra
 from skindx.data.copies.codebook import LEADING, shipped
 from skindx.data.copies.votes import Chunk, by_cell
-from skindx.system import require_extra
 
 # A = pairs with their likeness
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.native import compiled
+from skindx.core.compiled_loops import compiled
 
 # N = images, P, Q = points of the first and the second images, L = leading components,
 # B = cells, T = probes, X = chiralities, M = matches, F = rows that are returned

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.progress import Progress, silent
 from skindx.data.copies import alike, votes
 from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
 from skindx.data.copies.parts import (
@@ -24,8 +26,6 @@ from skindx.data.copies.shards import Library, describe_missing, folder_of, sha2
 from skindx.data.copies.verified import read_verified, verified_files, verified_folder
 from skindx.data.dedup.clusters import connected
 from skindx.data.runner import TaskRunner
-from skindx.files import atomic_file
-from skindx.progress import Progress, silent
 
 # N = images, P = pairs, K = keys
 

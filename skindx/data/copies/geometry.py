@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import require_extra
 from skindx.data.copies.codebook import shipped
 from skindx.data.copies.describe import Description
-from skindx.system import require_extra
 
 # P, Q = points of the first and the second image, M = matches, I = inliers
 

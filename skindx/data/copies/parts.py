@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import JobError
 from skindx.data.copies.alike import chunk_alike
 from skindx.data.copies.shards import Library
 from skindx.data.copies.verified import values_of, verified_folder, write_verified
@@ -18,8 +20,6 @@ from skindx.data.copies.verify import verify
 from skindx.data.copies.votes import chunk_candidates, load_chunk
 from skindx.data.runner import TaskRunner
 from skindx.data.screening.shards import SHARDS
-from skindx.errors import JobError
-from skindx.files import atomic_file
 from skindx.imaging.decode import import_decoders
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
 from skindx.data.copies.shards import sha256_of
-from skindx.errors import UserError
-from skindx.files import atomic_file
 
 COPIES = "copies.parquet"
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.answer_review import AnswerReview, held_for
 from skindx.data.copies.answers import put_answer, read_answers
 from skindx.data.copies.copy import ACCEPT
 from skindx.data.copies.records import COPIES, CopyRecord, Pair, pair_of, read_copies
 from skindx.data.manifest import Record, read_manifest
-from skindx.errors import UserError
 
 
 class CopyReview(AnswerReview[Pair]):

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file, sha256_file
+from skindx.core.progress import Progress
 from skindx.data.copies.codebook import COMPONENTS, FILE, NEAREST
 from skindx.data.copies.describe import Description, describe_bytes
 from skindx.data.runner import TaskRunner
 from skindx.data.store import stored_file
-from skindx.files import atomic_file, sha256_file
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import import_decoders
-from skindx.progress import Progress
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 DESCRIPTIONS = "copies"

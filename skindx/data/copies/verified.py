@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file
 from skindx.data.copies import acceptance
 from skindx.data.copies.copy import Copy
 from skindx.data.copies.shards import folder_of
 from skindx.data.copies.verify import VERSION
-from skindx.files import atomic_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import require_extra
 from skindx.data.copies.codebook import LEADING, shipped
 from skindx.data.copies.recurring import point_keys
 from skindx.data.copies.shards import Library
-from skindx.system import require_extra
 
 # N = images, P = points, L = leading components, X = chiralities, T = probes, C = candidates
 

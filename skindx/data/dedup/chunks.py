@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import JobError
 from skindx.data.dedup.join import turned_pairs_between, turned_pairs_within
 from skindx.data.dedup.links import near_links
 from skindx.data.runner import TaskRunner
 from skindx.data.screening.shards import SHARDS
-from skindx.errors import JobError
-from skindx.files import atomic_file
 
 # N = codes, K = kinds of hash, O = orientations, P = pairs
 

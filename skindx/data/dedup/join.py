@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
-from skindx.system import require_extra
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -8,7 +8,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from skindx.native import compiled
+from skindx.core.compiled_loops import compiled
 
 # N = codes, K = kinds of hash, O = orientations, B = buckets, A = blocks that must agree
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.atomic_files import atomic_file, read_parquet
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
+from skindx.core.settings_base import Settings
 from skindx.data.dedup.links import with_pairs
-from skindx.errors import UserError
-from skindx.files import atomic_file, read_parquet
-from skindx.system import require_extra
 
 # N = images, D = dimensions, P = pairs, L = links
 

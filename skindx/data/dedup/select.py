@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import OFF, Settings
+from skindx.core.settings_base import OFF, Settings
 from skindx.data.dedup.clusters import Graph, centres, graph
 from skindx.data.dedup.near import EmbeddingSettings
 from skindx.data.dedup.rank import LabelledImage, best_first

@@ -2,7 +2,7 @@
 
 import sys
 
-from skindx.light_imports import collect_rarely
+from skindx.core.startup import collect_rarely
 
 collect_rarely()
 from skindx.data.fetch.process import main  # noqa: E402 (its imports are collected rarely)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.sources.source import WebSource
-from skindx.errors import UserError
-from skindx.system import require_extra
 
 
 def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.files import atomic_file
+from skindx.core.atomic_files import atomic_file
 
 if TYPE_CHECKING:
     from scrapy.http import Response

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from skindx.core.errors import JobError, UserError
 from skindx.data.fetch.crawl import run_crawl
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.settings import FetchSettings, Partition
@@ -17,7 +18,6 @@ from skindx.data.layout import BLOCKLIST, STORE
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
 from skindx.data.runner import TaskRunner
 from skindx.data.sources import WebSource
-from skindx.errors import JobError, UserError
 from skindx.taxonomy import Taxonomy
 
 _TRIED = frozenset({"timeout", "server-error", "unreachable"})

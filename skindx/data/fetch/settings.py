@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from skindx import __version__
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 AGENT = "skindx"
 """The name that robots.txt rules are matched against."""

@@ -9,14 +9,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, finish_folder, leftovers, write_json
+from skindx.core.errors import UserError
+from skindx.core.progress import Progress, silent
 from skindx.data.gallery.copies import PAIRS, write_drawings
 from skindx.data.gallery.pages import write_pages
 from skindx.data.gallery.tiles import VIEWS, read_tiles
 from skindx.data.layout import GALLERY
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder, finish_folder, leftovers, write_json
 from skindx.imaging.thumbnails import THUMBS, write_thumbnails
-from skindx.progress import Progress, silent
 
 MARK = "gallery.json"
 INDEX = "index.html"

@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import atomic_file
+from skindx.core.machine import cpu_count
+from skindx.core.progress import Progress
 from skindx.data.answers import Answer
 from skindx.data.copies.answers import read_answers, said_same
 from skindx.data.copies.drawing import draw_pair
@@ -11,12 +14,9 @@ from skindx.data.copies.records import COPIES, CopyRecord, read_copies, verdict
 from skindx.data.gallery.tile import Tile
 from skindx.data.manifest import Record
 from skindx.data.store import stored_files
-from skindx.files import atomic_file
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.progress import Progress
-from skindx.system import cpu_count
 from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
 
 PAIRS = "pairs"

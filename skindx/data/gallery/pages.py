@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from skindx.core.text import html_environment, printable
 from skindx.data.funnel import STAGES
 from skindx.data.gallery.tile import Tile
 from skindx.data.gallery.tiles import VIEWS, Tiles, View
 from skindx.data.manifest import SPLITS
 from skindx.imaging.thumbnails import thumbnail_path
-from skindx.templates import html_environment
-from skindx.text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

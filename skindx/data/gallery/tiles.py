@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from skindx.config import read_yaml
+from skindx.core.errors import UserError
+from skindx.core.settings_base import read_yaml
 from skindx.data.answers import Answer
 from skindx.data.boxes.joining import read_counts
 from skindx.data.funnel import STAGES
@@ -18,7 +19,6 @@ from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
 from skindx.data.skin_answers import read_skin_answers
 from skindx.data.store import stored_files
-from skindx.errors import UserError
 
 View = Literal["kept", "dropped", "review", "copies"]
 VIEWS: tuple[View, ...] = get_args(View)

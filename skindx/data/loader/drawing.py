@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.cpp import Source
+from skindx.core.compiled_loops import CppSource
 from skindx.data.loader.crop import Window, random_window
 
 # T = images, K = words of entropy
 
-SOURCE = Source(
+SOURCE = CppSource(
     Path(__file__).with_name("windows.cpp"),
     "drawing of crops",
     "random crops are drawn one after the other",

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file, only_writer
+from skindx.core.errors import UserError
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import resize_into
 from skindx.data.loader.drawing import window_places
 from skindx.data.loader.source import Files
-from skindx.errors import UserError
-from skindx.files import atomic_file, only_writer
 from skindx.imaging.resize.bilinear import resize_views
 from skindx.imaging.shrink import shrink, shrunk_size
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 
 class NoCache(Settings):

@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.data.store import stored_file
 from skindx.data.stored_image import check_size
-from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from skindx.core.atomic_files import atomic_folder
+from skindx.core.errors import UserError
 from skindx.data.labels import check_labels
 from skindx.data.layout import RECIPE, TAXONOMY
 from skindx.data.manifest import Record, read_issues, read_manifest
@@ -22,8 +24,6 @@ from skindx.data.publish.row import Row, in_shard_order, public_issues, rows_of
 from skindx.data.publish.side_files import write_side_files
 from skindx.data.recipe import BuildSettings
 from skindx.data.store import stored_file
-from skindx.errors import UserError
-from skindx.files import atomic_folder
 from skindx.taxonomy import load_taxonomy
 
 Progress = Callable[[int, int], None]

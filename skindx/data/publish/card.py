@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from skindx.core.text import markdown_environment, printable
 from skindx.data.licence import parse_licence
 from skindx.data.manifest import SPLITS, Issue
 from skindx.data.publish.columns import card_features, tar_features
@@ -16,8 +17,6 @@ from skindx.data.publish.facts import Facts, newest
 from skindx.data.publish.formats import Format
 from skindx.data.publish.row import Row
 from skindx.taxonomy import Taxonomy
-from skindx.templates import markdown_environment
-from skindx.text import printable
 
 CARD = "README.md"
 _PATTERNS: dict[Format, tuple[str, ...]] = {

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skindx.core.machine import require_extra
 from skindx.data.publish.columns import NAMES, SHARD_NAMES
 from skindx.data.publish.facts import Facts, newest
 from skindx.data.publish.row import Row
-from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
 from skindx.data.manifest import Record
 from skindx.data.review import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
-from skindx.errors import UserError
 
 PENDING = "review-pending"
 PRIVATE_REASONS = frozenset({REVIEWED, PENDING})

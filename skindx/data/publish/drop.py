@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from skindx.core.atomic_files import atomic_folder
+from skindx.core.errors import UserError
 from skindx.data.labels import check_labels
 from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Issue, read_issues
@@ -14,8 +16,6 @@ from skindx.data.publish.place import PUBLISHED, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, name_groups, public_issues
 from skindx.data.publish.side_files import write_side_files
 from skindx.data.store import stored_file
-from skindx.errors import UserError
-from skindx.files import atomic_folder
 from skindx.taxonomy import load_taxonomy
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from pydantic import Field, ValidationError, field_validator
 
 from skindx import __version__
-from skindx.config import Settings
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.data.publish.formats import Format
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources import Source
-from skindx.errors import UserError
-from skindx.files import write_json
 
 FACTS = "publish.json"
 

@@ -6,9 +6,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import write_csv
 from skindx.data.publish.columns import SHARD_NAMES, shard_schema
 from skindx.data.publish.row import Row
-from skindx.files import write_csv
 
 FOR_PEOPLE = "metadata.csv"
 FOR_DATASETS = "metadata.parquet"

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from skindx.core.atomic_files import atomic_file
 from skindx.data.box import Box
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import check_row, read_rows
 from skindx.data.publish.columns import arrow_schema
 from skindx.data.publish.row import Row
-from skindx.files import atomic_file
 
 
 def write_rows(folder: Path, rows: Sequence[Row]) -> None:

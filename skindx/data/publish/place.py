@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.core.atomic_files import FolderKind, finish_folder, leftovers, only_writer
+from skindx.core.errors import UserError
 from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY
 from skindx.data.manifest import SPLITS
 from skindx.data.publish.card import CARD
@@ -14,8 +16,6 @@ from skindx.data.publish.imagefolder import FOR_PEOPLE
 from skindx.data.publish.plots import PLOTS
 from skindx.data.publish.shard_names import DATA
 from skindx.data.publish.side_files import COCO, SPLITS_CSV, SUMS
-from skindx.errors import UserError
-from skindx.files import FolderKind, finish_folder, leftovers, only_writer
 
 _TABLES = (MANIFEST, ISSUES, TAXONOMY, SPLITS_CSV, COCO, CROISSANT, CARD, SUMS, FOR_PEOPLE)
 PUBLISHED = FolderKind("a published dataset", FACTS, (*_TABLES, PLOTS, DATA, *SPLITS))

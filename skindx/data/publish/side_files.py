@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import sha256_file, write_csv, write_json
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
 from skindx.data.layout import TAXONOMY
@@ -15,7 +16,6 @@ from skindx.data.publish.limits import limits_of
 from skindx.data.publish.manifest import write_rows
 from skindx.data.publish.plots import write_plots
 from skindx.data.publish.row import Row
-from skindx.files import sha256_file, write_csv, write_json
 from skindx.taxonomy import Taxonomy
 
 SUMS = "SHA256SUMS"

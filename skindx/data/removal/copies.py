@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import cpu_count
+from skindx.core.progress import Progress
 from skindx.data.blocklist import KINDS, Blocked, BlockList
 from skindx.data.copies.answers import read_answers, said_same
 from skindx.data.copies.records import COPIES, read_copies, verdict
@@ -15,8 +17,6 @@ from skindx.data.layout import RECIPE
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening.screen import ScreenSettings, screen_files
 from skindx.data.store import store_files, stored_files
-from skindx.progress import Progress
-from skindx.system import cpu_count
 
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(

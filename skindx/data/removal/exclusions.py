@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.core.errors import UserError
+from skindx.core.progress import Progress
 from skindx.data.blocklist import (
     NEAR_REASON,
     Blocked,
@@ -27,8 +29,6 @@ from skindx.data.review import REVIEWED, read_decisions
 from skindx.data.screening.screen import Screened
 from skindx.data.skin_answers import said_skin
 from skindx.data.store import store_files, stored_file
-from skindx.errors import UserError
-from skindx.progress import Progress
 
 _REMOVE, _NO_SKIN = "decided to remove it", "said that it shows no skin"
 

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from skindx.core.atomic_files import sha256_file, write_json
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.copies.kept import keep_stored
 from skindx.data.fetch.page_cache import PAGES
@@ -38,7 +39,6 @@ from skindx.data.screening.shards import remove_shards
 from skindx.data.store import store_files
 from skindx.data.summary import count_flagged, totals
 from skindx.data.transaction import recover, transaction
-from skindx.files import sha256_file, write_json
 
 _REPORTS = (LABEL_REVIEW, DIFF, LOG)
 """What verbs leave in a dataset folder beside its tables, and can write again."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.files import read_parquet
+from skindx.core.atomic_files import read_parquet
+from skindx.core.errors import UserError
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _COLUMNS = ("sha256", "sha256_a", "sha256_b")

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from skindx.core.atomic_files import only_writer, sha256_file
+from skindx.core.errors import UserError
+from skindx.core.progress import Progress, silent
 from skindx.data.blocklist import (
     NEAR_REASON,
     Blocked,
@@ -30,9 +33,6 @@ from skindx.data.removal.purge import purge
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
 from skindx.data.store import store_files
-from skindx.errors import UserError
-from skindx.files import only_writer, sha256_file
-from skindx.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.core.machine import cpu_count
 from skindx.data.runner.task_runner import LocalRunner, Task, TaskRunner
-from skindx.system import cpu_count
 
 __all__ = ["LocalRunner", "Task", "TaskRunner", "open_runner"]
 

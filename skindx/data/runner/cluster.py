@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline, require_extra
 from skindx.data.runner.task_runner import Task
 from skindx.data.runner.workers import check_alive, check_workers
-from skindx.errors import UserError
-from skindx.system import go_offline, require_extra
 
 ATTEMPTS = 3
 """How often a task is given to a worker that dies under it, before the task is to blame."""

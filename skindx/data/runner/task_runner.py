@@ -8,7 +8,7 @@ never run again.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from skindx.system import cpu_count
+from skindx.core.machine import cpu_count
 
 Task = tuple[Any, ...]
 """The arguments of one task; they travel to another process."""

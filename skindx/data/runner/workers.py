@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 
 _PACKAGES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg", "numba", "scrapy")
 """With skindx itself they decide what is fetched, what is sound, and its hashes."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from skindx.config import OFF, Settings
+from skindx.core.settings_base import OFF, Settings
 from skindx.data.screening.ood_table import OodSettings
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.workers.process import Limits

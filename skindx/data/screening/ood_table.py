@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.files import atomic_file, read_parquet
+from skindx.core.atomic_files import atomic_file, read_parquet
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 
 # N = images
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
+from skindx.core.text import cell
 from skindx.data.screening.judge import Measured, ScreenSettings, measure
 from skindx.data.screening.screen import Screened, screen_files
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import image_suffix
 from skindx.imaging.gates.content import SAID
 from skindx.imaging.hashes import grey, thumbnail
-from skindx.system import cpu_count
-from skindx.text import cell
 
 if TYPE_CHECKING:
     from rich.console import Console

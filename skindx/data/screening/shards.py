@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import (
     Screened,
@@ -19,7 +20,6 @@ from skindx.data.screening.screen import (
     to_plain,
 )
 from skindx.data.store import stored_file
-from skindx.files import atomic_file, read_parquet
 from skindx.imaging.hashes import HashKind
 
 SHARDS = ".shards"

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import described
 from skindx.data.sources.markup import Nearest, offered_images
 from skindx.data.sources.source import Choice, Page, WebSource
 from skindx.data.sources.urls import shown, web_url
-from skindx.errors import UserError
 
 if TYPE_CHECKING:
     from parsel import Selector

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 
 UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, MemoryError)
 """What hostile tables raise beside what their reader's own package does."""

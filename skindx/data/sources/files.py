@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.sources.columns import Columns, cell, read_table
 from skindx.data.sources.folder_files import MAX_BYTES
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 

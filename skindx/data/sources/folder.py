@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from skindx.core.errors import UserError
 from skindx.data.boxes.box_file import Columns, Rules
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
@@ -16,7 +17,6 @@ from skindx.data.ledger import LedgerRow, now
 from skindx.data.sources.folder_files import FoundFile, Walk, look_at, unreadable, visible
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.taxonomy import normalise
 
 MIN_PER_CLASS = 3

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 MAX_BYTES = 200_000_000

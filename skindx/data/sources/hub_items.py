@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
+from skindx.core.errors import UserError
 from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
-from skindx.errors import UserError
 
 
 class HuggingFaceColumns(Columns):

@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.sources.columns import cell, read_table
 from skindx.data.sources.hub_items import (
@@ -22,7 +23,6 @@ from skindx.data.sources.hub_items import (
 )
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
-from skindx.errors import UserError
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data.ledger import LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.sources.urls import plain_url, shown

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import Columns, cell, read_table
 from skindx.data.sources.source import WebSource
-from skindx.errors import UserError
-from skindx.files import sha256_file
 
 
 class TableColumns(Columns):

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from skindx.core.atomic_files import atomic_folder
+from skindx.core.errors import UserError
 from skindx.data.layout import STORE, TAXONOMY
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.splits.fold_view import VIEW
-from skindx.errors import UserError
-from skindx.files import atomic_folder
 from skindx.taxonomy import Taxonomy
 
 

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from skindx.core.atomic_files import FolderKind, atomic_folder
+from skindx.core.errors import UserError
 from skindx.data.layout import CACHE, MANIFEST, STORE, TAXONOMY
 from skindx.data.manifest import Record, Split, read_manifest, write_manifest
 from skindx.data.splits.folds import fold_groups
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder
 
 VIEW = FolderKind("a view of a dataset", MANIFEST, (TAXONOMY, STORE, CACHE))
 

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.core.atomic_files import write_csv
+from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import SPLITS, Split, read_manifest
 from skindx.data.transaction import recover
-from skindx.errors import UserError
-from skindx.files import write_csv
 
 SPLITS_TABLE = "splits.csv"
 SPLIT_CONFLICT = "split-conflict"

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.data.dedup.clusters import connected
 from skindx.data.dedup.select import Distinct
 from skindx.data.ledger import LedgerRow, file_name
-from skindx.errors import UserError
 
 # L = links
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data.manifest import SPLITS, Split
 
 # Who gets one of a class's groups first when there are fewer groups than splits.

@@ -7,12 +7,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.synthetic import skin
 from skindx.data.synthetic.lesions import RECIPES
 from skindx.data.synthetic.patch import HALF, SIDE, Field
 from skindx.data.synthetic.skin import Spot
-from skindx.errors import UserError
 
 CLASSES: tuple[str, ...] = tuple(RECIPES)
 SIZES = ((256, 192), (288, 216), (320, 240), (280, 224))

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
 from skindx.data.box import Box
 from skindx.data.synthetic.painter import CLASSES, Painting, encode_jpeg, paint
-from skindx.errors import UserError
-from skindx.system import cpu_count
 
 LEAST_PER_CLASS = 4
 EXACT, NEAR = 10, 20

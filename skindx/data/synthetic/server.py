@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -9,6 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, write_json
 from skindx.data.synthetic.pages import (
     MARKUPS,
     ROBOTS,
@@ -22,7 +23,6 @@ from skindx.data.synthetic.pages import (
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg
 from skindx.data.synthetic.plants import Entry, plan_entries
 from skindx.data.synthetic.truth import TRUTH, Served, SiteTruth
-from skindx.files import FolderKind, atomic_folder, write_json
 
 SITE = "site"
 ANNOTATIONS = "annotations.json"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 
 TRUTH = "truth.json"
 

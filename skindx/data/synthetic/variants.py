@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.synthetic.overlays import caption, screenshot, watermark
 from skindx.data.synthetic.painter import encode_jpeg
-from skindx.errors import UserError
 
 Pixels = NDArray[np.uint8]
 Change = Callable[[Pixels, np.random.Generator], Pixels]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from skindx.core.machine import require_extra
+from skindx.core.text import printable
 from skindx.diagnosis.report import fonts
-from skindx.system import require_extra
-from skindx.text import printable
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import require_extra
 from skindx.diagnosis.scan.tiles import Patches, blocks
-from skindx.system import require_extra
 
 # A = axes of the map, N = elements of one axis; answers may have further axes behind, as channels
 
@@ -156,7 +156,7 @@ def infer_patches(
 
 def save_patch(file: Path, answer: NDArray[Any]) -> None:
     """Write the answer for a patch whole or not at all; the same again changes nothing."""
-    from skindx.files import atomic_file
+    from skindx.core.atomic_files import atomic_file
 
     with atomic_file(file, mode=0o600) as temporary, temporary.open("wb") as stream:
         np.save(stream, answer, allow_pickle=False)

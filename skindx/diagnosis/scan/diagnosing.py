@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.diagnosis.scan.crops import colour_difference, lesion_crop
 from skindx.diagnosis.scan.lesion import Lesion
 from skindx.diagnosis.scan.photo.pixels import PixelStore
-from skindx.errors import UserError
 from skindx.models.calibration.urgent_risk import urgent_risks
 from skindx.models.ood.extraction import features_of
 

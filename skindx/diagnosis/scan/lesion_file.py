@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.atomic_files import atomic_file
 from skindx.data.box import Box
 from skindx.diagnosis.scan.lesion import Lesion
-from skindx.files import atomic_file
 
 
 def write_lesions(path: Path, lesions: Sequence[Lesion]) -> None:

@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from skindx.core.errors import UserError, needs_room
+from skindx.core.machine import cpu_count, keep_freed_memory
+from skindx.core.progress import Progress
+from skindx.core.text import without_password
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.levels import LevelledPhoto
 from skindx.diagnosis.scan.outputs.of_bundle import result_of
@@ -22,13 +26,8 @@ from skindx.diagnosis.scan.work.driver import MakeCrew, Scan, Scanned, prepared
 from skindx.diagnosis.scan.work.folder import DATABASE, WORK
 from skindx.diagnosis.scan.work.worker import work
 from skindx.diagnosis.scan.writing import write_lesion_list
-from skindx.errors import UserError
-from skindx.full_disk import needs_room
 from skindx.models.bundle.bundle import TAXONOMY, open_bundle
-from skindx.progress import Progress
-from skindx.system import cpu_count, keep_freed_memory
 from skindx.taxonomy import Taxonomy
-from skindx.text import without_password
 from skindx.workers.process import exit_with_parent
 
 MOST_WORKERS = 4

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.pixels import ReadRegion
 from skindx.diagnosis.scan.ruler.drawing import confirmation_image
 from skindx.diagnosis.scan.ruler.find import Ruler, find_ruler
-from skindx.errors import UserError
 
 _LEAST, _MOST = 0.0005, 10.0
 """Millimetres in a pixel: of a dermatoscope at 50 megapixels, and of a person as a small figure."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 
 class ScanSettings(Settings):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.diagnosis.record import Photo
 from skindx.diagnosis.refusal import Refused
 from skindx.metrics.detection import Rectangle

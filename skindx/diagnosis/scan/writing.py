@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import write_json
 from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
-from skindx.files import write_json
 from skindx.taxonomy import SkinClass
 
 LESIONS = "lesions.json"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.breakdown import UNKNOWN, order, skin_type_name
 from skindx.evaluation.formatting import plain

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.atomic_files import FolderKind, atomic_folder, write_json
+from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.compare import Comparison, compare
 from skindx.evaluation.compare.page import write_page
 from skindx.evaluation.evaluate import Part, evaluate
 from skindx.evaluation.predictions import read_predictions
-from skindx.files import FolderKind, atomic_folder, write_json
 from skindx.models.bundle.files import INDEX
 
 JSON, PAGE = "comparison.json", "comparison.html"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers, Floats, Ints, Strings
 from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import FIGURES, LEVEL, Scores, measure_scores

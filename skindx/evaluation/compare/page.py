@@ -5,6 +5,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skindx.core.atomic_files import write_text
 from skindx.evaluation.compare.compare import ComparedPart, Comparison
 from skindx.evaluation.formatting import (
     bounds,
@@ -18,7 +19,6 @@ from skindx.evaluation.formatting import (
     title,
 )
 from skindx.evaluation.report.pages import render
-from skindx.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console

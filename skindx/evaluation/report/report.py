@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skindx.core.atomic_files import write_text
+from skindx.core.measurement import MeasurementOrigin
 from skindx.diagnosis.guarantee import set_holds
 from skindx.evaluation.assisted import assisted_table
 from skindx.evaluation.breakdown import MISSING
@@ -25,8 +27,6 @@ from skindx.evaluation.report.urgent_plot import urgent_plot
 from skindx.evaluation.results import Evaluation
 from skindx.evaluation.set_scores import SetScores
 from skindx.evaluation.urgent_scores import UrgentRiskScores
-from skindx.files import write_text
-from skindx.provenance import Origin
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,13 +41,15 @@ MATCHED_BY = {
 
 
 def write_report(
-    path: Path, evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mistake] = ()
+    path: Path, evaluation: Evaluation, origin: MeasurementOrigin, mistakes: Sequence[Mistake] = ()
 ) -> None:
     """Write the report as one self-contained HTML file: no script, no outside reference."""
     write_text(path, render_report(evaluation, origin, mistakes))
 
 
-def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mistake] = ()) -> str:
+def render_report(
+    evaluation: Evaluation, origin: MeasurementOrigin, mistakes: Sequence[Mistake] = ()
+) -> str:
     """Return the report as HTML that is well-formed XML too; every value is escaped."""
     sensitivity = sensitivity_plot(evaluation)
     urgent = urgent_plot(evaluation.urgent_risk)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.cpp import Source
+from skindx.core.compiled_loops import CppSource
 
 # H, W = height, width; R, C = rows and columns of the result; T = images
 
-SOURCE = Source(
+SOURCE = CppSource(
     Path(__file__).with_name("resize.cpp"), "bilinear resize", "OpenCV resizes training images"
 )
 

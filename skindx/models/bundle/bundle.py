@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from skindx import __version__
+from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json, write_text
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, parse_json, read_json
 from skindx.data.manifest import Record, Split
 from skindx.data.origin import ImageOrigin
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder, sha256_file, write_json, write_text
 from skindx.models.bundle.card import model_card
 from skindx.models.bundle.files import INDEX, digest_of, read_index, verify_files
 from skindx.models.bundle.seen import SEEN, read_seen, write_seen
@@ -39,7 +40,6 @@ from skindx.models.ood.stored import CHECK, OodPart, load_check
 from skindx.models.ood.version_0_1 import STATISTICS, load_check_v0_1
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.taxonomy import Taxonomy
-from skindx.untrusted import MEGABYTE, parse_json, read_json
 
 TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.files import atomic_folder, write_json, write_text
+from skindx.core.atomic_files import atomic_folder, write_json, write_text
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import BUNDLE, CARD, METRICS, Bundle, open_bundle, write_index
 from skindx.models.bundle.card import model_card
 from skindx.models.bundle.provenance import without_old_keys

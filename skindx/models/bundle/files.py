@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from skindx.errors import UserError
-from skindx.files import finish_folder, is_unfinished
+from skindx.core.atomic_files import finish_folder, is_unfinished
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
 from skindx.models.tensors import MOST_BYTES
-from skindx.untrusted import MEGABYTE, open_plain, read_plain
 
 INDEX = "bundle.json"
 

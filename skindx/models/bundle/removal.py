@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.core.atomic_files import finish_folder, is_unfinished
 from skindx.data.blocklist import Blocked
-from skindx.files import finish_folder, is_unfinished
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.change import add_provenance, set_embedding_index, set_learned_parts
 from skindx.models.bundle.files import INDEX

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data.origin import ImageOrigin
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 LEVEL = 0.9
 URGENT_LEVEL = 0.95

@@ -14,9 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.untrusted import read_plain_yaml
 from skindx.taxonomy import Taxonomy
-from skindx.untrusted import read_plain_yaml
 
 _SUM_SLACK = 0.005
 """Shares with few digits do not add up to 1 exactly."""

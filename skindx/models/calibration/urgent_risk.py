@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.models.calibration.conformal import ALL, MeasuredShare, skin_type_group
 from skindx.taxonomy import SkinClass
 

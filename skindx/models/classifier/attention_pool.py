@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 
 class AttentionPool(Settings):

@@ -9,9 +9,11 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 from torch import Tensor, nn
 
-from skindx.config import Settings
-from skindx.errors import UserError
-from skindx.light_imports import light_imports
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
+from skindx.core.settings_base import Settings
+from skindx.core.startup import light_imports
+from skindx.core.state_checks import UnfitStateError, check_finite, check_tensors
 from skindx.models.classifier.attention_pool import AttentionPool, put_attention_pool
 from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
 from skindx.models.classifier.heads import Head, KnnHead, LinearHead, put_head
@@ -21,8 +23,6 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.shapes_only import shapes_only
 from skindx.models.tensors import load_tensors
 from skindx.models.weights import read_state
-from skindx.states import UnfitStateError, check_finite, check_tensors
-from skindx.system import go_offline
 
 # B = batch, S = side, C = classes
 

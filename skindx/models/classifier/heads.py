@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.gemm.product import nt_gemm
 
 _SMOOTH = 1e-3

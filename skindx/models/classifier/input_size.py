@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from skindx.light_imports import light_imports
+from skindx.core.startup import light_imports
 
 
 def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.imaging.shrink import shrink
 
 # B = batch, H, W = height, width, S = side of the square

@@ -9,13 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.files import atomic_file
-from skindx.light_imports import light_imports
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
+from skindx.core.machine import cache_folder, go_offline
+from skindx.core.startup import light_imports
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.input_size import sized_arguments
 from skindx.models.online import fetch_by
-from skindx.system import cache_folder, go_offline
 
 _LIMIT_S = 1800
 

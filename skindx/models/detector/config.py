@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 ACTIVATIONS = tuple(
     f"{package}.{call}"

@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline, how_to_install, missing_modules
+from skindx.core.settings_base import Settings
+from skindx.core.state_checks import UnfitStateError, check_finite
+from skindx.core.untrusted import read_plain_yaml
 from skindx.data.box import Box
-from skindx.errors import UserError
-from skindx.files import write_text
 from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.models.tensors import load_tensors, save_tensors
-from skindx.states import UnfitStateError, check_finite
-from skindx.system import go_offline, how_to_install, missing_modules
-from skindx.untrusted import read_plain_yaml
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

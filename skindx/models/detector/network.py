@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from skindx.errors import UserError
-from skindx.light_imports import light_imports
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
+from skindx.core.startup import light_imports
 from skindx.models.detector.config import DetectorConfig
 from skindx.models.detector.work import refuse_work
 from skindx.models.shapes_only import shapes_only
-from skindx.system import go_offline
 
 if TYPE_CHECKING:
     from torch import nn

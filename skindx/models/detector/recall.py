@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data.box import Box
 from skindx.data.boxes.agreement import match
 from skindx.metrics import Interval, proportion_interval

@@ -7,7 +7,7 @@ with few weights can make that square, or what is computed from it, as large as 
 from collections.abc import Sequence
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 _SIDE = 256
 """Of the square that ultralytics passes through a new network."""

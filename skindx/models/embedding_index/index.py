@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.data.publish.row import web_address
-from skindx.errors import UserError
 from skindx.gemm.product import nt_gemm
 from skindx.models.tables import read_rows
 from skindx.models.tensors import load_tensors, save_tensors

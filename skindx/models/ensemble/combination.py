@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.models.calibration.temperature import apply_temperature
 
 # M = members, N = images, C = classes

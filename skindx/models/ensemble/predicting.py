@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import cpu_count
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
 from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput, Member, Memo
-from skindx.system import cpu_count
 
 # M = members, N = images, C = classes
 

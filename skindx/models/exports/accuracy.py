@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.metrics import Statistic, paired_interval
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ensemble.predicting import predict_records

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.errors import UserError
-from skindx.files import only_writer, write_json
+from skindx.core.atomic_files import only_writer, write_json
+from skindx.core.errors import UserError
+from skindx.core.machine import cache_folder, cpu_flags, processor_facts
+from skindx.core.measurement import interleave, torch_threads
 from skindx.models.ensemble.ensemble import Ensemble
-from skindx.processor import cpu_flags, processor_facts
-from skindx.system import cache_folder
-from skindx.timing import interleave, torch_threads
 
 log = logging.getLogger(__name__)
 

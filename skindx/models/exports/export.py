@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import sha256_file, temporary_folder, write_json
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.errors import UserError
-from skindx.files import sha256_file, temporary_folder, write_json
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.change import put_folder
 from skindx.models.classifier.preprocess import Preprocess, centre_square
@@ -43,7 +44,6 @@ from skindx.models.exports.spec import (
     Runtime,
     folder_of,
 )
-from skindx.system import require_extra
 
 _SAMPLES, _TIMED = 64, 8
 """Training images from which int8 learns the ranges of its activations; calibration images on

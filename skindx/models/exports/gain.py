@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.exports.choosing import answering, processor_seconds
 from skindx.models.exports.making import make_body

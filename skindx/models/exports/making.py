@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
 from skindx.models.classifier.classifier import Classifier, ClassifierBody
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.exports.quantising import prepare, quantise
 from skindx.models.exports.sparse.body import write_sparse
 from skindx.models.exports.spec import INPUT, OUTPUT, Precision, Runtime
-from skindx.system import go_offline
 
 _OPSET = 18
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.metrics import share_interval
 from skindx.models.ensemble.ensemble import Member, Memo
 from skindx.models.ensemble.predicting import predict_members

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import go_offline
 from skindx.models.exports.signal_stack import own_signal_stack
 from skindx.models.exports.spec import INPUT, Runtime
-from skindx.system import go_offline
 
 _KINDS = ("Conv", "MatMul")
 """Operators in which the work is; what else becomes int8 depends on them."""

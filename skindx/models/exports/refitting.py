@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, split_of
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.conformal_fit import fit_on_records

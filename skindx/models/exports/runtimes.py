@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import skindx
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_flags, go_offline, how_to_install, missing_modules
+from skindx.core.untrusted import open_plain
 from skindx.models.ensemble.ensemble import Body, Member
 from skindx.models.exports.signal_stack import own_signal_stack
 from skindx.models.exports.sparse.body import load_sparse
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
-from skindx.processor import cpu_flags
-from skindx.system import go_offline, how_to_install, missing_modules
-from skindx.untrusted import open_plain
 
 _MODULES: dict[Runtime, str] = {
     "onnx": "onnxruntime",

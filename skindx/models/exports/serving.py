@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.exports.choosing import answering, fastest, remembered_choice

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_json
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
-from skindx.untrusted import read_json
 
 Runtime = Literal["onnx", "openvino", "sparse"]
 Precision = Literal["fp32", "bf16", "int8"]

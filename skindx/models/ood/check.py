@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.models.ood.features import Features, Floats, Learned
 from skindx.models.ood.fitted import Fitted, Need
 from skindx.models.ood.kinds import DETECTORS, AnyDetector

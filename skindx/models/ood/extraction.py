@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.features import Features, Singles

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ood.features import Singles
 

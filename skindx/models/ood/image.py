@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.models.ood.features import Features, Floats, Learned, Singles
 from skindx.models.ood.fitted import Fitted, Need
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.ood.check import OodCheck, fit_check
 from skindx.models.ood.features import Features, Learned, Singles
 from skindx.models.ood.kinds import AnyDetector

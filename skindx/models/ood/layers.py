@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.models.ood.features import Features, Floats, Learned, Singles
 from skindx.models.ood.fitted import Fitted, Need
 from skindx.models.ood.gaussian import Gaussian, fit_gaussian

@@ -6,7 +6,7 @@ Eq. 2 there, with the covariance of probabilistic PCA in the place of the empiri
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.models.ood.features import Features, Floats, Learned
 from skindx.models.ood.fitted import Fitted, Need
 from skindx.models.ood.gaussian import Gaussian, fit_gaussian

@@ -9,7 +9,7 @@ they are alike, as a batch of scanned pages is, whose nearest neighbours are nea
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.ood.gaussian import Gaussian, fit_gaussian
 
 # N = images, D = dimensions, F = images that the Gaussian is fitted to

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.ood.check import OodCheck, OodSpec
 from skindx.models.ood.images import OodImages
 from skindx.models.ood.kinds import DETECTORS, AnyDetector

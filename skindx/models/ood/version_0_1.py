@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from skindx.config import Settings
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.models.ood.check import FEWEST, OodCheck, rate_of
 from skindx.models.ood.mahalanobis import Mahalanobis
 from skindx.models.tensors import load_tensors

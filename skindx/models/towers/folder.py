@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.towers.open_clip import open_clip_network
 from skindx.models.towers.timm_config import timm_network
-from skindx.untrusted import MEGABYTE, read_json
 
 CONFIGS: dict[str, Literal["timm", "open_clip"]] = {
     "open_clip_config.json": "open_clip",

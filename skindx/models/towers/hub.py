@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from platform import node
 
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder, write_text
+from skindx.core.atomic_files import FolderKind, atomic_folder, write_text
+from skindx.core.errors import UserError
+from skindx.core.machine import cache_folder
 from skindx.models.online import fetch_by
 from skindx.models.towers.folder import CONFIGS, WEIGHTS
 from skindx.models.towers.licence import CARD
-from skindx.system import cache_folder
 
 REVISION = "revision.txt"
 """The hub's commit, in the folder of what was fetched."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from skindx.errors import UserError
-from skindx.untrusted import read_plain
+from skindx.core.errors import UserError
+from skindx.core.untrusted import read_plain
 
 CARD = "README.md"
 _FENCE = "---"

@@ -8,7 +8,7 @@ wrongly, and says nothing of it.
 
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 _BASE = "vit_base_patch16_clip_224"
 """timm's vision transformer with a norm before its blocks; size, width and depth are set."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data.licence import parse_licence
 
 _SHOWN = 200

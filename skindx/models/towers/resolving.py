@@ -7,8 +7,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.files import atomic_file, sha256_file
+from skindx.core.atomic_files import atomic_file, sha256_file
+from skindx.core.errors import UserError
+from skindx.core.machine import cache_folder
+from skindx.core.untrusted import read_json, read_plain
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.tensors import save_tensors
 from skindx.models.towers.folder import TowerFolder, open_tower
@@ -16,8 +18,6 @@ from skindx.models.towers.hub import REVISION, hub_folder
 from skindx.models.towers.licence import card_licence
 from skindx.models.towers.origin import TowerOrigin
 from skindx.models.towers.weights import tower_state
-from skindx.system import cache_folder
-from skindx.untrusted import read_json, read_plain
 
 HUB, LOCAL = "hf-hub:", "local-dir:"
 NAME = rf"{HUB}[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|{LOCAL}.+"

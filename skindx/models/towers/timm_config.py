@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 Network = tuple[dict[str, Any], dict[str, Any]]
 """The settings of a network without its preprocessing, and what is known of that."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError, check_finite
 from skindx.models.classifier.classifier import build_classifier
 from skindx.models.classifier.heads import head_place
 from skindx.models.towers.folder import TowerFolder
 from skindx.models.weights import read_state
-from skindx.states import UnfitStateError, check_finite
 
 _TRUNK, _VISUAL = "visual.trunk.", "visual."
 _POOL = "attn_pool."

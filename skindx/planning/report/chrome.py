@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.planning.flow import Step
-from skindx.untrusted import MEGABYTE, read_json
 
 _ROWS = ("cores", "device", "copier", "link")
 

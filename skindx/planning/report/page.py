@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from skindx import __version__
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.text import html_environment, keep_units
 from skindx.planning.plan import Plan
 from skindx.planning.report import svg
 from skindx.planning.report.text import candidates, summary
-from skindx.templates import html_environment, keep_units
 
 _MOST = 40
 

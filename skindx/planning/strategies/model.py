@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.flow import Feeding, Flow
 from skindx.planning.network import UNMEASURED, Network, Timed
 from skindx.planning.parallel.operators import Operator

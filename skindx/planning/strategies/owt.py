@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.parallel.cells import Cell
 from skindx.planning.parallel.placing import Ground, cells_of, wide
 from skindx.planning.parallel.rounds import in_rounds

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.flow import Flow
 from skindx.planning.network import UNMEASURED, Network, Timed
 from skindx.planning.parallel.cells import Cell

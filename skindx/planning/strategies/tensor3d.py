@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.flow import Flow
 from skindx.planning.parallel.cells import Cell
 from skindx.planning.parallel.chain import Chain

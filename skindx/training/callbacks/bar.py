@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from skindx.progress import INTERVAL_S
+from skindx.core.progress import INTERVAL_S
 
 
 class _Speed(ProgressColumn):

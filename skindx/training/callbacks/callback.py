@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
 
 Row = Mapping[str, Any]
 """One epoch's figures, as in history.csv."""

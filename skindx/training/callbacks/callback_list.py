@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from skindx.errors import UserError
-from skindx.system import require_extra
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 from skindx.training.callbacks.bar import TrainingBar
 from skindx.training.callbacks.callback import Monitor, Row, TrainingInfo
 from skindx.training.callbacks.history import History

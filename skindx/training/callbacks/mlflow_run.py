@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 from skindx.training.callbacks.callback import Row, RunId, TrainingInfo
 from skindx.training.config.trackers import MlflowSettings
 

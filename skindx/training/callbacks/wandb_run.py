@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from skindx.errors import UserError
-from skindx.system import go_offline
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
 from skindx.training.callbacks.callback import Row, RunId, TrainingInfo
 from skindx.training.config.trackers import WandbSettings
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.states import UnfitStateError, check_like
+from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.state import GROUP_STEP, step_of
 from skindx.training.parallel.sharding.whole import whole_shapes
 

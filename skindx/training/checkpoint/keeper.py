@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from skindx.errors import UserError
-from skindx.states import UnfitStateError
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.fitting import part_of
 from skindx.training.checkpoint.names import CHECKPOINTS as CHECKPOINTS  # noqa: PLC0414 (its users)

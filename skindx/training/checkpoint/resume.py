@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from skindx.states import UnfitStateError, check_like
+from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.fitting import check_position
 from skindx.training.checkpoint.keeper import Keeper
 from skindx.training.checkpoint.state import State

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from skindx.errors import UserError
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.models.tensors import load_tensors
-from skindx.untrusted import MEGABYTE, read_json
 
 State = dict[str, Any]
 """Names to tensors, arrays, numbers, strings, and lists and dictionaries of them."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skindx.states import UnfitStateError, check_like
+from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.state import State
 from skindx.training.parallel.sharding.staged import share_statistics
 

@@ -15,11 +15,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from skindx.errors import UserError
-from skindx.files import sha256_file, write_json
+from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.training.checkpoint.fitting import part_of
 from skindx.training.checkpoint.state import TENSORS, VALUES, State, read_state, write_state
-from skindx.untrusted import MEGABYTE, read_json
 
 INDEX = "index.json"
 

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 
 class BoxAugment(Settings):

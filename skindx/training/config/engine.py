@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.training.config.parallel import AnyParallel, DataSettings
 
 Accelerator = Literal["auto", "cpu", "cuda"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.models.ensemble.weighting import Space
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"

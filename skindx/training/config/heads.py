@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.models.classifier.heads import Head, KnnHead, LinearHead, PrototypeHead
 from skindx.training.config.recipe import Recipe
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 
 class ParallelSettings(Settings):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 
 class KfacSettings(Settings):

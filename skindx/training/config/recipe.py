@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.training.config.preconditioner import KfacSettings
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from skindx.comm import AnyExchange, DenseSettings
 from skindx.comm.factored import FactoredSettings
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 
 
 class TensorBoardSettings(Settings):

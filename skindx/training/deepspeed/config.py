@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 
 _OURS = {

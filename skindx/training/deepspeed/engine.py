@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, Exchange, ExchangeSettings
-from skindx.states import check_like
+from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.fitting import check_optimizer, check_weights, part_of
 from skindx.training.checkpoint.state import State, load_named_state, named_state
 from skindx.training.config.parallel import TensorSettings

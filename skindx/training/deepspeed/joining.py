@@ -6,8 +6,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from skindx.errors import UserError
-from skindx.system import cpu_count, keep_freed_memory
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count, keep_freed_memory
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.library import (
     accelerator_variables,

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.system import cpu_count, free_port
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count, free_port
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.library import accelerator_variables
 from skindx.training.launching.local import NO_IMPORTS

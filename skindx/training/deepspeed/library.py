@@ -5,8 +5,8 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from skindx.light_imports import light_imports
-from skindx.system import require_extra
+from skindx.core.machine import require_extra
+from skindx.core.startup import light_imports
 
 
 def import_deepspeed() -> Any:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from skindx import __version__
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
 from skindx.data.layout import MANIFEST
-from skindx.errors import UserError
-from skindx.files import sha256_file
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.provenance import PACKED_FROM, provenance_value
 from skindx.training.config.run import TrainSettings

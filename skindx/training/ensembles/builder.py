@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
+from skindx.core.untrusted import read_json
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.models.bundle.spec import MemberSpec
 from skindx.models.classifier.classifier import build_classifier, check_weights, fitted_network
 from skindx.models.ensemble.combination import Combination
@@ -35,7 +36,6 @@ from skindx.training.finished.member import (
 )
 from skindx.training.finished.snapshots import State, load_snapshots, snapshot_folder
 from skindx.training.made_from import fingerprint_of
-from skindx.untrusted import read_json
 
 # P = images of train and val, in manifest order; N = those held out of a training; C = classes
 

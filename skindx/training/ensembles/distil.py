@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from skindx.core.atomic_files import atomic_file
 from skindx.data.manifest import read_manifest, split_of
-from skindx.files import atomic_file
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
 from skindx.models.calibration.temperature import apply_temperature

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.config import read_yaml
+from skindx.core.errors import UserError
+from skindx.core.settings_base import read_yaml
+from skindx.core.untrusted import read_json
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.training.config.ensemble import ReusedSettings, SoupSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.ensembles.trust import refuse_special_files
@@ -18,7 +19,6 @@ from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import member_folder
 from skindx.training.made_from import fingerprint_of
 from skindx.training.towers import with_towers
-from skindx.untrusted import read_json
 
 # P = images of train and val, in manifest order
 

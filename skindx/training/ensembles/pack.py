@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from skindx.core.atomic_files import sha256_file, write_json
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.origin import origin_of
-from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
 from skindx.models.bundle.change import add_provenance
 from skindx.models.bundle.least_side import calibration_side

@@ -9,8 +9,8 @@ run by its own command.
 
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.loader.settings import DiskCache
-from skindx.errors import UserError
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.config.trackers import MlflowSettings, WandbSettings
 

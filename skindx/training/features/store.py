@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import atomic_file, only_writer
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.errors import UserError
-from skindx.files import atomic_file, only_writer
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
 from skindx.models.classifier.trunk import Trunk
 from skindx.models.ensemble.predicting import decoded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.system import go_offline
+from skindx.core.machine import go_offline
 from skindx.training.config.recipe import Augment
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import free_memory
 from skindx.data.layout import CACHE
 from skindx.data.loader import node_memory
 from skindx.data.loader.budget import Node, kept_share, wants_shards
@@ -17,7 +18,6 @@ from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
-from skindx.system import free_memory
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.batches import shard
 from skindx.training.feeding.loading import threads_for

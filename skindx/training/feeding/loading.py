@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.core.machine import cpu_count
 from skindx.data.loader.load import Fill, load
 from skindx.data.loader.pool import Allocate, Pool
-from skindx.system import cpu_count
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError, check_finite, check_like
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.errors import UserError
 from skindx.models.tensors import load_tensors
-from skindx.states import UnfitStateError, check_finite, check_like
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.cache_policy import CacheContext, Say, node_of, open_cached
 from skindx.training.feeding.images import TrainingSet, ValidationSet, class_numbers

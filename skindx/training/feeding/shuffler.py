@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from skindx.core.errors import JobError
 from skindx.data.loader.source import InMemory, rank_in_memory
-from skindx.errors import JobError
 from skindx.training.feeding.batches import owners
 from skindx.training.parallel.mesh import Mesh
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.errors import UserError
-from skindx.untrusted import open_plain
+from skindx.core.errors import UserError
+from skindx.core.untrusted import open_plain
 
 _MOST_BYTES = 2**32
 

@@ -4,9 +4,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_csv, write_json
+from skindx.core.errors import UserError
+from skindx.core.untrusted import read_json
 from skindx.data.layout import MANIFEST
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder, sha256_file, write_csv, write_json
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import (
     MODEL_WEIGHTS,
@@ -22,7 +23,6 @@ from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.fingerprint import detector_fingerprint, matches
 from skindx.training.made_from import made_from
-from skindx.untrusted import read_json
 
 FOLDER, INDEX = "detector", "detector.json"
 _HISTORY = "history.csv"

@@ -6,14 +6,14 @@ A checkpoint or a finished member of another fingerprint is never taken for this
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import sha256_file
+from skindx.core.untrusted import read_json
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.settings import DiskCache, LoaderSettings
-from skindx.files import sha256_file
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.config import fingerprint_fields as extra_fields
 from skindx.training.made_from import Fingerprint, fingerprint_of, otherwise
-from skindx.untrusted import read_json
 
 
 def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) -> Fingerprint:

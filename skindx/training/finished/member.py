@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.files import FolderKind, atomic_folder, write_csv, write_json
+from skindx.core.atomic_files import FolderKind, atomic_folder, write_csv, write_json
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.finished.arrays import read_arrays

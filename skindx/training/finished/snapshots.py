@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from skindx.errors import UserError
-from skindx.files import atomic_file
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.config.run import MemberSettings
 from skindx.training.finished.member import FinishedMember, member_folder

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.errors import JobError, UserError
-from skindx.files import write_csv
+from skindx.core.atomic_files import write_csv
+from skindx.core.errors import JobError, UserError
 from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.hopping.files import DATABASE, HOPS, NAME
 from skindx.training.hopping.units import Unit

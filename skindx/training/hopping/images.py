@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
+from skindx.core.machine import free_memory
 from skindx.data.loader.budget import Node, kept_share
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
-from skindx.errors import UserError
-from skindx.system import free_memory
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.cache_policy import Say, cache_folder
 from skindx.training.feeding.images import TrainingSet, ValidationSet, class_numbers

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.joining import join_nobody

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from skindx.config import read_yaml
+from skindx.core.settings_base import read_yaml
 from skindx.training.config.engine import SETTINGS, EngineSettings
 from skindx.training.hopping.opening import open_queue
 from skindx.training.hopping.progress import Watcher

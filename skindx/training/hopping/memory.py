@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from skindx.errors import UserError
-from skindx.system import free_memory
+from skindx.core.errors import UserError
+from skindx.core.machine import free_memory
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.devices import resolve_accelerator

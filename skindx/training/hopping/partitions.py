@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Record, split_of
-from skindx.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.folds import learning, partition
 

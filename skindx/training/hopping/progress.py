@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.hopping.units import Unit
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.tables import ASIDE, DONE, FAILED, TAKEN

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from skindx import provenance
+from skindx.core import measurement
+from skindx.core.text import MADE_FROM
 from skindx.data.manifest import Record, read_manifest
-from skindx.differences import MADE_FROM
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.fingerprint import fingerprint
@@ -60,7 +60,7 @@ def fill(queue: Queue, jobs: RunJobs, workers: int) -> dict[str, Any]:
     if hops:
         check_partitions(jobs.records, settings, count)
     tasks = _hops(missing, jobs.records, settings, count) if hops else _wholes(missing, settings)
-    versions = provenance.versions(("torch",))
+    versions = measurement.versions(("torch",))
     made = _fingerprint(settings, jobs.dataset)
     return queue.put(
         [] if known else tasks,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from skindx.errors import UserError
-from skindx.files import atomic_file, sha256_file
+from skindx.core.atomic_files import atomic_file, sha256_file
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import Classifier, build_classifier
 from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.callbacks.silent import Silent

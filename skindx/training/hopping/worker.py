@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.planning.open_shop import choose
 from skindx.training.config.run import TrainSettings
 from skindx.training.hopping.dropping import LeasedStop

@@ -4,7 +4,7 @@ import ipaddress
 import os
 import socket
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 _GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
 
 RANKS = "ranks"
 STOP = "stop"

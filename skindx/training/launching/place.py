@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, MutableMapping
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 RANK, WORLD = "RANK", "WORLD_SIZE"
 _OF_NODE = ("LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 from skindx.training.launching.notes import STOP, Note, clear_notes, read_notes
 from skindx.training.launching.stopping import ECHO_S, LIFELINE, StoppedError
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from skindx.light_imports import light_imports, never_compiled
+from skindx.core.startup import light_imports, never_compiled
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.staged import share_statistics
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 import torch
 
-from skindx.errors import UserError
-from skindx.system import cpu_count
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
 from skindx.training.config.engine import Accelerator, EngineSettings
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import (
     ModelSettings,

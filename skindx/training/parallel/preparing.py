@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.parallel.batch_norm import count_once, synchronise
 

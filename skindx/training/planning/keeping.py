@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from skindx.config import read_yaml
+from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.errors import UserError
+from skindx.core.settings_base import read_yaml
+from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
-from skindx.files import sha256_file, write_json
 from skindx.planning.fragment import Predicted, merged, read_fragment
 from skindx.planning.review import Happened, happened_of
 from skindx.training.config.run import SETTINGS, TrainSettings
@@ -14,7 +15,6 @@ from skindx.training.feeding.folds import partition
 from skindx.training.finished.member import HISTORY, member_folder
 from skindx.training.parallel.devices import resolve_ranks
 from skindx.training.recorded_step import PLANNED, timeline_file
-from skindx.untrusted import MEGABYTE, read_json
 
 
 def settings_with_plan(

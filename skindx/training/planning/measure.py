@@ -11,13 +11,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from skindx import __version__, provenance
+from skindx import __version__
+from skindx.core import measurement
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import JobError, UserError
+from skindx.core.machine import cpu_count
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest
-from skindx.errors import JobError, UserError
-from skindx.files import sha256_file
 from skindx.planning.profile import Profile, Profiles
-from skindx.system import cpu_count
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.parallel import DataSettings
@@ -233,4 +234,4 @@ def _host(accelerator: str) -> str:
         import torch
 
         return str(torch.cuda.get_device_name(0))
-    return provenance.cpu_model()
+    return measurement.cpu_model()

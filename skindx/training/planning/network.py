@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 
-from skindx import provenance
 from skindx.comm.fabric import Fabric
 from skindx.comm.hierarchical import nodes_of
-from skindx.errors import UserError
+from skindx.core import measurement
+from skindx.core.errors import UserError
 from skindx.planning.cluster import Cluster, Links
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.joining import join
@@ -88,7 +88,7 @@ def cluster_of(
     world = mesh.data.size
     nodes, per_node = layout(mesh, ranks_per_node)
     fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s))
-    host = provenance.cpu_model()
+    host = measurement.cpu_model()
     memory_bytes = psutil.virtual_memory().total
     if mesh.device.type == "cuda":
         import torch

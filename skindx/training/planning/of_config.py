@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest
-from skindx.errors import UserError
-from skindx.files import sha256_file
 from skindx.planning.alone import Asked, machine_of, read_cluster
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster

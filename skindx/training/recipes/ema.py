@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from skindx.states import check_like
+from skindx.core.state_checks import check_like
 from skindx.training.config.recipe import Ema
 from skindx.training.parallel.sharding.whole import own_state, whole_shapes, whole_state
 

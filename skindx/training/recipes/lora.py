@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
 from skindx.training.config.heads import LoraSettings

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.recipe import Recipe
 from skindx.training.parallel.sharding.part import PARTS, Part, Placed, parts_of
 from skindx.training.recipes.schedule import peak_rate

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record, read_manifest
-from skindx.errors import UserError
-from skindx.files import write_json
 from skindx.metrics import Interval
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import MemberSettings, TrainSettings

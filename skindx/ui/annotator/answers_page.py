@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
 from skindx.data.answer_review import AnswerReview
-from skindx.errors import UserError
-from skindx.system import go_offline
 from skindx.ui.annotator.review_controller import message_html
 
 if TYPE_CHECKING:

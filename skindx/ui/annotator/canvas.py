@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box, RawBox, boxed
-from skindx.errors import UserError
 
 LONGEST_SIDE = 1280
 ROOM_WH = (1280, 600)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.boxes.review import Review
 from skindx.data.copies.drawing import draw_pair
 from skindx.data.copies.review import CopyReview
 from skindx.data.skin_review import SkinReview
 from skindx.data.stored_image import read_image
 from skindx.diagnosis.view import view_jpeg
-from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
 from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.asgi import App, Message, Receive, Send

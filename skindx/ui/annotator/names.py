@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
 TAXONOMY = "taxonomy.yaml"

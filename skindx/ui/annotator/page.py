@@ -3,8 +3,8 @@
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from skindx.core.machine import go_offline
 from skindx.data.boxes.review import Review
-from skindx.system import go_offline
 from skindx.ui.annotator.review_controller import ReviewController
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.review import Review
-from skindx.errors import UserError
 from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, image_in
 from skindx.ui.annotator.images import address
 from skindx.ui.annotator.names import Names

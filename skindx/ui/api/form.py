@@ -7,10 +7,10 @@ from python_multipart.multipart import parse_options_header
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.diagnosis.scan.scale import given_scale
-from skindx.errors import UserError
 from skindx.ui.api.schemas import INCLUDES
 
 CHOICES: dict[str, tuple[Any, ...]] = {

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.refusal import Refused
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.expected import class_shares, p_value_shares, score_shares, shift
 from skindx.ui.pool.errors import Busy, Unanswered

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.scan.wide import WideRule, seen_of_refused
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
 from skindx.ui.api.form import read_photo
 from skindx.ui.api.problem import problem
 from skindx.ui.api.scan_schemas import ruler_form_schema

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, urlsplit
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.asgi import (
     NAMED,
     USER,

@@ -9,8 +9,8 @@ import re
 import secrets
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.files import atomic_file, only_writer
+from skindx.core.atomic_files import atomic_file, only_writer
+from skindx.core.errors import UserError
 
 LEAST_LENGTH = 10
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.casebook import Casebook
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
 from skindx.diagnosis.answer import Diagnoser
 from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.scan.wide import seen_of_refused
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.least_side import least_side
 from skindx.models.bundle.spec import largest_crop
-from skindx.system import go_offline
 from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence

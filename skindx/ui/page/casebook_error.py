@@ -3,7 +3,7 @@
 import logging
 
 from skindx.casebook.key_file import KeyFileError
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 log = logging.getLogger(__name__)
 

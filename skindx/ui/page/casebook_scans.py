@@ -6,8 +6,8 @@ from typing import Any
 
 from skindx.casebook.scan import LIST, KeptScan
 from skindx.casebook.scanbook import ScanBook
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.outputs.page import PAGE
-from skindx.errors import UserError
 from skindx.ui.html import data_url, sentence
 from skindx.ui.page.casebook_error import casebook_error
 

@@ -7,8 +7,8 @@ from skindx.casebook.case import KeptCase
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.consent import CASE_CONSENTS
 from skindx.casebook.finding import outside_of
+from skindx.core.errors import UserError
 from skindx.diagnosis.record import percent
-from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.matching import known_conditions
 from skindx.ui.asgi import login_name

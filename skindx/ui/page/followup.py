@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from skindx.casebook.consent import CASE_CONSENTS
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 from skindx.diagnosis.answer import Answer
-from skindx.errors import UserError
-from skindx.system import require_extra
 from skindx.ui.html import render, sentence
 from skindx.ui.reports.sealed import Reports
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from skindx.core.errors import UserError
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.case import (
     CHANGES_NOTHING,
@@ -16,7 +17,6 @@ from skindx.diagnosis.case import (
     Sex,
 )
 from skindx.diagnosis.opening import MAX_BYTES
-from skindx.errors import UserError
 from skindx.ui.html import render
 from skindx.ui.page.uploads import take_uploads
 

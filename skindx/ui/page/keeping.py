@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skindx.casebook.casebook import Casebook
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
-from skindx.errors import UserError
 from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import render, sentence

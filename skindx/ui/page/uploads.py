@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.opening import read_photo
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.view import small_view
-from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import photo_format
 from skindx.ui.html import data_url

@@ -1,6 +1,6 @@
 """Why a case got no answer although nothing is wrong with it."""
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 
 class Busy(UserError):  # noqa: N818

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.light_imports import collect_rarely
-from skindx.system import go_offline
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
+from skindx.core.startup import collect_rarely
 from skindx.ui.faults import hide_messages
 from skindx.ui.pool.worker import Answerer, serve_cases
 from skindx.workers.process import module_command

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.errors import UserError
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers import framing
 from skindx.workers.pool import PoolSettings, PoolStatus, WorkerPool

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.refusal import Refused
-from skindx.errors import UserError
 from skindx.ui.faults import log_fault
 from skindx.workers import framing
 from skindx.workers.child import Answers, serve

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.ui.api.problem import problem
 from skindx.ui.asgi import USER
 from skindx.ui.reports.sealed import Reports

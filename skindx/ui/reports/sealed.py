@@ -13,8 +13,8 @@ from datetime import datetime
 from io import BytesIO
 from typing import Any
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer
-from skindx.errors import UserError
 from skindx.ui.report_making import made_pdf
 from skindx.workers import framing
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from skindx.core.atomic_files import read_parquet
+from skindx.core.untrusted import read_json
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.record import Source
 from skindx.diagnosis.scan.outputs.missed import RecallBand, missed_by_size, missed_sentence
@@ -15,9 +17,7 @@ from skindx.diagnosis.scan.outputs.summary import BandSummary, PhotoSummary, rea
 from skindx.diagnosis.scan.outputs.table import CLASSES, PARQUET
 from skindx.diagnosis.scan.ugly_duckling import STANDS_OUT
 from skindx.diagnosis.scan.writing import LESIONS
-from skindx.files import read_parquet
 from skindx.taxonomy import Taxonomy
-from skindx.untrusted import read_json
 
 _LONGEST_LESIONS = 512 << 20
 

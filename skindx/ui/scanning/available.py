@@ -1,7 +1,7 @@
 """Whether a server can scan with its bundle, and if not, why."""
 
+from skindx.core.machine import how_to_install, missing_modules
 from skindx.models.bundle.bundle import Bundle
-from skindx.system import how_to_install, missing_modules
 from skindx.ui.scanning.errors import NoScans
 
 _EXTRAS = {"scan": ("pyvips", "sqlalchemy", "zarr"), "detect": ("ultralytics",)}

@@ -1,6 +1,6 @@
 """Why a scan is not taken although nothing is wrong with the photos."""
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 
 class ScanRefused(UserError):  # noqa: N818

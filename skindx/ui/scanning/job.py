@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from skindx.system import ONE_THREAD
+from skindx.core.machine import ONE_THREAD
 from skindx.ui.faults import FAILED
 
 log = logging.getLogger(__name__)

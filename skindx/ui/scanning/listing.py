@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import read_parquet
 from skindx.diagnosis.conclusion import LARGEST_SET
 from skindx.diagnosis.record import percent
 from skindx.diagnosis.scan.outputs.result import shown_risk
 from skindx.diagnosis.scan.outputs.summary import read_summary
 from skindx.diagnosis.scan.outputs.table import PARQUET
 from skindx.diagnosis.scope import knows, lacks
-from skindx.files import read_parquet
 from skindx.imaging.decode import decode
 from skindx.imaging.thumbnails import small_jpeg
 from skindx.ui.html import data_url, render

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from skindx.config import Settings
-from skindx.files import write_json
-from skindx.untrusted import read_json
+from skindx.core.atomic_files import write_json
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_json
 
 _FILE = "order.json"
 PHOTOS, RESULTS, ANSWER, LIST = "photos", "results", "answer.json", "list.html"

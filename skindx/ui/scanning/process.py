@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.errors import JobError, UserError
-from skindx.files import write_text
-from skindx.full_disk import is_full, no_room
-from skindx.light_imports import collect_rarely
-from skindx.system import go_offline
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import JobError, UserError, is_full, no_room
+from skindx.core.machine import go_offline
+from skindx.core.startup import collect_rarely
 from skindx.ui.faults import hide_messages, log_fault
 from skindx.ui.listening import stoppable
 from skindx.ui.scanning.answer import answer_of

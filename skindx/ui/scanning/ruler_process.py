@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
 from skindx.ui.scanning.order import photo_paths
 from skindx.ui.scanning.process import Send, serve
 from skindx.ui.scanning.rulers import DRAWN, FOUND

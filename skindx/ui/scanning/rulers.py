@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from skindx.errors import JobError, UserError
+from skindx.core.errors import JobError, UserError
+from skindx.core.untrusted import read_json
 from skindx.ui.faults import FAILED
 from skindx.ui.scanning.errors import ScanRefused
 from skindx.ui.scanning.job import remove, run
 from skindx.ui.scanning.order import PHOTOS, photo_paths
-from skindx.untrusted import read_json
 from skindx.workers.process import module_command
 
 FOUND, DRAWN = "ruler.json", "ruler.jpg"

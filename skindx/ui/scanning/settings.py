@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.settings_base import Settings
 from skindx.diagnosis.scan.wide import WideRule
 
 

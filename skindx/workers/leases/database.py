@@ -12,9 +12,9 @@ from sqlalchemy import Engine, create_engine, event, func, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
 
-from skindx.errors import UserError
-from skindx.system import how_to_install
-from skindx.text import without_password
+from skindx.core.errors import UserError
+from skindx.core.machine import how_to_install
+from skindx.core.text import without_password
 from skindx.workers.leases.tables import METADATA
 
 P = ParamSpec("P")

@@ -9,8 +9,8 @@ from typing import Any, Self
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from skindx.differences import MADE_FROM, differences
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.text import MADE_FROM, differences
 from skindx.workers.leases.database import database_errors, now, open_database, shown
 from skindx.workers.leases.tables import OPEN, PLACES, QUEUES, TASKS, WORKERS
 from skindx.workers.leases.task import Task

@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, BinaryIO
 
-from skindx.system import ONE_THREAD
+from skindx.core.machine import ONE_THREAD
 from skindx.workers.process import module_command, start
 from skindx.workers.sandbox.functions import prepare, resolve
 

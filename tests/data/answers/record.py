@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from skindx.core.atomic_files import write_json
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.sources import (
     IsicSource,
@@ -25,7 +26,6 @@ from skindx.data.sources import (
     WikimediaSource,
 )
 from skindx.data.sources.api import ApiSource
-from skindx.files import write_json
 
 HERE = Path(__file__).parent
 KINDS: dict[str, type[ApiSource]] = {

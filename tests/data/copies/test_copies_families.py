@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx.core.errors import UserError
 from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
 from skindx.data.copies.families import copies_of, families
 from skindx.data.copies.records import (
@@ -16,7 +17,6 @@ from skindx.data.copies.records import (
     verdict,
     write_copies,
 )
-from skindx.errors import UserError
 
 TURN = (0.0, -2.0, 30.0, 2.0, 0.0, -4.0)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from copies_dataset import make_dataset, painted, put
 
+from skindx.core.errors import JobError
 from skindx.data.copies import alike, shards, votes
 from skindx.data.copies.copy import Copy
 from skindx.data.copies.denied import denied
@@ -23,7 +24,6 @@ from skindx.data.copies.shards import Library, Shard, folder_of, sha256_of, shar
 from skindx.data.runner import LocalRunner
 from skindx.data.synthetic.overlays import screenshot
 from skindx.data.synthetic.painter import CLASSES, paint
-from skindx.errors import JobError
 
 Made = tuple[Path, list[str], set[tuple[int, int]]]
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.synthetic.painter import CLASSES, box_around, encode_jpeg, paint
-from skindx.errors import UserError
 
 PER_CLASS = 24
 

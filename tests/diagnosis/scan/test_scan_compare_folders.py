@@ -13,6 +13,7 @@ from painted_bodies import CLASSES, SOURCE, WHEN
 from typer.testing import CliRunner
 
 from skindx.cli.scan_compare import add_compare
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.diagnosis.scan.compare.comparison import ScanComparison, compare
 from skindx.diagnosis.scan.compare.page import PAGE, TABLE, headline, write_comparison
@@ -21,7 +22,6 @@ from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scan.outputs.write import write_scan
 from skindx.diagnosis.scan.pixels import ArrayPhoto
-from skindx.errors import UserError
 from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 
 SIZE = (640, 480)

@@ -10,11 +10,11 @@ from hostile_images import png, scan_bomb, two_gigapixels
 from PIL import Image
 from spots import photo_with
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.photo import limits
 from skindx.diagnosis.scan.photo.limits import Header
 from skindx.diagnosis.scan.photo.opening import photo_store
 from skindx.diagnosis.scan.photo.pixels import PixelStore, PixelWriter, level_sizes
-from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
 from skindx.imaging.orientation import turned

@@ -25,6 +25,7 @@ from painted_bodies import BANDS, WHEN, lesions_of, paint, scan_of
 from pdf_words import words_of
 from PIL import Image
 
+from skindx.core.errors import UserError
 from skindx.data.boxes.coco import read_coco
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.report import fonts
@@ -42,7 +43,6 @@ from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS, ScanResult
 from skindx.diagnosis.scan.outputs.summary import read_summary, summary_of
 from skindx.diagnosis.scan.outputs.write import write_scan
 from skindx.diagnosis.scan.pixels import ArrayPhoto
-from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 
 HOSTILE = '=cmd|"<script>alert(1)</script>&\u202e.jpg'

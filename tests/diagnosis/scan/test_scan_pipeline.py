@@ -13,6 +13,7 @@ import pytest
 import spots
 from spots import Spot, photo_with, save
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.blend import open_map
 from skindx.diagnosis.scan.running import run_scan, run_worker
 from skindx.diagnosis.scan.settings import ScanSettings
@@ -22,7 +23,6 @@ from skindx.diagnosis.scan.work.doing import TaskDoer
 from skindx.diagnosis.scan.work.driver import Scanned
 from skindx.diagnosis.scan.work.folder import DATABASE, WORK, Plan
 from skindx.diagnosis.scan.work.tasks import ScanTask
-from skindx.errors import UserError
 
 SPOTS: list[Spot] = [
     (48, 48, 9),  # on a corner of four tiles

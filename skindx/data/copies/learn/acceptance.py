@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import write_json
 from skindx.data.copies.acceptance import FILE, RANGES, terms
 from skindx.data.copies.copy import ACCEPT
 from skindx.data.copies.describe import Description, describe, describe_bytes
@@ -19,7 +20,6 @@ from skindx.data.copies.verify import evidence_of
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.data.synthetic.variants import KINDS, make_copy
-from skindx.files import write_json
 from skindx.imaging.hashes import grey
 
 # N = models of pairs, F = features, T = terms

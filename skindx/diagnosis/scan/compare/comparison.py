@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.compare.changes import Change, Kind, changes
 from skindx.diagnosis.scan.compare.matching import match
 from skindx.diagnosis.scan.compare.registration import Registration, register
 from skindx.diagnosis.scan.compare.view import Scan, View, read_scan
-from skindx.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The changes as a table for spreadsheets."""
 
+from skindx.core.text import printable
 from skindx.data.publish.imagefolder import no_formula
 from skindx.diagnosis.scan.compare.comparison import ScanComparison
-from skindx.text import printable
 
 COLUMNS = (
     "photo_before", "photo_after", "kind", "reasons", "rank_before", "rank_after", "x_before",

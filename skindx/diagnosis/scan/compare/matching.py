@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.compare import thin_plate
 from skindx.diagnosis.scan.compare.registration import Registration
 from skindx.diagnosis.scan.compare.view import View
-from skindx.errors import UserError
 
 # L = lesions before, K = lesions after, N = pairs
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, write_csv
+from skindx.core.text import counted, html_environment, keep_units, printable
 from skindx.diagnosis.record import CANNOT_RULE_OUT, percent
 from skindx.diagnosis.scan.compare.changes import KINDS, Change, Kind
 from skindx.diagnosis.scan.compare.comparison import ComparedPhoto, ScanComparison, square_around
@@ -15,10 +17,7 @@ from skindx.diagnosis.scan.compare.view import View
 from skindx.diagnosis.scan.outputs.inlining import csp_hash, inlined
 from skindx.diagnosis.scan.outputs.result import shown_risk
 from skindx.diagnosis.scan.outputs.summary import Summary
-from skindx.files import FolderKind, atomic_folder, write_csv
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.templates import html_environment, keep_units
-from skindx.text import counted, printable
 
 PAGE, TABLE = "comparison.html", "changes.csv"
 COMPARISON = FolderKind("a comparison of scans", TABLE, (PAGE,))

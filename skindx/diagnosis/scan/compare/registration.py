@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.compare import plane, thin_plate
 from skindx.diagnosis.scan.compare.constellation import constellation
 from skindx.diagnosis.scan.compare.growing import grown, smooth
 from skindx.diagnosis.scan.compare.points import matches, points_of
 from skindx.diagnosis.scan.compare.view import View
-from skindx.errors import UserError
 
 # N = places, M = matches, 2 = x, y
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import read_parquet
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.outputs.summary import PhotoSummary, Summary, read_summary
 from skindx.diagnosis.scan.outputs.table import PARQUET
-from skindx.errors import UserError
-from skindx.files import read_parquet
 
 # L = lesions of a photo, H, W = rows and columns of the shrunk photo
 

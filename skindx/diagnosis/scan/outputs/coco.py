@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import write_json
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
 from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS, ScanResult
-from skindx.files import write_json
 
 COCO = "lesions.coco.json"
 

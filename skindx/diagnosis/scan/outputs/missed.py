@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from skindx.core.text import counted
 from skindx.diagnosis.record import percent
 from skindx.metrics.inputs import Interval
 from skindx.metrics.proportion import proportion_interval
-from skindx.text import counted
 
 UNKNOWN = (
     "How many lesions were missed is unknown: the detector's recall by size was not measured for "

@@ -4,6 +4,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
+from skindx.core.text import counted, html_environment, keep_units, printable
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.guarantee import shown_share
 from skindx.diagnosis.record import percent
@@ -23,8 +24,6 @@ from skindx.diagnosis.scan.ranking import RankedLesion
 from skindx.diagnosis.scan.ugly_duckling import LEAST_LESIONS
 from skindx.diagnosis.scope import lacks
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.templates import html_environment, keep_units
-from skindx.text import counted, printable
 
 PAGE = "scan.html"
 _OVERVIEW_PX, _CROP_PX = 2000, 224

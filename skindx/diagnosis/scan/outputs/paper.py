@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.text import counted
 from skindx.diagnosis.report.sheet import Sheet
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.crops import crop, region_around
@@ -26,7 +27,6 @@ from skindx.diagnosis.scan.outputs.result import (
 )
 from skindx.diagnosis.scan.pixels import ReadRegion, overview
 from skindx.diagnosis.scan.ranking import RankedLesion
-from skindx.text import counted
 
 if TYPE_CHECKING:
     from PIL import Image

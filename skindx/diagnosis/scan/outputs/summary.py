@@ -8,14 +8,14 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from skindx.config import Settings
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_plain
 from skindx.diagnosis.record import Source
 from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scope import Scope
-from skindx.errors import UserError
-from skindx.files import write_json
-from skindx.untrusted import read_plain
 
 SUMMARY = "scan.json"
 _FORMAT = 1

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from skindx.core.atomic_files import write_csv
+from skindx.core.text import printable
 from skindx.data.publish.imagefolder import no_formula
 from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scan.ranking import RankedLesion
-from skindx.files import write_csv
-from skindx.text import printable
 
 PARQUET, CSV = "lesions.parquet", "lesions.csv"
 CLASSES = b"classes"

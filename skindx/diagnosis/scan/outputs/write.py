@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from skindx.core.errors import UserError
+from skindx.core.machine import missing_modules
 from skindx.diagnosis.scan.outputs.coco import write_coco
 from skindx.diagnosis.scan.outputs.crops import crop, region_around
 from skindx.diagnosis.scan.outputs.moving import move
@@ -15,9 +17,7 @@ from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scan.outputs.summary import SUMMARY, summary_of, write_summary
 from skindx.diagnosis.scan.outputs.table import write_tables
 from skindx.diagnosis.scan.pixels import ReadRegion, overview
-from skindx.errors import UserError
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.system import missing_modules
 
 CROPS, OVERVIEWS = "crops", "overviews"
 _CROP_PX, _OVERVIEW_PX = 768, 4096

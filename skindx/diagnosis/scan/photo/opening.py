@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file
+from skindx.core.errors import UserError, full_disk, needs_room, no_room
+from skindx.core.machine import how_to_install, require_extra
 from skindx.diagnosis.scan.photo.limits import (
     BASE_S,
     MAX_BYTES,
@@ -16,15 +19,11 @@ from skindx.diagnosis.scan.photo.limits import (
 )
 from skindx.diagnosis.scan.photo.pixels import INDEX, PixelStore, PixelWriter, level_sizes
 from skindx.diagnosis.scan.photo.vips import damaged, import_vips, open_image, value
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder, sha256_file
-from skindx.full_disk import full_disk, needs_room, no_room
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.formats import HEAD, image_suffix, photo_format, unusable
 from skindx.imaging.heic import can_read_heic, decode_heic
 from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.orientation import orientation_of
-from skindx.system import how_to_install, require_extra
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.untrusted import read_json
 from skindx.imaging.orientation import turned
-from skindx.untrusted import read_json
 
 INDEX = "pixels.json"
 GREY = 114

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.pixels import ReadRegion
 from skindx.diagnosis.scan.ruler.candidates import searches
 from skindx.diagnosis.scan.ruler.trace import TickRow, trace
 from skindx.diagnosis.scan.ruler.unit import MM_PER_TICK, Unit, unit_of
-from skindx.errors import UserError
 
 # T = ticks
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol, Self
 
+from skindx.core.errors import JobError, UserError
 from skindx.diagnosis.scan.work.doing import TaskDoer
 from skindx.diagnosis.scan.work.worker import Doer, work_here
-from skindx.errors import JobError, UserError
 from skindx.workers.leases.leases import Leases
 from skindx.workers.process import module_command, start
 

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.diagnosis.scan.blend import save_patch
 from skindx.diagnosis.scan.lesion import Lesion
@@ -12,7 +13,6 @@ from skindx.diagnosis.scan.lesion_file import write_lesions
 from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.diagnosis.scan.work.folder import Plan, WorkFolder
 from skindx.diagnosis.scan.work.tasks import ScanTask
-from skindx.errors import UserError
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor

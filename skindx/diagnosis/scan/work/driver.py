@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, only_writer, sha256_file
+from skindx.core.errors import UserError, needs_room
+from skindx.core.machine import require_extra
+from skindx.core.progress import Progress
 from skindx.diagnosis.scan.blend import blend, create_map
 from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.photo.limits import MAX_PIXELS
@@ -26,12 +30,7 @@ from skindx.diagnosis.scan.work.result import (
 )
 from skindx.diagnosis.scan.work.stage import Stages
 from skindx.diagnosis.scan.work.tasks import ScanTask, lesion_tasks, tile_tasks
-from skindx.errors import UserError
-from skindx.files import FolderKind, atomic_folder, only_writer, sha256_file
-from skindx.full_disk import needs_room
 from skindx.models.calibration.urgent_risk import check_level
-from skindx.progress import Progress
-from skindx.system import require_extra
 from skindx.workers.leases.tables import DONE
 
 TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN = "1-tiles", "2-tiles", "3-lesions", "4-lesions"

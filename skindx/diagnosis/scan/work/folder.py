@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from skindx import __version__
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.diagnosis.scan.grid import Grid, grids
 from skindx.diagnosis.scan.photo.pixels import PixelStore
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.errors import UserError
-from skindx.files import write_json
-from skindx.untrusted import MEGABYTE, read_json
 
 WORK = "_scan"
 """Beside the results while a scan is at work; it holds pixels of the photos."""

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.join import Found, join
 from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
 from skindx.diagnosis.scan.lesion_file import read_lesions
 from skindx.diagnosis.scan.photo.pixels import PixelStore
 from skindx.diagnosis.scan.work.folder import Plan, WorkFolder
 from skindx.diagnosis.scan.work.tasks import ScanTask
-from skindx.errors import UserError
 
 Answers = Mapping[str, Any]
 """What workers answered, by the keys of the tasks."""

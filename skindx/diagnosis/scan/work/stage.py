@@ -8,11 +8,11 @@ from pathlib import Path
 from sqlalchemy import select
 
 from skindx import __version__
+from skindx.core.progress import Progress
 from skindx.diagnosis.scan.work.crew import Crew, forget_ended
 from skindx.diagnosis.scan.work.folder import Plan
 from skindx.diagnosis.scan.work.tasks import ScanTask, leased
 from skindx.diagnosis.scan.work.worker import queue_name
-from skindx.progress import Progress
 from skindx.workers.leases.database import database_errors
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.queue import Queue

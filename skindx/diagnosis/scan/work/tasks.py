@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from skindx.core.errors import UserError
 from skindx.diagnosis.scan.grid import Grid
-from skindx.errors import UserError
 from skindx.workers.leases.task import Task
 
 Kind = Literal["tiles", "lesions"]

@@ -11,10 +11,9 @@ from pathlib import Path
 from sqlalchemy import select
 
 from skindx import __version__
+from skindx.core.errors import UserError, needs_room
 from skindx.diagnosis.scan.work.doing import TaskDoer
 from skindx.diagnosis.scan.work.tasks import ScanTask
-from skindx.errors import UserError
-from skindx.full_disk import needs_room
 from skindx.workers.leases.database import database_errors
 from skindx.workers.leases.heartbeat import Heartbeat
 from skindx.workers.leases.leases import Leases

@@ -3,9 +3,9 @@
 import base64
 from typing import Any
 
+from skindx.core.text import html_environment, keep_units
 from skindx.evaluation import formatting
 from skindx.evaluation.headline import FIGURES
-from skindx.templates import html_environment, keep_units
 
 _FILTERS = (
     "percent",

@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.errors import UserError
-from skindx.files import write_json
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.machine import cache_folder, cpu_count
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.ensemble.ensemble import Body
 from skindx.models.exports.sparse.fusing import FusedBody, fuse
@@ -31,7 +32,6 @@ from skindx.models.exports.sparse.measuring import (
     thinned,
 )
 from skindx.models.exports.sparse.record import LayerRecord, SparseRecord, fingerprint
-from skindx.system import cache_folder, cpu_count
 
 log = logging.getLogger(__name__)
 

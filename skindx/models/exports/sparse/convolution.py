@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from skindx.cpp import Source
+from skindx.core.compiled_loops import CppSource
 
-SOURCE = Source(
+SOURCE = CppSource(
     Path(__file__).with_name("convolution.cpp"), "sparse convolution", "convolutions stay dense"
 )
 _LINE = 64

@@ -10,8 +10,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from skindx.errors import UserError
-from skindx.light_imports import light_imports
+from skindx.core.errors import UserError
+from skindx.core.startup import light_imports
 from skindx.models.classifier.classifier import Classifier, ClassifierBody
 from skindx.models.exports.sparse.layer import FusedConvolution
 

@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from skindx.core.measurement import interleave, torch_threads
 from skindx.models.exports.sparse.fusing import FusedBody
 from skindx.models.exports.sparse.layer import FusedConvolution, dense_choices, setting_of
 from skindx.models.exports.sparse.record import Choice, Setting
-from skindx.timing import interleave, torch_threads
 
 LEAST_ZEROS = 0.05
 """Share of zeros below which a convolution has nothing to skip."""

@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
+from skindx.core.machine import machine_fingerprint
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_json
 from skindx.models.exports.sparse.convolution import SOURCE
-from skindx.processor import machine_fingerprint
-from skindx.untrusted import read_json
 
 Choice = Literal["sparse", "packed", "torch", "bf16"]
 """Zeros skipped; oneDNN with weights packed before; torch's own call; oneDNN in bf16."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.light_imports import light_imports
+from skindx.core.startup import light_imports
 from skindx.models.classifier.heads import Mlp as MlpHead
 from skindx.training.parallel.sharding.communicator import Communicator
 from skindx.training.parallel.sharding.cube import Cube, cube_product

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from skindx.light_imports import light_imports
+from skindx.core.startup import light_imports
 from skindx.models.classifier.heads import Mlp as MlpHead
 from skindx.training.parallel.sharding.cube_blocks import (
     CUBE,

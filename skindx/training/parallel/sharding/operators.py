@@ -11,7 +11,7 @@ from typing import cast
 import torch.distributed as dist
 from torch import nn
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.config.parallel import OperatorsSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.parallel.sharding.communicator import Communicator

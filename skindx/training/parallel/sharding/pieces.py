@@ -9,7 +9,7 @@ import torch
 from torch import Size, Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 from skindx.training.parallel.sharding.tracing import trace_layers
 
 _IMAGES = 2

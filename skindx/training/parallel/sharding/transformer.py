@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.light_imports import light_imports
+from skindx.core.startup import light_imports
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes
 from skindx.training.parallel.sharding.part import Part, take_part
 from skindx.training.parallel.sharding.sizes import sizes_of

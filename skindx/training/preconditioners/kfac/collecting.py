@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from skindx.light_imports import light_imports
+from skindx.core.startup import light_imports
 from skindx.training.preconditioners.kfac.layers import Layer, Sums
 
 with light_imports():

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from skindx.light_imports import light_imports
+from skindx.core.startup import light_imports
 from skindx.training.preconditioners.kfac.layers import BatchNorm, Conv, Layer, Linear
 
 with light_imports():

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from skindx.core.startup import light_imports
 from skindx.gemm.product import Multiply, plain_nt
-from skindx.light_imports import light_imports
 from skindx.training.parallel.batch_norm import is_synchronised, statistics_over_ranks
 
 with light_imports():

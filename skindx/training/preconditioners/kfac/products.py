@@ -8,7 +8,8 @@ used where it is the faster one on the processors of all ranks, which needs no m
 
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError
 from skindx.gemm.onednn import by_onednn, onednn_is_faster
 from skindx.gemm.product import (
     SHARE_OF_FREE,
@@ -19,7 +20,6 @@ from skindx.gemm.product import (
     learned,
     nt_product,
 )
-from skindx.states import UnfitStateError
 from skindx.training.parallel.mesh import Mesh
 
 PRODUCTS = "products"

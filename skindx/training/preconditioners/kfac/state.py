@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skindx.states import UnfitStateError, check_like
+from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.preconditioners.kfac.eigen import Eigen
 from skindx.training.preconditioners.kfac.factors import Key
 

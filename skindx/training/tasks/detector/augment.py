@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.machine import go_offline
 from skindx.models.detector.detector import GREY
-from skindx.system import go_offline
 from skindx.training.config.detector import BoxAugment
 from skindx.training.feeding.augment import turn
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from skindx.config import read_yaml
-from skindx.errors import UserError
-from skindx.light_imports import light_imports
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline, require_extra
+from skindx.core.settings_base import read_yaml
+from skindx.core.startup import light_imports
+from skindx.core.state_checks import check_like
 from skindx.models.detector.network import build_detection_model, parse_config
-from skindx.states import check_like
-from skindx.system import go_offline, require_extra
 
 _DECAY, _TAU = 0.9999, 2000
 

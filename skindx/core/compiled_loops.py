@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from skindx.processor import cpu_flags
-from skindx.system import cache_folder
+from skindx.core.machine import cache_folder, cpu_flags
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ _CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).check())"
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CompiledKernel:
     """The compiled kernel, and the instruction set that it uses."""
 
     library: ctypes.CDLL
@@ -53,7 +54,7 @@ def instruction_sets() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class CppSource:
     """A C++ file that lies beside its user, and exports `int check()`: 0 if it computes right."""
 
     file: Path
@@ -65,7 +66,7 @@ class Source:
     """Further options of the compiler."""
 
     @cache  # noqa: B019 (a source is a constant of its module)
-    def kernel(self) -> Kernel | None:
+    def kernel(self) -> CompiledKernel | None:
         """Return the kernel; None, and a line in the log, where it cannot be had.
 
         A kernel whose instructions fail here, as under some emulators, gives way to the portable
@@ -78,7 +79,7 @@ class Source:
         for name in instruction_sets():
             try:
                 if found := self._loaded(program, name):
-                    return Kernel(found, name)
+                    return CompiledKernel(found, name)
                 log.info("the %s for %s fails its check on this processor", self.name, name)
             except (OSError, subprocess.SubprocessError) as error:
                 log.info("the %s cannot be compiled for %s: %s", self.name, name, error)
@@ -167,3 +168,18 @@ class Source:
 
 def _failed(file: Path) -> Path:
     return file.with_suffix(".failed")
+
+
+# Compiled loops; importing this module imports numba.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compile by numba on the first call; kept beside the source or in the user's cache."""
+    import numba
+
+    try:
+        return cast(F, numba.njit(function, cache=True, nogil=True, error_model="numpy"))
+    except RuntimeError:  # neither folder can be written to
+        return cast(F, numba.njit(function, nogil=True, error_model="numpy"))

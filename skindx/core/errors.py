@@ -1,4 +1,4 @@
-"""A disk without room: found by the error or by looking, and reported in one sentence."""
+"""The two exceptions that the command line reports in one sentence."""
 
 import errno
 import shutil
@@ -6,7 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from skindx.errors import UserError
+
+class UserError(ValueError):
+    """Bad input, reported in one sentence: the value, what was allowed, what to do next.
+
+    The command line prints it without a traceback and exits with code 2.
+    """
+
+
+class JobError(RuntimeError):
+    """A process that was started for the user failed; its own words stand above this sentence.
+
+    The command line prints it without a second traceback and exits with code 1.
+    """
+
+
+# A disk without room: found by the error or by looking, and reported in one sentence.
 
 FULL_DISK = 5
 """Exit code by which a process of ours says that it had no room to write."""

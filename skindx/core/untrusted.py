@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from skindx.errors import UserError
+from skindx.core.errors import UserError
 
 MEGABYTE = 2**20
 

@@ -21,8 +21,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from skindx.errors import UserError
-from skindx.files import write_text
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
 
 _MOST_ERRORS, _MOST_VALUES = 100, 1_000_000
 

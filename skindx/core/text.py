@@ -1,0 +1,112 @@
+"""Text for a reader: untrusted text without control characters, numbers with their noun."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def printable(text: str) -> str:
+    """Return text that gives no orders to a terminal and is read in the order of its letters.
+
+    Control characters and those that turn the direction of writing become U+FFFD.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, whose plural takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def cell(text: str) -> str:
+    """Return text for a cell of one of rich's tables, which would read [brackets] as markup."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
+def without_password(text: str) -> str:
+    """Return text with URLs of databases as it may be shown."""
+    text = re.sub(r"(:/*[^/:@\s]*):\S*@", r"\1:***@", text)
+    return re.sub(r"(?i)(\b(?:ssl)?pass(?:word|wd)?=)[^&\s'\"]*", r"\1***", text)
+
+
+# Which of two sets of plain settings differ, in words.
+
+MADE_FROM = "made_from"
+"""The key of plain settings beside the fingerprint that was made of them."""
+
+_MOST, _LONGEST = 3, 40
+
+
+def differences(before: Any, now: Mapping[str, Any], names: Mapping[str, str] | None = None) -> str:
+    """Return in words what of `now` was otherwise `before`: the keys, and short values.
+
+    `names` gives other words to keys, or to all that stands below one; an empty one leaves it out.
+    Without anything to compare with, as in what older versions wrote, that is said.
+    """
+    if not isinstance(before, Mapping):
+        return "an older version wrote it, which did not keep which"
+    every = (_words(path, old, new, names or {}) for path, old, new in _walk(before, now, ""))
+    found = [words for words in dict.fromkeys(every) if words]
+    first, more = found[:_MOST], len(found) - _MOST
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
+def _walk(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*now, *before]):
+            below = f"{path}.{key}" if path else str(key)
+            yield from _walk(before.get(key), now.get(key), below)
+    elif before != now:
+        yield path, before, now
+
+
+def _words(path: str, old: Any, new: Any, names: Mapping[str, str]) -> str:
+    shown = path
+    for key, name in names.items():
+        if path == key or path.startswith(f"{key}."):
+            shown = f"{name}{path[len(key) :]}" if name else ""
+            break
+    if not shown:
+        return ""
+    was, is_now = ("none" if value is None else str(value) for value in (old, new))
+    if " " in shown or max(len(was), len(is_now)) > _LONGEST:  # a hash, or a name in words
+        return shown
+    return f"{shown} was {was} and is {is_now}"
+
+
+# Jinja templates: one environment for all pages and cards, where a missing value is an error.
+
+
+def html_environment(package: str, folder: str = "templates") -> "Environment":
+    """Return an environment for HTML templates in a folder of a package; values are escaped."""
+    return _environment(package, folder, escape=True)
+
+
+def markdown_environment(package: str, folder: str = "templates") -> "Environment":
+    """Return an environment for Markdown, which nothing escapes: filter each untrusted value."""
+    return _environment(package, folder, escape=False)
+
+
+def keep_units(html: str) -> str:
+    """Return HTML in which no line breaks between a number and its percent sign."""
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)
+
+
+def _environment(package: str, folder: str, *, escape: bool) -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader(package, folder),
+        autoescape=escape,  # noqa: S701  (HTML is always escaped, Markdown has no escape)
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=not escape,
+    )
