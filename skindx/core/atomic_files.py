@@ -1,4 +1,4 @@
-"""Outputs that are whole or absent, written under a temporary name, by one process at a time."""
+"""Outputs that are whole or absent, by one process at a time, and private folders that go again."""
 
 import csv
 import errno
@@ -337,8 +337,6 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
     with pq.ParquetFile(path) as file:
         return file.read(columns=columns)
 
-
-# Private folders for what people send: gone with their process, or with the next one's start.
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 

@@ -1,4 +1,4 @@
-"""Kernels in C++: compiled for this processor at first use, then read from the user's cache."""
+"""Loops compiled at first use: in C++ for this processor, or by numba; kept in the user's cache."""
 
 import ctypes
 import hashlib
@@ -42,8 +42,8 @@ class CompiledKernel:
 def compiler() -> str:
     """Return the compiler that CXX names, or g++ or clang++; empty where there is none."""
     for name in (os.environ.get("CXX", ""), "g++", "clang++"):
-        if name and (found := shutil.which(name)):
-            return found
+        if name and (program := shutil.which(name)):
+            return program
     return ""
 
 
@@ -78,8 +78,8 @@ class CppSource:
             return None
         for name in instruction_sets():
             try:
-                if found := self._loaded(program, name):
-                    return CompiledKernel(found, name)
+                if library := self._loaded(program, name):
+                    return CompiledKernel(library, name)
                 log.info("the %s for %s fails its check on this processor", self.name, name)
             except (OSError, subprocess.SubprocessError) as error:
                 log.info("the %s cannot be compiled for %s: %s", self.name, name, error)
@@ -90,7 +90,7 @@ class CppSource:
         program = compiler()
         if not program:
             return False, f"no C++ compiler: {self.without}"
-        said: list[str] = []
+        failed: list[str] = []
         try:
             for name in instruction_sets():
                 file = self.cached_file(program, name)
@@ -99,16 +99,16 @@ class CppSource:
                     alike = file.parent.glob(f"{self.file.stem}-*.so")
                     others = sum(1 for other in alike if other != file)
                     beside = f", {others} in the cache for other versions or processors"
-                    return True, "; ".join([*said, f"{name}, {state}{beside if others else ''}"])
-                said.append(f"{name} fails its check on this processor")
+                    return True, "; ".join([*failed, f"{name}, {state}{beside if others else ''}"])
+                failed.append(f"{name} fails its check on this processor")
         except (OSError, subprocess.SubprocessError) as error:
             return False, f"{program} does not run ({error}): {self.without}"
-        return False, "; ".join([*said, self.without])
+        return False, "; ".join([*failed, self.without])
 
     def digest(self) -> str:
         """Return what changes when another kernel would compute: source and instruction set."""
-        found = self.kernel()
-        name = found.instructions if found else "none"
+        kernel = self.kernel()
+        name = kernel.instructions if kernel else "none"
         return hashlib.sha256(self.file.read_bytes() + name.encode()).hexdigest()[:32]
 
     def cached_file(self, program: str, instructions: str) -> Path:
@@ -169,8 +169,6 @@ class CppSource:
 def _failed(file: Path) -> Path:
     return file.with_suffix(".failed")
 
-
-# Compiled loops; importing this module imports numba.
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""The two exceptions that the command line reports in one sentence."""
+"""Errors that the command line reports in one sentence, and a disk without room as one of them."""
 
 import errno
 import shutil
@@ -15,13 +15,11 @@ class UserError(ValueError):
 
 
 class JobError(RuntimeError):
-    """A process that was started for the user failed; its own words stand above this sentence.
+    """A process that was started for the user failed; see its error above this sentence.
 
     The command line prints it without a second traceback and exits with code 1.
     """
 
-
-# A disk without room: found by the error or by looking, and reported in one sentence.
 
 FULL_DISK = 5
 """Exit code by which a process of ours says that it had no room to write."""

@@ -1,4 +1,4 @@
-"""This process and its machine: cores, memory, cache folder, packages, no network by itself."""
+"""This process and its machine: processor, memory, cache folder, packages; no network by itself."""
 
 import ctypes
 import hashlib
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from skindx.core.errors import UserError
@@ -227,8 +226,6 @@ def _table(file: Path) -> Mapping[str, int]:
     return {row[0]: int(row[1]) for row in rows if len(row) >= 2}
 
 
-# The processor of this machine: its instruction sets, what its speed depends on, a fingerprint.
-
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -260,6 +257,8 @@ def _first(name: str) -> str:
 
 def processor_facts() -> list[object]:
     """Return the facts on which the speed of a machine depends, without its instruction sets."""
+    from importlib import metadata
+
     text = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.is_file() else ""
     model = [line for line in text.splitlines() if line.startswith("model name")][:1]
     try:

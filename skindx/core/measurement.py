@@ -1,4 +1,4 @@
-"""Provenance of a measurement: bundle, data, machine, versions."""
+"""A measurement: candidates timed in turns, and where it was made (bundle, data, versions)."""
 
 import os
 import platform
@@ -55,13 +55,13 @@ def cpu_model() -> str:
 
 def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
     """Return the versions of Python, skindx and packages, as far as they are installed."""
-    found = {"skindx": skindx.__version__, "python": platform.python_version()}
+    installed = {"skindx": skindx.__version__, "python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def commit() -> str:
@@ -89,8 +89,6 @@ def _described(checkout: Path) -> str:
         return ""
     return done.stdout.strip()
 
-
-# Timing that compares fairly: candidates take turns in the same run.
 
 Name = TypeVar("Name", bound=str)
 

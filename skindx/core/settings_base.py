@@ -242,8 +242,8 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     # A misspelt key also makes the right one missing: the misspelling is the cause, so it leads.
     # A file that is wrong in each of its lines need not have all of them compared.
     errors = error.errors(include_url=False)[:_MOST_ERRORS]
-    found = [item for item in errors if not _follows(item, errors)]
-    first, *others = sorted(found, key=lambda item: item["type"] != "extra_forbidden")
+    causes = [item for item in errors if not _follows(item, errors)]
+    first, *others = sorted(causes, key=lambda item: item["type"] != "extra_forbidden")
     loc = first["loc"]
     where = _where(loc)
     alternatives = [item for item in others if _where(item["loc"]) == where]

@@ -1,7 +1,10 @@
-"""Ctrl-C while modules are being imported.
+"""The start of a process: Ctrl-C during imports, and imports without what is never called.
 
 Raised in the middle of an import, KeyboardInterrupt is lost: libraries catch it, or go on with half
 a module and fail later by an error that nobody understands.
+
+torchvision imports torch's compiler for one function, timm wandb for a table of epochs, DeepSpeed
+mlflow for its autotuner. Together they take longer to import than all the rest of a start.
 """
 
 import atexit
@@ -46,13 +49,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _importer(frame: FrameType | None) -> FrameType | None:
     """Return the frame of the outermost import that is under way; None where none is."""
-    found, below = None, frame
+    outermost, below = None, frame
     while below is not None:
         above = below.f_back
         if above is not None and _is_machinery(below) and not _is_machinery(above):
-            found = above
+            outermost = above
         below = above
-    return found
+    return outermost
 
 
 def _is_machinery(frame: FrameType) -> bool:
@@ -69,11 +72,6 @@ def _raise(frame: FrameType, event: str, argument: Any) -> None:
     sys.settrace(None)
     raise KeyboardInterrupt
 
-
-# Import timm, torchvision and DeepSpeed without what only functions that we never call need.
-#
-# torchvision imports torch's compiler for one function, timm wandb for a table of epochs, DeepSpeed
-# mlflow for its autotuner. Together they take longer to import than all the rest of a start.
 
 _COMPILER = ("torch._dynamo", "torch._dynamo.utils")
 _OPTIONAL = ("wandb", "mlflow")

@@ -1,7 +1,6 @@
-"""Compares a state that was read from a file with the one that it replaces.
+"""Names, shapes and types of a state from a file, compared with those of the one that it replaces.
 
-Hashes say that a file is unchanged, not that it fits. What takes a state from a file
-compares names, shapes and types here with what it holds itself, before anything is changed.
+Hashes say that a file is unchanged, not that it fits; this is checked before anything is changed.
 """
 
 import math
@@ -19,48 +18,50 @@ class UnfitStateError(ValueError):
     """A state that does not fit; the text says where and how, as a part of a sentence."""
 
 
-def check_like(found: Any, like: Any, where: str) -> None:
-    """Raise UnfitStateError unless `found` has the names, shapes and types of `like`.
+def check_like(given: Any, like: Any, where: str) -> None:
+    """Raise UnfitStateError unless `given` has the names, shapes and types of `like`.
 
     Tensors and arrays need the same shape and type, dictionaries the same keys, lists the same
     length; an integer may stand for a real number.
     """
     if isinstance(like, Tensor | np.ndarray):
-        if not isinstance(found, Tensor if isinstance(like, Tensor) else np.ndarray):
+        if not isinstance(given, Tensor if isinstance(like, Tensor) else np.ndarray):
             raise UnfitStateError(f"{where} is no {_kind(like)}")
-        if tuple(found.shape) != tuple(like.shape) or found.dtype != like.dtype:
+        if tuple(given.shape) != tuple(like.shape) or given.dtype != like.dtype:
             raise UnfitStateError(
-                f"{where} is {_words(found)} and must be {_words(like)}",
+                f"{where} is {_words(given)} and must be {_words(like)}",
             )
     elif isinstance(like, Mapping):
-        _check_names(found, like, where)
+        _check_names(given, like, where)
         for name, value in like.items():
-            check_like(found[name], value, f"{where}/{name}" if where else str(name))
+            check_like(given[name], value, f"{where}/{name}" if where else str(name))
     elif isinstance(like, list | tuple):
-        if not isinstance(found, list | tuple) or len(found) != len(like):
+        if not isinstance(given, list | tuple) or len(given) != len(like):
             raise UnfitStateError(f"{where} is no list of {len(like)}")
-        for number, (value, own) in enumerate(zip(found, like, strict=True)):
-            check_like(value, own, f"{where}/{number}")
-    elif not _is_a(found, like):
+        for number, (value, wanted) in enumerate(zip(given, like, strict=True)):
+            check_like(value, wanted, f"{where}/{number}")
+    elif not _is_a(given, like):
         raise UnfitStateError(f"{where} is no {_kind(like)}")
 
 
-def check_tensors(found: Mapping[str, Tensor], like: Mapping[str, Tensor], where: str) -> None:
+def check_tensors(given: Mapping[str, Tensor], like: Mapping[str, Tensor], where: str) -> None:
     """Raise UnfitStateError unless a network's weights have the names and shapes of `like`.
 
     Real numbers may be of another precision; whole numbers and truth values may not.
     """
-    _check_names(found, like, where)
-    for name, own in like.items():
-        given = found[name]
-        same = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())
-        if given.shape != own.shape or not same:
-            raise UnfitStateError(f"{where}/{name} is {_words(given)} and must be {_words(own)}")
+    _check_names(given, like, where)
+    for name, wanted in like.items():
+        tensor = given[name]
+        real = tensor.is_floating_point() and wanted.is_floating_point()
+        if tensor.shape != wanted.shape or not (real or tensor.dtype == wanted.dtype):
+            raise UnfitStateError(
+                f"{where}/{name} is {_words(tensor)} and must be {_words(wanted)}"
+            )
 
 
-def check_finite(found: Mapping[str, Tensor], where: str) -> None:
+def check_finite(given: Mapping[str, Tensor], where: str) -> None:
     """Raise UnfitStateError for a tensor with a number that is NaN or infinite."""
-    for name, tensor in found.items():
+    for name, tensor in given.items():
         if not is_finite(tensor):
             raise UnfitStateError(f"{where}/{name} holds numbers that are not finite: damaged")
 
@@ -73,17 +74,17 @@ def is_finite(tensor: Tensor) -> bool:
     return math.isfinite(least) and math.isfinite(most)
 
 
-def check_list(found: Any, kind: type, where: str) -> Sequence[Any]:
-    """Return `found`, a list of values of one kind. Raises UnfitStateError for anything else."""
-    if not isinstance(found, list | tuple) or any(type(value) is not kind for value in found):
+def check_list(given: Any, kind: type, where: str) -> Sequence[Any]:
+    """Return `given`, a list of values of one kind. Raises UnfitStateError for anything else."""
+    if not isinstance(given, list | tuple) or any(type(value) is not kind for value in given):
         raise UnfitStateError(f"{where} is no list of {kind.__name__}")
-    return found
+    return given
 
 
-def _check_names(found: Any, like: Mapping[str, Any], where: str) -> None:
-    if not isinstance(found, Mapping):
+def _check_names(given: Any, like: Mapping[str, Any], where: str) -> None:
+    if not isinstance(given, Mapping):
         raise UnfitStateError(f"{where} holds no names")
-    for names, word in ((like.keys() - found.keys(), "lacks"), (found.keys() - like.keys(), "has")):
+    for names, word in ((like.keys() - given.keys(), "lacks"), (given.keys() - like.keys(), "has")):
         if names:
             first, more = sorted(map(str, names))[:_SHOWN], len(names) - _SHOWN
             also = f" and {more} more" if more > 0 else ""
@@ -91,10 +92,10 @@ def _check_names(found: Any, like: Mapping[str, Any], where: str) -> None:
             raise UnfitStateError(f"{where} {word} {', '.join(first)}{also}{unknown}")
 
 
-def _is_a(found: Any, like: Any) -> bool:
+def _is_a(given: Any, like: Any) -> bool:
     if isinstance(like, float):
-        return type(found) in (int, float)
-    return type(found) is type(like)
+        return type(given) in (int, float)
+    return type(given) is type(like)
 
 
 def _kind(like: Any) -> str:

@@ -1,4 +1,4 @@
-"""Text for a reader: untrusted text without control characters, numbers with their noun."""
+"""Text for a reader: printable, in HTML and Markdown, and in what two settings differ."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,8 +36,6 @@ def without_password(text: str) -> str:
     return re.sub(r"(?i)(\b(?:ssl)?pass(?:word|wd)?=)[^&\s'\"]*", r"\1***", text)
 
 
-# Which of two sets of plain settings differ, in words.
-
 MADE_FROM = "made_from"
 """The key of plain settings beside the fingerprint that was made of them."""
 
@@ -53,8 +51,8 @@ def differences(before: Any, now: Mapping[str, Any], names: Mapping[str, str] | 
     if not isinstance(before, Mapping):
         return "an older version wrote it, which did not keep which"
     every = (_words(path, old, new, names or {}) for path, old, new in _walk(before, now, ""))
-    found = [words for words in dict.fromkeys(every) if words]
-    first, more = found[:_MOST], len(found) - _MOST
+    changes = [words for words in dict.fromkeys(every) if words]
+    first, more = changes[:_MOST], len(changes) - _MOST
     return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 
@@ -79,9 +77,6 @@ def _words(path: str, old: Any, new: Any, names: Mapping[str, str]) -> str:
     if " " in shown or max(len(was), len(is_now)) > _LONGEST:  # a hash, or a name in words
         return shown
     return f"{shown} was {was} and is {is_now}"
-
-
-# Jinja templates: one environment for all pages and cards, where a missing value is an error.
 
 
 def html_environment(package: str, folder: str = "templates") -> "Environment":

@@ -129,12 +129,12 @@ def _check_events(text: str, origin: str) -> None:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in mapping:
             raise ValueError(f"the key {key[:40]!r} stands twice")
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def _no_number(text: str) -> NoReturn:

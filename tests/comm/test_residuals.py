@@ -105,7 +105,6 @@ def test_what_is_not_sent_comes_later_and_momentum_is_sent_once() -> None:
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "skindx.comm.kernels", raising=False)
     monkeypatch.delattr(skindx.comm, "kernels", raising=False)
-    monkeypatch.delitem(sys.modules, "skindx.core.compiled_loops", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"run `pip install '\.\[train\]'`"):
         _attached(GTopK(GTopKSettings()), _Alone())

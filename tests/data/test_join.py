@@ -165,7 +165,6 @@ def test_compiled_code_is_kept_where_numba_is_reported(tmp_path: Path) -> None:
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "skindx.data.dedup.join_kernels", raising=False)
     monkeypatch.delattr(skindx.data.dedup, "join_kernels", raising=False)
-    monkeypatch.delitem(sys.modules, "skindx.core.compiled_loops", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"run `pip install '\.\[data\]'`"):
         pairs_within(np.zeros(3, np.uint64), 4)
