@@ -3,6 +3,9 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import accumulate
 from statistics import median
+from typing import Any, Protocol, TypeVar
+
+import torch
 
 from skindx.comm.fabric import Fabric
 from skindx.comm.fused import Fused
@@ -11,10 +14,25 @@ from skindx.comm.reducer import Reducer
 from skindx.planning.bucketing import Candidate, candidates
 from skindx.planning.cost import Cost, fit
 from skindx.planning.trace import Trace
-from skindx.training.parallel.mesh import Mesh
 from skindx.training.profiling.recorder import Recorder
 
 _MB = 1e6
+
+T = TypeVar("T")
+
+
+class RankGroup(Protocol):
+    """The ranks of a training, as the tuner talks to them."""
+
+    @property
+    def device(self) -> torch.device:
+        """Of this rank."""
+
+    def broadcast_from_main(self, make: Callable[[], T]) -> T:
+        """Return on every rank what the main one makes."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in rank order."""
 
 
 class Tuner:
@@ -30,7 +48,7 @@ class Tuner:
         fused: Fused,
         reducer: Reducer,
         fabric: Fabric,
-        mesh: Mesh,
+        mesh: RankGroup,
         say: Callable[[str], None],
     ) -> None:
         self._fused, self._reducer, self._fabric = fused, reducer, fabric
