@@ -73,7 +73,7 @@ MUTANTS = {
         "tests/training/test_kfac_prepared.py tests/training/test_kfac.py",
     ),
     "factored exchange: processors that round otherwise": Mutant(
-        "skindx/comm/factored.py",
+        "skindx/comm/factored_exchange.py",
         "return bool((every_P2 == every_P2[0]).all())",
         "return True",
         "tests/comm/test_factored.py",

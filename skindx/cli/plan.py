@@ -108,13 +108,12 @@ def make(
     """
     from skindx.cli.options import console
     from skindx.core.atomic_files import write_json
+    from skindx.core.cost.events import write_chrome
     from skindx.core.errors import UserError
-    from skindx.planning.alone import Asked, plan_of_trace
-    from skindx.planning.report.chrome import write_chrome
-    from skindx.planning.report.page import write_page
-    from skindx.planning.report.plain import plan_values
-    from skindx.planning.report.text import render
-    from skindx.planning.search import Limits
+    from skindx.plan.plan_page import write_page
+    from skindx.plan.plan_text import plan_values, render
+    from skindx.plan.search import Limits
+    from skindx.plan.trace_plan import Asked, plan_of_trace
 
     limits = Limits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
     asked = Asked(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
@@ -123,12 +122,12 @@ def make(
     elif config is None or dataset is None:
         raise UserError("a plan of a training needs both, CONFIG and DATA.")
     else:
+        from skindx.plan.training_plan import plan_of_config
         from skindx.training.config.run import TrainSettings
-        from skindx.training.planning.of_config import plan_of_config
 
         made = plan_of_config(TrainSettings.load(config, sets or []), dataset, asked)
     if write:  # first: it refuses what is not executed
-        from skindx.planning.fragment import write_fragment
+        from skindx.plan.saved_plan import write_fragment
 
         write_fragment(write, made)
     if json_file:
@@ -167,8 +166,8 @@ def measure(
     Example: skindx plan measure configs/skin10.yaml DATA --out trace.json
     """
     require_extra("train", *NEEDS, purpose="measuring networks")
+    from skindx.plan.measure import measure as measure_networks
     from skindx.training.config.run import TrainSettings
-    from skindx.training.planning.measure import measure as measure_networks
 
     profiles = measure_networks(
         TrainSettings.load(config, sets or []), dataset, ranks=ranks, seconds=seconds
@@ -209,9 +208,9 @@ def network(
     Example: skindx plan network --out cluster.yaml --set engine.hostfile=hosts
     """
     require_extra("train", *NEEDS, purpose="measuring the network between ranks")
-    from skindx.planning.cluster import Cluster
+    from skindx.core.cost.cluster import Cluster
+    from skindx.plan.network_probe import network as measure_network
     from skindx.training.config.run import TrainSettings
-    from skindx.training.planning.network import network as measure_network
 
     settings = TrainSettings.load(config, sets or [])
     if not measure_network(settings.engine, out, ranks_per_node, seconds):
@@ -269,11 +268,11 @@ def check(
 
     from skindx.cli.options import console
     from skindx.core.atomic_files import write_json
-    from skindx.planning.cluster import Cluster
-    from skindx.planning.report.chrome import lay_beside
-    from skindx.planning.review import compare, learnt
-    from skindx.planning.units import seconds, size
-    from skindx.training.planning.keeping import happened, read_kept, recorded_steps
+    from skindx.core.cost.cluster import Cluster
+    from skindx.core.cost.events import lay_beside
+    from skindx.plan.saved_plan import compare, learnt
+    from skindx.plan.training_plan import happened, read_kept, recorded_steps
+    from skindx.plan.units import seconds, size
 
     pairs = compare(read_kept(run), happened(run, dataset))
     if timeline:
@@ -315,10 +314,10 @@ def check(
 
 def _check_log(log: Path, learn: Path | None, nodes: int | None, json_file: Path | None) -> None:
     from skindx.core.atomic_files import write_json
+    from skindx.core.cost.cluster import Cluster, only_ranks
+    from skindx.core.cost.network import Network
     from skindx.core.errors import UserError
-    from skindx.planning.cluster import Cluster, only_ranks
-    from skindx.planning.logged import overhead_of, read_runs
-    from skindx.planning.network import Network
+    from skindx.plan.logged_runs import overhead_of, read_runs
 
     if learn is None:
         raise UserError("a log is compared with what a cluster is known to take; give --learn.")

@@ -100,7 +100,7 @@ def train(
     chosen = ["engine.schedule=hop"] if hop else []
     chosen += sets or []
     if plan:
-        from skindx.training.planning.keeping import keep, settings_with_plan
+        from skindx.plan.training_plan import keep, settings_with_plan
 
         settings, predicted = settings_with_plan(config, chosen, plan, dataset)
     else:

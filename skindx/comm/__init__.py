@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from skindx.comm.bucketed_exchange import (
+    Hierarchical,
+    HierarchicalSettings,
+    Multicolor,
+    MulticolorSettings,
+)
 from skindx.comm.exchange import Exchange, ExchangeSettings
-from skindx.comm.factored import Factored, FactoredSettings
-from skindx.comm.fused import Fused, FusedSettings
-from skindx.comm.gtopk import GTopK, GTopKSettings
-from skindx.comm.hierarchical import Hierarchical, HierarchicalSettings
-from skindx.comm.multicolor import Multicolor, MulticolorSettings
-from skindx.comm.powersgd import PowerSGD, PowerSGDSettings
-from skindx.comm.topk import TopK, TopKSettings
+from skindx.comm.factored_exchange import Factored, FactoredSettings
+from skindx.comm.fused_exchange import Fused, FusedSettings
+from skindx.comm.powersgd_exchange import PowerSGD, PowerSGDSettings
+from skindx.comm.sparse_exchange import GTopK, GTopKSettings, TopK, TopKSettings
 
 
 class DenseSettings(ExchangeSettings):

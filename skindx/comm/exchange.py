@@ -1,15 +1,18 @@
 """Interface of every gradient exchange: settings with a `kind`, and one small class."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from skindx.comm.fabric import Fabric
-from skindx.comm.gradients import Gradients
+from skindx.comm.fabric import Fabric, Gradients
 from skindx.core.settings_base import Settings
+from skindx.core.state_checks import check_like
 
 State = dict[str, Any]
 """Names to tensors and plain values, as a checkpoint holds them."""
@@ -98,3 +101,156 @@ class Exchange(ABC):
     def close(self) -> None:
         """Release threads, if there are any."""
         return
+
+
+# Residuals when a training resumes.
+
+
+def take_over(residual_M: Tensor, states: Sequence[State], name: str, fabric: Fabric) -> None:
+    """Fill a rank's residual from all ranks' states, in rank order. Raises UnfitStateError.
+
+    On the same number of ranks it is the rank's own. On another, each takes the mean of all: a
+    step applies the mean of what ranks send, so this keeps the update that is still to come.
+    """
+    if len(states) == fabric.world:
+        state = states[fabric.rank]
+        check_like(state.get(name), residual_M, f"exchange/{name}")
+        residual_M.copy_(state[name])
+        return
+    residual_M.zero_()
+    for state in states:
+        check_like(state.get(name), residual_M, f"exchange/{name}")
+        residual_M.add_(state[name].to(residual_M.device), alpha=1 / len(states))
+
+
+# Launches an exchange group by group while backward still runs.
+
+
+class Reducer:
+    """Watches a module's backward and signals to the exchange which groups are complete.
+
+    Groups are launched in plan order on all ranks, whatever order gradients come in: ranks that
+    launched in different orders would wait for one another for ever. A parameter that the loss
+    does not reach counts as zeros.
+    """
+
+    def __init__(self, gradients: Gradients, exchange: Exchange) -> None:
+        self.gradients, self.exchange = gradients, exchange
+        self.saw: Callable[[str], None] | None = None
+        """Called with each parameter's name when its gradient is complete; for a trace."""
+        self._group_of: dict[nn.Parameter, int] = {}
+        self._missing: list[int] = []
+        self._view_of: dict[nn.Parameter, Tensor] = {}
+        self._next, self._armed, self._begun, self._passes = 0, False, False, 0
+        self._share = 1.0
+        self._computed: frozenset[nn.Parameter] = frozenset()
+        self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
+        self._hooks = [
+            _after_gradient(parameter, self._ready) for parameter in gradients.parameters
+        ]
+        self._grouped: tuple[list[int], list[str]] | None = None
+        exchange.ready = self._ready
+
+    def _regroup(self) -> None:
+        """Take over the exchange's groups and the gradients' layout, where they have changed."""
+        now = (list(self.exchange.groups), self.gradients.names)
+        if now == self._grouped:
+            return
+        self._grouped = now
+        ends = list(accumulate(now[0]))
+        starts = [0, *ends][:-1]
+        self._group_of = {
+            self.gradients.parameters[number]: group
+            for group, (start, end) in enumerate(zip(starts, ends, strict=True))
+            for number in range(start, end)
+        }
+        assert len(self._group_of) == len(self.gradients.parameters)
+
+    def begin(self) -> None:
+        """Get ready for a backward pass of a step; the first one of a step begins it."""
+        self._passes += 1
+        if self._begun:
+            return
+        self.exchange.begin()
+        self._computed = self.exchange.computes
+        self._regroup()
+        # Autograd hands its own tensors over, which go into the buffer as they come: to add to
+        # zeros there would take twice as many passes over the memory.
+        self.gradients.detach()
+        self._view_of = dict(zip(self.gradients.parameters, self.gradients.views, strict=True))
+        self._missing = list(self.exchange.groups)
+        self._next, self._begun, self._passes = 0, True, 1
+
+    def arm(self) -> None:
+        """The next backward is the last of the step: what it completes may be sent."""
+        self._armed = True
+        # What later passes add is not divided: only a step of one pass can be.
+        exchange = self.exchange
+        exchange.divided = exchange.sums and self._passes == 1
+        self._share = 1 / exchange.fabric.world if exchange.divided else 1.0
+
+    def _ready(self, parameter: Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
+        if self._begun:
+            self._place(parameter)
+        if not self._armed:
+            return
+        if self.saw:
+            self.saw(self._names[parameter])
+        self._missing[self._group_of[parameter]] -= 1
+        while self._next < len(self._missing) and self._missing[self._next] <= 0:
+            self.exchange.launch(self._next)
+            self._next += 1
+
+    def _place(self, parameter: nn.Parameter) -> None:
+        """Put a gradient into the buffer; later backward passes of the step add to it there."""
+        view, gradient = self._view_of[parameter], parameter.grad
+        if gradient is view:
+            return
+        if parameter in self._computed:
+            if gradient is not None:
+                raise RuntimeError(
+                    f"{self._names[parameter]} has another use than its layer's, and the exchange "
+                    "sums the layer's alone; take exchange.kind=fused."
+                )
+        elif gradient is None:
+            view.zero_()
+        elif self._armed and self._share != 1.0:
+            torch.mul(gradient, self._share, out=view)
+        else:
+            view.copy_(gradient)
+        parameter.grad = view
+
+    def finish(self) -> float | None:
+        """Launch what is left, and wait; return the norm of the gradient that all ranks hold.
+
+        None, on every rank, where it is not finite: the step must not be taken.
+        """
+        if self._begun:
+            for parameter in self.gradients.parameters:
+                self._place(parameter)  # what the loss did not reach
+        while self._next < len(self._missing):
+            self.exchange.launch(self._next)
+            self._next += 1
+        self._armed = self._begun = False
+        if not self.exchange.finish():
+            return None
+        # Exact kinds carry what is not finite to all ranks, as sums do.
+        norm = self.exchange.norm()
+        return norm if math.isfinite(norm) else None
+
+    def discard(self) -> None:
+        """Forget the gradients of this step, of which nothing was launched."""
+        assert not self._armed
+        self._begun = False
+
+    def close(self) -> None:
+        """Let go of the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self.exchange.close()
+
+
+def _after_gradient(parameter: Any, call: Callable[[Tensor], None]) -> RemovableHandle:
+    hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(call)
+    return hook

@@ -9,15 +9,14 @@ from typing import Any
 from torch import nn
 
 from skindx.comm import DenseSettings, Exchange, ExchangeSettings, build_exchange
-from skindx.comm.fabric import Fabric
-from skindx.comm.fused import Fused, FusedSettings
-from skindx.comm.gradients import Gradients
-from skindx.comm.reducer import Reducer
+from skindx.comm.exchange import Reducer
+from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fused_exchange import Fused, FusedSettings
+from skindx.comm.tuner import Tuner
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.communicator import Communicator, Watch
 from skindx.training.parallel.sharding.gradients import SplitGradients
 from skindx.training.parallel.sharding.part import Part, parts_of
-from skindx.training.profiling.tuner import Tuner
 
 GRADIENTS = "wait for gradients"
 """What a timeline calls the time in which an exchange is waited for."""

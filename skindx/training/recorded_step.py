@@ -7,12 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from skindx.planning.events import Span, Task
-from skindx.planning.flow import Step
-from skindx.planning.report.chrome import write_chrome
+from skindx.comm.clocks import LayerClock, Mark, mark
+from skindx.core.cost.events import Span, Step, Task, write_chrome
 from skindx.training.gradient_sync import GRADIENTS
-from skindx.training.profiling.clocks import Mark, mark
-from skindx.training.profiling.layers import LayerClock
 from skindx.training.state import Training
 from skindx.training.steps import take_step
 from skindx.training.task import Batch

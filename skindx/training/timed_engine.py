@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
+from skindx.comm.clocks import Mark, mark
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.profiling.clocks import Mark, mark
 
 
 class TimedEngine:

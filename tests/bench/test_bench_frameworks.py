@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skindx.core.cost.collectives import Cost
 from skindx.core.errors import UserError
-from skindx.planning.cost import Cost
 from skindx_bench import run_bench
 from skindx_bench.frameworks import frameworks, locks, measure
 from skindx_bench.frameworks.arms import ARMS, Arm

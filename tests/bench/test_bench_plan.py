@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.planning.network import TCP_FACTOR, TCP_SPREAD
+from skindx.core.cost.network import TCP_FACTOR, TCP_SPREAD
 from skindx_bench import run_bench
 from skindx_bench.plan.public import errors, rows
 from skindx_bench.plan.published import published_figures, published_rows, tcp_factor

@@ -10,10 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.comm import EXCHANGES, ExchangeSettings, build_exchange
-from skindx.comm.exchange import Exchange
-from skindx.comm.fabric import Fabric
-from skindx.comm.gradients import Gradients
-from skindx.comm.reducer import Reducer
+from skindx.comm.exchange import Exchange, Reducer
+from skindx.comm.fabric import Fabric, Gradients
 from skindx.training.parallel.mesh import is_lost
 
 STEPS_PER_EPOCH = 2

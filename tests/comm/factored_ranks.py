@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from skindx.comm import factored
-from skindx.comm.fabric import Fabric
-from skindx.comm.factored import Factored, FactoredSettings
-from skindx.comm.gradients import Gradients
-from skindx.comm.reducer import Reducer
+from skindx.comm import factored_exchange
+from skindx.comm.exchange import Reducer
+from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.factored_exchange import Factored, FactoredSettings
 
 INSIDE, OUTSIDE = 48, 64
 Loss = Callable[["Net", Tensor], Tensor]
@@ -127,7 +126,7 @@ def _failing_forward(job: Job) -> bool:
 
 @contextmanager
 def _other_machine(rank: int) -> Iterator[None]:
-    with patch.object(factored, "machine_fingerprint", lambda *more: 32 * str(rank)):
+    with patch.object(factored_exchange, "machine_fingerprint", lambda *more: 32 * str(rank)):
         yield
 
 

@@ -13,18 +13,14 @@ from host_fabric import HostFabric
 from ranks import free_port, run_ranks
 
 from skindx.comm import EXCHANGES, DenseSettings, ExchangeSettings, build_exchange
-from skindx.comm.fabric import Fabric
-from skindx.comm.factored import FactoredSettings
-from skindx.comm.fused import FusedSettings
-from skindx.comm.gradients import Gradients
-from skindx.comm.gtopk import GTopKSettings
-from skindx.comm.hierarchical import HierarchicalSettings
-from skindx.comm.multicolor import MulticolorSettings
-from skindx.comm.powersgd import PowerSGDSettings
-from skindx.comm.reducer import Reducer
-from skindx.comm.selection import add_and_select
-from skindx.comm.sparse import Sparse, add_all, largest, merge
-from skindx.comm.topk import TopKSettings
+from skindx.comm.bucketed_exchange import HierarchicalSettings, MulticolorSettings
+from skindx.comm.exchange import Reducer
+from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.factored_exchange import FactoredSettings
+from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.powersgd_exchange import PowerSGDSettings
+from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
+from skindx.comm.sparse_vectors import Sparse, add_all, add_and_select, largest, merge
 
 pytestmark = pytest.mark.gpu
 

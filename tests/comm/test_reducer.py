@@ -3,9 +3,8 @@
 import torch
 from torch import nn
 
-from skindx.comm.exchange import Exchange
-from skindx.comm.gradients import Gradients
-from skindx.comm.reducer import Reducer
+from skindx.comm.exchange import Exchange, Reducer
+from skindx.comm.fabric import Gradients
 
 
 class Alone(Exchange):

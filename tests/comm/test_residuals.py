@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import skindx.comm
 from skindx.comm.exchange import Exchange
-from skindx.comm.gradients import Gradients
-from skindx.comm.gtopk import GTopK, GTopKSettings
-from skindx.comm.powersgd import PowerSGD, PowerSGDSettings
+from skindx.comm.fabric import Gradients
+from skindx.comm.powersgd_exchange import PowerSGD, PowerSGDSettings
+from skindx.comm.sparse_exchange import GTopK, GTopKSettings
 from skindx.core.errors import UserError
 
 

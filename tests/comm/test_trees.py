@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.comm.trees import Tree, color_trees, rounds
+from skindx.comm.bucketed_exchange import Tree, color_trees, rounds
 
 
 def internal(tree: Tree) -> set[int]:

@@ -5,7 +5,7 @@ reach in operations of direct convolutions; 0.5 TB/s for the update; and 0.1 ms 
 pass, which its kernels take to start however few the images are.
 """
 
-from skindx.planning.profile import AtBatch, Layer, Profile, Profiles
+from skindx.core.cost.profile import AtBatch, Layer, Profile, Profiles
 
 FLOP_S = 9.3e12
 MEMORY_BYTES_S = 5e11

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from skindx.planning.cluster import Cluster, Collective, Link, Links
-from skindx.planning.profile import AtBatch, Layer, LocalWork, Profile, Profiles
+from skindx.core.cost.cluster import Cluster, Collective, Link, Links
+from skindx.core.cost.profile import AtBatch, Layer, LocalWork, Profile, Profiles
 
 KINDS = (
     "dense", "fused", "factored", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from skindx.planning.cost import Cost
-from skindx.planning.trace import Trace
+from skindx.core.cost.collectives import Cost
+from skindx.core.cost.profile import Trace
 
 
 def trace_of(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_traces import costs, trace_of, traces
 
-from skindx.planning.bucketing import (
+from skindx.comm.grouping import (
     Plan,
     candidates,
     ddp_buckets,
@@ -16,10 +16,10 @@ from skindx.planning.bucketing import (
     optimum,
     per_tensor,
 )
-from skindx.planning.cost import Cost
-from skindx.planning.public_traces import read_bcaffe, read_pipedream
-from skindx.planning.timeline import simulate
-from skindx.planning.trace import Trace
+from skindx.core.cost.collectives import Cost
+from skindx.core.cost.profile import Trace
+from skindx.core.cost.step import simulate
+from skindx.plan.public_traces import read_bcaffe, read_pipedream
 
 MB = 1 << 20
 ROUNDING = 1 + 1e-8

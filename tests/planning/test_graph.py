@@ -4,15 +4,13 @@ from hypothesis import strategies as st
 from some_plans import cluster, profile
 from some_traces import costs, traces
 
-from skindx.planning.bucketing import rules
-from skindx.planning.cost import Cost
-from skindx.planning.flow import Feeding
-from skindx.planning.graph import simulate_step
-from skindx.planning.network import Network, Timed
-from skindx.planning.schedule import Message, Schedule
-from skindx.planning.strategies import STRATEGIES, Load
-from skindx.planning.timeline import simulate
-from skindx.planning.trace import Trace
+from skindx.comm.grouping import rules
+from skindx.core.cost.collectives import Cost
+from skindx.core.cost.events import Feeding
+from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.profile import Trace
+from skindx.core.cost.step import Message, Schedule, simulate, simulate_step
+from skindx.plan.strategies import STRATEGIES, Load
 
 ONE_LINK = Network(cluster(4))
 

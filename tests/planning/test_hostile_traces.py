@@ -9,25 +9,24 @@ import numpy as np
 import pytest
 from some_plans import cluster, profile, profiles
 
+from skindx.comm import grouping
+from skindx.core.cost import collectives
+from skindx.core.cost.assignment import divisors
+from skindx.core.cost.collectives import Cost
+from skindx.core.cost.profile import MOST_TENSORS, Trace
 from skindx.core.errors import UserError
-from skindx.planning import bucketing, cost
-from skindx.planning import search as searching
-from skindx.planning.alone import Asked, plan_of_trace, read_cluster
-from skindx.planning.cost import Cost
-from skindx.planning.estimate import Machine
-from skindx.planning.fragment import read_fragment
-from skindx.planning.logged import read_runs
-from skindx.planning.other_device import on_other_device
-from skindx.planning.parallel import mcmc
-from skindx.planning.parallel.mcmc import search_placements
-from skindx.planning.plan import make
-from skindx.planning.public_traces import read_allreduce, read_profiles
-from skindx.planning.report.plain import plan_values
-from skindx.planning.report.text import candidates, summary
-from skindx.planning.search import Limits
-from skindx.planning.sharing import divisors
-from skindx.planning.trace import MOST_TENSORS, Trace
-from skindx.planning.workload import Member, Workload
+from skindx.plan import search as searching
+from skindx.plan.choice import Member, Workload
+from skindx.plan.estimate import Machine
+from skindx.plan.logged_runs import read_runs
+from skindx.plan.parallel import mcmc
+from skindx.plan.parallel.mcmc import search_placements
+from skindx.plan.plan import make
+from skindx.plan.plan_text import candidates, plan_values, summary
+from skindx.plan.public_traces import read_allreduce, read_profiles
+from skindx.plan.saved_plan import read_fragment
+from skindx.plan.search import Limits
+from skindx.plan.trace_plan import Asked, on_other_device, plan_of_trace, read_cluster
 
 DIGITS = "9" * 5000
 LARGE = "9" * 4000  # of as many JSON still makes a number
@@ -279,20 +278,20 @@ def test_a_plan_of_many_groups_is_an_optimum_still(monkeypatch: pytest.MonkeyPat
     trace = Trace(names=tuple(map(str, range(count))), sizes_bytes=(4,) * count,
                   backward_s=(1.0,) * count)  # fmt: skip
     line = Cost(0.0, 0.25)
-    whole = bucketing.optimum(trace, line)
-    monkeypatch.setattr(bucketing, "_WORK", 0)
-    few = bucketing.optimum(trace, line)
+    whole = grouping.optimum(trace, line)
+    monkeypatch.setattr(grouping, "_WORK", 0)
+    few = grouping.optimum(trace, line)
     assert sum(few) == count
-    ends = [bucketing.simulate(trace, plan, line).finish_s for plan in (whole, few)]
+    ends = [grouping.simulate(trace, plan, line).finish_s for plan in (whole, few)]
     assert ends[0] == pytest.approx(ends[1])
 
 
 def test_a_fit_of_many_samples_looks_at_a_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "MOST_FITTED", 30)
+    monkeypatch.setattr(collectives, "MOST_FITTED", 30)
     sizes = np.arange(1000, 400_000, 1000)
-    line = cost.fit([(int(size), 0.5 + 2e-6 * size) for size in sizes])
+    line = collectives.fit([(int(size), 0.5 + 2e-6 * size) for size in sizes])
     assert (line.alpha_s, line.beta_s_per_byte) == pytest.approx((0.5, 2e-6))
-    more = cost.fit_overhead([(int(size), 1 + 2e-6 * size) for size in sizes], lambda _: 0.5)
+    more = collectives.fit_overhead([(int(size), 1 + 2e-6 * size) for size in sizes], lambda _: 0.5)
     assert (more.alpha_s, more.beta_s_per_byte) == pytest.approx((0.5, 2e-6))
 
 

@@ -8,16 +8,15 @@ from statistics import fmean, median
 import pytest
 from some_plans import cluster, profile
 
-from skindx.planning.choice import Choice
-from skindx.planning.cluster import Cluster, Collective, Correction
-from skindx.planning.cost import Cost
-from skindx.planning.estimate import Estimate, Machine, estimate
-from skindx.planning.graph import simulate_step
-from skindx.planning.interval import MODEL, Z90
-from skindx.planning.network import Timed
-from skindx.planning.profile import AtBatch, Layer, LocalWork, Profile, Profiles
-from skindx.planning.search import strategy_of
-from skindx.training.profiling.visits import Visit, collective_of, from_visit_to_visit
+from skindx.core.cost.cluster import Cluster, Collective, Correction
+from skindx.core.cost.collectives import Cost
+from skindx.core.cost.network import Timed
+from skindx.core.cost.profile import AtBatch, Layer, LocalWork, Profile, Profiles
+from skindx.core.cost.step import simulate_step
+from skindx.plan.choice import Choice
+from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
+from skindx.plan.links import Visit, collective_of, from_visit_to_visit
+from skindx.plan.search import strategy_of
 
 NODES = 4
 SIZES = [1 << power for power in (13, 16, 18, 20, 22, 23, 24)]

@@ -7,11 +7,11 @@ from some_plans import cluster
 from typer.testing import CliRunner
 
 from skindx.cli import app
+from skindx.core.cost.cluster import Cluster, Link
+from skindx.core.cost.collectives import Cost, Curve, fit_overhead
+from skindx.core.cost.network import Network
 from skindx.core.errors import UserError
-from skindx.planning.cluster import Cluster, Link
-from skindx.planning.cost import Cost, Curve, fit_overhead
-from skindx.planning.logged import overhead_of, read_runs
-from skindx.planning.network import Network
+from skindx.plan.logged_runs import overhead_of, read_runs
 
 # Two layers of a weight and a bias; each message 100 ms + 0.1 ms a byte, and 1 ms + 10 us a byte
 # more, but the first, which is disturbed. Backward takes 0.2 s and then 0.3 s.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.planning.open_shop import bound_s, choose, makespan_s
+from skindx.core.cost.assignment import bound_s, choose, makespan_s
 
 
 def test_the_bound_is_the_busiest_worker_or_member() -> None:

@@ -5,14 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from some_plans import cluster
 
-from skindx.planning.flow import Feeding
-from skindx.planning.network import Network
-from skindx.planning.parallel.cells import step_seconds
-from skindx.planning.parallel.chain import chain_of
-from skindx.planning.parallel.mcmc import search_placements
-from skindx.planning.parallel.placing import Ground, cells_of, degrees_of, wide
-from skindx.planning.profile import Layer, Profile
-from skindx.planning.strategies.operators import searched
+from skindx.core.cost.cells import chain_of, step_seconds
+from skindx.core.cost.events import Feeding
+from skindx.core.cost.network import Network
+from skindx.core.cost.placing import Ground, cells_of, degrees_of, wide
+from skindx.core.cost.profile import Layer, Profile
+from skindx.plan.parallel.mcmc import search_placements
+from skindx.plan.strategies.operators import searched
 
 BYTES = st.sampled_from([400, 4_000, 40_000, 400_000, 4_000_000])
 SECONDS = st.sampled_from([0.0, 1e-4, 1e-3, 1e-2])

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from some_plans import profile, profiles
 
+from skindx.core.cost.profile import LocalWork, Rates
 from skindx.core.errors import UserError
-from skindx.planning.alone import Asked, plan_of_trace
-from skindx.planning.other_device import ONE_NETWORK, on_other_device
-from skindx.planning.profile import LocalWork, Rates
-from skindx.planning.search import Limits
+from skindx.plan.search import Limits
+from skindx.plan.trace_plan import ONE_NETWORK, Asked, on_other_device, plan_of_trace
 
 
 def written(

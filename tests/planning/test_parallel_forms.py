@@ -10,25 +10,22 @@ from some_networks import alexnet
 from some_networks import profiles as of_network
 from some_plans import cluster
 
+from skindx.core.cost.assignment import cut
+from skindx.core.cost.cells import sent_bytes
+from skindx.core.cost.events import Feeding, Resource, Task, run
+from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.placing import Ground, axis_of, cells_of, operators_of, wide
+from skindx.core.cost.profile import Layer, Profile
 from skindx.core.errors import UserError
-from skindx.planning.estimate import Machine
-from skindx.planning.events import Resource, Task, run
-from skindx.planning.flow import Feeding
-from skindx.planning.network import Network, Timed
-from skindx.planning.parallel.axes import axis_of
-from skindx.planning.parallel.cells import sent_bytes
-from skindx.planning.parallel.cube import cube_cells
-from skindx.planning.parallel.operators import operators_of
-from skindx.planning.parallel.pairs import pairs_of, tensor_cells
-from skindx.planning.parallel.pipeline import Pipeline, Stage
-from skindx.planning.parallel.placing import Ground, cells_of, wide
-from skindx.planning.parallel.rounds import in_rounds
-from skindx.planning.parallel.stages import cut
-from skindx.planning.presets import preset
-from skindx.planning.profile import Layer, Profile
-from skindx.planning.search import Limits, search, strategy_of
-from skindx.planning.strategies.strategy import Load
-from skindx.planning.workload import Member, Workload
+from skindx.plan.choice import Member, Workload
+from skindx.plan.estimate import Machine
+from skindx.plan.parallel.cube import cube_cells
+from skindx.plan.parallel.pairs import pairs_of, tensor_cells
+from skindx.plan.parallel.pipeline import Pipeline, Stage
+from skindx.plan.parallel.rounds import in_rounds
+from skindx.plan.search import Limits, search, strategy_of
+from skindx.plan.strategies.strategy import Load
+from skindx.plan.trace_plan import preset
 
 WIDTH, TOKENS, BATCH = 64, 10, 8
 

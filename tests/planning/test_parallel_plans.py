@@ -6,21 +6,20 @@ import pytest
 from some_networks import alexnet
 from some_networks import profiles as of_network
 
+from skindx.core.cost.events import chrome_events
+from skindx.core.cost.profile import Layer
 from skindx.core.errors import UserError
-from skindx.planning import search
-from skindx.planning.estimate import Machine
-from skindx.planning.fragment import write_fragment
-from skindx.planning.plan import Plan, make
-from skindx.planning.presets import preset
-from skindx.planning.profile import Layer
-from skindx.planning.public_traces import read_profiles
-from skindx.planning.report.chrome import chrome_events
-from skindx.planning.report.page import write_page
-from skindx.planning.report.plain import plan_values
-from skindx.planning.report.text import candidates
-from skindx.planning.search import Limits
-from skindx.planning.strategies import parallel
-from skindx.planning.workload import Member, Workload
+from skindx.plan import search
+from skindx.plan.choice import Member, Workload
+from skindx.plan.estimate import Machine
+from skindx.plan.plan import Plan, make
+from skindx.plan.plan_page import write_page
+from skindx.plan.plan_text import candidates, plan_values
+from skindx.plan.public_traces import read_profiles
+from skindx.plan.saved_plan import write_fragment
+from skindx.plan.search import Limits
+from skindx.plan.strategies import parallel
+from skindx.plan.trace_plan import preset
 
 OWN = alexnet(224, 1000, 128)
 WORK = Workload((Member("m", OWN, 512, epochs=2, images=5120),))

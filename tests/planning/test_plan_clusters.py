@@ -3,11 +3,10 @@ from pathlib import Path
 import pytest
 from some_plans import cluster
 
+from skindx.core.cost.cluster import Cluster, Collective, Link, Links, only_ranks
+from skindx.core.cost.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD, Network
 from skindx.core.errors import UserError
-from skindx.planning.alone import read_cluster
-from skindx.planning.cluster import Cluster, Collective, Link, Links, only_ranks
-from skindx.planning.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD, Network
-from skindx.planning.presets import BETWEEN, INSIDE, preset
+from skindx.plan.trace_plan import BETWEEN, INSIDE, preset, read_cluster
 
 
 def test_a_written_cluster_is_read_back(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
-from skindx.planning.estimate import Machine
-from skindx.planning.search import Limits, search
-from skindx.planning.strategies.hopping import hops
-from skindx.planning.workload import Member, Workload
+from skindx.plan.choice import Member, Workload
+from skindx.plan.estimate import Machine
+from skindx.plan.search import Limits, search
+from skindx.plan.strategies.hopping import hops
 
 
 def test_two_members_on_two_partitions_change_places_once() -> None:

@@ -9,18 +9,26 @@ from pathlib import Path
 import pytest
 from some_plans import cluster, profile, profiles
 
+from skindx.core.cost.events import chrome_events
 from skindx.core.errors import UserError
-from skindx.planning import guidelines
-from skindx.planning.estimate import Machine
-from skindx.planning.fragment import Predicted, merged, read_fragment, write_fragment
-from skindx.planning.plan import Plan, make
-from skindx.planning.public_traces import read_profiles
-from skindx.planning.report.chrome import chrome_events
-from skindx.planning.report.page import write_page
-from skindx.planning.report.plain import plan_values
-from skindx.planning.review import Happened, compare, happened_of, learnt
-from skindx.planning.search import Limits
-from skindx.planning.workload import Member, Workload
+from skindx.plan import plan as guidelines
+from skindx.plan.choice import Member, Workload
+from skindx.plan.estimate import Machine
+from skindx.plan.plan import Plan, make
+from skindx.plan.plan_page import write_page
+from skindx.plan.plan_text import plan_values
+from skindx.plan.public_traces import read_profiles
+from skindx.plan.saved_plan import (
+    Happened,
+    Predicted,
+    compare,
+    happened_of,
+    learnt,
+    merged,
+    read_fragment,
+    write_fragment,
+)
+from skindx.plan.search import Limits
 
 
 @pytest.fixture(scope="module")

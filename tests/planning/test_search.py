@@ -6,18 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
+from skindx.core.cost.cluster import Correction
+from skindx.core.cost.network import Network
+from skindx.core.cost.profile import AtBatch, compute_scale
 from skindx.core.errors import UserError
-from skindx.planning.choice import DEFAULTS, Choice
-from skindx.planning.cluster import Correction
-from skindx.planning.estimate import Machine, as_measured, estimate
-from skindx.planning.memory import largest_batch, memory_of
-from skindx.planning.network import Network
-from skindx.planning.plan import make
-from skindx.planning.profile import AtBatch
-from skindx.planning.scaling import compute_scale
-from skindx.planning.search import VARIANTS, Limits, search, strategy_of
-from skindx.planning.strategies import Load
-from skindx.planning.workload import Member, Workload
+from skindx.plan.choice import DEFAULTS, Choice, Member, Workload
+from skindx.plan.estimate import Machine, as_measured, estimate, largest_batch, memory_of
+from skindx.plan.plan import make
+from skindx.plan.search import VARIANTS, Limits, search, strategy_of
+from skindx.plan.strategies import Load
 from skindx.training.config.run import TrainSettings
 
 MEMBER = Member("m", profile(), batch=32, epochs=2, images=320, validation=32)

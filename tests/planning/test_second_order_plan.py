@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 from some_plans import cluster, profiles
 
+from skindx.core.cost.network import Network
+from skindx.core.cost.profile import AtBatch, Layer, Profile, Rates
 from skindx.core.errors import UserError
-from skindx.planning.choice import Choice
-from skindx.planning.estimate import Machine, estimate
-from skindx.planning.network import Network
-from skindx.planning.plan import make
-from skindx.planning.profile import AtBatch, Layer, Profile, Rates
-from skindx.planning.report.text import summary
-from skindx.planning.search import Limits, search, strategy_of
-from skindx.planning.second_order import Kfac, conditioned, eigen_s, price
-from skindx.planning.workload import Member, Workload
+from skindx.plan.choice import Choice, Member, Workload
+from skindx.plan.estimate import Machine, estimate
+from skindx.plan.kfac_price import Kfac, conditioned, eigen_s, price
+from skindx.plan.plan import make
+from skindx.plan.plan_text import summary
+from skindx.plan.search import Limits, search, strategy_of
 
 RATES = Rates(
     product_flop_s=1e6, memory_bytes_s=1e5, eigen_s=((10, 0.01), (100, 1.0)), layer_s=0.002

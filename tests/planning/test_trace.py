@@ -6,9 +6,9 @@ from hypothesis import given
 from pydantic import ValidationError
 from some_traces import trace_of, traces
 
+from skindx.core.cost.profile import Trace
 from skindx.core.errors import UserError
-from skindx.planning.public_traces import read_allreduce, read_bcaffe, read_pipedream
-from skindx.planning.trace import Trace
+from skindx.plan.public_traces import read_allreduce, read_bcaffe, read_pipedream
 
 
 @given(traces())

@@ -10,7 +10,7 @@ from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, ExchangeSettings
-from skindx.comm.fused import FusedSettings
+from skindx.comm.fused_exchange import FusedSettings
 from skindx.training.checkpoint.state import State
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings

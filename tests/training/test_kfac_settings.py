@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from skindx.core.cost.assignment import plan_sharing, share_out, workers_of
 from skindx.core.errors import UserError
-from skindx.planning.sharing import plan_sharing, share_out, workers_of
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings

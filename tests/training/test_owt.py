@@ -12,7 +12,7 @@ from states import as_arrays, assert_near
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, ExchangeSettings
-from skindx.comm.gtopk import GTopKSettings
+from skindx.comm.sparse_exchange import GTopKSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import OwtSettings
 from skindx.training.config.recipe import Ema

@@ -9,27 +9,26 @@ import pytest
 import torch
 from torch import nn
 
+from skindx.core.cost.profile import AtBatch, Layer, Profile, Profiles
 from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.planning.estimate import Machine, estimate
-from skindx.planning.fragment import merged, read_fragment, write_fragment
-from skindx.planning.plan import make
-from skindx.planning.presets import preset
-from skindx.planning.profile import AtBatch, Layer, Profile, Profiles
-from skindx.planning.search import Limits
-from skindx.planning.second_order import Kfac
-from skindx.planning.workload import Member, Workload
+from skindx.plan import measured_steps
+from skindx.plan.choice import Member, Workload
+from skindx.plan.estimate import Machine, estimate
+from skindx.plan.kfac_price import Kfac
+from skindx.plan.measure import distinct
+from skindx.plan.plan import make
+from skindx.plan.saved_plan import merged, read_fragment, write_fragment
+from skindx.plan.search import Limits
+from skindx.plan.trace_plan import preset
+from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_steps, workload_of
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.sharding.cutting import counts_of
 from skindx.training.parallel.sharding.operators import layers_of
 from skindx.training.parallel.sharding.pieces import pieces_of
-from skindx.training.planning import variants
-from skindx.training.planning.keeping import keep, recorded_steps
-from skindx.training.planning.measure import distinct
-from skindx.training.planning.of_config import given_choice, kfac_of, workload_of
 from skindx.training.recorded_step import timeline_file
 
 
@@ -176,7 +175,7 @@ def test_members_that_take_the_same_times_are_measured_once() -> None:
 
 
 def test_long_arguments_are_told_apart_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants, "_LONGEST", 20)
+    monkeypatch.setattr(measured_steps, "_LONGEST", 20)
     first, second = ({"model_args": {"drop_rate": rate}} for rate in (0.2, 0.25))
     names = [key[-1] for key in distinct(_with(first, second))]
     assert len(names) == 2

@@ -18,27 +18,26 @@ from ranks import run_ranks
 from safetensors.torch import save_file
 
 from skindx.comm.fabric import Fabric
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
-from skindx.planning.cluster import Cluster
-from skindx.planning.estimate import Machine
-from skindx.planning.fragment import Predicted, write_fragment
-from skindx.planning.plan import make
-from skindx.planning.profile import Profile, Profiles
-from skindx.planning.search import Limits
-from skindx.planning.second_order import conditioned
+from skindx.plan.estimate import Machine
+from skindx.plan.kfac_price import conditioned
+from skindx.plan.links import rising
+from skindx.plan.measure import measure
+from skindx.plan.measured_steps import profile_member
+from skindx.plan.network_probe import cluster_of
+from skindx.plan.plan import make
+from skindx.plan.saved_plan import Predicted, write_fragment
+from skindx.plan.search import Limits
+from skindx.plan.training_plan import given_choice, keep, read_kept, settings_with_plan, workload_of
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
-from skindx.training.planning.keeping import keep, read_kept, settings_with_plan
-from skindx.training.planning.measure import measure
-from skindx.training.planning.network import cluster_of
-from skindx.training.planning.of_config import given_choice, workload_of
-from skindx.training.planning.steps import profile_member
 from skindx.training.preconditioners.kfac.finding import find_layers
-from skindx.training.profiling.visits import rising
 
 RAW: dict[str, Any] = {
     "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}],

@@ -10,12 +10,10 @@ import torch
 from faults import Accident
 from safetensors.torch import load_file
 
+from skindx.core.cost.events import Span, Step, Task, lay_beside, write_chrome
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.data.manifest import read_manifest
-from skindx.planning.events import Span, Task
-from skindx.planning.flow import Step
-from skindx.planning.report.chrome import lay_beside, write_chrome
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.resume import Remembered
 from skindx.training.checks import check

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from skindx.comm import AnyExchange, DenseSettings
-from skindx.comm.fused import Fused, FusedSettings
+from skindx.comm.fused_exchange import Fused, FusedSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import adopt_process_group

@@ -7,10 +7,10 @@ from statistics import median
 from pydantic import Field
 
 from skindx.comm.fabric import ring_bytes
+from skindx.comm.grouping import Candidate, candidates, ddp_buckets, one_buffer, per_tensor
+from skindx.core.cost.collectives import Cost, fit
+from skindx.core.cost.profile import Trace
 from skindx.core.settings_base import Settings
-from skindx.planning.bucketing import Candidate, candidates, ddp_buckets, one_buffer, per_tensor
-from skindx.planning.cost import Cost, fit
-from skindx.planning.trace import Trace
 from skindx_bench.exchange.cluster import Cluster
 from skindx_bench.exchange.load import Load
 from skindx_bench.exchange.rows import Row, Turns

@@ -32,7 +32,7 @@ class Load:
 
     @property
     def sizes(self) -> list[int]:
-        """Elements of each tensor in backward order, as `skindx.comm.gradients` lays them out."""
+        """Elements of each tensor in backward order, as `skindx.comm.fabric` lays them out."""
         return [math.prod(shape) for shape in reversed(self.shapes.values())]
 
 

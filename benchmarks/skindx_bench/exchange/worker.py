@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 from skindx.comm import AnyExchange, build_exchange
 from skindx.comm.exchange import Exchange
-from skindx.comm.feedback import SparseExchange
-from skindx.comm.fused import Fused
-from skindx.comm.gradients import Gradients
-from skindx.comm.selection import add_and_select
-from skindx.comm.sparse import Sparse, merge
+from skindx.comm.fabric import Gradients
+from skindx.comm.fused_exchange import Fused
+from skindx.comm.sparse_exchange import SparseExchange
+from skindx.comm.sparse_vectors import Sparse, add_and_select, merge
 from skindx_bench.exchange.fabric import ReplayFabric
 from skindx_bench.exchange.load import heavy_tailed
 from skindx_bench.harness.answering import Commands, answer_commands

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from skindx.planning.cost import Cost
+from skindx.core.cost.collectives import Cost
 from skindx_bench.frameworks.stages import COMPILED
 from skindx_bench.frameworks.traffic import Traffic
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from skindx.buckets import MB, fixed_buckets
+from skindx.comm.grouping import MB, fixed_buckets
 from skindx.factoring import factors_pay
 
 Sending = Literal["buckets", "factors", "whole", "tensors", "shards", "sparse"]

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skindx.planning.open_shop import bound_s, makespan_s
+from skindx.core.cost.assignment import bound_s, makespan_s
 from skindx.training.hopping.units import Unit
 from skindx.workers.leases.task import TaskState
 

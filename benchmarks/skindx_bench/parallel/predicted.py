@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.profile import Profile, Profiles
 from skindx.metrics.proportion import share_interval
-from skindx.planning.choice import Choice
-from skindx.planning.cluster import Cluster
-from skindx.planning.estimate import Estimate, Machine, estimate
-from skindx.planning.profile import Profile, Profiles
-from skindx.planning.search import strategy_of
+from skindx.plan.choice import Choice
+from skindx.plan.estimate import Estimate, Machine, estimate
+from skindx.plan.search import strategy_of
 from skindx_bench.harness.clock import Figure
 from skindx_bench.parallel.arms import Arm
 

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.planning.profile import AtBatch, Profile
-from skindx.training.profiling.clocks import HostMark
-from skindx.training.profiling.layers import LayerClock, layers_of
-from skindx.training.profiling.local_work import local_work
+from skindx.comm.clocks import HostMark, LayerClock, layers_of
+from skindx.core.cost.profile import AtBatch, Profile
+from skindx.plan.local_work import local_work
 
 _LEAST = 3
 """Steps that are timed at each batch at least, after one that is not."""

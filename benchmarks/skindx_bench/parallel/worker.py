@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from skindx.comm import AnyExchange
+from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import AnyParallel
 from skindx.training.deepspeed.engine import Engine
@@ -22,7 +23,6 @@ from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import global_batches, share
 from skindx.training.parallel.mesh import mesh_of_all
 from skindx.training.parallel.sharding.splitting import split_network
-from skindx.training.planning.network import cluster_of
 from skindx_bench.harness.answering import Commands, answer_commands
 from skindx_bench.harness.netlab import transmitted
 from skindx_bench.parallel.alexnet import AlexNet

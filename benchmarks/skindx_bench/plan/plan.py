@@ -101,12 +101,12 @@ def _sizes(errors: Sequence[float]) -> Figure:
 
 def search_s(rounds: int = 5) -> Figure:
     """Time the search for a ResNet-50 on up to 64 ranks: synthetic times, the network's shapes."""
-    from skindx.planning.estimate import Machine
-    from skindx.planning.plan import make
-    from skindx.planning.presets import preset
-    from skindx.planning.profile import AtBatch, Layer, Profile, Profiles
-    from skindx.planning.search import Limits
-    from skindx.planning.workload import Member, Workload
+    from skindx.core.cost.profile import AtBatch, Layer, Profile, Profiles
+    from skindx.plan.choice import Member, Workload
+    from skindx.plan.estimate import Machine
+    from skindx.plan.plan import make
+    from skindx.plan.search import Limits
+    from skindx.plan.trace_plan import preset
     from skindx_bench.exchange.load import load_of
 
     load = load_of("resnet50")

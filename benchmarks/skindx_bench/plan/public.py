@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.planning.cluster import Cluster, Collective, Link
-from skindx.planning.cost import fit
-from skindx.planning.logged import Logged, overhead_of, read_runs
-from skindx.planning.network import Network
-from skindx.planning.public_traces import read_allreduce
+from skindx.core.cost.cluster import Cluster, Collective, Link
+from skindx.core.cost.collectives import fit
+from skindx.core.cost.network import Network
+from skindx.plan.logged_runs import Logged, overhead_of, read_runs
+from skindx.plan.public_traces import read_allreduce
 
 LOGS = (("tmp2comm", 2), ("tmp4comm", 4), ("tmp4ocomm", 4), ("tmp8comm", 8), ("tmp8ocomm", 8))
 """Log and nodes; a log holds one run or two."""

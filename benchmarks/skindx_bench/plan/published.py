@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+from skindx.core.cost.cluster import Cluster, Collective
 from skindx.metrics.proportion import share_interval
-from skindx.planning.alone import Asked, machine_of
-from skindx.planning.cluster import Cluster, Collective
-from skindx.planning.public_traces import read_profiles
-from skindx.planning.search import Limits, search
-from skindx.planning.workload import Member, Workload
+from skindx.plan.choice import Member, Workload
+from skindx.plan.public_traces import read_profiles
+from skindx.plan.search import Limits, search
+from skindx.plan.trace_plan import Asked, machine_of
 from skindx_bench.harness.clock import Figure
 from skindx_bench.plan.public import LOGS, collective_alone, network, rows
 from skindx_bench.plan.scoring import Row

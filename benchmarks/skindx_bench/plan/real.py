@@ -14,13 +14,13 @@ import yaml
 from skindx.core.errors import JobError
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.store import put
-from skindx.planning.alone import Asked
-from skindx.planning.review import happened_of
-from skindx.planning.search import Limits, strategy_of
+from skindx.plan.saved_plan import happened_of
+from skindx.plan.search import Limits, strategy_of
+from skindx.plan.trace_plan import Asked
+from skindx.plan.training_plan import plan_of_config
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.member import HISTORY, member_folder
-from skindx.training.planning.of_config import plan_of_config
 from skindx_bench.data.images import HEIGHT, WIDTH, noisy_jpegs
 from skindx_bench.harness.netlab import INTERFACE, Link, NetLab
 from skindx_bench.plan.scoring import Row

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from skindx.planning.choice import Choice
-from skindx.planning.cluster import Cluster
-from skindx.planning.estimate import Estimate, Machine, estimate
-from skindx.planning.profile import Layer, LocalWork, Profile, Profiles
-from skindx.planning.search import strategy_of
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.profile import Layer, LocalWork, Profile, Profiles
+from skindx.plan.choice import Choice
+from skindx.plan.estimate import Estimate, Machine, estimate
+from skindx.plan.search import strategy_of
 from skindx_bench.exchange.cluster import Cluster as Ranks
 from skindx_bench.exchange.load import load_of
 from skindx_bench.harness.netlab import Link, NetLab

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 
 from skindx.comm import AnyExchange, DenseSettings
-from skindx.comm.fused import Fused
+from skindx.comm.fused_exchange import Fused
+from skindx.plan.local_work import local_work
+from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings
 from skindx.training.gradient_sync import GradientSync, build_gradient_sync
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
-from skindx.training.planning.network import cluster_of
-from skindx.training.profiling.local_work import local_work
 from skindx_bench.exchange.deepspeed_peer import Waiting
 from skindx_bench.exchange.load import heavy_tailed
 from skindx_bench.harness.answering import Commands, answer_commands

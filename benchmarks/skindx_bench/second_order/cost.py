@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skindx.core.cost.assignment import plan_sharing
 from skindx.core.measurement import interleave
 from skindx.data.manifest import read_manifest
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.shapes_only import shapes_only
-from skindx.planning.sharing import plan_sharing
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from skindx.core.cost.assignment import choose
 from skindx.core.errors import UserError
-from skindx.planning.open_shop import choose
 from skindx.training.config.run import TrainSettings
 from skindx.training.hopping.dropping import LeasedStop
 from skindx.training.hopping.images import PartitionImages

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from skindx.core.cost.assignment import cut
 from skindx.core.errors import UserError
-from skindx.planning.parallel.stages import cut
 from skindx.training.config.parallel import ModelSettings
 from skindx.training.parallel.sharding.pieces import Piece, Pieces, pieces_of
 

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from skindx.core.cost.assignment import Sharing
 from skindx.gemm.product import Multiply, plain_nt
-from skindx.planning.sharing import Sharing
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import Eigen, decompose
 from skindx.training.preconditioners.kfac.factors import Key

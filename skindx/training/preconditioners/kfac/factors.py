@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from skindx.buckets import fixed_buckets
+from skindx.comm.grouping import fixed_buckets
 from skindx.training.preconditioners.kfac.layers import Layer, Sums
 
 Key = tuple[str, str]

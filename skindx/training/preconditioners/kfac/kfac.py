@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from skindx.core.cost.assignment import plan_sharing
 from skindx.gemm.product import NtChoice
-from skindx.planning.sharing import plan_sharing
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.bases import Bases

@@ -1,0 +1,240 @@
+"""Points in time on the device that computes."""
+
+import time
+from collections.abc import Sequence
+from statistics import fmean, median, pstdev
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from skindx.core.cost.profile import Layer
+
+
+class Mark(Protocol):
+    """A point in time; on a GPU it is reached when all work queued before is done."""
+
+    def seconds_since(self, earlier: "Mark") -> float:
+        """Return the seconds between two marks; on a GPU both must have been reached."""
+
+
+class HostMark:
+    """Now."""
+
+    def __init__(self) -> None:
+        self._at = time.perf_counter()
+
+    def seconds_since(self, earlier: Mark) -> float:
+        """Return the seconds between two marks."""
+        assert isinstance(earlier, HostMark)
+        return self._at - earlier._at
+
+
+class DeviceMark:
+    """An event in the GPU's queue."""
+
+    def __init__(self) -> None:
+        event: Any = torch.cuda.Event
+        self._event = event(enable_timing=True)
+        self._event.record()
+
+    def seconds_since(self, earlier: Mark) -> float:
+        """Return the seconds between two marks, waiting until this one is reached."""
+        assert isinstance(earlier, DeviceMark)
+        self._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1000
+
+
+def mark(device: torch.device) -> Mark:
+    """Return a mark at this point of the program."""
+    return DeviceMark() if device.type == "cuda" else HostMark()
+
+
+# Times within a step: its start, its last backward, and the completion of each gradient.
+
+
+class Recorder:
+    """The marks of one step."""
+
+    def __init__(self, device: torch.device) -> None:
+        """The step begins with the first call of `forward`."""
+        self._device = device
+        self._begun: Mark | None = None
+        self._backward: Mark | None = None
+        self._ready: dict[str, Mark] = {}
+        self._ended: Mark | None = None
+
+    def forward(self) -> None:
+        """A forward pass begins; the first one of the step counts."""
+        self._begun = self._begun or mark(self._device)
+
+    def backward(self) -> None:
+        """The last backward pass of the step begins."""
+        self._backward = mark(self._device)
+
+    def saw(self, name: str) -> None:
+        """This gradient is complete."""
+        self._ready[name] = mark(self._device)
+
+    def end(self) -> None:
+        """The weights are moved."""
+        self._ended = mark(self._device)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the step, without the wait for its images."""
+        assert self._begun
+        assert self._ended
+        return self._ended.seconds_since(self._begun)
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds before the last backward."""
+        assert self._begun
+        assert self._backward
+        return self._backward.seconds_since(self._begun)
+
+    def ready_s(self) -> dict[str, float]:
+        """Return seconds since the last backward began, in the order of the gradients."""
+        assert self._backward
+        return {
+            name: reached.seconds_since(self._backward) for name, reached in self._ready.items()
+        }
+
+
+# Layer by layer: when forward entered each layer, and when backward had made its gradients.
+
+
+class LayerClock:
+    """The marks of each step: hooks on every module that has parameters of its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.layers = {
+            name: layer
+            for name, layer in module.named_modules()
+            if any(True for _ in layer.parameters(recurse=False))
+        }
+        self.device = next(module.parameters()).device
+        self.activations: dict[str, int] = {}
+        self.inputs: dict[str, int] = {}
+        self.entered: list[tuple[str, Mark]] = []
+        self.ready: dict[str, Mark] = {}
+        self._hooks: list[Any] = []
+        for name, layer in self.layers.items():
+            self._hooks.append(layer.register_forward_pre_hook(self._entering(name)))
+            self._hooks.append(layer.register_forward_hook(self._leaving(name)))
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                anything: Any = parameter
+                self._hooks.append(anything.register_post_accumulate_grad_hook(self._made(name)))
+
+    def _entering(self, name: str) -> Any:
+        def enter(layer: nn.Module, inputs: Any) -> None:
+            self.entered.append((name, mark(self.device)))
+
+        return enter
+
+    def _leaving(self, name: str) -> Any:
+        def leave(layer: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                self.activations[name] = output.numel() * output.element_size()
+                if inputs and isinstance(inputs[0], Tensor):  # autocast makes it what comes out
+                    self.inputs[name] = inputs[0].numel() * output.element_size()
+
+        return leave
+
+    def _made(self, name: str) -> Any:
+        def made(parameter: Tensor) -> None:
+            self.ready[name] = mark(self.device)
+
+        return made
+
+    def begin(self) -> None:
+        """Forget the step before."""
+        self.entered, self.ready = [], {}
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def forward_s(self, begin: Mark, end: Mark) -> dict[str, float]:
+        """Return each layer's forward time, with all that comes until the next layer begins."""
+        marks = [(name, at) for name, at in self.entered]
+        seconds = dict.fromkeys(self.layers, 0.0)
+        for (name, at), (_, then) in zip(marks, [*marks[1:], ("", end)], strict=True):
+            seconds[name] += max(0.0, then.seconds_since(at))
+        if marks:
+            seconds[marks[0][0]] += max(0.0, marks[0][1].seconds_since(begin))
+        return seconds
+
+    def ready_s(self, begin: Mark) -> dict[str, float]:
+        """Return when each gradient was made, counted from the begin of backward."""
+        return {name: at.seconds_since(begin) for name, at in self.ready.items()}
+
+
+def layers_of(
+    clock: LayerClock,
+    forwards: Sequence[dict[str, float]],
+    readies: Sequence[dict[str, float]],
+    backward_s: float,
+) -> tuple[Layer, ...]:
+    """Return the layers in forward order: medians over the steps, with their spreads.
+
+    Backward goes through them in the order in which their last gradients came; what it takes after
+    the last one belongs to the first layer.
+    """
+    parameters = dict(clock.module.named_parameters())
+    last = {
+        name: max((median(ready.get(own, 0.0) for ready in readies) for own in owned), default=0.0)
+        for name in clock.layers
+        if (owned := _owned(clock, name))
+    }
+    order = sorted(last, key=last.__getitem__)
+    found, before = [], 0.0
+    for place, name in enumerate(order):
+        owned = _owned(clock, name)
+        end_s = max(last[name], backward_s) if place == len(order) - 1 else last[name]
+        ready_s = [max(ready.get(own, 0.0) for own in owned) for ready in readies]
+        owned.sort(key=lambda own: median(ready.get(own, 0.0) for ready in readies))
+        shapes = tuple(tuple(parameters[own].shape) or (1,) for own in owned)
+        forward = [times[name] for times in forwards]
+        found.append(
+            Layer(
+                name=name,
+                operator=type(clock.layers[name]).__name__,
+                forward_s=median(forward),
+                backward_s=max(0.0, end_s - before),
+                forward_spread=_spread(forward),
+                backward_spread=_spread(ready_s),
+                shapes=shapes,
+                parameter_bytes=4 * sum(parameters[own].numel() for own in owned),
+                activation_bytes=clock.activations.get(name, 0),
+                input_bytes=clock.inputs.get(name, 0),
+                outputs=_count(clock.layers[name], "out_features", "out_channels"),
+                groups=_count(clock.layers[name], "groups") or 1,
+            )
+        )
+        before = max(before, end_s)
+    return tuple(reversed(found))
+
+
+def _owned(clock: LayerClock, name: str) -> list[str]:
+    prefix = f"{name}." if name else ""
+    return [
+        prefix + own
+        for own, parameter in clock.layers[name].named_parameters(recurse=False)
+        if parameter.requires_grad
+    ]
+
+
+def _count(layer: nn.Module, *names: str) -> int:
+    """Return the first of some attributes that is a whole number; 0 where none is."""
+    found = (getattr(layer, name, None) for name in names)
+    return next((value for value in found if isinstance(value, int)), 0)
+
+
+def _spread(values: Sequence[float]) -> float:
+    middle = fmean(values)
+    return min(10.0, pstdev(values) / middle) if middle > 0 else 0.0

@@ -1,0 +1,185 @@
+"""Cut tensors, in the order in which backward makes them, into groups that are sent together."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from skindx.core.cost.collectives import Cost
+from skindx.core.cost.profile import Trace
+from skindx.core.cost.step import simulate
+
+MB = 1 << 20
+
+
+def fixed_buckets(
+    sizes_bytes: Sequence[int], bucket_mb: float, first_mb: float | None = None
+) -> list[int]:
+    """Return how many tensors each bucket has; one is closed once it holds `bucket_mb`.
+
+    With `first_mb` the first one is closed earlier, so that sending begins early: PyTorch's
+    DistributedDataParallel takes 1 MB, then 25 MB.
+    """
+    groups, count, held = [], 0, 0
+    limit = (bucket_mb if first_mb is None else first_mb) * MB
+    for size in sizes_bytes:
+        count, held = count + 1, held + size
+        if held >= limit:
+            groups.append(count)
+            count, held, limit = 0, 0, bucket_mb * MB
+    return [*groups, count] if count else groups
+
+
+# Grouping of tensors into messages: the published greedy, the exact optimum, simple rules.
+#
+# A plan is a list of group sizes: how many tensors each group has, in backward order.
+
+Plan = list[int]
+
+ROUNDING = 1e-9
+"""Times that differ by less, relatively, are equal."""
+
+_FEW, _MOST_GROUPS = 8, 256
+_WORK = 2**28
+"""Pairs of tensors that are looked at for a plan with fewer groups: about a second."""
+
+
+def per_tensor(trace: Trace) -> Plan:
+    """Send each tensor alone: plain wait-free backpropagation."""
+    return [1] * len(trace.names)
+
+
+def one_buffer(trace: Trace) -> Plan:
+    """Send all at once, after backward."""
+    return [len(trace.names)]
+
+
+def ddp_buckets(trace: Trace, bucket_mb: float = 25) -> Plan:
+    """Take PyTorch DistributedDataParallel's default: 1 MB first, then 25 MB each."""
+    return fixed_buckets(trace.sizes_bytes, bucket_mb=bucket_mb, first_mb=1)
+
+
+def greedy(trace: Trace, cost: Cost) -> Plan:
+    """MG-WFBP as published (Shi et al. 2018, arXiv 1811.11141).
+
+    A group takes the next tensor in if that is ready before the group would be through, and either
+    before the group could begin or by less than alpha after.
+    """
+    ready_s, sizes = trace.ready_s, trace.sizes_bytes
+    plan: Plan = [1]
+    held, end_s = sizes[0], 0.0
+    for number in range(1, len(sizes)):
+        begin_s = max(end_s, ready_s[number - 1])
+        next_s = ready_s[number]
+        through_s = begin_s + cost(held)
+        if next_s < through_s and (begin_s > next_s or next_s - begin_s < cost.alpha_s):
+            plan[-1] += 1
+            held += sizes[number]
+        else:
+            plan.append(1)
+            held, end_s = sizes[number], through_s
+    return plan
+
+
+def optimum(trace: Trace, cost: Cost) -> Plan:
+    """Return the plan with the fewest groups among those that no plan beats in `simulate`.
+
+    The model hardly cares how what backward hides is grouped; real machines like fewer messages.
+    With K groups it takes O(K L²), where K is mostly far below L: 3 to 5 on public traces of CNNs.
+    Where so many rounds are more work than `_WORK`, it is an optimum with any number of groups.
+    """
+    ready_J = np.array(trace.ready_s)
+    through_bytes = np.concatenate([[0], np.cumsum(trace.sizes_bytes, dtype=float)])
+    sizes_JI = through_bytes[1:, None] - through_bytes[None, :-1]
+    costs_JI = cost.alpha_s + cost.beta_s_per_byte * sizes_JI
+    costs_JI[np.triu_indices(len(ready_J), 1)] = np.inf
+    best_s, any_best = _earliest_end(ready_J, costs_JI)
+    # I = tensors before the last group, J = tensors with it; each round adds a group, and the
+    # first tensor with which there are so many groups is one further on.
+    ends_I, cuts = np.full(len(ready_J), np.inf), []
+    ends_I[0] = 0.0
+    most = max(_FEW, min(_MOST_GROUPS, _WORK // len(ready_J) ** 2))
+    for _ in range(min(most, len(ready_J))):
+        ends_JI = np.maximum(ends_I, ready_J[:, None]) + costs_JI
+        cuts.append(ends_JI.argmin(axis=1))
+        ends_J = np.take_along_axis(ends_JI, cuts[-1][:, None], axis=1)[:, 0]
+        if ends_J[-1] <= best_s * (1 + ROUNDING):
+            return _walk_back(cuts, len(trace.names))
+        ends_I, ready_J, costs_JI = ends_J[:-1], ready_J[1:], costs_JI[1:, 1:]
+    return any_best
+
+
+def _earliest_end(ready_J: np.ndarray, costs_JI: np.ndarray) -> tuple[float, Plan]:
+    """Return when all is through at best, by dynamic programming over the last group's start.
+
+    f(j) = min over i < j of max(f(i), ready(j)) + cost(i + 1 … j): to end the groups before
+    earlier never hurts.
+    """
+    ends_s, starts = np.zeros(len(ready_J) + 1), []
+    for j, ready_s in enumerate(ready_J):
+        ends_I = np.maximum(ends_s[: j + 1], ready_s) + costs_JI[j, : j + 1]
+        starts.append(int(ends_I.argmin()))
+        ends_s[j + 1] = ends_I[starts[-1]]
+    plan, last = [], len(starts)
+    while last:
+        plan.append(last - starts[last - 1])
+        last = starts[last - 1]
+    return float(ends_s[-1]), plan[::-1]
+
+
+def _walk_back(cuts: list[np.ndarray], last: int) -> Plan:
+    plan = []
+    for before_it, cut in reversed(list(enumerate(cuts))):
+        start = before_it + int(cut[last - 1 - before_it])
+        plan.append(last - start)
+        last = start
+    return plan[::-1]
+
+
+def names_of(trace: Trace, plan: Sequence[int]) -> list[list[str]]:
+    """Return the names of each group's tensors."""
+    names = iter(trace.names)
+    return [[next(names) for _ in range(count)] for count in plan]
+
+
+RULES: dict[str, Callable[[Trace, Cost], Plan]] = {
+    "ddp": lambda trace, cost: ddp_buckets(trace),
+    "optimum": optimum,
+    "greedy": greedy,
+    "one buffer": lambda trace, cost: one_buffer(trace),
+    "per tensor": lambda trace, cost: per_tensor(trace),
+}
+"""Name of a rule -> the plan that it makes."""
+
+
+def rules(trace: Trace, cost: Cost, names: Iterable[str] = tuple(RULES)) -> dict[str, Plan]:
+    """Return the plan of each rule."""
+    return {name: RULES[name](trace, cost) for name in names}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan worth timing live."""
+
+    name: str
+    plan: Plan
+    predicted_s: float
+    """The whole iteration, by `simulate`."""
+
+
+def candidates(trace: Trace, cost: Cost, most: int = 5) -> list[Candidate]:
+    """Return different plans, the fastest in the model first; DDP's buckets are always there.
+
+    `most`: how many, at least one; five are all. A plan that several rules make has the name of the
+    first, in the order below.
+    """
+    assert most >= 1
+    plans = rules(trace, cost)
+    different: list[Candidate] = []
+    for name, plan in plans.items():
+        if all(plan != candidate.plan for candidate in different):
+            predicted_s = simulate(trace, plan, cost).finish_s
+            different.append(Candidate(name, plan, predicted_s))
+    default, *others = different
+    others = sorted(others, key=lambda candidate: candidate.predicted_s)[: most - 1]
+    return sorted([default, *others], key=lambda candidate: candidate.predicted_s)

@@ -1,0 +1,197 @@
+"""Assignment of factors to the ranks that decompose them, and of layers to preconditioning.
+
+The ranks are a grid of rows and columns: a row of workers holds the eigenvectors of some layers,
+and each of its ranks sends the finished gradients down its column (KAISA, Pauloski et al. 2021,
+arXiv 2107.01739, section 4). One row is K-FAC with all eigenvectors everywhere, one column that
+with each in one place.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def share_out(costs: Mapping[Key, float], places: int) -> dict[Key, int]:
+    """Return a place for each key: the longest first, to where the least is (Graham 1969)."""
+    loads = [0.0] * places
+    found = {}
+    for key in sorted(costs, key=lambda key: -costs[key]):
+        place = loads.index(min(loads))
+        found[key] = place
+        loads[place] += costs[key]
+    return found
+
+
+def cost(blocks: int, width: int) -> float:
+    """Return the relative cost of the eigenvectors of a stack of symmetric matrices."""
+    return float(blocks * width**3)
+
+
+def workers_of(share: float, ranks: int) -> int:
+    """Return how many ranks hold a layer's eigenvectors: the divisor of `ranks` next to `share`."""
+    return min(divisors(ranks), key=lambda count: (abs(count - share * ranks), count))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Ranks, and what each of them works at."""
+
+    ranks: int
+    workers: int
+    row_of: Mapping[str, int]
+    """Layer -> the row whose ranks precondition it."""
+    rank_of: Mapping[tuple[str, str], int]
+    """Layer and factor -> the rank that decomposes it."""
+
+    @property
+    def rows(self) -> Sequence[Sequence[int]]:
+        """The ranks of each row."""
+        return [range(at, at + self.workers) for at in range(0, self.ranks, self.workers)]
+
+    @property
+    def columns(self) -> Sequence[Sequence[int]]:
+        """The ranks of each column: one of each row."""
+        return [range(at, self.ranks, self.workers) for at in range(self.workers)]
+
+
+def plan_sharing(
+    shapes: Mapping[str, Mapping[str, tuple[int, int]]], ranks: int, share: float
+) -> Sharing:
+    """Deal out layers to rows and, within each row, factors to ranks.
+
+    `shapes` has for each layer (blocks, width) of each factor.
+    """
+    workers = workers_of(share, ranks)
+    of_layer = {name: sum(cost(*shape) for shape in own.values()) for name, own in shapes.items()}
+    row_of = share_out(of_layer, ranks // workers)
+    rank_of: dict[tuple[str, str], int] = {}
+    for row in range(ranks // workers):
+        costs = {
+            (name, factor): cost(*shape)
+            for name, own in shapes.items()
+            if row_of[name] == row
+            for factor, shape in own.items()
+        }
+        placed = share_out(costs, workers)
+        rank_of |= {key: row * workers + place for key, place in placed.items()}
+    return Sharing(ranks, workers, row_of, rank_of)
+
+
+@cache
+def divisors(ranks: int) -> tuple[int, ...]:
+    """Return all divisors of a number, ascending."""
+    low = [count for count in range(1, math.isqrt(ranks) + 1) if ranks % count == 0]
+    return tuple(dict.fromkeys([*low, *(ranks // count for count in reversed(low))]))
+
+
+# Operators cut into stages of a pipeline, as evenly as their times allow.
+
+
+def cut(seconds: Sequence[float], stages: int) -> list[int]:
+    """Return how many operators each stage has, so that the longest stage is the shortest possible.
+
+    Stages are neighbours in forward order, and none is empty. Raises ValueError for more stages
+    than operators.
+    """
+    if not 1 <= stages <= len(seconds):
+        raise ValueError(f"{len(seconds)} operators cannot be cut into {stages} stages.")
+    low, high = max(seconds), sum(seconds)
+    for _ in range(60):
+        middle = (low + high) / 2
+        if len(_filled(seconds, middle)) <= stages:
+            high = middle
+        else:
+            low = middle
+    counts = _filled(seconds, high)
+    while len(counts) < stages:  # halve what has several: no stage gets longer by that
+        widest = counts.index(max(counts))
+        half = counts[widest] // 2
+        counts[widest : widest + 1] = [half, counts[widest] - half]
+    return counts
+
+
+def _filled(seconds: Sequence[float], limit_s: float) -> list[int]:
+    counts, held_s = [0], 0.0
+    for own_s in seconds:
+        if counts[-1] and held_s + own_s > limit_s * (1 + 1e-12):
+            counts.append(0)
+            held_s = 0.0
+        counts[-1] += 1
+        held_s += own_s
+    return counts
+
+
+# How long it takes to train members that hop between workers: an open shop.
+#
+# Each member (a job) visits each worker's partition (a machine) once an epoch, in any order. Greedy
+# list scheduling: an idle worker takes the member that waits with the most work left, ties at random.
+
+SPREAD = 0.05
+"""Members whose work left differs by less than this share are drawn at random."""
+
+
+def bound_s(times_MP: Sequence[Sequence[float]]) -> float:
+    """Return what no schedule beats: the longest work of one worker, or of one member.
+
+    `times_MP` has the seconds of each member on each worker, of all epochs.
+    """
+    workers = [sum(column) for column in zip(*times_MP, strict=True)]
+    members = [sum(row) for row in times_MP]
+    return float(max(*workers, *members))
+
+
+def choose(left: Sequence[float], rng: random.Random) -> int:
+    """Return which of some waiting members to take, by the work that each has left."""
+    noisy = [work * (1 + SPREAD * rng.random()) for work in left]
+    return max(range(len(noisy)), key=noisy.__getitem__)
+
+
+def makespan_s(
+    times_MP: Sequence[Sequence[float]],
+    epochs: int,
+    rng: random.Random,
+    validation: float = 0.0,
+    jitter: float = 0.0,
+) -> tuple[float, float]:
+    """Simulate the schedule; return its length and the bound of the times that were drawn.
+
+    `times_MP` are the seconds of one epoch, `validation` is the share of them that a member's
+    validation takes on each worker after each epoch; each unit's time is drawn within `jitter`.
+    """
+    members, workers = len(times_MP), len(times_MP[0])
+    stages = epochs * (2 if validation else 1)
+    shares = [1.0, validation] if validation else [1.0]
+    stage, left = [0] * members, [set(range(workers)) for _ in range(members)]
+    work = [sum(row) * sum(shares) * epochs for row in times_MP]
+    spent_MP = [[0.0] * workers for _ in range(members)]
+    waiting, idle = set(range(members)), set(range(workers))
+    running: list[tuple[float, float, int, int]] = []
+    now = 0.0
+    while True:
+        for worker in rng.sample(sorted(idle), len(idle)):
+            able = [m for m in sorted(waiting) if stage[m] < stages and worker in left[m]]
+            if not able:
+                continue
+            member = able[choose([work[m] for m in able], rng)]
+            share = shares[stage[member] % len(shares)]
+            mean = times_MP[member][worker] * share
+            took = mean * (1 + rng.uniform(-jitter, jitter))
+            work[member] -= mean
+            spent_MP[member][worker] += took
+            left[member].discard(worker)
+            waiting.discard(member)
+            idle.discard(worker)
+            heapq.heappush(running, (now + took, rng.random(), member, worker))
+        if not running:
+            return now, bound_s(spent_MP)
+        now, _, member, worker = heapq.heappop(running)
+        waiting.add(member)
+        idle.add(worker)
+        if not left[member]:
+            stage[member], left[member] = stage[member] + 1, set(range(workers))

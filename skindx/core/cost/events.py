@@ -1,0 +1,304 @@
+"""Tasks on resources, simulated as events: what one step of a training does, and when."""
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.untrusted import MEGABYTE, read_json
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A resource: does `slots` tasks at once, in the order in which they became ready."""
+
+    name: str
+    slots: int = 1
+    shared: bool = False
+    """The tasks at work share its speed, 1/n each; else each of them has all of it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of work on one resource."""
+
+    name: str
+    resource: str
+    work_s: float
+    """Seconds that it takes alone."""
+    after: tuple[int, ...] = ()
+    """Tasks, by their places in the list, that must be done before."""
+    latency_s: float = 0.0
+    """Passes before the work and holds a slot, but is not slowed down by others."""
+    not_before_s: float = 0.0
+    """It is not ready earlier, counted from the start."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """When a task began and ended, s."""
+
+    begin_s: float
+    end_s: float
+
+
+def run(tasks: Sequence[Task], resources: Sequence[Resource]) -> list[Span]:
+    """Return the span of each task. Raises ValueError for tasks that wait for one another."""
+    run_of = _Run(tasks, {resource.name: _State(resource) for resource in resources})
+    return run_of.to_the_end()
+
+
+class _State:
+    """A resource at work.
+
+    A shared one keeps a clock of its own that passes 1/n as fast with n tasks at work: a task is
+    done when that clock has moved on by its work, whichever others started or ended.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        self.slots, self.shared = resource.slots, resource.shared
+        self.waiting: deque[int] = deque()
+        self.held = 0
+        self.working: list[tuple[float, int]] = []  # (own time at which it is done, task)
+        self.own_s = self.seen_s = 0.0
+        self.version = 0
+
+    def advance(self, now_s: float) -> None:
+        """Move the own clock on."""
+        if self.working:
+            self.own_s += (now_s - self.seen_s) / len(self.working)
+        self.seen_s = now_s
+
+    def next_end_s(self) -> float:
+        """Return when the first task at work will be done, if nothing changes."""
+        return self.seen_s + max(0.0, self.working[0][0] - self.own_s) * len(self.working)
+
+
+_READY, _LATE, _DONE, _CHECK = range(4)
+
+
+class _Run:
+    def __init__(self, tasks: Sequence[Task], states: dict[str, _State]) -> None:
+        self.tasks, self.states = tasks, states
+        self.missing = [len(task.after) for task in tasks]
+        self.then: list[list[int]] = [[] for _ in tasks]
+        for number, task in enumerate(tasks):
+            for earlier in task.after:
+                self.then[earlier].append(number)
+        self.begin_s, self.end_s = [0.0] * len(tasks), [-1.0] * len(tasks)
+        self.events: list[tuple[float, int, int, int, str]] = []
+        self.order = count()
+        for number, task in enumerate(tasks):
+            if not task.after:
+                self._push(task.not_before_s, _READY, number)
+
+    def _push(self, at_s: float, kind: int, number: int, resource: str = "") -> None:
+        heapq.heappush(self.events, (at_s, next(self.order), kind, number, resource))
+
+    def to_the_end(self) -> list[Span]:
+        left = len(self.tasks)
+        while self.events:
+            now_s, _, kind, number, name = heapq.heappop(self.events)
+            if kind == _CHECK:
+                left -= self._check(now_s, name, number)
+                continue
+            task = self.tasks[number]
+            state = self.states[task.resource]
+            if kind == _READY:
+                state.waiting.append(number)
+                self._start(now_s, state)
+            elif kind == _LATE:
+                self._work(now_s, number, task, state)
+            else:
+                left -= 1
+                self._finish(now_s, number, state)
+        if left:
+            stuck = [
+                task.name for task, end_s in zip(self.tasks, self.end_s, strict=True) if end_s < 0
+            ]
+            raise ValueError(f"{', '.join(stuck[:3])} wait for one another; a graph has no cycle.")
+        return [Span(*times) for times in zip(self.begin_s, self.end_s, strict=True)]
+
+    def _start(self, now_s: float, state: _State) -> None:
+        while state.waiting and state.held < state.slots:
+            number = state.waiting.popleft()
+            task = self.tasks[number]
+            state.held += 1
+            self.begin_s[number] = now_s
+            if not state.shared:
+                self._push(now_s + (task.latency_s + task.work_s), _DONE, number)
+            elif task.latency_s:
+                self._push(now_s + task.latency_s, _LATE, number)
+            else:
+                self._work(now_s, number, task, state)
+
+    def _work(self, now_s: float, number: int, task: Task, state: _State) -> None:
+        state.advance(now_s)
+        heapq.heappush(state.working, (state.own_s + task.work_s, number))
+        self._watch(task.resource, state)
+
+    def _watch(self, name: str, state: _State) -> None:
+        state.version += 1
+        if state.working:
+            self._push(state.next_end_s(), _CHECK, state.version, name)
+
+    def _check(self, now_s: float, name: str, version: int) -> int:
+        """End what a shared resource has done by now; return how many tasks."""
+        state = self.states[name]
+        if version != state.version:
+            return 0
+        state.advance(now_s)
+        state.own_s = max(state.own_s, state.working[0][0])
+        done = []
+        while state.working and state.working[0][0] <= state.own_s:
+            done.append(heapq.heappop(state.working)[1])
+        for number in done:
+            self._finish(now_s, number, state)
+        self._watch(name, state)
+        return len(done)
+
+    def _finish(self, now_s: float, number: int, state: _State) -> None:
+        self.end_s[number] = now_s
+        state.held -= 1
+        for later in self.then[number]:
+            self.missing[later] -= 1
+            if not self.missing[later]:
+                self._push(max(now_s, self.tasks[later].not_before_s), _READY, later)
+        self._start(now_s, state)
+
+
+# A step whose layers are shared out over ranks, as the simulation of steps runs it.
+
+MANY = 1 << 30
+"""Slots of a resource that is only ever shared."""
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """Processor seconds of the images of a step, over all of a rank's cores; read a step ahead."""
+
+    read_s: float = 0.0
+    copy_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A simulated step of one rank."""
+
+    tasks: tuple[Task, ...]
+    spans: tuple[Span, ...]
+    parts: dict[str, float] = field(default_factory=dict)
+    """Seconds that sum to the step: read, forward, backward, communicate, update; precondition and
+    idle where there is any."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first forward to where the next one can begin."""
+        return max(span.end_s for span in self.spans)
+
+
+class Flow(ABC):
+    """Computing and messages that are not simply backward followed by the gradients."""
+
+    @property
+    @abstractmethod
+    def border_bytes(self) -> int:
+        """Bytes that a rank sends for others to compute on; 0: nothing is shared out."""
+
+    @property
+    @abstractmethod
+    def gradient_bytes(self) -> int:
+        """Of the gradients that it sums with others."""
+
+    @abstractmethod
+    def slower(self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0) -> "Flow":
+        """Return the flow with each of these taking so many times as long."""
+
+    @abstractmethod
+    def run(
+        self, *, device: Literal["cpu", "cuda"], slots: int, pieces: int, feeding: Feeding
+    ) -> Step:
+        """Simulate a step of `pieces` pieces; gradients are summed after the last one.
+
+        `slots` messages are on a link at once.
+        """
+
+
+# One step as a Chrome trace, which Perfetto (ui.perfetto.dev) opens.
+
+_ROWS = ("cores", "device", "copier", "link")
+
+
+def chrome_events(step: Step, name: str = "one rank, one step") -> list[dict[str, Any]]:
+    """Return complete events ("X") in microseconds; overlapping tasks of a resource get rows."""
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}
+    ]
+    rows: dict[str, list[float]] = {}
+    named: set[int] = set()
+    spans = sorted(zip(step.tasks, step.spans, strict=True), key=lambda pair: pair[1].begin_s)
+    for task, span in spans:
+        if span.end_s <= span.begin_s:
+            continue
+        ends = rows.setdefault(task.resource, [])
+        row = next((n for n, end_s in enumerate(ends) if end_s <= span.begin_s + 1e-12), len(ends))
+        ends[row : row + 1] = [span.end_s]
+        number = 100 * (_ROWS.index(task.resource) + 1) + row
+        if number not in named:
+            named.add(number)
+            label = task.resource if row == 0 else f"{task.resource} {row + 1}"
+            events.append(
+                {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": label}}
+            )
+        events.append(
+            {
+                "ph": "X",
+                "pid": 1,
+                "tid": number,
+                "name": task.name,
+                "cat": task.resource,
+                "ts": round(1e6 * span.begin_s, 3),
+                "dur": round(1e6 * (span.end_s - span.begin_s), 3),
+                "args": {"alone_ms": round(1e3 * (task.work_s + task.latency_s), 6)},
+            }
+        )
+    return events
+
+
+def write_chrome(path: Path, step: Step, name: str = "one rank, one step") -> None:
+    """Write the trace, atomically."""
+    write_json(path, {"displayTimeUnit": "ms", "traceEvents": chrome_events(step, name)})
+
+
+def lay_beside(path: Path, measured: Sequence[Path]) -> None:
+    """Add traces of real steps to a predicted one, each as a process of its own.
+
+    What was added before is replaced. Raises UserError for a file that is no such trace.
+    """
+    own = [event for event in _events(path) if event["pid"] == 1]
+    for number, other in enumerate(measured, start=2):
+        own += [{**event, "pid": number} for event in _events(other)]
+    write_json(path, {"displayTimeUnit": "ms", "traceEvents": own})
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist; `skindx plan make --timeline {path}` writes the predicted "
+            "step that real ones are laid beside."
+        )
+    raw = read_json(path, 64 * MEGABYTE)
+    events = raw.get("traceEvents") if isinstance(raw, dict) else None
+    if not isinstance(events, list) or not all(
+        isinstance(event, dict) and isinstance(event.get("pid"), int) for event in events
+    ):
+        raise UserError(
+            f"{path} is no timeline of a step; `skindx plan make --timeline` makes one."
+        )
+    return events

@@ -1,0 +1,290 @@
+"""Time of a message or a collective on a cluster: as measured there, else from its links."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from skindx.core.cost import collectives
+from skindx.core.cost.cluster import Cluster, Collective, Kind
+from skindx.core.cost.collectives import Cost, Curve
+from skindx.core.errors import UserError
+
+TCP_FACTOR, TCP_SPREAD = 1.53, 0.17
+"""What a message takes within a training over the same all-reduce alone, where TCP carries it.
+
+The geometric mean, over the numbers of nodes, of B-Caffe's eight public runs on 2, 4 and 8 nodes
+(arXiv 1811.11141), and the standard deviation of one more run; `skindx bench plan` finds them
+again. A collective alone has the cores and the link to itself, and its ranks begin together.
+"""
+TCP_LATENCY_SPREAD = 0.55
+"""Standard deviation of that latency over the mean: the published lines for one network differ by
+as much from one number of ranks to the next."""
+_TCP_BITS_S = (2e9, 25e9)
+"""Rates of a link that a published all-reduce implies where Ethernet and TCP carried it."""
+
+UNMEASURED = 0.10
+"""Standard deviation, over the mean, of a collective that is derived from its links."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A message on its way: seconds that pass, seconds of the link, seconds of a rank's cores."""
+
+    latency_s: float
+    wire_s: float
+    cpu_s: float = 0.0
+    latency_sd_s: float = 0.0
+    """How sure the latency alone is, beside what the whole message is."""
+
+    def scaled(self, factor: float) -> "Timed":
+        """Return a message that takes `factor` times as long."""
+        return Timed(
+            self.latency_s * factor, self.wire_s * factor, self.cpu_s, self.latency_sd_s * factor
+        )
+
+    def later(self) -> "Timed":
+        """Return a message whose latency is a standard deviation longer."""
+        return replace(self, latency_s=self.latency_s + self.latency_sd_s)
+
+    @property
+    def alone_s(self) -> float:
+        """With the link to itself."""
+        return self.latency_s + self.wire_s
+
+
+@dataclass(frozen=True)
+class Price:
+    """Time of a collective for a number of bytes, with its uncertainty."""
+
+    curve: Curve
+    own_share: float
+    cpu_s_per_byte: float
+    spread: float
+    measured: bool
+    together_spread: float = 0.0
+    latency_spread: float = 0.0
+    """Standard deviation of the latency, over the mean."""
+
+    def spread_of(self, messages: int) -> float:
+        """Return how sure so many of them are, which may be under way at once."""
+        return math.hypot(self.spread, self.together_spread if messages > 1 else 0.0)
+
+    @property
+    def line(self) -> Cost:
+        """As alpha + beta x bytes, for plans."""
+        return self.curve.line
+
+    def __call__(self, size_bytes: float) -> Timed:
+        """Return what so many bytes take."""
+        seconds = self.curve(size_bytes)
+        alpha_s = min(seconds, self.line.alpha_s)
+        own_s = self.own_share * (seconds - alpha_s)
+        return Timed(
+            alpha_s + own_s,
+            seconds - alpha_s - own_s,
+            self.cpu_s_per_byte * size_bytes,
+            self.latency_spread * alpha_s,
+        )
+
+
+class Network:
+    """The collectives of some nodes of a cluster, as they are within a training."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: int | None = None,
+        per_node: int | None = None,
+        *,
+        alone: bool = False,
+    ):
+        """`alone`: collectives have the machines to themselves, as where they are compared."""
+        self.cluster, self.alone = cluster, alone
+        self.nodes, self.per_node = nodes or cluster.nodes, per_node or cluster.ranks_per_node
+        self._prices: dict[tuple[str, int], Price] = {}
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.nodes * self.per_node
+
+    def price(self, collective: Kind, chunks: int = 1, colors: int = 1) -> Price:
+        """Return what a collective takes among all ranks."""
+        key = (collective, chunks)
+        if key not in self._prices:
+            found = self._measured(collective)
+            self._prices[key] = self._in_training(
+                _as_measured(found) if found else self._derived(collective, chunks, colors),
+                published=self._published(found),
+            )
+        return self._prices[key]
+
+    def _in_training(self, price: Price, *, published: bool) -> Price:
+        """Add what a training adds to the collective alone."""
+        more = self.cluster.overhead
+        if self.ranks == 1 or self.alone:
+            return price
+        if more is None:
+            return _over_tcp(price) if published else price
+        curve = price.curve.plus(more.cost)
+        return replace(price, curve=curve, spread=max(price.spread, more.spread))
+
+    @property
+    def published(self) -> bool:
+        """Tell whether an all-reduce among all ranks is a published line over Ethernet."""
+        return not self.alone and self._published(self._measured("all_reduce"))
+
+    def _published(self, found: Collective | None) -> bool:
+        """Tell whether all that is known is a published line of an all-reduce over Ethernet.
+
+        Such a line has neither spread nor points, nor anything that a training adds to it. `found`
+        is the collective itself; without it, it is derived from a link, or from an all-reduce.
+        """
+        known, cluster = self._known, self.cluster
+        if known is None or self.nodes == 1 or (found is None and cluster.links.between):
+            return False
+        if cluster.source != "given" or cluster.overhead or cluster.corrections:
+            return False
+        low, high = _TCP_BITS_S
+        over_tcp = low <= 8 / _one_step(known).beta_s_per_byte <= high
+        return over_tcp and _is_bare(known) and (found is None or _is_bare(found))
+
+    def _measured(self, collective: Kind) -> Collective | None:
+        for found in self.cluster.collectives:
+            same = (found.nodes, found.ranks_per_node) == (self.nodes, self.per_node)
+            if found.collective == collective and same:
+                return found
+        return None
+
+    def _derived(self, collective: Kind, chunks: int, colors: int) -> Price:
+        link, inside, ranks = self.between, self.inside, self.ranks
+        if ranks == 1:
+            return Price(Curve(Cost(0, 0)), 0, 0, 0, measured=True)
+        step = link if self.nodes > 1 else inside
+        if collective == "all_reduce":
+            both = _slower(link, inside) if self.per_node > 1 else link
+            line = collectives.ring(both if self.nodes > 1 else inside, ranks)
+        elif collective == "all_gather":
+            line = collectives.all_gather(step, ranks)
+        elif collective == "exchange":  # all ranks of a node at once over its link
+            line = Cost(
+                step.alpha_s, step.beta_s_per_byte * (self.per_node if self.nodes > 1 else 1)
+            )
+        elif collective == "hierarchical":
+            line = collectives.pipelined(
+                [
+                    inside_sum(inside, self.per_node),
+                    collectives.ring(link, self.nodes),
+                    inside_sum(inside, self.per_node),
+                ],
+                chunks,
+            )
+        else:
+            line = collectives.trees(step, ranks, colors, chunks)
+        known = self._known
+        spread = max(self.cluster_spread, UNMEASURED)
+        if known is None:
+            return Price(Curve(line), 0.0, 0.0, spread, measured=False)
+        return Price(
+            Curve(line),
+            known.own_share,
+            known.cpu_s_per_byte,
+            spread,
+            measured=False,
+            together_spread=known.together_spread,
+        )
+
+    @cached_property
+    def _known(self) -> Collective | None:
+        """The measured all-reduce whose number of ranks is next to this one."""
+        found = [
+            measured
+            for measured in self.cluster.collectives
+            if measured.collective == "all_reduce"
+            and measured.ranks > 1
+            and (measured.nodes > 1 or self.nodes == 1)
+        ]
+        return min(found, key=lambda measured: abs(measured.ranks - self.ranks), default=None)
+
+    @cached_property
+    def between(self) -> Cost:
+        """The link between two nodes. Raises UserError where nothing is known of it."""
+        given = self.cluster.links.between
+        if given:
+            return given.cost
+        if self.nodes == 1:
+            return Cost(0.0, 0.0)
+        if not self._known:
+            raise UserError(
+                f"{self.cluster.name} says nothing of the link between nodes; add links.between, "
+                "or an all_reduce among its collectives."
+            )
+        return _one_step(self._known)
+
+    @cached_property
+    def inside(self) -> Cost:
+        """The link between two ranks of a node. Raises UserError where nothing is known of it."""
+        given = self.cluster.links.inside
+        if given:
+            return given.cost
+        if self.per_node == 1:
+            return Cost(0.0, 0.0)
+        if self.nodes > 1 or not self._known:
+            raise UserError(
+                f"{self.cluster.name} says nothing of ranks that share a node; add links.inside."
+            )
+        return _one_step(self._known)
+
+    @property
+    def cluster_spread(self) -> float:
+        """How sure the links are."""
+        links = self.cluster.links
+        used = [links.between] if self.nodes > 1 else []
+        used += [links.inside] if self.per_node > 1 else []
+        return max((link.spread for link in used if link), default=0.0)
+
+
+def inside_sum(inside: Cost, ranks: int) -> Cost:
+    """Sum to one rank of a node, or send back from it: as along a chain, piece after piece."""
+    return collectives.Cost(
+        (ranks - 1) * inside.alpha_s, inside.beta_s_per_byte if ranks > 1 else 0.0
+    )
+
+
+def _is_bare(known: Collective) -> bool:
+    return not (known.spread or known.points or known.own_share or known.cpu_s_per_byte)
+
+
+def _over_tcp(price: Price) -> Price:
+    """Return what a published collective takes within a training, where TCP carries it."""
+    line = price.curve.line
+    longer = Cost(line.alpha_s * TCP_FACTOR, line.beta_s_per_byte * TCP_FACTOR)
+    return replace(
+        price,
+        curve=Curve(longer),
+        spread=math.hypot(price.spread, TCP_SPREAD),
+        latency_spread=TCP_LATENCY_SPREAD,
+    )
+
+
+def _as_measured(found: Collective) -> Price:
+    return Price(
+        found.curve,
+        found.own_share,
+        found.cpu_s_per_byte,
+        found.spread,
+        measured=True,
+        together_spread=found.together_spread,
+    )
+
+
+def _one_step(known: Collective) -> Cost:
+    """Return the link that an all-reduce along a ring would have had."""
+    steps = 2 * (known.ranks - 1)
+    return Cost(known.alpha_s / steps, known.beta_s_per_byte * known.ranks / steps)
+
+
+def _slower(first: Cost, second: Cost) -> Cost:
+    return Cost(
+        max(first.alpha_s, second.alpha_s), max(first.beta_s_per_byte, second.beta_s_per_byte)
+    )

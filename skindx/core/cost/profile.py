@@ -1,0 +1,374 @@
+"""The layer-wise trace of one iteration: what backward makes, how large, and when."""
+
+import math
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import MEGABYTE, parse_json, read_plain
+
+MOST_S = 1e9
+"""Seconds, thirty years: no step takes as long."""
+MOST_BYTES = 10**15
+MOST_TENSORS = 4096
+"""Of one network: three times those of the largest published ones; plans look at pairs of them."""
+MOST_FILE = 64 * MEGABYTE
+"""Bytes of a file with a trace."""
+
+Seconds = Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
+Name = Annotated[str, Field(max_length=1000)]
+
+
+class Trace(Settings):
+    """One iteration on one rank, without communication; tensors in backward order."""
+
+    names: tuple[Name, ...] = Field(min_length=1, max_length=MOST_TENSORS)
+    sizes_bytes: tuple[Bytes, ...] = Field(max_length=MOST_TENSORS)
+    """As sent: half of fp32's where gradients travel in 16 bits."""
+    backward_s: tuple[Seconds, ...] = Field(max_length=MOST_TENSORS)
+    """Time from the gradient before (for the first: from the end of forward) to this one."""
+    forward_s: Seconds = 0.0
+    update_s: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        counts = {len(self.names), len(self.sizes_bytes), len(self.backward_s)}
+        if len(counts) > 1:
+            raise ValueError("names, sizes_bytes and backward_s must be equally many")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("a name stands for one tensor only")
+        return self
+
+    @property
+    def ready_s(self) -> list[float]:
+        """When each gradient is complete, counted from the start of the iteration."""
+        return list(accumulate(self.backward_s, initial=self.forward_s))[1:]
+
+    def write(self, path: Path) -> None:
+        """Write JSON, atomically."""
+        write_json(path, self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote. Raises UserError for what is no trace."""
+        return cls.parse(
+            parse_json(read_trace_file(path), str(path)), origin=str(path), expand=False
+        )
+
+
+def read_trace_file(path: Path) -> bytes:
+    """Return the content of a plain file, reached by a link or not. Raises UserError."""
+    try:
+        plain = path.resolve(strict=True)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except (OSError, RuntimeError) as error:  # a long name, a link that leads to itself
+        raise UserError(f"{str(path)[:200]} cannot be read ({str(error)[:200]}).") from None
+    return read_plain(plain, MOST_FILE)
+
+
+# trace.json: what a node takes for one step of each network, layer by layer.
+
+FORMAT: Literal[1] = 1
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Number = Annotated[int, Field(ge=0, le=10**12)]
+Images = Annotated[int, Field(ge=1, le=10**6)]
+"""Of one step."""
+Rate = Annotated[float, Field(ge=1, le=1e24, allow_inf_nan=False)]
+"""A second."""
+Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Shape = Annotated[tuple[Count, ...], Field(max_length=16)]
+Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+"""Standard deviation over the mean."""
+
+
+class Layer(Settings):
+    """One layer with parameters; the time of those without counts to the next one in backward."""
+
+    name: Name
+    operator: Name = ""
+    forward_s: Seconds | None
+    """Null: it was never timed."""
+    backward_s: Seconds | None
+    forward_spread: Spread = 0.0
+    backward_spread: Spread = 0.0
+    shapes: tuple[Shape, ...] = Field((), max_length=MOST_TENSORS)
+    """Of its parameters, in the order in which backward makes their gradients."""
+    parameter_bytes: Bytes
+    """As fp32."""
+    activation_bytes: Bytes = 0
+    """Of its output, at the batch of the profile."""
+    input_bytes: Bytes = 0
+    """Of its input, at the batch of the profile; 0: not known."""
+    outputs: Number = 0
+    """Output channels or features; 0: not known, or as its shapes say."""
+    groups: Count = 1
+    """Of a convolution."""
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        if self.shapes and 4 * sum(map(math.prod, self.shapes)) != self.parameter_bytes:
+            raise ValueError(f"{self.name}: shapes and parameter_bytes do not agree")
+        return self
+
+
+class AtBatch(Settings):
+    """Whole steps at one batch."""
+
+    batch: Images
+    """Images of one rank in one piece."""
+    compute_s: Seconds
+    """Forward and backward."""
+    spread: Spread = 0.0
+    peak_bytes: Bytes = 0
+    """Memory of the process at its highest; on a GPU of the GPU."""
+
+
+class LocalWork(Settings):
+    """Work of an exchange on a rank's own cores in a step, at the profile's parameters."""
+
+    base_s: Seconds
+    """Alone: select, keep, scatter; project and orthogonalise; copy."""
+    merge_s: Seconds = 0.0
+    """For each message of another rank that is merged in."""
+    spread: Spread = 0.0
+    density: float | None = Field(None, ge=0, le=1)
+    """Share of elements that was sent when it was measured."""
+
+
+class Rates(Settings):
+    """How fast one rank multiplies and decomposes matrices in single precision."""
+
+    product_flop_s: Rate
+    """Operations a second of a matrix product, an addition and a multiplication counted as two."""
+    memory_bytes_s: Rate
+    """Bytes a second that a tensor is read and another one written with."""
+    eigen_s: tuple[tuple[Count, Positive], ...] = Field(min_length=1, max_length=MOST_TENSORS)
+    """(width, seconds) of the eigenvectors of one symmetric matrix, by width."""
+    layer_s: Seconds = 0.0
+    """Least time of a preconditioned layer of any size."""
+    spread: Spread = 0.0
+
+
+class Profile(Settings):
+    """One network on one rank."""
+
+    name: Name
+    variant: Name | None = None
+    """Head, arguments, trunk and what of its recipe costs time, where they are not the defaults;
+    null: not known, as in traces of earlier versions."""
+    size: Count | None = None
+    """Side of its images in pixels."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    batch: Images = 32
+    """Images of the layers' times."""
+    layers: tuple[Layer, ...] = Field(min_length=1, max_length=MOST_TENSORS)
+    """In forward order."""
+    at: tuple[AtBatch, ...] = Field((), max_length=MOST_TENSORS)
+    """Two batches or more, from which others follow."""
+    update_s: Seconds = 0.0
+    update_spread: Spread = 0.0
+    read_s: Seconds = 0.0
+    """Read, decode and augment an image, on one core."""
+    read_spread: Spread = 0.0
+    copy_s: Seconds = 0.0
+    """Bring an image to the device."""
+    optimizer: Name = ""
+    optimizer_bytes: Bytes = 0
+    """Memory of the optimizer beside the weights."""
+    checkpointing: AtBatch | None = None
+    """The same with activations computed again in backward."""
+    local: dict[str, LocalWork] = Field(default_factory=dict)
+    """`exchange.kind` to its work."""
+    rates: Rates | None = None
+    """Of matrices, for K-FAC; traces of earlier versions lack them."""
+    device_spread: Spread = 0.0
+    """Of the speed of another device, to which the times were scaled."""
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> Self:
+        if (tensors := sum(max(1, len(layer.shapes)) for layer in self.layers)) > MOST_TENSORS:
+            raise ValueError(
+                f"{self.name[:80]} has {tensors} tensors, and plans are made of {MOST_TENSORS} at "
+                "most; put layers of a block together"
+            )
+        if self.parameter_bytes > MOST_BYTES:
+            raise ValueError(f"{self.name[:80]} has more than {MOST_BYTES} bytes of parameters")
+        return self
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of all layers, as fp32."""
+        return sum(layer.parameter_bytes for layer in self.layers)
+
+    @property
+    def elements(self) -> int:
+        """How many there are in the whole gradient."""
+        return self.parameter_bytes // 4
+
+    @property
+    def spread(self) -> float:
+        """Of a step's computing."""
+        timed = max((point.spread for point in self.at), default=0.0)
+        return math.hypot(timed, self.device_spread)
+
+    def trace(self, *, wire_bytes: int = 4, scale: float = 1.0) -> Trace:
+        """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
+
+        Raises UserError for a layer that was never timed, and for times that no step takes.
+        """
+        names: list[str] = []
+        sizes: list[int] = []
+        seconds: list[float] = []
+        waiting_s = 0.0
+        for layer in reversed(self.layers):
+            waiting_s += _timed(self, layer, "backward_s") * scale
+            elements = [math.prod(shape) for shape in layer.shapes]
+            for number, count in enumerate(elements or [layer.parameter_bytes // 4]):
+                if count:
+                    names.append(f"{layer.name}/{number}" if number else layer.name)
+                    sizes.append(wire_bytes * count)
+                    seconds.append(waiting_s)
+                    waiting_s = 0.0
+        if not names:
+            raise UserError(f"{self.name} has no parameters; there is nothing to train.")
+        raw = {
+            "names": names,
+            "sizes_bytes": sizes,
+            "backward_s": (*seconds[:-1], seconds[-1] + waiting_s),
+            "forward_s": scale * sum(_timed(self, layer, "forward_s") for layer in self.layers),
+            "update_s": self.update_s,
+        }
+        return Trace.parse(raw, origin=f"a step of {self.name}", expand=False)
+
+    @property
+    def compute_s(self) -> float:
+        """Forward and backward at the profile's batch, layer by layer."""
+        return sum(
+            _timed(self, layer, "forward_s") + _timed(self, layer, "backward_s")
+            for layer in self.layers
+        )
+
+
+class Profiles(Settings):
+    """The file of `skindx plan measure`: one kind of node, and the networks of a config."""
+
+    format: Literal[1] = FORMAT
+    version: Name = ""
+    """Of skindx that measured."""
+    source: Literal["measured", "pipedream", "bcaffe", "tensors"] = "measured"
+    host: Name = ""
+    device: Literal["cpu", "cuda"] = "cpu"
+    scaled_to: Name = ""
+    """The device whose speed the times have, if they were measured on another one."""
+    ranks: Images = 1
+    """Ranks of the node that computed at the same time."""
+    cores: Images = 1
+    """Of one rank."""
+    dataset: Name = ""
+    """Digest of the dataset's manifest."""
+    images: Number = 0
+    base_bytes: Bytes = 0
+    """Memory of a process before it has a network."""
+    networks: tuple[Profile, ...] = Field(min_length=1, max_length=MOST_TENSORS)
+
+    def write(self, path: Path) -> None:
+        """Write JSON, atomically."""
+        write_json(path, self.model_dump(mode="json"))
+
+
+def _timed(profile: Profile, layer: Layer, key: str) -> float:
+    seconds: float | None = getattr(layer, key)
+    if seconds is None:
+        raise UserError(
+            f"layer {layer.name} of {profile.name} was never timed ({key} is null); measure it "
+            "with `skindx plan measure`, or put a time in."
+        )
+    return seconds
+
+
+def parse_profiles(text: str, path: Path) -> Profiles:
+    """Read what `Profiles.write` or `Trace.write` wrote. Raises UserError."""
+    raw = parse_json(text.encode(), str(path))
+    if "networks" in raw or "names" not in raw:
+        if raw.get("format", FORMAT) != FORMAT:
+            raise UserError(
+                f"{path} has format {str(raw['format'])[:40]!r}, and this version reads {FORMAT}; "
+                "measure again with `skindx plan measure`."
+            )
+        return Profiles.parse(raw, origin=str(path), expand=False)
+    return from_tensors(Trace.parse(raw, origin=str(path), expand=False), path.stem)
+
+
+def from_tensors(trace: Trace, name: str) -> Profiles:
+    """Return a trace of tensors as a profile: forward time is that of the first layer."""
+    layers: list[dict[str, Any]] = [
+        {
+            "name": tensor,
+            "forward_s": 0.0,
+            "backward_s": seconds,
+            "parameter_bytes": size // 4 * 4,
+        }
+        for tensor, size, seconds in zip(
+            trace.names, trace.sizes_bytes, trace.backward_s, strict=True
+        )
+    ][::-1]
+    layers[0]["forward_s"] = trace.forward_s
+    raw = {"name": name, "layers": layers, "update_s": trace.update_s}
+    profile = Profile.parse(raw, origin=name, expand=False)
+    return Profiles(source="tensors", networks=(profile,))
+
+
+# Times of a profile scaled to more or fewer images, or to another speed.
+
+
+def compute_scale(profile: Profile, images: float) -> float:
+    """Return what the layers' times are multiplied by for another batch.
+
+    A line through the whole steps that were timed; with fewer than two, time is proportional.
+    """
+    points = sorted(profile.at, key=lambda point: point.batch)
+    if len(points) < 2 or points[0].batch == points[-1].batch:
+        return images / profile.batch
+    first, last = points[0], points[-1]
+    slope = (last.compute_s - first.compute_s) / (last.batch - first.batch)
+    if slope <= 0:
+        return images / profile.batch
+    seconds = first.compute_s + slope * (images - first.batch)
+    known = first.compute_s + slope * (profile.batch - first.batch)
+    return max(seconds, 0.2 * first.compute_s * images / first.batch) / known
+
+
+def scaled(profile: Profile, compute: float, *, update: float) -> Profile:
+    """Return a profile with its times multiplied: `compute` of all layers, `update` of the update.
+
+    A layer that was never timed stays without a time.
+    """
+    layers = tuple(
+        layer.model_copy(
+            update={
+                key: None if getattr(layer, key) is None else getattr(layer, key) * compute
+                for key in ("forward_s", "backward_s")
+            }
+        )
+        for layer in profile.layers
+    )
+    at = tuple(
+        point.model_copy(update={"compute_s": point.compute_s * compute}) for point in profile.at
+    )
+    again = profile.checkpointing
+    return profile.model_copy(
+        update={
+            "layers": layers,
+            "at": at,
+            "update_s": profile.update_s * update,
+            "checkpointing": again
+            and again.model_copy(update={"compute_s": again.compute_s * compute}),
+        }
+    )

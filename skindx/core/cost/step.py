@@ -1,0 +1,304 @@
+"""The communication of one step, as a strategy plans it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Literal
+
+from skindx.core.cost.events import MANY, Feeding, Flow, Resource, Step, Task, run
+from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.profile import Trace
+
+
+@dataclass(frozen=True)
+class Message:
+    """A collective of a step, in plan order."""
+
+    tensors: int
+    """It may begin once so many tensors are complete, in backward order."""
+    size_bytes: int
+    timed: Timed
+    before_s: float = 0.0
+    """Work of the rank's cores before it is sent."""
+    after_s: float = 0.0
+    """And after it has come."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The communication of one step."""
+
+    messages: tuple[Message, ...] = ()
+    gathers: tuple[Message, ...] = ()
+    """Before forward, which waits for them."""
+    spreads: tuple[Message, ...] = ()
+    """After the update, of the ranks' parts of the weights."""
+    serial: bool = False
+    """One message at a time, whatever the backend could do."""
+    finish_s: float = 0.0
+    """Work after the last message."""
+    update_share: float = 1.0
+    """Of the weights that a rank updates."""
+    spread: float = 0.0
+    """How sure the messages are: standard deviation over the mean."""
+    local_spread: float = 0.0
+    """How sure the work of the cores is."""
+    measured: bool = True
+    """The collective was measured on this cluster, among as many ranks."""
+    note: str = ""
+    flow: Flow | None = None
+    """The whole step, where layers are shared out over ranks; all of the above is then in it."""
+    precondition_s: float = 0.0
+    """Work on the gradients once they are summed, a step on average."""
+    preconditions: tuple[Message, ...] = ()
+    """And what is sent for it, one after the other."""
+
+    def scaled(self, factor: float) -> "Schedule":
+        """Return the schedule whose messages take `factor` times as long on the wire."""
+        flow = self.flow.slower(wire=factor) if self.flow else None
+        return replace(self._timed(lambda timed: timed.scaled(factor)), flow=flow)
+
+    @property
+    def latency_sd_s(self) -> float:
+        """Seconds by which the latencies of all messages may differ together."""
+        every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
+        return sum(message.timed.latency_sd_s for message in every)
+
+    def later(self) -> "Schedule":
+        """Return the schedule whose messages have latencies a standard deviation longer."""
+        return self._timed(Timed.later)
+
+    def _timed(self, change: Callable[[Timed], Timed]) -> "Schedule":
+        """Return the schedule with another time for each message."""
+
+        def changed(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+            return tuple(replace(message, timed=change(message.timed)) for message in messages)
+
+        return replace(
+            self,
+            messages=changed(self.messages),
+            gathers=changed(self.gathers),
+            spreads=changed(self.spreads),
+            preconditions=changed(self.preconditions),
+        )
+
+    def computing_slower(self, *, compute: float = 1.0, update: float = 1.0) -> "Schedule":
+        """Return the schedule with what its flow computes and updates taking so much longer."""
+        if not self.flow:
+            return self
+        return replace(self, flow=self.flow.slower(compute=compute, update=update))
+
+    def with_local(self, factor: float) -> "Schedule":
+        """Return the schedule whose work of the cores takes `factor` times as long."""
+        messages = tuple(
+            replace(message, before_s=message.before_s * factor, after_s=message.after_s * factor)
+            for message in self.messages
+        )
+        return replace(
+            self,
+            messages=messages,
+            finish_s=self.finish_s * factor,
+            precondition_s=self.precondition_s * factor,
+        )
+
+    @property
+    def local_s(self) -> float:
+        """All work of the cores."""
+        return self.finish_s + sum(message.before_s + message.after_s for message in self.messages)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of all messages, as collectives count them."""
+        every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
+        own = self.flow.border_bytes + self.flow.gradient_bytes if self.flow else 0
+        return own + sum(message.size_bytes for message in every)
+
+
+# One step as a graph of tasks: read, copy, forward, backward, communicate, update.
+#
+# The DAG model of synchronous SGD (Shi et al. 2018, arXiv 1805.03812), on resources that are
+# exclusive or shared: a GPU computes alone, the cores of a CPU also read images and push bytes.
+
+
+class _Builder:
+    """Collects tasks; `add` returns the place of the new one."""
+
+    def __init__(self, compute: str) -> None:
+        self.tasks: list[Task] = []
+        self.compute = compute
+
+    def add(
+        self,
+        name: str,
+        resource: str,
+        work_s: float,
+        after: Sequence[int] = (),
+        latency_s: float = 0.0,
+    ) -> int:
+        self.tasks.append(Task(name, resource, work_s, tuple(after), latency_s))
+        return len(self.tasks) - 1
+
+    def message(self, name: str, message: Message, after: Sequence[int]) -> list[int]:
+        """Add the work before, the wire with what the cores push over it, and the work after."""
+        if message.before_s:
+            after = [self.add(f"prepare {name}", self.compute, message.before_s, after)]
+        timed = message.timed
+        ends = [self.add(name, "link", timed.wire_s, after, timed.latency_s)]
+        if timed.cpu_s:
+            ends.append(self.add(f"push {name}", "cores", timed.cpu_s, after))
+        if message.after_s:
+            ends = [self.add(f"take in {name}", self.compute, message.after_s, ends)]
+        return ends
+
+    def precondition(self, schedule: Schedule, last: int) -> int:
+        """Add the work on summed gradients and its messages; return where both are done."""
+        ends = [self.add("precondition", self.compute, schedule.precondition_s, [last])]
+        for number, message in enumerate(schedule.preconditions):
+            ends = self.message(f"factors {number}", message, ends)
+        return self.add("preconditioned", self.compute, 0.0, ends)
+
+
+_UNFED = Feeding()
+
+
+def simulate_step(
+    trace: Trace,
+    schedule: Schedule,
+    network: Network,
+    *,
+    device: Literal["cpu", "cuda"] = "cuda",
+    pieces: int = 1,
+    feeding: Feeding = _UNFED,
+) -> Step:
+    """Return one step; `trace` is that of one of its `pieces`, of which the last is exchanged.
+
+    On a CPU the cores are one shared resource: what reads, computes and pushes slows down what
+    does so at the same time. On a GPU computing and copying have it to themselves.
+    """
+    if schedule.flow:
+        slots = network.cluster.slots
+        return schedule.flow.run(device=device, slots=slots, pieces=pieces, feeding=feeding)
+    compute = "cores" if device == "cpu" else "device"
+    build = _Builder(compute)
+    forward_s, backward_s = trace.forward_s, sum(trace.backward_s)
+    if feeding.read_s:
+        build.add("read", "cores", feeding.read_s)
+    if feeding.copy_s:
+        build.add("copy", "copier", feeding.copy_s)
+    before: list[int] = []
+    for number, gather in enumerate(schedule.gathers):
+        before = build.message(f"gather {number}", gather, before)
+    for _ in range(pieces - 1):
+        before = [build.add("forward", compute, forward_s, before)]
+        before = [build.add("backward", compute, backward_s, before)]
+    last = build.add("forward", compute, forward_s, before)
+    last_forward = last
+    done: list[int] = []
+    ended: list[int] = []
+    start = 0
+    # Backward in as many pieces as there are messages: one begins where a message may go.
+    for number, message in enumerate(schedule.messages):
+        if message.tensors > start:
+            seconds = sum(trace.backward_s[start : message.tensors])
+            last = build.add("backward", compute, seconds, [last])
+            start = message.tensors
+        after = [last, *(ended if schedule.serial else [])]
+        ended = build.message(f"communicate {number}", message, after)
+        done += ended
+    if start < len(trace.names):
+        last = build.add("backward", compute, sum(trace.backward_s[start:]), [last])
+    backward_end = last
+    last = build.add("finish", compute, schedule.finish_s, [last, *done])
+    finish = preconditioned = last
+    if schedule.precondition_s or schedule.preconditions:
+        last = preconditioned = build.precondition(schedule, last)
+    last = build.add("update", compute, trace.update_s * schedule.update_share, [last])
+    ends = [last]
+    for number, spread in enumerate(schedule.spreads):
+        ends = build.message(f"spread {number}", spread, ends)
+    tasks = tuple(build.tasks)
+    # Reads share the cores of a CPU with all else; of a GPU's node they have them.
+    cores = Resource("cores", slots=MANY, shared=device == "cpu")
+    link = Resource("link", slots=network.cluster.slots, shared=True)
+    spans = run(tasks, [cores, link, Resource("device"), Resource("copier")])
+    sent_s = max(spans[end].end_s for end in ends)
+    forward, backward, updated = spans[last_forward], spans[backward_end], spans[last]
+    gathered_s = min(
+        span.begin_s for task, span in zip(tasks, spans, strict=True) if task.name == "forward"
+    )
+    parts = {
+        "forward": forward.end_s - forward.begin_s + (pieces - 1) * forward_s,
+        "backward": backward.end_s - forward.end_s + (pieces - 1) * backward_s,
+        "communicate": gathered_s + spans[finish].end_s - backward.end_s + sent_s - updated.end_s,
+        "update": updated.end_s - spans[preconditioned].end_s,
+    }
+    if preconditioned != finish:
+        parts["precondition"] = spans[preconditioned].end_s - spans[finish].end_s
+    step = Step(tasks, tuple(spans))
+    parts["read"] = max(0.0, step.seconds - sum(parts.values()))
+    return Step(tasks, tuple(spans), {key: parts[key] for key in _ORDER if key in parts})
+
+
+_ORDER = ("read", "forward", "backward", "communicate", "precondition", "update")
+
+
+def step_s(trace: Trace, schedule: Schedule, network: Network) -> float:
+    """Return the seconds of a step that waits for no images and shares no cores."""
+    return simulate_step(trace, schedule, network).seconds
+
+
+# One iteration under wait-free backpropagation, simulated for a given grouping.
+#
+# The special case of one link that carries one message at a time; `graph` has all others.
+
+_LINK = Resource("link")
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One group of tensors on its way; times count from the start of the iteration."""
+
+    tensors: int
+    size_bytes: int
+    ready_s: float
+    """Its last gradient is complete."""
+    begin_s: float
+    """The groups before it are through."""
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each group was sent, and when the iteration ended."""
+
+    groups: tuple[Sending, ...]
+    backward_end_s: float
+    finish_s: float
+    """After the update."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that backward does not hide."""
+        return self.groups[-1].end_s - self.backward_end_s
+
+
+def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]) -> Timeline:
+    """Send each group once it is complete and the one before is through; then update.
+
+    `groups` says how many tensors each has, in backward order; `cost` gives seconds of bytes.
+    MG-WFBP's recurrences (Shi et al. 2018, arXiv 1811.11141). Raises ValueError.
+    """
+    if min(groups, default=0) < 1 or sum(groups) != len(trace.names):
+        raise ValueError(
+            f"groups {list(groups)} do not share out the {len(trace.names)} tensors of the trace."
+        )
+    ready_s, tasks, sizes, first = trace.ready_s, [], [], 0
+    for last in accumulate(groups):
+        sizes.append(sum(trace.sizes_bytes[first:last]))
+        tasks.append(Task("group", "link", cost(sizes[-1]), not_before_s=ready_s[last - 1]))
+        first = last
+    sendings = tuple(
+        Sending(tensors, size, task.not_before_s, span.begin_s, span.end_s)
+        for tensors, size, task, span in zip(groups, sizes, tasks, run(tasks, [_LINK]), strict=True)
+    )
+    return Timeline(sendings, ready_s[-1], sendings[-1].end_s + trace.update_s)

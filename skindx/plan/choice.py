@@ -1,0 +1,127 @@
+"""One way to train: how many ranks, how they exchange, in what pieces."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skindx.core.cost.events import Flow
+from skindx.core.cost.profile import Profile
+from skindx.plan.kfac_price import Kfac
+from skindx.plan.strategies import parallel
+from skindx.plan.strategies.strategy import Strategy
+
+DEFAULTS: Mapping[str, Any] = {
+    "exchange.kind": "dense",
+    "engine.zero": 0,
+    "engine.schedule": "data",
+    "engine.parallel.kind": "data",
+    "engine.activation_checkpointing": False,
+    "recipe.accumulate": 1,
+}
+"""Settings of a training that nobody changed, as far as a choice writes them."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point of the search."""
+
+    strategy: Strategy
+    nodes: int
+    ranks_per_node: int
+    batch: int
+    """Images of a step over all ranks."""
+    accumulate: int = 1
+    checkpointing: bool = False
+    side_by_side: int = 1
+    """Members that are trained at the same time, each on one rank."""
+    kfac: Kfac | None = None
+    """The member's `recipe.preconditioner`."""
+
+    @property
+    def ranks(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def piece(self) -> int:
+        """Images of a rank that go through the network at once; the largest of its pieces."""
+        together = self.ranks // self.side_by_side if self.side_by_side > 1 else self.ranks
+        own = -(-self.batch // max(1, together))
+        return -(-own // self.accumulate)
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        parts = [self.strategy.label]
+        if self.accumulate > 1:
+            parts.append(f"{self.accumulate} pieces")
+        if self.checkpointing:
+            parts.append("activations computed again")
+        return ", ".join(parts)
+
+    def fragment(self, flows: Sequence[Flow] = ()) -> dict[str, Any]:
+        """Return the settings with which `skindx train` does so on one node of the cluster.
+
+        `flows` are the members' steps, where layers are shared out.
+        """
+        raw = self.strategy.fragment()
+        engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
+        if isinstance(self.strategy, parallel.Parallel) and flows:
+            engine["parallel"] = {**engine["parallel"], **self.strategy.found(flows)}
+        if parallel.EXECUTED and not self.strategy.parallel:
+            engine["parallel"] = {"kind": "data"}
+        if self.nodes == 1:
+            engine["ranks"] = self.ranks_per_node
+        return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}
+
+    def changed(self, flows: Sequence[Flow] = ()) -> int:
+        """Count the settings that differ from the defaults; how many ranks there are is none."""
+        return sum(
+            key != "engine.ranks" and value != DEFAULTS.get(key)
+            for key, value in _settings(self.fragment(flows))
+        )
+
+
+def _settings(fragment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each setting under its dotted name; `engine.parallel` is several."""
+    for section, values in fragment.items():
+        for key, value in values.items():
+            if (section, key) == ("engine", "parallel"):
+                yield from _settings({f"{section}.{key}": value})
+            else:
+                yield f"{section}.{key}", value
+
+
+# The workload of a plan: members, their images and epochs, and the given settings.
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of the ensemble."""
+
+    name: str
+    profile: Profile
+    batch: int
+    """Images of a step over all ranks."""
+    accumulate: int = 1
+    epochs: int = 1
+    images: int = 0
+    """Training images; 0: not known, and only steps are priced."""
+    validation: int = 0
+    kfac: Kfac | None = None
+    """Its `recipe.preconditioner`."""
+    whole_layers: bool = False
+    """Its settings need all of a layer on each rank."""
+    layer_norms: bool = False
+    """Its optimizer goes by the norms of layers, which ZeRO's flat pieces do not have."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All members, in the order in which they are trained."""
+
+    members: tuple[Member, ...]
+    weak: bool = False
+    """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
+    unpriced: tuple[str, ...] = ()
+    """Further work of a training, in sentences."""

@@ -1,0 +1,363 @@
+"""How sure a prediction is: the step once more, with each thing that was measured a little slower.
+
+What a spread does to a step depends on what hides what: a slower network costs nothing where
+backward hides it, and all of its seconds where the network is the bottleneck. So each of them is
+simulated, one standard deviation up, and independent ones add as squares.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.events import Feeding, Step
+from skindx.core.cost.network import Network
+from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale, scaled
+from skindx.core.cost.step import Schedule, simulate_step
+from skindx.plan import kfac_price
+from skindx.plan.choice import Choice
+from skindx.plan.strategies.strategy import Load, Strategy
+
+Z90 = 1.645
+"""Standard deviations to either side that hold 90 % of a normal distribution."""
+
+MODEL = 0.035
+"""Standard deviation, over the mean, of what the model itself leaves out."""
+FOREIGN = 0.06
+"""And where the trace is another program's."""
+UNSEEN = 0.25
+"""Added for each factor e by which something lies beyond what was measured."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A step, and all that it was simulated of."""
+
+    trace: Trace
+    schedule: Schedule
+    network: Network
+    profile: Profile
+    profiles: Profiles
+    pieces: int
+    feeding: Feeding
+
+    def run(self) -> Step:
+        """Simulate it."""
+        return simulate_step(
+            self.trace,
+            self.schedule,
+            self.network,
+            device=self.profiles.device,
+            pieces=self.pieces,
+            feeding=self.feeding,
+        )
+
+    def slower(self) -> Iterator["Simulated"]:
+        """Yield it with each thing that was measured slower by its standard deviation."""
+        cluster, profile, schedule = self.network.cluster, self.profile, self.schedule
+        compute = math.hypot(profile.spread, _learnt(cluster, "compute"))
+        if compute:
+            slow = schedule.computing_slower(compute=1 + compute)
+            yield replace(self, trace=_slower(self.trace, compute), schedule=slow)
+        if profile.update_spread and self.trace.update_s:
+            update = 1 + profile.update_spread
+            trace = self.trace.model_copy(update={"update_s": self.trace.update_s * update})
+            slow = schedule.computing_slower(update=update)
+            yield replace(self, trace=trace, schedule=slow)
+        wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
+        if wire:
+            yield replace(self, schedule=schedule.scaled(1 + wire))
+        if schedule.latency_sd_s:
+            yield replace(self, schedule=schedule.later())
+        if schedule.local_spread and schedule.local_s + schedule.precondition_s:
+            yield replace(self, schedule=schedule.with_local(1 + schedule.local_spread))
+        if profile.read_spread and self.feeding.read_s:
+            read_s = self.feeding.read_s * (1 + profile.read_spread)
+            yield replace(self, feeding=replace(self.feeding, read_s=read_s))
+
+    def half_width(self, step_s: float, beyond: dict[str, float]) -> float:
+        """Return the half width of the 90 % interval, over the prediction.
+
+        `beyond`: what lies outside the calibration -> how far over what was measured.
+        """
+        model = MODEL if self.profiles.source == "measured" else FOREIGN
+        variance = model**2
+        for other in self.slower():
+            variance += (other.run().seconds / max(step_s, 1e-12) - 1) ** 2
+        variance += sum((UNSEEN * math.log(far)) ** 2 for far in beyond.values() if far > 1)
+        return Z90 * math.sqrt(variance)
+
+
+def _slower(trace: Trace, spread: float) -> Trace:
+    return trace.model_copy(
+        update={
+            "forward_s": trace.forward_s * (1 + spread),
+            "backward_s": tuple(seconds * (1 + spread) for seconds in trace.backward_s),
+        }
+    )
+
+
+def _learnt(cluster: Cluster, part: str) -> float:
+    known = cluster.corrections.get(part)
+    return known.spread if known else 0.0
+
+
+# Memory of one rank: from two measured batches, or from the layers of a trace.
+
+FARTHEST = 4.0
+"""Beyond so many times the largest batch that was measured, memory is not believed."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of one rank."""
+
+    peak_bytes: float
+    spread: float
+    """Standard deviation over the mean."""
+    measured: bool
+    extrapolated: float
+    """How many times the largest batch that was measured."""
+
+
+def memory_of(
+    strategy: Strategy,
+    load: Load,
+    network: Network,
+    batch: int,
+    base_bytes: int,
+    *,
+    checkpointing: bool,
+    more_bytes: float = 0.0,
+) -> Memory:
+    """Return the memory of a rank whose pieces have `batch` images.
+
+    `more_bytes` is what something beside the strategy needs.
+    """
+    profile = load.profile
+    points = sorted((point for point in profile.at if point.peak_bytes), key=_batch)
+    extra = more_bytes + strategy.memory_bytes(load, network, batch)
+    if not points:
+        computed = base_bytes + 3 * profile.parameter_bytes + _features(profile, batch)
+        return Memory(computed + extra, 0.3, measured=False, extrapolated=batch / profile.batch)
+    if checkpointing and profile.checkpointing:
+        points = [*(point for point in points[:1]), profile.checkpointing]
+        points.sort(key=_batch)
+    if len(points) == 1:
+        slope = _features(profile, 1)
+        peak = points[0].peak_bytes + slope * (batch - points[0].batch)
+        spread = 0.2
+    else:
+        first, last = points[0], points[-1]
+        slope = max(0.0, (last.peak_bytes - first.peak_bytes) / max(1, last.batch - first.batch))
+        peak = last.peak_bytes + slope * (batch - last.batch)
+        spread = 0.05
+    far = max(batch / points[-1].batch, 1.0)
+    return Memory(max(0.0, peak + extra), spread * far**0.5, measured=True, extrapolated=far)
+
+
+def largest_batch(
+    strategy: Strategy, load: Load, network: Network, base_bytes: int, limit_bytes: float
+) -> int:
+    """Return the most images of one rank that fit; 0: not even one."""
+
+    def fits(batch: int) -> bool:
+        found = memory_of(strategy, load, network, batch, base_bytes, checkpointing=False)
+        return found.peak_bytes <= limit_bytes
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high) and high < 1 << 20:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _batch(point: AtBatch) -> int:
+    return point.batch
+
+
+def _features(profile: Profile, batch: int) -> float:
+    """Activations that backward needs, and their gradients while it goes through them."""
+    activations = [layer.activation_bytes for layer in profile.layers]
+    return (sum(activations) + max(activations, default=0)) * batch / profile.batch
+
+
+# Time of a step under a choice, with its uncertainty.
+
+NETWORK_FARTHEST = 10.0
+RANKS_FARTHEST = 4.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine of a training, and the measurements on it."""
+
+    profiles: Profiles
+    cluster: Cluster
+
+    @cached_property
+    def networks(self) -> dict[tuple[int, int], Network]:
+        """Nodes and ranks a node -> the network among them."""
+        return {}
+
+    def network(self, nodes: int, ranks_per_node: int) -> Network:
+        """Return the network among some of the nodes."""
+        key = (nodes, ranks_per_node)
+        if key not in self.networks:
+            self.networks[key] = Network(self.cluster, nodes, ranks_per_node)
+        return self.networks[key]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The prediction for one network under one choice."""
+
+    choice: Choice
+    step: Step
+    simulated: Simulated
+    memory: Memory
+    outside: dict[str, float] = field(default_factory=dict)
+    """Inputs outside the calibration, in sentences -> how far over what was measured."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The communication of a step."""
+        return self.simulated.schedule
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """Inputs outside the calibration, in sentences; empty: none."""
+        return tuple(self.outside)
+
+    @cached_property
+    def half_width(self) -> float:
+        """Of the 90 % interval, over the prediction; simulated when it is asked for."""
+        return self.simulated.half_width(self.step_s, self.outside)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.step.seconds
+
+    @property
+    def low_s(self) -> float:
+        """Of the 90 % interval."""
+        return self.step_s / (1 + self.half_width)
+
+    @property
+    def high_s(self) -> float:
+        """Of the 90 % interval."""
+        return self.step_s * (1 + self.half_width)
+
+    @property
+    def images_per_s(self) -> float:
+        """Over all ranks."""
+        return self.choice.batch / self.step_s
+
+
+def as_measured(profile: Profile, one_rank_s: float | None) -> Profile:
+    """Scale a trace to a measured step on one rank; a forward that it lacks is the rest."""
+    if one_rank_s is None:
+        return profile
+    layers = profile.layers
+    forward_s = sum(layer.forward_s or 0.0 for layer in layers)
+    backward_s = sum(layer.backward_s or 0.0 for layer in layers)
+    if not forward_s and backward_s + profile.update_s < one_rank_s:
+        rest = one_rank_s - backward_s - profile.update_s
+        first = layers[0].model_copy(update={"forward_s": rest})
+        return profile.model_copy(update={"layers": (first, *layers[1:])})
+    factor = one_rank_s / max(1e-12, forward_s + backward_s + profile.update_s)
+    return scaled(profile, factor, update=factor)
+
+
+def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
+    """Return what `choice` takes for a step of a network. Raises UserError."""
+    network = machine.network(choice.nodes, choice.ranks_per_node)
+    if choice.side_by_side > 1:
+        network = machine.network(1, 1)
+    corrections = machine.cluster.corrections
+    compute = corrections["compute"].factor if "compute" in corrections else 1.0
+    communicate = corrections["communicate"].factor if "communicate" in corrections else 1.0
+    scale = compute_scale(profile, choice.piece) * compute
+    trace = profile.trace(scale=scale)
+    if choice.checkpointing:
+        trace = _computed_again(trace, profile)
+    load = Load(trace, profile, machine.profiles.device, choice.piece, choice.accumulate, compute)
+    schedule = choice.strategy.schedule(load, network)
+    more_bytes = 0.0
+    if choice.kfac:
+        second = kfac_price.price(
+            choice.kfac,
+            profile,
+            network,
+            choice.piece * choice.accumulate,
+            choice.accumulate * sum(trace.backward_s),
+        )
+        schedule, more_bytes = second.added_to(schedule), second.memory_bytes
+    if communicate != 1.0:
+        schedule = schedule.scaled(communicate)
+    images = choice.piece * choice.accumulate
+    feeding = Feeding(
+        read_s=images * profile.read_s / machine.profiles.cores, copy_s=images * profile.copy_s
+    )
+    simulated = Simulated(
+        trace, schedule, network, profile, machine.profiles, choice.accumulate, feeding
+    )
+    memory = memory_of(
+        choice.strategy,
+        load,
+        network,
+        choice.piece,
+        machine.profiles.base_bytes,
+        checkpointing=choice.checkpointing,
+        more_bytes=more_bytes,
+    )
+    beyond = _beyond(choice, machine, network, memory)
+    return Estimate(choice, simulated.run(), simulated, memory, beyond)
+
+
+def _computed_again(trace: Trace, profile: Profile) -> Trace:
+    """Return a trace whose backward computes forward once more, spread over its tensors."""
+    measured = profile.checkpointing
+    more_s = trace.forward_s
+    if measured:
+        plain_s = (profile.compute_s * compute_scale(profile, measured.batch)) or 1e-12
+        more_s = max(0.0, measured.compute_s / plain_s - 1) * (
+            trace.forward_s + sum(trace.backward_s)
+        )
+    total = sum(trace.backward_s) or 1.0
+    return trace.model_copy(
+        update={"backward_s": tuple(seconds * (1 + more_s / total) for seconds in trace.backward_s)}
+    )
+
+
+def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) -> dict[str, float]:
+    """Return what lies outside the calibration: sentence -> how far over what was measured."""
+    found: dict[str, float] = {}
+    cluster = machine.cluster
+    if memory.measured and memory.extrapolated > FARTHEST:
+        found[
+            f"a piece of {choice.piece} images is {memory.extrapolated:.1f} times the largest "
+            "batch whose memory was measured"
+        ] = memory.extrapolated
+    if network.ranks == 1:
+        return found
+    fastest = cluster.fastest_beta_s_per_byte
+    beta = network.between.beta_s_per_byte if network.nodes > 1 else network.inside.beta_s_per_byte
+    if fastest and beta < fastest / NETWORK_FARTHEST:
+        found[
+            f"a link of {beta:.3g} s a byte is {fastest / beta:.0f} times as fast as any that was "
+            "measured"
+        ] = fastest / beta
+    if cluster.source == "measured" and cluster.collectives:
+        most = max(known.ranks for known in cluster.collectives)
+        if network.ranks > RANKS_FARTHEST * most:
+            found[
+                f"{network.ranks} ranks are more than {RANKS_FARTHEST:g} times the {most} measured"
+            ] = network.ranks / most
+    return found

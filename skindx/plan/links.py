@@ -1,0 +1,313 @@
+"""Line, points and spread from repeated measurements of a network."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, variance
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from skindx.comm.bucketed_exchange import (
+    Hierarchical,
+    HierarchicalSettings,
+    Multicolor,
+    MulticolorSettings,
+)
+from skindx.comm.fabric import Fabric, Gradients, Transfer
+from skindx.core.cost.cluster import Collective, Kind, Link
+from skindx.core.cost.collectives import fit
+from skindx.core.cost.events import Resource, Task, run
+
+_LARGEST = 5
+"""Sizes whose spread counts: what is nearly all latency varies more, and is little of a step."""
+
+_STUDENT = {2: 3.84, 3: 1.775, 4: 1.431, 5: 1.296, 6: 1.225, 7: 1.181, 8: 1.152}
+"""Visits -> quantile 0.95 of Student's distribution with one degree less, over the normal one's."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Seconds of the calls of a collective, in order."""
+
+    seconds: dict[int, list[float]]
+    """By bytes."""
+    cpu_s_per_byte: float
+
+    @property
+    def samples(self) -> list[tuple[int, float]]:
+        """All of them as (bytes, seconds)."""
+        return [(size, once) for size, times in self.seconds.items() for once in times]
+
+    @property
+    def medians(self) -> dict[int, float]:
+        """One for each size."""
+        return {size: median(times) for size, times in self.seconds.items()}
+
+
+def collective_of(
+    kind: Kind, nodes: int, ranks_per_node: int, visits: Sequence[Visit]
+) -> Collective:
+    """Return the line through all that was timed, and its points."""
+    samples = [pair for visit in visits for pair in visit.samples]
+    line = fit(samples)
+    points = rising(
+        [(size, median(s for known, s in samples if known == size)) for size in visits[0].seconds]
+    )
+    return Collective(
+        collective=kind,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        alpha_s=line.alpha_s,
+        beta_s_per_byte=max(line.beta_s_per_byte, 1e-15),
+        spread=from_visit_to_visit([visit.medians for visit in visits]),
+        points=points,
+        cpu_s_per_byte=median(visit.cpu_s_per_byte for visit in visits),
+    )
+
+
+def link_of(visits: Sequence[Visit]) -> Link:
+    """Return the line of two ranks that swap while the other ranks wait."""
+    line = fit([pair for visit in visits for pair in visit.samples])
+    return Link(
+        alpha_s=line.alpha_s,
+        beta_s_per_byte=max(line.beta_s_per_byte, 1e-15),
+        spread=from_visit_to_visit([visit.medians for visit in visits]),
+    )
+
+
+def from_visit_to_visit(visits: Sequence[Mapping[int, float]]) -> float:
+    """Return how far a later visit will be from the mean of these: standard deviation over mean.
+
+    A training runs at another time than its plan's measurement: what a network does from call to
+    call is averaged out, what it does from minute to minute is not. So it is the deviation of
+    visits from their mean, for the middle one of the largest sizes that all of them timed (a single
+    call that was disturbed is no drift), and once more for the mean itself, which is no surer than
+    its visits are many. Sizes vary together, so that few visits know little of their own deviation:
+    it is widened as Student's distribution is over the normal one at 90 %.
+    """
+    common = sorted(set.intersection(*(set(visit) for visit in visits)))[-_LARGEST:]
+    squares = [variance([math.log(visit[size]) for visit in visits]) for size in common]
+    widened = _STUDENT.get(len(visits), 1.0)
+    return min(10.0, widened * math.sqrt(median(squares) * (1 + 1 / len(visits))))
+
+
+def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Return points that never fall: neighbours that do are averaged (isotonic regression)."""
+    pools: list[tuple[float, list[int]]] = []
+    for size, seconds in points:
+        pools.append((seconds, [size]))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (second, later), (first, earlier) = pools.pop(), pools.pop()
+            count = len(earlier) + len(later)
+            mean = (first * len(earlier) + second * len(later)) / count
+            pools.append((mean, earlier + later))
+    return tuple((size, seconds) for seconds, sizes in pools for size in sizes)
+
+
+# Times of a training's own collectives between these ranks.
+
+SIZES_BYTES = tuple(1 << power for power in (10, 13, 16, 18, 20, 22, 23, 24, 25))
+VISITS = 4
+"""How often each collective is timed, some time apart."""
+REPEATS = (3, 2)
+"""Calls of a small and of a large size in a visit; before the first visit there is one more, which
+opens connections."""
+_TOGETHER = 5
+"""Times that several are sent at once."""
+_SLOW_S = 0.6
+"""A size that takes so long is the last one: beyond it time grows with the bytes."""
+_LARGE_BYTES = 1 << 20
+_BOTH_BYTES = 1 << 20
+"""Size at which several are sent at once."""
+_SMALL_BYTES = 1 << 14
+"""And another one, whose time is nearly all latency."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Measurements of a rank; the same on every rank."""
+
+    collectives: tuple[Collective, ...]
+    between: Link | None
+    inside: Link | None
+    at_once: int
+
+
+def measure_links(fabric: Fabric, nodes: int, per_node: int, budget_s: float = 40.0) -> Found:
+    """Measure; ranks of a node are neighbours. Every rank calls this."""
+    meter = _Meter(fabric, nodes, per_node, budget_s)
+    calls = meter.calls()
+    visits: dict[Kind, list[Visit]] = {kind: [] for kind in calls}
+    for _ in range(VISITS):  # all of them, and all of them once more: a while lies in between
+        for kind, call in calls.items():
+            visits[kind].append(meter.visit(kind, call, visits[kind]))
+    collectives = [collective_of(kind, nodes, per_node, own) for kind, own in visits.items()]
+    at_once = meter.share(collectives)
+    first_of_others = per_node if nodes > 1 else None
+    return Found(
+        tuple(collectives),
+        meter.link(first_of_others),
+        meter.link(1 if per_node > 1 else None),
+        at_once,
+    )
+
+
+class _Meter:
+    def __init__(self, fabric: Fabric, nodes: int, per_node: int, budget_s: float) -> None:
+        self.fabric, self.nodes, self.per_node = fabric, nodes, per_node
+        self.parts_s = budget_s / 6 / VISITS
+        self.buffer = torch.zeros(SIZES_BYTES[-1] // 4, device=fabric.device)
+        self.gradients = Gradients([("all", nn.Parameter(torch.zeros(1, device=fabric.device)))])
+
+    def calls(self) -> dict[Kind, Callable[[int], None]]:
+        """Return what sends so many elements, for each collective that a training may use."""
+        fabric, world = self.fabric, self.fabric.world
+        found: dict[Kind, Callable[[int], None]] = {
+            "all_reduce": lambda count: _drop(fabric.all_reduce(self.buffer[:count]).wait()),
+            "all_gather": lambda count: _drop(fabric.all_gather(self.buffer[:count])),
+        }
+        if world & (world - 1) == 0:
+            found["exchange"] = self._butterfly
+        if self.nodes > 1 and self.per_node > 1:
+            levels = Hierarchical(HierarchicalSettings(ranks_per_node=self.per_node))
+            levels.attach(fabric, self.gradients, 1)
+            found["hierarchical"] = lambda count: levels.sum(self.buffer[:count])
+        if world > 2:
+            colors = Multicolor(MulticolorSettings())
+            colors.attach(fabric, self.gradients, 1)
+            found["multicolor"] = lambda count: colors.sum(self.buffer[:count])
+        return found
+
+    def _butterfly(self, count: int) -> None:
+        """Swap with one partner a round."""
+        rank, received = self.fabric.rank, torch.empty_like(self.buffer[:count])
+        for bit in range(self.fabric.world.bit_length() - 1):
+            peer = rank ^ (1 << bit)
+            self.fabric.swap([Transfer(self.buffer[:count], peer)], [Transfer(received, peer)])
+
+    def visit(self, kind: Kind, call: Callable[[int], None], earlier: Sequence[Visit]) -> Visit:
+        """Time sizes from small to large, as far as the time allows; later visits stop there too.
+
+        Seconds are those of one round.
+        """
+        rounds = max(1, self.fabric.world.bit_length() - 1) if kind == "exchange" else 1
+        most = 1 << 22 if kind in ("all_gather", "exchange") else SIZES_BYTES[-1]
+        sizes = list(earlier[0].seconds) if earlier else [n for n in SIZES_BYTES if n <= most]
+        found, cpu = {}, 0.0
+        began = time.monotonic()
+        for size in sizes:
+            before = time.process_time()
+            first, repeats = int(not earlier), REPEATS[size >= _LARGE_BYTES]
+            times = self._times(lambda size=size: call(size // 4), repeats, first)  # type: ignore[misc]
+            cpu = (time.process_time() - before) / (repeats + first) / rounds / size
+            found[size] = [seconds / rounds for seconds in times]
+            if not earlier and self._enough(size, median(times), began):
+                break
+        return Visit(found, self._slowest([cpu])[0])
+
+    def share(self, collectives: list[Collective]) -> int:
+        """Send several at once: how many go at once, and what of a link one leaves free."""
+        one = next(found for found in collectives if found.collective == "all_reduce")
+        large = min(_BOTH_BYTES, one.points[-1][0])
+        times = {(count, large): self._several(count, large) for count in (1, 2, 4)}
+        times[8, _SMALL_BYTES] = self._several(8, _SMALL_BYTES)
+        alone_s, two_s = times.pop((1, large)), times[2, large]
+        alpha_s = min(one.alpha_s, alone_s)
+        wire_s = min(max(0.0, two_s - alone_s), alone_s - alpha_s)
+        own = 1 - wire_s / (alone_s - alpha_s) if alone_s > alpha_s else 0.0
+        found = {
+            slots: one.model_copy(update={"own_share": own if slots > 1 else 0.0})
+            for slots in (1, 2, 4)
+        }
+        unlike = {slots: _unlike(found[slots], slots, times) for slots in found}
+        best = min(unlike, key=unlike.__getitem__)
+        collectives[collectives.index(one)] = found[best].model_copy(
+            update={"together_spread": min(10.0, unlike[best] / len(times))}
+        )
+        return best
+
+    def _several(self, count: int, size: int) -> float:
+        """Return the seconds of so many all-reduces that are begun together."""
+        spans = torch.split(self.buffer[: count * (size // 4)], size // 4)
+
+        def send() -> None:
+            for work in [self.fabric.all_reduce(span) for span in spans]:
+                work.wait()
+
+        return median(self._times(send, _TOGETHER))
+
+    def link(self, peer: int | None) -> Link | None:
+        """Time the first rank and `peer`, which swap while the other ranks wait."""
+        if peer is None:
+            return None
+        rank = self.fabric.rank
+        other = {0: peer, peer: 0}.get(rank)
+        received = torch.empty_like(self.buffer)
+        visits: list[Visit] = []
+        for _ in range(VISITS):
+            found, began = {}, time.monotonic()
+            for size in visits[0].seconds if visits else SIZES_BYTES[:-2]:
+
+                def swap(count: int = size // 4) -> None:
+                    if other is not None:
+                        self.fabric.swap(
+                            [Transfer(self.buffer[:count], other)],
+                            [Transfer(received[:count], other)],
+                        )
+
+                repeats = REPEATS[size >= _LARGE_BYTES]
+                found[size] = self._times(swap, repeats, int(not visits))
+                if not visits and self._enough(size, median(found[size]), began):
+                    break
+            visits.append(Visit(found, 0.0))
+        return link_of(visits)
+
+    def _times(self, call: Callable[[], None], repeats: int, first: int = 1) -> list[float]:
+        """Return the seconds of the slowest rank, time by time.
+
+        `first` calls come before and do not count: they open connections.
+        """
+        times = []
+        for _ in range(first + repeats):
+            self.fabric.all_reduce(self.buffer[:1]).wait()  # begin together
+            self._settle()
+            started = time.perf_counter()
+            call()
+            self._settle()
+            times.append(time.perf_counter() - started)
+        return self._slowest(times[first:])
+
+    def _slowest(self, times: Sequence[float]) -> list[float]:
+        every: list[list[float]] = [[] for _ in range(self.fabric.world)]
+        dist.all_gather_object(every, list(times))
+        return [max(column) for column in zip(*every, strict=True)]
+
+    def _enough(self, size: int, seconds: float, began: float) -> bool:
+        """Tell, on all ranks alike, whether larger sizes are left out: bandwidth must be seen."""
+        over = size >= _LARGE_BYTES and time.monotonic() - began > self.parts_s
+        slow = size > SIZES_BYTES[0] and seconds > _SLOW_S
+        return self._slowest([float(over or slow)])[0] > 0
+
+    def _settle(self) -> None:
+        if self.fabric.device.type == "cuda":
+            torch.cuda.synchronize(self.fabric.device)
+
+
+def _unlike(known: Collective, slots: int, times: dict[tuple[int, int], float]) -> float:
+    """Return how far the simulation is from what several at once took, over all of them."""
+    link = [Resource("link", slots, shared=True)]
+    total = 0.0
+    for (count, size), seconds in times.items():
+        alpha_s = min(known.alpha_s, known.curve(size))
+        own_s = known.own_share * (known.curve(size) - alpha_s)
+        work_s = known.curve(size) - alpha_s - own_s
+        tasks = [Task("message", "link", work_s, latency_s=alpha_s + own_s)] * count
+        total += abs(math.log(max(span.end_s for span in run(tasks, link)) / seconds))
+    return total
+
+
+def _drop(gathered: object) -> None:
+    """Gathered tensors are not looked at."""

@@ -1,0 +1,215 @@
+"""Local work of each exchange, measured on one rank that sends nothing."""
+
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from statistics import median, stdev
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from skindx.comm import AnyExchange, build_exchange
+from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.powersgd_exchange import PowerSGDSettings
+from skindx.comm.sparse_exchange import GTopKSettings
+from skindx.comm.sparse_vectors import Sparse, merge
+from skindx.core.cost.profile import LocalWork, Rates
+from skindx.training.preconditioners.kfac.eigen import Eigen, precondition
+
+_LEAST, _REPEATS = 2, 5
+_KINDS = 6
+"""Works that share the time."""
+_BUDGET_S = 30.0
+_DENSITY = 0.001
+
+
+def local_work(
+    module: nn.Module, device: torch.device, budget_s: float = _BUDGET_S
+) -> dict[str, LocalWork]:
+    """Return the work of each kind on gradients of a module's shapes.
+
+    Each is timed at least twice, however little `budget_s` allows.
+    """
+    part_s = budget_s / _KINDS
+    fabric = _Alone(device)
+    gradients = Gradients(list(module.named_parameters()))
+    before = {parameter: parameter.grad for parameter in gradients.parameters}
+    generator = torch.Generator().manual_seed(0)
+    source_M = torch.randn(gradients.flat.shape, generator=generator).pow_(3).to(device)
+    found = {
+        "fused": _exchange(FusedSettings(tune=False), fabric, gradients, source_M, part_s),
+        "gtopk": _exchange(
+            GTopKSettings(density=_DENSITY, warmup=()), fabric, gradients, source_M, part_s
+        ),
+        "powersgd": _exchange(PowerSGDSettings(), fabric, gradients, source_M, part_s),
+        "dense": timed_work(lambda: _flat_and_back(gradients.views), device, part_s),
+        "bf16": timed_work(lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device, part_s),
+    }
+    merging = timed_work(_merging(source_M), device, part_s)
+    sparse = found["gtopk"].model_copy(update={"merge_s": merging.base_s, "density": _DENSITY})
+    found |= {"gtopk": sparse, "topk": sparse}
+    found |= dict.fromkeys(("factored", "hierarchical", "multicolor"), found["fused"])
+    for parameter, gradient in before.items():
+        parameter.grad = gradient
+    return found
+
+
+class _Alone(Fabric):
+    """The wires of a rank that has no others: nothing is sent, however many ranks there are."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.world, self.device = 0, 1, device
+        self.bytes_sent = 0
+
+    def all_reduce(self, tensor: Tensor) -> dist.Work:
+        """Leave the tensor as it is."""
+        return _Done()
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Return this rank's tensor."""
+        return [tensor.clone()]
+
+
+class _Done(dist.Work):
+    """Nothing to wait for."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+
+def _exchange(
+    settings: AnyExchange,
+    fabric: Fabric,
+    gradients: Gradients,
+    source_M: Tensor,
+    budget_s: float,
+) -> LocalWork:
+    exchange = build_exchange(settings)
+    assert exchange is not None
+    exchange.attach(fabric, gradients, 1)
+
+    def fill() -> None:
+        gradients.flat.copy_(source_M)
+
+    def work() -> None:
+        for group in range(len(exchange.groups)):
+            exchange.launch(group)
+        exchange.finish()
+        gradients.flat.copy_(source_M)  # as the next backward brings its gradients
+
+    found = timed_work(work, fabric.device, budget_s, fill)
+    exchange.close()
+    return found
+
+
+def _flat_and_back(views: list[Tensor]) -> None:
+    """Do as DeepSpeed does: one buffer, divided, and copied back."""
+    flat_M = torch.cat([view.reshape(-1) for view in views])
+    flat_M.div_(1.0)
+    parts = torch.split(flat_M, [view.numel() for view in views])
+    for view, part in zip(views, parts, strict=True):
+        view.copy_(part.view_as(view))
+
+
+def _merging(source_M: Tensor) -> Callable[[], object]:
+    """Return the merge of what two ranks send."""
+    k = max(1, math.ceil(_DENSITY * len(source_M)))
+    room = len(source_M) // 2
+
+    def sparse(seed: int) -> Sparse:
+        generator = torch.Generator().manual_seed(seed)
+        at_K = torch.randperm(max(room, k), generator=generator)[:k].sort().values.int()
+        values_K = torch.randn(k, generator=generator)
+        return Sparse(at_K.to(source_M.device), values_K.to(source_M.device))
+
+    first, second = sparse(1), sparse(2)
+    return lambda: merge(first, second, k)
+
+
+def timed_work(
+    call: Callable[[], object],
+    device: torch.device,
+    budget_s: float,
+    before: Callable[[], None] = lambda: None,
+) -> LocalWork:
+    """Return the median of some calls, at least two; the first one compiles and does not count."""
+    times: list[float] = []
+    until = time.monotonic() + budget_s
+    for _ in range(_REPEATS + 1):
+        if len(times) > _LEAST and time.monotonic() > until:
+            break
+        before()
+        _settle(device)
+        started = time.perf_counter()
+        call()
+        _settle(device)
+        times.append(time.perf_counter() - started)
+    times = times[1:]
+    middle = median(times)
+    return LocalWork(base_s=middle, spread=min(10.0, stdev(times) / middle) if middle else 0.0)
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# How fast a rank multiplies matrices and decomposes them: what K-FAC's price is made of.
+
+# S = matrices of a stack, W = width, M = elements
+
+_PRODUCT = {"cpu": 1024, "cuda": 4096}
+"""Side of the matrices that are multiplied."""
+_ELEMENTS = 1 << 23
+"""Of the tensor that is read and written, beyond what a cache holds."""
+_WIDTHS = (2, 16, 64, 256, 1024)
+_STACKED = 512
+"""Small matrices are decomposed in stacks, as those of a batch norm are: so many rows together."""
+_rates_BUDGET_S = 0.2
+"""For each measurement; two calls are timed however long they take."""
+_TINY = 4
+
+
+def matrix_rates(device: torch.device) -> Rates:
+    """Time products, memory, eigen-decompositions, and a layer of next to nothing."""
+    generator = torch.Generator().manual_seed(0)
+    side = _PRODUCT[device.type]
+    rows_WW = torch.randn(side, side, generator=generator).to(device)
+    product = timed_work(lambda: rows_WW @ rows_WW, device, _rates_BUDGET_S)
+    flat_M = rows_WW.new_ones(_ELEMENTS)
+    passing = timed_work(partial(torch.mul, flat_M, 2.0), device, _rates_BUDGET_S)
+    eigen_s, spreads = [], [product.spread, passing.spread]
+    for width in _WIDTHS:
+        count = max(1, _STACKED // width)
+        factor_SWW = torch.randn(count, width, 2 * width, generator=generator).to(device)
+        factor_SWW = factor_SWW @ factor_SWW.transpose(1, 2) / width
+        work = timed_work(partial(torch.linalg.eigh, factor_SWW), device, _rates_BUDGET_S)
+        eigen_s.append((width, work.base_s / count))
+        spreads.append(work.spread)
+    return Rates(
+        product_flop_s=2 * side**3 / product.base_s,
+        memory_bytes_s=2 * 4 * _ELEMENTS / passing.base_s,
+        eigen_s=tuple(eigen_s),
+        layer_s=timed_work(_tiny(device), device, _rates_BUDGET_S).base_s,
+        spread=sorted(spreads)[len(spreads) // 2],
+    )
+
+
+def _tiny(device: torch.device) -> Callable[[], None]:
+    """Return a layer's way through preconditioning, KL clip and back."""
+    gradient_SGA = torch.randn(1, _TINY, _TINY, device=device)
+    eye_SWW = torch.eye(_TINY, device=device)[None]
+    eigen = Eigen(torch.ones(1, _TINY, device=device), eye_SWW)
+
+    def work() -> None:
+        own_SGA = gradient_SGA.clone()
+        natural_SGA = precondition(own_SGA, eigen, eigen, 1.0)
+        length = (natural_SGA * own_SGA).sum()
+        own_SGA.copy_(natural_SGA * length)
+
+    return work

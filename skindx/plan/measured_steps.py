@@ -1,0 +1,263 @@
+"""What makes a member's steps others than those of the same network with the defaults."""
+
+import dataclasses
+import gc
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from statistics import fmean, median, stdev
+from typing import Any
+
+import torch
+from torch import nn
+
+from skindx.comm.clocks import LayerClock, layers_of
+from skindx.core.cost.profile import AtBatch, Profile
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.plan.local_work import local_work, matrix_rates
+from skindx.training.config.recipe import Recipe
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding.reading import TrainingData
+from skindx.training.memory import peak_memory
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.state import Training
+from skindx.training.steps import take_step
+from skindx.training.task import Batch
+from skindx.training.tasks.classifier.job import setup_member
+from skindx.training.timed_engine import TimedEngine
+
+_OF_RECIPE = ("optimizer", "loss", "augment", "mix", "ema")
+"""Parts of a recipe that take time in each step; all others only change what is computed."""
+
+_LONGEST = 160
+
+
+def variant_of(settings: TrainSettings, member: MemberSettings) -> str:
+    """Return all that costs time or memory and differs from the defaults, as `key=value, ...`.
+
+    Model, side of the images and batch have places of their own in a trace. Empty: the defaults.
+    """
+    recipe = settings.recipe_of(member)
+    parts = {
+        key: getattr(member, key)
+        for key, field in ClassifierSettings.model_fields.items()
+        if key not in ("model", "preprocess") and getattr(member, key) != _default(field)
+    }
+    if member.trunk != "trained":
+        parts["trunk"] = member.trunk
+    if member.trunk == "lora":
+        parts["lora"] = member.lora
+    if member.targets:
+        parts["targets"] = True
+    for key in _OF_RECIPE:
+        value = getattr(recipe, key)
+        if value != _default(Recipe.model_fields[key]):
+            parts[f"recipe.{key}"] = value
+    text = ", ".join(f"{key}={_plain(value)}" for key, value in sorted(parts.items()))
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... ({hashlib.sha256(text.encode()).hexdigest()[:12]})"
+
+
+def _default(field: Any) -> Any:
+    return field.get_default(call_default_factory=True)
+
+
+def _plain(value: Any) -> str:
+    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    return json.dumps(plain, sort_keys=True, default=str).strip('"')
+
+
+# Steps of one member on one rank, as the training loop takes them, timed part by part.
+
+_WARM, _LEAST, _ENOUGH, _MOST = 2, 2, 4, 12
+"""Steps that do not count; timed steps at least, where these are sure, and at most."""
+_SURE = 0.01
+"""Standard error of the mean, over the mean, at which more steps say little."""
+_LOCAL = 0.2
+"""Share of the time for the exchanges' own work."""
+
+
+def profile_member(
+    settings: TrainSettings,
+    member: MemberSettings,
+    data: TrainingData,
+    mesh: Mesh,
+    *,
+    batch: int,
+    budget_s: float,
+) -> Profile:
+    """Time the steps of a member at half of `batch` images, and at `batch`. Raises UserError.
+
+    Where the settings compute activations again in backward, these are timed so at `batch`, and
+    without that at a quarter and at half of it: a plan needs to know both.
+    """
+    again = settings.engine.activation_checkpointing
+    plain = settings.model_copy(
+        update={"engine": settings.engine.model_copy(update={"activation_checkpointing": False})}
+    )
+    whole = max(2, batch)
+    batches = sorted(
+        {max(2, batch // 4), max(2, batch // 2)} if again else {max(2, batch // 2), whole}
+    )
+    part_s = budget_s * (1 - _LOCAL) / (len(batches) + again)
+    points: list[AtBatch] = []
+    found: Profile | None = None
+    for size in batches:
+        steps = _Steps(plain, member, data, mesh, batch=size, budget_s=part_s)
+        points.append(steps.point())
+        if size == batches[-1]:
+            found = steps.profile(member, plain, tuple(points), budget_s * _LOCAL)
+        steps.close()
+    assert found is not None
+    if not again:
+        return found
+    steps = _Steps(settings, member, data, mesh, batch=whole, budget_s=part_s)
+    found = found.model_copy(update={"checkpointing": steps.point()})
+    steps.close()
+    return found
+
+
+class _Steps:
+    """One training on its way, at one batch."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        member: MemberSettings,
+        data: TrainingData,
+        mesh: Mesh,
+        *,
+        batch: int,
+        budget_s: float,
+    ) -> None:
+        self.batch, self.mesh = batch, mesh
+        # A preconditioner's steps are not all alike: a plan prices it by the rates of matrices.
+        plain = {"batch": batch, "accumulate": 1, "preconditioner": None}
+        recipe = settings.recipe_of(member).model_copy(update=plain)
+        alone = settings.model_copy(
+            update={"exchange": type(settings).model_fields["exchange"].default}
+        )
+        member = member.model_copy(update={"recipe": recipe})
+        training: Training[Any] = setup_member(alone, member, data, mesh, lambda line: None)
+        self.engine = TimedEngine(training.engine)
+        self.training = dataclasses.replace(training, engine=self.engine)  # type: ignore[arg-type]
+        self.training.engine.train()
+        images, self.read_s = _read(self.training, batch)
+        self.clock = LayerClock(self.module)
+        self.forwards: list[dict[str, float]] = []
+        self.readies: list[dict[str, float]] = []
+        self.parts: list[tuple[float, float, float]] = []
+        self._take(images, budget_s)
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+        module: nn.Module = self.training.engine.module
+        return module
+
+    def _take(self, images: Sequence[Batch], budget_s: float) -> None:
+        began = time.monotonic()
+        warm = _WARM
+        for number in range(_WARM + _MOST):
+            spent_s = time.monotonic() - began
+            if number == 1 and spent_s > budget_s / 4:
+                warm = 1  # so slow that what a second one would warm does not matter
+            if len(self.parts) >= _LEAST and (spent_s > budget_s or self._is_sure()):
+                break
+            self.clock.begin()
+            take_step(self.training, images[number % len(images)])
+            self.training.position.step += 1
+            if number >= warm:
+                self._note()
+
+    def _is_sure(self) -> bool:
+        computing = [forward + backward for forward, backward, _ in self.parts]
+        if len(computing) < _ENOUGH:
+            return False
+        error: float = stdev(computing) / len(computing) ** 0.5
+        return error < _SURE * fmean(computing)
+
+    def _note(self) -> None:
+        engine = self.engine
+        begin, back, over, end = (
+            engine.forward_begin,
+            engine.backward_begin,
+            engine.backward_end,
+            engine.end,
+        )
+        assert begin
+        assert back
+        assert over
+        assert end
+        self.parts.append(
+            (back.seconds_since(begin), over.seconds_since(back), end.seconds_since(over))
+        )
+        self.forwards.append(self.clock.forward_s(begin, back))
+        self.readies.append(self.clock.ready_s(back))
+
+    def point(self) -> AtBatch:
+        """Return the whole steps."""
+        computing = [forward + backward for forward, backward, _ in self.parts]
+        return AtBatch(
+            batch=self.batch,
+            compute_s=median(computing),
+            spread=min(10.0, stdev(computing) / fmean(computing)),
+            peak_bytes=peak_memory(self.mesh.device),
+        )
+
+    def profile(
+        self,
+        member: MemberSettings,
+        settings: TrainSettings,
+        points: tuple[AtBatch, ...],
+        local_s: float,
+    ) -> Profile:
+        """Return the network, layer by layer."""
+        updates = [update for _, _, update in self.parts]
+        state = self.training.engine.optimizer.state.values()
+        kept = sum(
+            value.numel() * value.element_size()
+            for own in state
+            for value in own.values()
+            if isinstance(value, torch.Tensor)
+        )
+        backward_s = median(backward for _, backward, _ in self.parts)
+        layers = layers_of(self.clock, self.forwards, self.readies, backward_s)
+        self.clock.close()
+        return Profile(
+            name=member.model,
+            variant=variant_of(settings, member),
+            size=member.preprocess.size,
+            precision=settings.engine.precision,
+            batch=self.batch,
+            layers=layers,
+            at=points,
+            update_s=median(updates),
+            update_spread=min(10.0, stdev(updates) / max(1e-9, fmean(updates))),
+            read_s=self.read_s,
+            optimizer=settings.recipe_of(member).optimizer,
+            optimizer_bytes=kept,
+            local=local_work(self.module, self.mesh.device, local_s),
+            rates=matrix_rates(self.mesh.device),
+        )
+
+    def close(self) -> None:
+        """Let go of the network."""
+        self.training.engine.close()
+        gc.collect()
+
+
+def _read(training: Training[Any], batch: int) -> tuple[list[Batch], float]:
+    """Return some batches, and what an image took to read, decode and change, on one core."""
+    task = training.task
+    batches: Iterator[Batch] = iter(task.batches(0, 0))
+    threads = getattr(getattr(task, "training", None), "reading").threads  # noqa: B009
+    first = next(batches)  # opens files and starts threads
+    started = time.perf_counter()
+    more = list(islice(batches, 3))
+    seconds = time.perf_counter() - started
+    count = sum(work.own for work in more)
+    return [first, *more], (seconds * threads / count if count else 0.0)

@@ -1,0 +1,121 @@
+"""Linear layers on a cube of ranks (Bian et al. 2021, arXiv 2105.14450).
+
+P = q^3 ranks (i, j, l). X has its rows split over (i, j) and its columns over l, A its rows over l
+and its columns over (j, i). Forward: X is gathered over j and A over i, and Y = X A is summed and
+scattered over l. Backward: dY is gathered over l, dX scattered over j, dA over i. The next layer
+swaps j and l back.
+"""
+
+from collections.abc import Sequence
+
+from skindx.core.cost.cells import Border, Cell
+from skindx.core.cost.placing import Axis, Ground, Operator
+from skindx.plan.parallel.pairs import pairs_of
+
+
+def side_of(ranks: int) -> int:
+    """Return the q whose cube is `ranks`; 0 where there is none."""
+    side = round(ranks ** (1 / 3))
+    return side if side**3 == ranks else 0
+
+
+def blocks_on_cubes(operators: Sequence[Operator], side: int) -> list[tuple[int, int]]:
+    """Return the places of the two products of each block whose widths split.
+
+    What a block gives is filled up with zeros where it does not.
+    """
+    found = pairs_of(operators, side * side)
+    return [(first, second) for first, second in found if operators[first].inputs % side == 0]
+
+
+def cube_cells(ground: Ground, side: int, *, gather_again: bool) -> tuple[Cell, ...]:
+    """Return all operators with attention and MLPs on cubes of side^3 neighbours.
+
+    For a product a rank sends (q - 1) / q^3 of X, A and Y each, twice: 6 (q - 1) / q^3 of a matrix
+    where they are alike, and 8 when X and A are gathered again in backward instead of kept. Where a
+    block begins and ends, ranks trade rows for columns: (q - 1) / q of their own, and as much in
+    backward. What is in no block is computed on the images of each rank, and its gradients are
+    summed over all ranks.
+    """
+    pairs = blocks_on_cubes(ground.operators, side)
+    firsts, seconds = {first for first, _ in pairs}, {second for _, second in pairs}
+    over_i, over_j, over_l = (ground.axis(side, side**power) for power in (2, 1, 0))
+    cells = []
+    for number, own in enumerate(ground.operators):
+        if number in firsts:
+            axes = over_i, over_j, over_l
+            cells.append(_on_cube(ground, number, axes, gather_again, enters=True))
+        elif number in seconds:
+            axes = over_i, over_l, over_j  # the layout that the first one leaves
+            cells.append(_on_cube(ground, number, axes, gather_again, enters=False))
+        else:
+            scale = ground.scale(ground.images)
+            cells.append(
+                Cell(
+                    name=own.name,
+                    forward_s=own.forward_s * scale,
+                    backward_s=own.backward_s * scale,
+                    weight_bytes=own.parameter_bytes,
+                    gradient_bytes=own.parameter_bytes,
+                )
+            )
+    return tuple(cells)
+
+
+def _on_cube(
+    ground: Ground, number: int, axes: tuple[Axis, Axis, Axis], again: bool, *, enters: bool
+) -> Cell:
+    own, ranks = ground.operators[number], axes[0].ranks ** 3
+    over_i, over_j, over_l = axes
+    # Of a rank: X and Y have a part of ranks x images rows, so that ranks cancel out.
+    x_bytes = round(ground.images * own.input_bytes)
+    y_bytes = round(ground.images * own.output_bytes)
+    a_bytes = own.parameter_bytes // ranks
+    gather_x = _gather(f"gather X {own.name}", over_j, "j", x_bytes)
+    gather_a = _gather(f"gather A {own.name}", over_i, "i", a_bytes)
+    gather_y = _gather(f"gather dY {own.name}", over_l, "l", y_bytes)
+    # Along l of the first product, which is j of the second.
+    trade = (
+        _trade(f"trade X {own.name}", over_l, x_bytes)
+        if enters
+        else _trade(f"trade Y {own.name}", over_j, y_bytes)
+    )
+    scale = ground.scale(ground.images)
+    return Cell(
+        name=own.name,
+        forward_s=own.forward_s * scale,
+        backward_s=own.backward_s * scale,
+        weight_bytes=a_bytes,
+        gradient_axis=ranks,
+        gradient_bytes=a_bytes if ranks < ground.ranks else 0,
+        before_forward=(*((trade,) if enters else ()), gather_x, gather_a),
+        after_forward=(
+            _scatter(f"scatter Y {own.name}", over_l, "l", y_bytes),
+            *(() if enters else (trade,)),
+        ),
+        before_backward=(
+            *(() if enters else (trade,)),
+            gather_y,
+            *((gather_x, gather_a) if again else ()),
+        ),
+        after_backward=(
+            # Without gradients of its inputs a network's first layer sends nothing back.
+            *((_scatter(f"scatter dX {own.name}", over_j, "j", x_bytes),) if number else ()),
+            _scatter(f"scatter dA {own.name}", over_i, "i", a_bytes),
+            *((trade,) if enters and number else ()),
+        ),
+    )
+
+
+def _trade(name: str, axis: Axis, own_bytes: int) -> Border:
+    """Return an exchange of rows for columns: every rank sends each other one its part."""
+    part = own_bytes // axis.ranks
+    return Border(name, "traded", (axis.ranks - 1) * part, axis.all_gather(part))
+
+
+def _gather(name: str, axis: Axis, word: str, part_bytes: int) -> Border:
+    return Border(name, word, (axis.ranks - 1) * part_bytes, axis.all_gather(part_bytes))
+
+
+def _scatter(name: str, axis: Axis, word: str, part_bytes: int) -> Border:
+    return Border(name, word, (axis.ranks - 1) * part_bytes, axis.reduce_scatter(part_bytes))

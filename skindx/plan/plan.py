@@ -1,0 +1,408 @@
+"""Guidelines for workers, batch and servers (Zou et al., arXiv 1709.06622)."""
+
+import math
+from dataclasses import dataclass, replace
+
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD
+from skindx.core.cost.profile import Profile
+from skindx.core.errors import UserError
+from skindx.plan.choice import Choice, Workload
+from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
+from skindx.plan.outcome import Outcome
+from skindx.plan.search import Found, Limits, search, strategy_of
+from skindx.plan.strategies.strategy import Load
+from skindx.plan.units import percent, seconds
+
+
+@dataclass(frozen=True)
+class Guideline:
+    """A piece of advice with the formula that it comes from."""
+
+    what: str
+    answer: str
+    formula: str
+
+
+def efficiency(overhead_ratio: float, ranks: int) -> float:
+    """Return the efficiency of `ranks` (1 + R) / (1 + G R); R = overhead / computing of one."""
+    return (1 + overhead_ratio) / (1 + ranks * overhead_ratio)
+
+
+def ranks_that_pay(overhead_ratio: float, wanted: float) -> int:
+    """Return the most ranks whose efficiency is at least `wanted`; 0: there is no limit.
+
+    From e = (1 + R) / (1 + G R): G = (1 + R - e) / (e R).
+    """
+    if overhead_ratio <= 0:
+        return 0
+    return max(1, math.floor((1 + overhead_ratio - wanted) / (wanted * overhead_ratio) + 1e-9))
+
+
+def largest_overhead(ranks: int, wanted: float) -> float:
+    """Return the R up to which `ranks` have an efficiency of `wanted`: (1 - e) / (e G - 1)."""
+    room = wanted * ranks - 1
+    return math.inf if room <= 0 else (1 - wanted) / room
+
+
+def servers(parameter_bytes: float, workers: int, bytes_per_s: float, compute_s: float) -> int:
+    """Return how many parameter servers hide the traffic: ⌈2 S_p N_w / (B_ps T_C)⌉."""
+    return math.ceil(2 * parameter_bytes * workers / (bytes_per_s * compute_s))
+
+
+# A plan: what was chosen, what it takes, what holds it back, and what would change it.
+
+EFFICIENCY = 0.8
+"""Of the guideline that says how many ranks pay."""
+
+DOUBLING = 0.02
+"""Half width that each doubling of the ranks adds to a speed-up; once more beyond the cluster."""
+
+_ROUNDING = 1e-6
+"""Choices whose times differ by less, relatively, are equally fast."""
+
+CURVE = tuple(1 << power for power in range(11))
+"""Ranks of the speed-up curve."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the speed-up curve, with its 90 % interval."""
+
+    ranks: int
+    speedup: float
+    low: float
+    high: float
+    beyond: bool
+    """It lies outside the calibration."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that `skindx plan make` reports."""
+
+    workload: Workload
+    machine: Machine
+    limits: Limits
+    found: Found
+    bottleneck: str
+    changes: tuple[str, ...]
+    advice: tuple[Guideline, ...]
+    curve: tuple[Point, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Outcome:
+        """The plan itself."""
+        return self.found.chosen
+
+
+def make(workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None) -> Plan:
+    """Search, and say what follows. Raises UserError."""
+    found = search(workload, machine, limits, given)
+    profile, chosen = workload.members[0].profile, found.chosen.first
+    return Plan(
+        workload,
+        machine,
+        limits,
+        found,
+        _bottleneck(chosen),
+        _changes(profile, chosen, machine),
+        _advice(profile, chosen, machine),
+        _curve(profile, chosen, machine),
+        _notes(workload, machine, found, limits),
+    )
+
+
+def _bottleneck(chosen: Estimate) -> str:
+    parts = chosen.step.parts
+    name = max(parts, key=parts.__getitem__)
+    share = parts[name] / chosen.step_s if chosen.step_s else 0.0
+    if name in ("forward", "backward", "update"):
+        share = sum(parts[key] for key in ("forward", "backward", "update")) / chosen.step_s
+        return (
+            f"Computing holds it back: {percent(share)} of a step; communication that it does "
+            f"not hide is {percent(parts['communicate'] / chosen.step_s)}."
+        )
+    if name == "communicate":
+        local = min(1.0, chosen.schedule.local_s / max(parts[name], 1e-12))
+        where = "the exchange's own work on the cores" if local > 0.5 else "the network"
+        return f"Communication holds it back: {percent(share)} of a step, mostly {where}."
+    if name == "precondition":
+        return f"K-FAC holds it back: {percent(share)} of a step, on average."
+    if name == "idle":
+        return f"Waiting for other stages holds it back: {percent(share)} of a step."
+    return f"Reading images holds it back: {percent(share)} of a step waits for them."
+
+
+def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str, ...]:
+    """Say what a faster network, another node and a smaller model would change."""
+    choice, now_s = chosen.choice, chosen.step_s
+    sentences = []
+    if choice.ranks > 1:
+        fast = replace(machine, cluster=faster(machine.cluster, 2))
+        if step_s := _step_s(profile, choice, fast):
+            sentences.append(
+                f"A network twice as fast: a step takes {seconds(step_s)} instead of "
+                f"{seconds(now_s)} ({percent(now_s / step_s - 1, signed=True)} images a second)."
+            )
+    more = replace(
+        choice, nodes=choice.nodes + 1, batch=choice.batch * (choice.nodes + 1) // choice.nodes
+    )
+    if step_s := _step_s(profile, more, machine):
+        gain = more.batch / step_s / (choice.batch / now_s) - 1
+        sentences.append(
+            f"One more node, with as many images a rank: {percent(gain, signed=True)} images a "
+            f"second, where the node is {percent(1 / choice.nodes, signed=True)} of the machines."
+        )
+    if step_s := _step_s(_half(profile), choice, machine):
+        sentences.append(
+            f"A model of half the operations and parameters: a step takes {seconds(step_s)} "
+            f"({percent(now_s / step_s - 1, signed=True)} images a second)."
+        )
+    return tuple(sentences)
+
+
+def _step_s(profile: Profile, choice: Choice, machine: Machine) -> float | None:
+    """Return what a step would take; None for what cannot be, or what nothing is known of."""
+    try:
+        return estimate(profile, choice, machine).step_s
+    except UserError:
+        return None
+
+
+def _half(profile: Profile) -> Profile:
+    """Return a profile of half the time and half the parameters."""
+    layers = tuple(
+        layer.model_copy(
+            update={
+                "forward_s": (layer.forward_s or 0.0) / 2,
+                "backward_s": (layer.backward_s or 0.0) / 2,
+                "shapes": (),
+                "parameter_bytes": layer.parameter_bytes // 8 * 4,
+            }
+        )
+        for layer in profile.layers
+    )
+    return profile.model_copy(update={"layers": layers, "update_s": profile.update_s / 2})
+
+
+def faster(cluster: Cluster, factor: float) -> Cluster:
+    """Return a cluster whose links and collectives carry `factor` times as many bytes a second."""
+    links = cluster.links.model_copy(
+        update={
+            key: link.model_copy(update={"beta_s_per_byte": link.beta_s_per_byte / factor})
+            for key in ("between", "inside")
+            if (link := getattr(cluster.links, key)) is not None
+        }
+    )
+    collectives = tuple(
+        known.model_copy(
+            update={
+                "beta_s_per_byte": known.beta_s_per_byte / factor,
+                "points": tuple(
+                    (size, min(seconds, known.alpha_s) + max(0.0, seconds - known.alpha_s) / factor)
+                    for size, seconds in known.points
+                ),
+            }
+        )
+        for known in cluster.collectives
+    )
+    return cluster.model_copy(update={"links": links, "collectives": collectives})
+
+
+def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guideline, ...]:
+    alone = estimate(
+        profile,
+        replace(
+            chosen.choice,
+            nodes=1,
+            ranks_per_node=1,
+            batch=profile.batch,
+            strategy=strategy_of("dense"),
+            side_by_side=1,
+            accumulate=1,
+        ),
+        machine,
+    )
+    compute_s = alone.step_s
+    advice = []
+    ranks = max(2, chosen.choice.ranks)
+    overhead = chosen.step.parts["communicate"] + chosen.step.parts["read"]
+    own_s = max(1e-12, chosen.step_s - overhead)
+    ratio = (
+        overhead / own_s / ranks if chosen.choice.ranks > 1 else chosen.step.parts["read"] / own_s
+    )
+    pays = ranks_that_pay(ratio, EFFICIENCY)
+    advice.append(
+        Guideline(
+            f"ranks that pay at an efficiency of {percent(EFFICIENCY)}",
+            "as many as there are: nothing is left unhidden" if not pays else f"{pays}",
+            f"(1 + R) / (1 + G R) ≥ {EFFICIENCY:g} with R = {ratio:.4f}, the overhead of a rank "
+            "over its computing",
+        )
+    )
+    limit = machine.cluster.memory_gb
+    if limit is not None:
+        share = (
+            limit * 1e9 / (chosen.choice.ranks_per_node if machine.profiles.device == "cpu" else 1)
+        )
+        network = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node)
+        load = Load(profile.trace(), profile, machine.profiles.device, chosen.choice.piece)
+        most = largest_batch(
+            chosen.choice.strategy, load, network, machine.profiles.base_bytes, share
+        )
+        advice.append(
+            Guideline(
+                "images a rank with the largest throughput that fits",
+                f"{most}",
+                f"features(X) + 3 x parameters + workspace ≤ {share / 1e9:.1f} GB",
+            )
+        )
+    if chosen.choice.nodes > 1:
+        beta = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node).between
+        count = servers(
+            profile.parameter_bytes, chosen.choice.ranks, 1 / beta.beta_s_per_byte, compute_s
+        )
+        advice.append(
+            Guideline(
+                "parameter servers that would hide the traffic",
+                f"{count}",
+                "⌈2 S_p N_w / (B_ps T_C)⌉, "
+                f"S_p = {profile.parameter_bytes / 1e6:.1f} MB, N_w = {chosen.choice.ranks}, "
+                f"B_ps = {1e-6 / beta.beta_s_per_byte:.0f} MB/s, T_C = {compute_s:.3g} s",
+            )
+        )
+    return tuple(advice)
+
+
+def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point, ...]:
+    """Weak scaling: as many images a rank on one rank as on 1,024; P x t(1) / t(P)."""
+    own = max(1, chosen.choice.piece * chosen.choice.accumulate)
+    per_node = machine.cluster.ranks_per_node
+    points: list[Point] = []
+    base: Estimate | None = None
+    for ranks in CURVE:
+        nodes, here = (1, ranks) if ranks <= per_node else (-(-ranks // per_node), per_node)
+        choice = replace(
+            chosen.choice,
+            strategy=strategy_of("dense") if ranks == 1 else chosen.choice.strategy,
+            nodes=nodes,
+            ranks_per_node=here,
+            batch=own * nodes * here,
+            side_by_side=1,
+        )
+        try:
+            found = estimate(profile, choice, machine)
+        except ValueError:
+            if chosen.choice.strategy.parallel:
+                continue  # it needs several ranks, or a cube of them
+            break  # nothing is known of a network between nodes
+        base = base or found
+        speedup = nodes * here * base.step_s / found.step_s
+        # Computing is the same on one rank and on many: what is not known of it cancels.
+        width = math.sqrt(max(0.0, found.half_width**2 - base.half_width**2))
+        width += DOUBLING * math.log2(max(1.0, ranks))
+        beyond = bool(found.beyond) or ranks > machine.cluster.ranks
+        if ranks > machine.cluster.ranks:
+            width += DOUBLING * math.log2(ranks / machine.cluster.ranks)
+        points.append(Point(ranks, speedup, speedup / (1 + width), speedup * (1 + width), beyond))
+    return tuple(points)
+
+
+def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -> tuple[str, ...]:
+    cluster, profiles = machine.cluster, machine.profiles
+    notes = []
+    if cluster.source == "preset":
+        notes.append(f"The network is a preset ({cluster.name}), from data sheets, not measured.")
+    elif cluster.source == "given":
+        notes.append("The times of the network were given by hand; they were not measured here.")
+    choice = found.chosen.choice
+    if choice.side_by_side == 1 and machine.network(choice.nodes, choice.ranks_per_node).published:
+        notes.append(
+            f"Published all-reduces over Ethernet are priced x {TCP_FACTOR:g} within a training "
+            f"(+-{TCP_SPREAD:.0%}, their latency +-{TCP_LATENCY_SPREAD:.0%}), as public runs over "
+            "TCP show; give spread, points or overhead if you measured them."
+        )
+    if profiles.source != "measured":
+        how = "scaled to one measured step" if cluster.one_rank_s else "as they stand in the trace"
+        notes.append(f"Computing times are another program's ({profiles.source}), {how}.")
+    if profiles.scaled_to:
+        width = max(profile.device_spread for profile in profiles.networks)
+        notes.append(
+            f"Computing times are scaled to {profiles.scaled_to} by networks measured on both "
+            f"devices (one more network: +-{width:.0%}). Reading of images and memory are those of "
+            "the measured device."
+        )
+    if not found.chosen.first.schedule.measured and found.chosen.choice.ranks > 1:
+        notes.append(
+            "The chosen exchange was not measured among so many ranks: it is derived from links."
+        )
+    if found.chosen.first.memory.measured is False:
+        notes.append("Memory is computed from the layers, not measured.")
+    if cluster.corrections:
+        learnt = ", ".join(
+            f"{part} x {known.factor:.3f} ({known.runs} run{'s' if known.runs > 1 else ''})"
+            for part, known in cluster.corrections.items()
+        )
+        notes.append(f"Corrected by what earlier runs took: {learnt}.")
+    if found.refused:
+        notes.append(f"{found.refused} of the choices do not fit the memory.")
+    if found.chosen.beyond:
+        notes.append(f"Beyond what was measured: {'; '.join(found.chosen.beyond)}.")
+    return (*notes, *_of_limits(found, limits), *workload.unpriced)
+
+
+def _of_limits(found: Found, limits: Limits) -> list[str]:
+    """Say what the limits let through, and what they keep back."""
+    notes = _overlap(found, limits)
+    if limits.hours is not None and found.chosen.seconds > limits.hours * 3600:
+        notes.append(f"No choice takes less than {limits.hours:g} hours; this is the fastest.")
+    if limits.money is not None:
+        if found.chosen.money is None:
+            notes.append("The cluster has no price_per_node_hour, so --money decides nothing.")
+        elif found.chosen.money > limits.money:
+            notes.append(f"No choice costs less than {limits.money:g}; this is the cheapest.")
+    if not found.chosen.choice.strategy.executed:
+        notes.append(
+            f"{found.chosen.choice.strategy.name} is not executed by this version: its time is for "
+            "comparison, and --write refuses it."
+        )
+    if not limits.strategy:
+        others = (one for one in found.every if not one.choice.strategy.executed)
+        best = next(others, found.chosen)
+        if best.score_s < found.chosen.score_s:
+            notes.append(
+                f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
+                f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but is not "
+                "executed by this version."
+            )
+    best = next(one for one in found.every if one.choice.strategy.executed or one is found.chosen)
+    kept_back = best.choice.strategy.lossy and not (limits.lossy or limits.strategy)
+    if kept_back and best.score_s < found.chosen.score_s:
+        notes.append(
+            f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
+            f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but it changes "
+            "the gradient; --lossy lets it be chosen."
+        )
+    return notes
+
+
+def _overlap(found: Found, limits: Limits) -> list[str]:
+    """Say which choice is better by less than what is known of it."""
+    best, chosen = found.fastest, found.chosen
+    faster, cheaper = chosen.score_s / best.score_s - 1, 0.0
+    if limits.hours is not None and chosen.seconds:
+        cheaper = 1 - best.nodes * best.seconds / (chosen.nodes * chosen.seconds)
+    if max(faster, cheaper) < _ROUNDING:
+        return []
+    gain = (
+        f"take {percent(cheaper)} fewer hours of nodes"
+        if cheaper
+        else f"be {percent(faster)} faster"
+    )
+    return [
+        f"{best.choice.label} on {best.choice.ranks} rank{'s' * (best.choice.ranks > 1)} is "
+        f"predicted to {gain}, but the intervals overlap: the plan with the fewest "
+        "settings that differ from the defaults is taken."
+    ]

@@ -1,0 +1,213 @@
+"""A plan on a terminal."""
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from skindx import __version__
+from skindx.plan.estimate import Estimate
+from skindx.plan.outcome import Outcome
+from skindx.plan.plan import Plan
+from skindx.plan.units import count, percent, rounded, seconds, size, within
+
+_ROWS = 12
+
+
+def summary(plan: Plan) -> list[tuple[str, str]]:
+    """Return what is planned and what it takes, as (what, figure)."""
+    chosen = plan.chosen
+    first, choice, width = chosen.first, chosen.choice, chosen.half_width
+    per_node = f"{choice.ranks_per_node} rank{'s' if choice.ranks_per_node > 1 else ''} each"
+    where = f"{count(choice.nodes, 'node')}, {per_node}"
+    rows = [
+        ("plan", f"{choice.label} on {where}"),
+        ("batch", f"{first.choice.batch} images a step, {first.choice.piece} a rank and piece"),
+        ("a step", within(first.step_s, first.half_width)),
+        (
+            "images a second",
+            f"{rounded(first.images_per_s)} [{rounded(first.choice.batch / first.high_s)}, "
+            f"{rounded(first.choice.batch / first.low_s)}]",
+        ),
+        ("memory of a rank", size(chosen.memory_bytes)),
+    ]
+    if kfac := first.choice.kfac:
+        share = percent(first.step.parts.get("precondition", 0.0) / first.step_s)
+        rows.append(
+            (
+                "K-FAC",
+                f"{share} of a step, the mean over {kfac.inverses_every} steps: factors every "
+                f"{kfac.factors_every}, eigenvectors every {kfac.inverses_every}",
+            )
+        )
+    if chosen.seconds:
+        longest = max(chosen.members, key=lambda member: member.epoch_s)
+        rows.append(("an epoch", within(longest.epoch_s + longest.validation_s, width)))
+        if len(chosen.members) > 1:
+            rows += [
+                (f"member {member.name}", within(member.seconds, width))
+                for member in chosen.members[:_ROWS]
+            ]
+            if len(chosen.members) > _ROWS:
+                rows.append(("…", f"{len(chosen.members) - _ROWS} more members"))
+        rows.append(("all of it", within(chosen.seconds, width)))
+        currency = plan.machine.cluster.currency
+        if chosen.money is not None:
+            low, high = chosen.money / (1 + width), chosen.money * (1 + width)
+            rows.append(("money", f"{chosen.money:.2f} [{low:.2f}, {high:.2f}] {currency}"))
+        if chosen.energy_kwh is not None:
+            low, high = chosen.energy_kwh / (1 + width), chosen.energy_kwh * (1 + width)
+            rows.append(
+                ("energy, estimated", f"{chosen.energy_kwh:.3g} [{low:.3g}, {high:.3g}] kWh")
+            )
+    return rows
+
+
+def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings and the rows of the choices that were looked at, the best first."""
+    whole = bool(plan.chosen.seconds)
+    headings = (
+        "choice",
+        "ranks",
+        "a step",
+        "90 %",
+        "images/s",
+        "communication",
+        "memory",
+        "all of it" if whole else "MB sent",
+    )
+    shown = list(plan.found.every[:most])
+    if plan.chosen not in shown:
+        shown.append(plan.chosen)
+    return headings, [_row(plan, outcome, whole) for outcome in shown]
+
+
+def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
+    first = outcome.first
+    label = outcome.choice.label
+    marks = [
+        word
+        for word, holds in (
+            ("changes the gradient", outcome.choice.strategy.lossy),
+            ("not executed by this version", not outcome.choice.strategy.executed),
+            ("as given", outcome.as_given),
+            ("chosen", outcome is plan.chosen),
+            ("the intervals overlap", outcome is plan.found.fastest is not plan.chosen),
+        )
+        if holds
+    ]
+    return (
+        f"{label} ({', '.join(marks)})" if marks else label,
+        str(outcome.choice.ranks),
+        seconds(first.step_s),
+        f"{seconds(first.low_s)} .. {seconds(first.high_s)}",
+        rounded(first.images_per_s),
+        percent(first.step.parts["communicate"] / first.step_s) if first.step_s else "",
+        size(outcome.memory_bytes),
+        seconds(outcome.seconds) if whole else rounded(first.schedule.sent_bytes / 1e6),
+    )
+
+
+def render(plan: Plan) -> Group:
+    """Return everything for a terminal."""
+    facts = Table(show_header=False, box=None, title="Plan", title_justify="left")
+    for what, figure in summary(plan):
+        facts.add_row(what, figure)
+    headings, rows = candidates(plan)
+    table = Table(title="Looked at, the fastest first", title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    advice = Table(show_header=False, box=None, title="Guidelines", title_justify="left")
+    for guideline in plan.advice:
+        advice.add_row(guideline.what, guideline.answer, guideline.formula)
+    sentences = [Text(line) for line in (plan.bottleneck, *plan.changes)]
+    notes = [Text(f"note: {note}") for note in plan.notes]
+    interval = Text("Brackets are 90 % intervals.")
+    return Group(facts, interval, Text(""), *sentences, Text(""), table, Text(""), advice, *notes)
+
+
+# A plan as plain values: what `--json` writes.
+
+FORMAT = 1
+
+
+def plan_values(plan: Plan) -> dict[str, Any]:
+    """Return a plan under stable keys; seconds, bytes, images a second."""
+    machine = plan.machine
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "trace": {"source": machine.profiles.source, "host": machine.profiles.host},
+        "cluster": {
+            "name": machine.cluster.name,
+            "source": machine.cluster.source,
+            "nodes": machine.cluster.nodes,
+            "ranks_per_node": machine.cluster.ranks_per_node,
+        },
+        "chosen": outcome_values(plan.chosen),
+        "fastest": outcome_values(plan.found.fastest),
+        "given": outcome_values(plan.found.given) if plan.found.given else None,
+        "candidates": [outcome_values(outcome) for outcome in plan.found.every],
+        "bottleneck": plan.bottleneck,
+        "changes": list(plan.changes),
+        "guidelines": [
+            {"what": advice.what, "answer": advice.answer, "formula": advice.formula}
+            for advice in plan.advice
+        ],
+        "speedup": [
+            {"ranks": point.ranks, "speedup": point.speedup, "low": point.low, "high": point.high}
+            for point in plan.curve
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def outcome_values(outcome: Outcome) -> dict[str, Any]:
+    """Return one choice."""
+    choice = outcome.choice
+    width = outcome.half_width
+    return {
+        "strategy": choice.strategy.name,
+        "label": choice.label,
+        "lossy": choice.strategy.lossy,
+        "executed": choice.strategy.executed,
+        "nodes": choice.nodes,
+        "ranks": choice.ranks,
+        "accumulate": choice.accumulate,
+        **_step(outcome.first),
+        "memory_bytes": round(outcome.memory_bytes),
+        "total_s": outcome.seconds or None,
+        "total_low_s": outcome.seconds / (1 + width) if outcome.seconds else None,
+        "total_high_s": outcome.seconds * (1 + width) if outcome.seconds else None,
+        "money": outcome.money,
+        "energy_kwh": outcome.energy_kwh,
+        "members": [
+            {
+                "name": member.name,
+                "epochs": member.epochs,
+                "epoch_s": member.epoch_s + member.validation_s,
+                "seconds": member.seconds,
+                **_step(member.estimate),
+            }
+            for member in outcome.members
+        ],
+        "settings": outcome.settings if choice.strategy.executed else None,
+        "beyond": list(outcome.beyond),
+    }
+
+
+def _step(found: Estimate) -> dict[str, Any]:
+    return {
+        "batch": found.choice.batch,
+        "step_s": found.step_s,
+        "low_s": found.low_s,
+        "high_s": found.high_s,
+        "images_per_s": found.images_per_s,
+        "parts": dict(found.step.parts),
+        "sent_bytes": found.schedule.sent_bytes,
+        "measured": found.schedule.measured,
+        "groups": len(found.schedule.messages),
+    }

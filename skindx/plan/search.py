@@ -1,0 +1,360 @@
+"""All ways of training that a cluster and a memory allow, the fastest first."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from skindx.core.errors import UserError
+from skindx.plan.choice import Choice, Workload
+from skindx.plan.estimate import Estimate, Machine, estimate
+from skindx.plan.outcome import Outcome, outcome
+from skindx.plan.strategies import STRATEGIES, Strategy
+from skindx.plan.strategies.factored import Factored, factors_of
+from skindx.plan.strategies.hopping import Hopping
+from skindx.plan.strategies.members import Members
+
+VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("dense", {}),
+    ("fused", {}),
+    ("fused", {"wire": "bf16"}),
+    ("factored", {}),
+    ("hierarchical", {}),
+    ("multicolor", {}),
+    ("topk", {}),
+    ("gtopk", {}),
+    ("powersgd", {}),
+    ("zero-1", {}),
+    ("zero-2", {}),
+    ("zero-3", {}),
+)
+"""Strategy and options of each row that a search looks at."""
+
+PARALLEL: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("owt", {}),
+    ("owt", {"scheme": "b"}),
+    ("owt", {"scheme": "c"}),
+    ("model", {}),
+    ("tensor", {"size": 2}),
+    ("tensor", {"size": 4}),
+    ("tensor", {"size": 8}),
+    ("tensor3d", {}),
+    ("operators", {}),
+)
+"""And those that share out layers; what a network or a number of ranks cannot do is left out."""
+
+_MOST_PIECES = 64
+_MOST_HOPS = 1024
+"""Visits of members to ranks in an epoch: each is compared with all others."""
+_MOST = 1e12
+"""Hours, or money."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Result of a search."""
+
+    chosen: Outcome
+    fastest: Outcome
+    """Of those that could be chosen; within some hours the cheapest."""
+    given: Outcome | None
+    """The settings as they were given."""
+    every: tuple[Outcome, ...]
+    """All that were looked at and fit, the best first."""
+    refused: int
+    """How many do not fit the memory, and no smaller pieces do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """A request for a search."""
+
+    hours: float | None = None
+    money: float | None = None
+    lossy: bool = False
+    """Exchanges that change the gradient may be chosen."""
+    strategy: str | None = None
+    """The only one to look at."""
+    extrapolate: bool = False
+    side_by_side: bool = False
+    """`skindx train` knows how to train a member on each rank."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError for hours or money that are no sum."""
+        for name, value in (("hours", self.hours), ("money", self.money)):
+            if value is not None and not 0 < value <= _MOST:
+                raise UserError(f"--{name} {value} is no number above 0 and up to {_MOST:g}.")
+
+
+def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
+    """Return a strategy by its name. Raises UserError for one that there is not."""
+    if name not in STRATEGIES:
+        raise UserError(f"there is no strategy {name!r}; valid: {', '.join(STRATEGIES)}.")
+    return STRATEGIES[name](options)
+
+
+def search(
+    workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None
+) -> Found:
+    """Price every choice and return the best; never one that is slower than `given`.
+
+    Of those whose 90 % intervals overlap the best one's, it is the one with the fewest settings
+    that differ from the defaults.
+
+    Raises UserError where nothing fits, or all lies outside the calibration and it is not asked to
+    extrapolate.
+    """
+    as_given = _as_given(given, workload, machine) if given else None
+    found: list[Outcome] = []
+    refused = 0
+    for choice in _choices(workload, machine, limits):
+        try:
+            priced = _fitting(choice, workload, machine)
+        except UserError:
+            if limits.strategy or not choice.strategy.parallel:
+                raise
+            continue  # no layer is wide enough, or the ranks are no cube
+        if priced is None:
+            refused += 1
+        elif limits.strategy or not _only_data(priced):
+            found.append(priced)
+    if as_given and as_given.fits and not limits.strategy:
+        found = [outcome for outcome in found if not _alike(outcome.choice, as_given.choice)]
+        found.append(as_given)
+    if not found:
+        raise UserError(_nothing_fits(workload, machine))
+    beyond = sorted({word for outcome in found for word in outcome.beyond})
+    if not limits.extrapolate:
+        found = [outcome for outcome in found if not outcome.beyond]
+        if not found:
+            raise UserError(
+                f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
+                "--extrapolate for a figure with a wider interval."
+            )
+    found.sort(key=_seconds)
+    chosen, fastest = _best(found, limits, as_given)
+    return Found(chosen, fastest, as_given, tuple(found), refused)
+
+
+def _as_given(given: Choice, workload: Workload, machine: Machine) -> Outcome | None:
+    try:
+        return _price(given, workload, machine, as_given=True)
+    except UserError:
+        if not given.strategy.parallel:
+            raise
+        return None  # nothing is wide enough: it is plain data parallelism
+
+
+def _only_data(priced: Outcome) -> bool:
+    """Tell whether nothing is shared out but images: there are other strategies for that."""
+    flow = priced.first.schedule.flow
+    return flow is not None and not flow.border_bytes
+
+
+def _alike(first: Choice, second: Choice) -> bool:
+    """Tell whether two choices are the same settings on the same ranks."""
+    return (first.label, first.nodes, first.ranks_per_node) == (
+        second.label,
+        second.nodes,
+        second.ranks_per_node,
+    )
+
+
+def _best(
+    found: Sequence[Outcome], limits: Limits, given: Outcome | None
+) -> tuple[Outcome, Outcome]:
+    """Return the plan within the limits, and the fastest; within some hours the cheapest."""
+    able = [outcome for outcome in found if outcome.choice.strategy.executed or limits.strategy]
+    exact = [
+        outcome
+        for outcome in able
+        if limits.lossy or limits.strategy or not outcome.choice.strategy.lossy or outcome.as_given
+    ]
+    # ZeRO is derived from the links and never measured: it is for what would not fit without it.
+    whole = [
+        outcome
+        for outcome in exact
+        if limits.strategy or not outcome.choice.strategy.zero or outcome.as_given
+    ]
+    allowed = whole or exact or able or list(found)
+    if limits.money is not None:
+        within = [one for one in allowed if one.money is not None and one.money <= limits.money]
+        if not within:
+            cheapest = min(allowed, key=lambda one: one.money or one.score_s)
+            return cheapest, cheapest
+        return _simplest(within, _seconds, given), within[0]
+    if limits.hours is not None:
+        within = [one for one in allowed if 0 < one.seconds <= limits.hours * 3600]
+        if not within:
+            return allowed[0], allowed[0]
+        cheapest = min(within, key=_node_seconds)
+        return _simplest(within, _node_seconds, None), cheapest
+    return _simplest(allowed, _seconds, given), allowed[0]
+
+
+def _seconds(priced: Outcome) -> float:
+    return priced.score_s * (1 + 1e-9 * priced.choice.ranks)
+
+
+def _node_seconds(priced: Outcome) -> float:
+    return priced.nodes * priced.seconds
+
+
+def _simplest(
+    allowed: Sequence[Outcome], cost_of: Callable[[Outcome], float], given: Outcome | None
+) -> Outcome:
+    """Return the choice with the fewest changed settings that may be as good as the best.
+
+    It may be where the 90 % intervals overlap: then nothing says that the other settings help. None
+    is slower than the settings as they were given, or than the best with the defaults.
+    """
+    best = min(allowed, key=cost_of)
+    known = [given] if given in allowed else []
+    known += [one for one in allowed if not one.changed]
+    most = min((cost_of(one) for one in known if one), default=math.inf)
+    high = cost_of(best) * (1 + best.half_width)
+    for one in sorted(allowed, key=lambda one: (one.changed, cost_of(one), not one.as_given)):
+        if cost_of(one) <= most * (1 + 1e-9) and cost_of(one) / (1 + one.half_width) <= high:
+            return one
+    return best
+
+
+def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[Choice]:
+    first = workload.members[0]
+    layouts = list(_layouts(machine, everything=workload.weak or limits.strategy is not None))
+    for name, options in _variants(limits):
+        strategy = strategy_of(name, options)
+        if reason := _refusal(strategy, workload):
+            if limits.strategy:
+                raise UserError(f"{reason}; leave one of them out.")
+            continue
+        for nodes, per_node in layouts:
+            ranks = nodes * per_node
+            if not (limits.strategy or _differs(name, nodes, per_node, workload)):
+                continue
+            batch = first.batch * ranks if workload.weak else first.batch
+            if workload.weak or batch >= 2 * ranks * first.accumulate or ranks == 1:
+                yield Choice(strategy, nodes, per_node, batch, first.accumulate)
+    if limits.side_by_side and len(workload.members) > 1 and not workload.weak:
+        for kind in (Members, Hopping):
+            if limits.strategy not in (None, kind.name) or _refusal(kind(), workload):
+                continue
+            for nodes, per_node in layouts:
+                ranks = nodes * per_node
+                many = kind is Hopping and ranks * len(workload.members) > _MOST_HOPS
+                if ranks > 1 and not many:
+                    yield Choice(
+                        kind(), nodes, per_node, first.batch, first.accumulate, side_by_side=ranks
+                    )
+
+
+def _differs(name: str, nodes: int, per_node: int, workload: Workload) -> bool:
+    """Tell whether a strategy is anything else than a simpler one on these ranks."""
+    ranks = nodes * per_node
+    if name == "hierarchical":
+        return nodes > 1 and per_node > 1
+    if name == "factored":  # some layer's factors are fewer bytes than its gradient
+        share = 1 if workload.weak else ranks
+        return any(
+            factors_of(member.profile, member.batch // share, ranks) for member in workload.members
+        )
+    return ranks > 1 or name == "dense"
+
+
+def _refusal(strategy: Strategy, workload: Workload) -> str | None:
+    """Return why the members' settings cannot go with a strategy; None where they can."""
+    if any(member.kfac for member in workload.members):
+        if strategy.zero or strategy.parallel:
+            return f"recipe.preconditioner works on whole layers, which {strategy.name} shares out"
+        if isinstance(strategy, Hopping):
+            return "recipe.preconditioner would make hopping members several times larger"
+    if strategy.zero and any(member.layer_norms for member in workload.members):
+        return f"lars and lamb go by the norms of layers, which {strategy.name} mixes"
+    if isinstance(strategy, Factored) and any(
+        member.whole_layers or member.kfac for member in workload.members
+    ):
+        return (
+            "factored watches the layers of an eager network in fp32 or bf16, without "
+            "recipe.preconditioner"
+        )
+    if strategy.parallel and any(member.whole_layers for member in workload.members):
+        return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
+    return None
+
+
+def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
+    if limits.strategy is None:
+        return (*VARIANTS, *PARALLEL)
+    if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
+        return ()
+    name, _, wire = limits.strategy.partition("+")
+    return ((name, {"wire": wire} if wire else {}),)
+
+
+def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]:
+    """Yield (nodes, ranks a node): all, or also halves of it."""
+    cluster = machine.cluster
+    if everything:
+        yield cluster.nodes, cluster.ranks_per_node
+        return
+    nodes, per_node = cluster.nodes, cluster.ranks_per_node
+    while nodes >= 1:
+        yield nodes, cluster.ranks_per_node
+        nodes = nodes // 2 if nodes > 1 else 0
+    while per_node > 1:
+        per_node //= 2
+        yield 1, per_node
+
+
+def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | None:
+    """Price a choice with the fewest pieces that fit, activations computed again if need be."""
+    options = [False]
+    known = all(member.profile.checkpointing and not member.kfac for member in workload.members)
+    if known and not choice.strategy.parallel:
+        options.append(True)
+    for checkpointing in options:
+        pieces = choice.accumulate
+        while pieces <= _MOST_PIECES:
+            own = choice.batch // max(1, choice.ranks // choice.side_by_side)
+            if pieces > choice.accumulate and own < 2 * pieces:
+                break
+            tried = dataclasses.replace(choice, accumulate=pieces, checkpointing=checkpointing)
+            priced = _price(tried, workload, machine)
+            if priced.fits:
+                return priced
+            pieces *= 2
+    return None
+
+
+def _price(
+    choice: Choice, workload: Workload, machine: Machine, *, as_given: bool = False
+) -> Outcome:
+    by_network: dict[tuple[Any, ...], Estimate] = {}
+    estimates = {}
+    for member in workload.members:
+        # Members of one network have one profile; two of a name need not be the same network.
+        key = (id(member.profile), member.batch, member.accumulate, member.kfac)
+        if key not in by_network:
+            batch = member.batch * choice.ranks if workload.weak else member.batch
+            own = dataclasses.replace(
+                choice,
+                batch=batch,
+                accumulate=max(choice.accumulate, member.accumulate),
+                kfac=member.kfac,
+            )
+            by_network[key] = estimate(member.profile, own, machine)
+        estimates[member.name] = by_network[key]
+    return outcome(
+        choice, estimates, workload, machine.profiles, machine.cluster, as_given=as_given
+    )
+
+
+def _nothing_fits(workload: Workload, machine: Machine) -> str:
+    least = _price(Choice(strategy_of("dense"), 1, 1, 1), workload, machine)
+    return (
+        f"nothing fits {machine.cluster.memory_gb} GB: one image of a rank already takes "
+        f"{least.memory_bytes / 1e9:.2f} GB; take a smaller model, or nodes with more memory."
+        if machine.cluster.memory_gb and least.memory_bytes > machine.cluster.memory_gb * 1e9
+        else "no choice fits: the batch has fewer than two images for each rank; raise "
+        "recipe.batch, or ask for fewer ranks."
+    )

@@ -1,0 +1,109 @@
+"""Base of the strategies that split layers over ranks: `engine.parallel`."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from skindx.core.cost.cells import Cell, chain_of
+from skindx.core.cost.events import Flow
+from skindx.core.cost.network import UNMEASURED, Network, Timed
+from skindx.core.cost.placing import Ground
+from skindx.core.cost.step import Schedule
+from skindx.core.errors import UserError
+from skindx.plan.strategies.strategy import Load, Strategy
+
+EXECUTED: tuple[str, ...] = ("owt", "model", "tensor", "tensor3d", "operators")
+"""Names of those that `skindx train` of this version executes: the others are priced for
+comparison, and neither chosen nor written."""
+
+
+class Parallel(Strategy):
+    """Layers are shared out over ranks, and not their images alone."""
+
+    parallel: ClassVar[bool] = True
+
+    @property
+    def executed(self) -> bool:
+        """Tell whether `skindx train` does so."""
+        return self.name in EXECUTED
+
+    def ground(self, load: Load, network: Network) -> Ground:
+        """Return what operators are placed on. Raises UserError for a single rank."""
+        if network.ranks < 2:
+            raise UserError(f"{self.name} shares layers out over ranks, and there is only one.")
+        return Ground(load.profile, network, load.images, load.factor, load.pieces)
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the kind."""
+        own = {key: value for key, value in self.options.items() if key != "wire"}
+        wire = {"wire": self.options["wire"]} if "wire" in self.options else {}
+        return {
+            "exchange": {"kind": "fused", **wire},
+            "engine": {"zero": 0, "parallel": {"kind": self.name, **own}},
+        }
+
+    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Return what a search has found, as settings of the kind; `flows` are the members'."""
+        return {}
+
+    @property
+    def lossy(self) -> bool:  # type: ignore[override]
+        """16 bits round the sums of gradients on their way."""
+        return self.options.get("wire") == "bf16"
+
+
+class Placed(Parallel):
+    """All ranks alike: each operator is data-parallel, or split over some of them."""
+
+    def schedule(self, load: Load, network: Network) -> Schedule:
+        """Return the cells of a step as a flow. Raises UserError where the network has none."""
+        ground, cells = self._placed(load, network)
+        half = self.lossy
+
+        def summed(split: int, size_bytes: int) -> Timed:
+            return ground.summed(split, size_bytes // 2 if half else size_bytes)
+
+        own_s = own_s_per_byte(load, cast=half)
+        return Schedule(
+            flow=chain_of(cells, summed, own_s),
+            spread=max(UNMEASURED, network.price("all_reduce").spread),
+            local_spread=load.local("fused").spread,
+            measured=False,
+        )
+
+    def _placed(self, load: Load, network: Network) -> tuple[Ground, Sequence[Cell]]:
+        key = (self.label, network.nodes, network.per_node)
+        if key not in load.memo:
+            ground = self.ground(load, network)
+            load.memo[key] = (ground, self.cells(ground, own_s_per_byte(load)))
+        found: tuple[Ground, Sequence[Cell]] = load.memo[key]
+        return found
+
+    @abstractmethod
+    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+        """Return the operators as they are placed. Raises UserError where none can be."""
+
+    def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
+        """Return what a rank keeps for backward beside its own images' activations, an image."""
+        return 0.0
+
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
+        """Count activations of others' images, less the weights that other ranks hold."""
+        ground, cells = self._placed(load, network)
+        held = sum(cell.weight_bytes for cell in cells) / max(1, load.profile.parameter_bytes)
+        return round(images * self.more_bytes(ground, cells) - not_held_bytes(load, held))
+
+
+def own_s_per_byte(load: Load, *, cast: bool = False) -> float:
+    """Return what a byte of weights takes: the update, and copies into the gradients' buffer.
+
+    With `cast` its gradient is made 16 bits and back.
+    """
+    local_s = load.local("fused").base_s + (load.local("bf16").base_s if cast else 0.0)
+    return (load.trace.update_s + local_s) / max(1, load.profile.parameter_bytes)
+
+
+def not_held_bytes(load: Load, held: float) -> float:
+    """Return what a rank saves of weights, gradients and optimizer when it holds a part of them."""
+    own = load.profile
+    return (1 - held) * (2 * own.parameter_bytes + own.optimizer_bytes)

@@ -1,0 +1,319 @@
+"""From training settings and a dataset to what a plan works on."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.profile import Profile, Profiles
+from skindx.core.errors import UserError
+from skindx.core.settings_base import read_yaml
+from skindx.core.untrusted import MEGABYTE, read_json
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import read_manifest
+from skindx.plan.choice import Choice, Member, Workload
+from skindx.plan.estimate import Machine
+from skindx.plan.kfac_price import Kfac
+from skindx.plan.measure import NOTHING, measure
+from skindx.plan.measured_steps import variant_of
+from skindx.plan.plan import Plan, make
+from skindx.plan.public_traces import read_profiles
+from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
+from skindx.plan.search import strategy_of
+from skindx.plan.strategies.strategy import Strategy
+from skindx.plan.trace_plan import Asked, machine_of, read_cluster
+from skindx.training.config.engine import EngineSettings
+from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
+from skindx.training.feeding.folds import partition
+from skindx.training.finished.member import HISTORY, member_folder
+from skindx.training.parallel.devices import resolve_ranks
+from skindx.training.recipes.optimizer import LAYERWISE
+from skindx.training.recorded_step import PLANNED, timeline_file
+
+_NAMED = 5
+"""Networks of a trace that a message names."""
+
+
+def plan_of_config(settings: TrainSettings, dataset: Path, asked: Asked) -> Plan:
+    """Plan the training of `settings` on a dataset; without a trace it is measured now.
+
+    Raises UserError.
+    """
+    limits = dataclasses.replace(asked.limits, side_by_side=knows_members())
+    profiles = read_profiles(asked.trace) if asked.trace else measure(settings, dataset)
+    known = read_cluster(asked.cluster) if asked.cluster else this_machine(profiles)
+    machine = machine_of(profiles, known, asked)
+    workload = workload_of(settings, dataset, machine.profiles)
+    return make(workload, machine, limits, given_choice(settings, machine))
+
+
+def this_machine(profiles: Profiles) -> Cluster:
+    """Return the one rank that a trace alone allows to plan for."""
+    return Cluster(name=profiles.host or "this machine", source="measured", nodes=1)
+
+
+def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> Workload:
+    """Return the members with their networks. Raises UserError for one that was never timed."""
+    records = read_manifest(dataset)
+    members = []
+    frozen = [member.name for member in settings.members if member.trunk == "frozen"]
+    for member in settings.members:
+        if member.trunk == "frozen":
+            continue
+        recipe = settings.recipe_of(member)
+        train, held = partition(records, member.fold, settings.folds)
+        members.append(
+            Member(
+                member.name,
+                profile_of(settings, member, profiles),
+                recipe.batch,
+                recipe.accumulate,
+                recipe.epochs,
+                len(train),
+                len(held),
+                kfac_of(recipe.preconditioner),
+                _needs_whole_layers(settings.engine),
+                recipe.optimizer in LAYERWISE,
+            )
+        )
+    if not members:
+        raise UserError(NOTHING)
+    unpriced = []
+    if frozen:
+        unpriced.append(
+            f"Members on a frozen trunk ({', '.join(frozen[:_NAMED])}) learn from features that "
+            "are computed once: they are not in these figures."
+        )
+    if settings.detector and not settings.detector.from_run:
+        unpriced.append("The detector is trained beside the members, and is not in these figures.")
+    if any(settings.recipe_of(member).resize for member in settings.members):
+        unpriced.append("recipe.resize begins with smaller images: it will be faster than this.")
+    if _mixed(settings):
+        unpriced.append(
+            f"engine.parallel with exchange.kind={settings.exchange.kind} has no price: the "
+            "settings as they are stand not among the choices."
+        )
+    if profiles.dataset and profiles.dataset != sha256_file(dataset / MANIFEST):
+        unpriced.append("The trace was measured on another dataset: reading may take otherwise.")
+    return Workload(tuple(members), unpriced=tuple(unpriced))
+
+
+def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profiles) -> Profile:
+    """Return the profile of a member's network, at the batch that is next to the member's.
+
+    A trace of an earlier version does not say which head and arguments its network has: it is taken
+    where all members of that network have the same. Raises UserError where there is none.
+    """
+    if profiles.source != "measured" and len(profiles.networks) == 1:
+        return profiles.networks[0]
+    size, precision = member.preprocess.size, settings.engine.precision
+    wanted, variant = (member.model, size, precision), variant_of(settings, member)
+    named = [
+        profile
+        for profile in profiles.networks
+        if (profile.name, profile.size, profile.precision) == wanted
+    ]
+    alike = {
+        variant_of(settings, other)
+        for other in settings.members
+        if (other.model, other.preprocess.size) == wanted[:2] and other.trunk != "frozen"
+    }
+    fitting = [
+        profile
+        for profile in named
+        if profile.variant == variant or (profile.variant is None and len(alike) == 1)
+    ]
+    if fitting:
+        recipe = settings.recipe_of(member)
+        own = recipe.batch // (recipe.accumulate * profiles.ranks)
+        return min(fitting, key=lambda profile: abs(profile.batch - own))
+    timed = ", ".join(_described(network) for network in profiles.networks[:_NAMED])
+    raise UserError(
+        f"member {member.name} is {_words(member.model, size, precision, variant)}, which was "
+        f"never timed; the trace has {timed}: measure this config with `skindx plan measure`."
+    )
+
+
+def _described(network: Profile) -> str:
+    variant = "settings that it does not name" if network.variant is None else network.variant
+    return _words(network.name, network.size, network.precision, variant)
+
+
+def _words(name: str, size: int | None, precision: str, variant: str) -> str:
+    return f"{name} at {size} px in {precision}{f' with {variant}' if variant else ''}"
+
+
+def kfac_of(settings: KfacSettings | None) -> Kfac | None:
+    """Return what of a preconditioner costs time."""
+    if settings is None:
+        return None
+    return Kfac(
+        factors_every=settings.factors_every,
+        inverses_every=settings.inverses_every,
+        widest=settings.widest,
+        gradient_workers=settings.gradient_workers,
+        sampled=settings.fisher == "sampled",
+        factor_rows=settings.factor_rows,
+    )
+
+
+def _needs_whole_layers(engine: EngineSettings) -> bool:
+    """Tell whether settings do not go with layers that are split over ranks."""
+    return engine.precision == "fp16" or engine.compile
+
+
+def given_choice(settings: TrainSettings, machine: Machine) -> Choice | None:
+    """Return the settings as they are as a choice; None where the cluster has fewer ranks."""
+    cluster = machine.cluster
+    nodes, per_node = cluster.nodes, cluster.ranks_per_node
+    if settings.engine.ranks != "auto" and not settings.engine.hostfile:
+        nodes, per_node = 1, settings.engine.ranks
+    trained = [member for member in settings.members if member.trunk != "frozen"]
+    if per_node > cluster.ranks_per_node or not trained or _mixed(settings):
+        return None
+    recipe = settings.recipe_of(trained[0])
+    if nodes * per_node > 1 and recipe.batch < 2 * nodes * per_node * recipe.accumulate:
+        return None
+    return Choice(
+        strategy_given(settings),
+        nodes,
+        per_node,
+        recipe.batch,
+        recipe.accumulate,
+        settings.engine.activation_checkpointing,
+    )
+
+
+def strategy_given(settings: TrainSettings) -> Strategy:
+    """Return the strategy of some settings."""
+    options: dict[str, Any]
+    if parallel := _parallel(settings):
+        options = parallel.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
+        for always in ("stages", "side"):  # a plan would look for them
+            if hasattr(parallel, always):
+                options[always] = getattr(parallel, always)
+        if getattr(settings.exchange, "wire", None) == "bf16":
+            options["wire"] = "bf16"
+        return strategy_of(parallel.kind, options)
+    if settings.engine.zero:
+        return strategy_of(f"zero-{settings.engine.zero}")
+    options = settings.exchange.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
+    return strategy_of(settings.exchange.kind, options)
+
+
+def _parallel(settings: TrainSettings) -> Any:
+    """Return engine.parallel where it shares out layers; else None."""
+    parallel = getattr(settings.engine, "parallel", None)
+    return None if parallel is None or parallel.kind == "data" else parallel
+
+
+def _mixed(settings: TrainSettings) -> bool:
+    """Tell whether layers are shared out and what is left is exchanged as no plan prices it."""
+    return bool(_parallel(settings)) and settings.exchange.kind not in ("dense", "fused")
+
+
+def knows_members() -> bool:
+    """Tell whether this version trains a member on each rank (engine.schedule)."""
+    return "schedule" in EngineSettings.model_fields
+
+
+# A run that follows a plan keeps what was predicted: RUN/plan.json.
+
+
+def settings_with_plan(
+    config: Path | None, sets: list[str], plan: Path, dataset: Path
+) -> tuple[TrainSettings, Predicted]:
+    """Return the settings of a config under a plan; `sets` come last. Raises UserError.
+
+    Refused: a plan of another dataset, and one for more ranks than this machine has.
+    """
+    fragment, predicted = read_fragment(plan)
+    raw = read_yaml(config) if config else {}
+    settings = TrainSettings.load(None, sets, start=merged(raw, fragment))
+    digest = sha256_file(dataset / MANIFEST)
+    if predicted.dataset and predicted.dataset != digest:
+        raise UserError(
+            f"{plan} is a plan of another dataset than {dataset}; make one of this dataset, or "
+            "train without --plan."
+        )
+    names = {member.name for member in settings.members}
+    if missing := [member.name for member in predicted.members if member.name not in names]:
+        raise UserError(
+            f"{plan} plans a member {missing[0]}, which the settings do not have; make the plan "
+            "of these settings."
+        )
+    if predicted.nodes == 1 and not settings.engine.hostfile:
+        resolve_ranks(settings.engine)
+    if predicted.nodes > 1 and not settings.engine.hostfile and not _started_by_others():
+        raise UserError(
+            f"{plan} is for {predicted.nodes} nodes, and nothing says where they are; set "
+            "engine.hostfile, or start the ranks with torchrun or Slurm."
+        )
+    return settings, predicted
+
+
+def _started_by_others() -> bool:
+    import os
+
+    return "RANK" in os.environ
+
+
+def keep(run: Path, predicted: Predicted) -> None:
+    """Write what was predicted into the run."""
+    run.mkdir(parents=True, exist_ok=True)
+    write_json(run / PLANNED, predicted.model_dump(mode="json"))
+
+
+def read_kept(run: Path) -> Predicted:
+    """Return what was predicted of a run. Raises UserError where nothing was."""
+    file = run / PLANNED
+    if not file.exists():
+        raise UserError(
+            f"{run} has no {PLANNED}: it was not trained by a plan; `skindx train --plan` keeps "
+            "one."
+        )
+    return Predicted.parse(read_json(file, 16 * MEGABYTE), origin=str(file), expand=False)
+
+
+def recorded_steps(run: Path) -> list[Path]:
+    """Return the recorded steps of a run's members. Raises UserError where there is none."""
+    names = [member.name for member in read_kept(run).members]
+    found = [file for name in names if (file := timeline_file(run, name)).is_file()]
+    if not found:
+        raise UserError(
+            f"{run} has no recorded step: a training that follows a plan records its fourth one; "
+            "train some steps with `skindx train --plan`."
+        )
+    return found
+
+
+def happened(run: Path, dataset: Path) -> list[Happened]:
+    """Return what the members' histories tell. Raises UserError for a history that is damaged."""
+    settings = TrainSettings.load(run / SETTINGS)
+    records = read_manifest(dataset)
+    found = []
+    for member in settings.members:
+        file = member_folder(run, member.name) / HISTORY
+        if not file.is_file():
+            continue
+        train, _ = partition(records, member.fold, settings.folds)
+        batch = settings.recipe_of(member).batch
+        try:
+            rows = _rows(file)
+            one = happened_of(member.name, rows, len(train), batch)
+        except (ValueError, KeyError) as error:
+            raise UserError(f"{file} is no history of a training ({error}).") from None
+        if one:
+            found.append(one)
+    return found
+
+
+def _rows(file: Path) -> list[dict[str, float]]:
+    heading, *lines = file.read_text(encoding="utf-8").splitlines()
+    keys = heading.split(",")
+    return [
+        {key: float(value) for key, value in zip(keys, line.split(","), strict=True) if value}
+        for line in lines
+    ]

@@ -1,1 +1,0 @@
-"""Arithmetic of networks whose layers are shared out over ranks, and not their images alone."""

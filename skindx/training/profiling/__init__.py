@@ -1,1 +1,0 @@
-"""Find the plan of `exchange.kind=fused`: time backward, fit the network, plan, time the plans."""
