@@ -37,7 +37,7 @@ class FusedSettings(ExchangeSettings):
 class Fused(Exchange):
     """Merged-gradient wait-free backpropagation (Shi et al. 2018, arXiv 1811.11141).
 
-    Executes a plan; `skindx.planning` makes it. Each rank sends 2 (P - 1) / P of the gradient.
+    Executes a plan; `skindx.comm.grouping` makes it. Each rank sends 2 (P - 1) / P of the gradient.
     """
 
     sums = True

@@ -70,7 +70,7 @@ class RankGroup(Protocol):
 
 
 class Tuner:
-    """Profiles some steps, plans by the model of `skindx.planning`, and times the best plans live.
+    """Profiles some steps, plans by `skindx.comm.grouping`, and times the best plans live.
 
     All of these are steps like any other: every plan gives the mean gradient. The winner is never
     slower than DDP's buckets, which are always among the candidates: the model sees one collective

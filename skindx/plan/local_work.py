@@ -170,7 +170,7 @@ _ELEMENTS = 1 << 23
 _WIDTHS = (2, 16, 64, 256, 1024)
 _STACKED = 512
 """Small matrices are decomposed in stacks, as those of a batch norm are: so many rows together."""
-_rates_BUDGET_S = 0.2
+_RATE_BUDGET_S = 0.2
 """For each measurement; two calls are timed however long they take."""
 _TINY = 4
 
@@ -180,22 +180,22 @@ def matrix_rates(device: torch.device) -> Rates:
     generator = torch.Generator().manual_seed(0)
     side = _PRODUCT[device.type]
     rows_WW = torch.randn(side, side, generator=generator).to(device)
-    product = timed_work(lambda: rows_WW @ rows_WW, device, _rates_BUDGET_S)
+    product = timed_work(lambda: rows_WW @ rows_WW, device, _RATE_BUDGET_S)
     flat_M = rows_WW.new_ones(_ELEMENTS)
-    passing = timed_work(partial(torch.mul, flat_M, 2.0), device, _rates_BUDGET_S)
+    passing = timed_work(partial(torch.mul, flat_M, 2.0), device, _RATE_BUDGET_S)
     eigen_s, spreads = [], [product.spread, passing.spread]
     for width in _WIDTHS:
         count = max(1, _STACKED // width)
         factor_SWW = torch.randn(count, width, 2 * width, generator=generator).to(device)
         factor_SWW = factor_SWW @ factor_SWW.transpose(1, 2) / width
-        work = timed_work(partial(torch.linalg.eigh, factor_SWW), device, _rates_BUDGET_S)
+        work = timed_work(partial(torch.linalg.eigh, factor_SWW), device, _RATE_BUDGET_S)
         eigen_s.append((width, work.base_s / count))
         spreads.append(work.spread)
     return Rates(
         product_flop_s=2 * side**3 / product.base_s,
         memory_bytes_s=2 * 4 * _ELEMENTS / passing.base_s,
         eigen_s=tuple(eigen_s),
-        layer_s=timed_work(_tiny(device), device, _rates_BUDGET_S).base_s,
+        layer_s=timed_work(_tiny(device), device, _RATE_BUDGET_S).base_s,
         spread=sorted(spreads)[len(spreads) // 2],
     )
 

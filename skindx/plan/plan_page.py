@@ -298,7 +298,7 @@ def write_page(path: Path, plan: Plan) -> None:
     headings, rows = candidates(plan, _MOST)
     machine = plan.machine
     page = (
-        html_environment("skindx.planning.report")
+        html_environment("skindx.plan")
         .get_template("plan.html.jinja")
         .render(
             version=__version__,

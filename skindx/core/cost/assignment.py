@@ -130,7 +130,8 @@ def _filled(seconds: Sequence[float], limit_s: float) -> list[int]:
 # How long it takes to train members that hop between workers: an open shop.
 #
 # Each member (a job) visits each worker's partition (a machine) once an epoch, in any order. Greedy
-# list scheduling: an idle worker takes the member that waits with the most work left, ties at random.
+# list scheduling: an idle worker takes the member that waits with the most work left, ties at
+# random.
 
 SPREAD = 0.05
 """Members whose work left differs by less than this share are drawn at random."""

@@ -1,1 +1,0 @@
-"""Arithmetic of time: cost models, traces, timelines and plans; nothing here measures."""
