@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.comm import AnyExchange, build_exchange
 from skindx.comm.fabric import Fabric, Gradients
 from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.kinds import AnyExchange, build_exchange
 from skindx.comm.powersgd_exchange import PowerSGDSettings
 from skindx.comm.sparse_exchange import GTopKSettings
 from skindx.comm.sparse_vectors import Sparse, merge

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.comm import EXCHANGES, ExchangeSettings, build_exchange
 from skindx.comm.exchange import Exchange, Reducer
 from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.kinds import EXCHANGES, ExchangeSettings, build_exchange
 from skindx.training.parallel.mesh import is_lost
 
 STEPS_PER_EPOCH = 2

@@ -5,10 +5,10 @@ import pytest
 from exchanges import every_kind, left_alone
 from ranks import run_ranks
 
-from skindx.comm import ExchangeSettings
 from skindx.comm.bucketed_exchange import HierarchicalSettings, MulticolorSettings
 from skindx.comm.factored_exchange import FactoredSettings
 from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.kinds import ExchangeSettings
 from skindx.comm.powersgd_exchange import PowerSGDSettings
 from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
 

@@ -12,12 +12,12 @@ from exchanges import Net
 from host_fabric import HostFabric
 from ranks import free_port, run_ranks
 
-from skindx.comm import EXCHANGES, DenseSettings, ExchangeSettings, build_exchange
 from skindx.comm.bucketed_exchange import HierarchicalSettings, MulticolorSettings
 from skindx.comm.exchange import Reducer
 from skindx.comm.fabric import Fabric, Gradients
 from skindx.comm.factored_exchange import FactoredSettings
 from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.kinds import EXCHANGES, DenseSettings, ExchangeSettings, build_exchange
 from skindx.comm.powersgd_exchange import PowerSGDSettings
 from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
 from skindx.comm.sparse_vectors import Sparse, add_all, add_and_select, largest, merge

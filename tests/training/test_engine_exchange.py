@@ -5,10 +5,10 @@ import torch
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.bucketed_exchange import HierarchicalSettings, MulticolorSettings
 from skindx.comm.factored_exchange import FactoredSettings
 from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.kinds import DenseSettings, ExchangeSettings
 from skindx.comm.powersgd_exchange import PowerSGDSettings
 from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
 from skindx.training.config.engine import EngineSettings

@@ -16,9 +16,9 @@ from host_fabric import HostFabric
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.bucketed_exchange import HierarchicalSettings
 from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.kinds import DenseSettings, ExchangeSettings
 from skindx.comm.powersgd_exchange import PowerSGDSettings
 from skindx.comm.sparse_exchange import TopKSettings
 from skindx.data.manifest import read_manifest

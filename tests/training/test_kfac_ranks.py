@@ -9,8 +9,8 @@ from states import as_arrays
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
-from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.kinds import DenseSettings, ExchangeSettings
 from skindx.training.checkpoint.state import State
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from skindx.comm import AnyExchange, build_exchange
 from skindx.comm.exchange import Exchange
 from skindx.comm.fabric import Gradients
 from skindx.comm.fused_exchange import Fused
+from skindx.comm.kinds import AnyExchange, build_exchange
 from skindx.comm.sparse_exchange import SparseExchange
 from skindx.comm.sparse_vectors import Sparse, add_and_select, merge
 from skindx_bench.exchange.fabric import ReplayFabric

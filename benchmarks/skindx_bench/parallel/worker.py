@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from skindx.comm import AnyExchange
+from skindx.comm.kinds import AnyExchange
 from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import AnyParallel

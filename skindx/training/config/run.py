@@ -5,8 +5,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.comm import AnyExchange, DenseSettings
 from skindx.comm.factored_exchange import FactoredSettings
+from skindx.comm.kinds import AnyExchange, DenseSettings
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings

@@ -1,6 +1,6 @@
 """Checks of recipes that go with layers split over ranks."""
 
-from skindx.comm import ExchangeSettings
+from skindx.comm.kinds import ExchangeSettings
 from skindx.training.config.parallel import ParallelSettings
 from skindx.training.config.recipe import Recipe
 

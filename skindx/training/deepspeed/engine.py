@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.comm import DenseSettings, Exchange, ExchangeSettings
+from skindx.comm.kinds import DenseSettings, Exchange, ExchangeSettings
 from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.fitting import check_optimizer, check_weights, part_of
 from skindx.training.checkpoint.state import State, load_named_state, named_state
