@@ -13,7 +13,7 @@ from skindx.core.compiled_loops import CppSource
 # H, W = height, width; R, C = rows and columns of the result; T = images
 
 SOURCE = CppSource(
-    Path(__file__).with_name("resize.cpp"), "bilinear resize", "OpenCV resizes training images"
+    Path(__file__).parents[1] / "resize.cpp", "bilinear resize", "OpenCV resizes training images"
 )
 
 Resize = Callable[[NDArray[np.uint8], NDArray[np.uint8]], object]
