@@ -9,12 +9,25 @@ from types import SimpleNamespace
 import pytest
 
 from skindx import doctor
-from skindx.doctor import Finding, examine, render
-from skindx.doctor import accelerator as accelerators
-from skindx.doctor.accelerator import TorchFacts, nvidia_driver, torch_facts, torch_finding
-from skindx.doctor.packages import DISTRIBUTIONS, OPENCV, extras, opencv
-from skindx.doctor.storage import disk, writable
-from skindx.doctor.tools import compiler, headers, python
+from skindx import doctor as accelerators
+from skindx.doctor import (
+    DISTRIBUTIONS,
+    OPENCV,
+    Finding,
+    TorchFacts,
+    compiler,
+    disk,
+    examine,
+    extras,
+    headers,
+    nvidia_driver,
+    opencv,
+    python,
+    render,
+    torch_facts,
+    torch_finding,
+    writable,
+)
 
 GPU_BUILD = TorchFacts(version="2.15.0", cuda="13.2")
 
@@ -35,7 +48,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
 
 
 def test_the_machine_that_runs_the_tests_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skindx.doctor.storage.MIN_FREE_GB", 0.1)
+    monkeypatch.setattr("skindx.doctor.MIN_FREE_GB", 0.1)
     findings = examine()
     assert [finding for finding in findings if finding.required and not finding.ok] == []
     assert len({finding.name for finding in findings}) == len(findings)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import Skindx
 
+from skindx.cli.failures import PrintableStream
 from skindx.cli.special_files import check
-from skindx.cli.terminal import PrintableStream
 from skindx.core.errors import UserError
 from skindx.core.text import without_password
 from skindx.diagnosis.scan.outputs.summary import read_summary

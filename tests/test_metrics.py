@@ -207,7 +207,7 @@ def test_groups_may_be_words_and_chunks_do_not_show(monkeypatch: pytest.MonkeyPa
     statistic = Statistic.balanced_accuracy(probabilities_NC, truth_N)
     words = [f"lesion {number:02}" for number in range(64)]
     whole = bootstrap_interval(statistic, words)
-    monkeypatch.setattr("skindx.metrics.intervals._CHUNK", 640)
+    monkeypatch.setattr("skindx.metrics.bootstrap._CHUNK", 640)
     assert bootstrap_interval(statistic, words) == whole
 
 

@@ -9,7 +9,7 @@ import torch
 
 from skindx.core.machine import go_offline
 from skindx.data.manifest import Record
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle.spec import MemberSpec
 from skindx.models.calibration.conformal import Conformal

@@ -67,7 +67,7 @@ def bench(  # noqa: PLR0917
 def main() -> None:
     """Run the lab alone: `python -m skindx_bench`, also from a path where it is not installed."""
     from skindx.cli import run_app
-    from skindx.cli.help_text import lay_out
+    from skindx.cli.options import lay_out
     from skindx.cli.special_files import refuse_special_files
 
     lay_out(app)

@@ -18,16 +18,15 @@ from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import doctor
 from skindx.cli.evaluate import evaluate
 from skindx.cli.export import export
-from skindx.cli.failures import one_sentence
+from skindx.cli.failures import guard_terminal, one_sentence
 from skindx.cli.gallery import gallery
-from skindx.cli.help_text import lay_out
+from skindx.cli.options import lay_out
 from skindx.cli.plan import plan
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
 from skindx.cli.serve import serve, user
 from skindx.cli.special_files import refuse_special_files
-from skindx.cli.terminal import guard_terminal
 from skindx.cli.train import train
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely, heed_interrupts

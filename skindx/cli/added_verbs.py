@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from skindx import __version__
-from skindx.cli.help_text import lay_out
+from skindx.cli.options import lay_out
 from skindx.cli.special_files import refuse_special_files
 from skindx.core.errors import UserError
 

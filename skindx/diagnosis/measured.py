@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from skindx.diagnosis.record import MeasuredSets, Promise, Share, UrgentRisk
-from skindx.metrics.proportion import proportion_interval
+from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.calibration.conformal import MeasuredShare
 
 

@@ -13,11 +13,9 @@ from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
 from skindx.diagnosis.refusal import Gate, Refused
 from skindx.diagnosis.view import LONGEST_SIDE
-from skindx.imaging.damage import DamagedImage
-from skindx.imaging.decode import decode
-from skindx.imaging.formats import PhotoFormat, photo_format
-from skindx.imaging.heic import can_read_heic, decode_heic
-from skindx.imaging.jpeg import upright_jpeg_size
+from skindx.imaging.decode import decode, upright_jpeg_size
+from skindx.imaging.formats import DamagedImage, PhotoFormat, photo_format
+from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.imaging.formats import photo_format
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 
 SMALL_SIDE = 240
 """Pixels of the longer side beside the form: twice as many as it takes there."""

@@ -20,12 +20,9 @@ from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
 from skindx.data.synthetic.no_skin import KINDS
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
-from skindx.imaging.gates import GATES, Reduced, inspect
-from skindx.imaging.gates.blur import sharpness
-from skindx.imaging.gates.gate import SIDE
-from skindx.imaging.gates.skin import skin_share
+from skindx.imaging.formats import DamagedImage
+from skindx.imaging.gates import GATES, SIDE, Reduced, inspect, sharpness, skin_share
 from skindx.metrics import share_interval
 
 PHOTOS = 200

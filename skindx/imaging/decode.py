@@ -1,15 +1,235 @@
 """Bytes to pixels: upright 8-bit RGB, or a reason why not; nothing above a cap is decoded."""
 
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.cost import jpeg_cost
-from skindx.imaging.damage import DamagedImage, refusal
-from skindx.imaging.formats import HEAD, image_suffix, unusable
-from skindx.imaging.jpeg import decode_jpeg
+from skindx.imaging.decode_cost import check_size, is_plain_webp, jpeg_cost, opened_cost, webp_cost
+from skindx.imaging.formats import HEAD, DamagedImage, image_suffix, refusal, unusable
 from skindx.imaging.jpeg_repair import read_jpeg
-from skindx.imaging.orientation import orientation_of, turned
-from skindx.imaging.pillow import decode_with_pillow
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+_lock = threading.Lock()
+_inside: list[warnings.catch_warnings] = []
+_depth = 0
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Ignore warnings while any thread is inside.
+
+    `warnings.catch_warnings` alone puts back what another thread had set; here the first one in
+    saves the filters and the last one out restores them.
+    """
+    global _depth  # noqa: PLW0603 (the filters that it counts for are global too)
+    with _lock:
+        if _depth == 0:
+            _inside.append(warnings.catch_warnings())
+            _inside[0].__enter__()
+            warnings.simplefilter("ignore")
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                _inside.pop().__exit__(None, None, None)
+
+
+# Decoding by Pillow, each format by its own plug-in, within the limits of `Cost`.
+
+_PNG_NOTES = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+_BAND_PIXELS = 1 << 20
+"""Pillow's pixels are converted in bands of so many: its own copies would double the memory."""
+
+
+def decode_with_pillow(data: bytes, kind: str, max_pixels: int) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, by the one plug-in of Pillow that `kind` names.
+
+    They are as stored; a TIFF, which Pillow turns as it loads it, and a HEIF, which libheif turns,
+    are upright. Raises DamagedImage for what takes too much, and whatever the plug-in raises.
+    """
+    from PIL import Image
+
+    if kind == "WEBP":
+        webp_cost(data).check(max_pixels)
+        if is_plain_webp(data):
+            return _plain_webp(data)
+    if kind == "PNG":
+        data = without_text(data)
+    # Pillow warns of what we refuse or repair ourselves: bombs, palettes, odd metadata.
+    with hushed():
+        try:
+            opened = Image.open(io.BytesIO(data), formats=(kind,))
+        except Image.DecompressionBombError:
+            message = f"it has more pixels than the cap of {max_pixels}"
+            raise DamagedImage(message, "too-many-pixels") from None
+        with opened as image:
+            if kind == "JPEG":
+                check_size(*image.size, max_pixels)
+            elif kind != "WEBP":
+                opened_cost(image, data).check(max_pixels)
+            image.load()
+            width, height = image.size
+            pixels_HWC = np.empty((height, width, 3), np.uint8)
+            rows = max(1, _BAND_PIXELS // width)
+            for top in range(0, height, rows):
+                band = image.crop((0, top, width, min(top + rows, height)))
+                pixels_HWC[top : top + rows] = _to_rgb(band)
+            return pixels_HWC
+
+
+def _plain_webp(data: bytes) -> NDArray[np.uint8]:
+    """Decode one opaque image: the same pixels as by Pillow, in half of the memory."""
+    import cv2
+
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+    pixels_HWC = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if pixels_HWC is None:
+        raise ValueError("the pixels of this WebP are damaged or cut short")
+    return np.asarray(pixels_HWC, np.uint8)
+
+
+def without_text(png: bytes) -> bytes:
+    """Return a PNG without its notes and its colour profile, of which Pillow unpacks 1 MB at most.
+
+    What cannot be followed stays as it is.
+    """
+    parts, at = [png[:8]], 8
+    while at + 8 <= len(png):
+        end = at + 12 + int.from_bytes(png[at : at + 4])
+        if png[at + 4 : at + 8] not in _PNG_NOTES:
+            parts.append(png[at:end])
+        at = end
+    return b"".join(parts)
+
+
+def _to_rgb(image: "Image.Image") -> NDArray[np.uint8]:
+    from PIL import Image
+
+    if image.mode == "F":
+        raise DamagedImage("floating-point pixels have no known white")
+    if image.mode.startswith("I"):
+        # 16-bit grey; Pillow's own conversion clips at 255 instead of scaling.
+        deep_HW = np.asarray(image).astype(np.int64)
+        grey_HW = np.clip(deep_HW >> 8, 0, 255).astype(np.uint8)
+        return np.repeat(grey_HW[:, :, None], 3, axis=2)
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        image = Image.alpha_composite(white, rgba)
+    return np.asarray(image.convert("RGB"))
+
+
+# Orientation by EXIF, and images turned by it.
+
+# EXIF tag 274 (Orientation): how to turn the stored pixels so that up is up.
+_UPRIGHT = {
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: x[::-1].swapaxes(0, 1),
+    7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
+    8: lambda x: x.swapaxes(0, 1)[::-1],
+}
+
+
+def turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    turn = _UPRIGHT.get(orientation)
+    return np.ascontiguousarray(turn(pixels) if turn else pixels)
+
+
+def orientation_of(data: bytes, kind: str) -> int:
+    """Return EXIF's orientation, 1..8; 1 (upright) where nothing says otherwise."""
+    if kind == "JPEG" and not has_metadata(data):
+        return 1  # nine times as fast as asking Pillow
+    # Broken metadata beside sound pixels says nothing about which way is up; long notes may hide
+    # what does: then a PNG is asked once more without them.
+    for readable in (data, without_text(data)) if kind == "PNG" else (data,):
+        with suppress(Exception):
+            return _read_orientation(readable, kind)
+    return 1
+
+
+def _read_orientation(data: bytes, kind: str) -> int:
+    from PIL import Image
+
+    with hushed(), Image.open(io.BytesIO(data), formats=(kind,)) as image:
+        return int(image.getexif().get(274, 1))
+
+
+def has_metadata(jpeg: bytes) -> bool:
+    """Tell whether an APP1 segment, which alone holds EXIF or XMP, may stand before the pixels."""
+    at = 2
+    while jpeg[at : at + 1] == b"\xff":
+        marker = jpeg[at + 1 : at + 2]
+        if marker == b"\xda":  # the pixels begin
+            return False
+        if marker == b"\xe1":
+            return True
+        at += 2 + int.from_bytes(jpeg[at + 2 : at + 4])
+    return True  # unusual, so let Pillow look
+
+
+# JPEG by libjpeg-turbo in strict mode, which finds damage that other decoders let pass.
+
+
+def decode_jpeg(
+    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
+) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, as stored; see `decode.decode`.
+
+    Raises DamagedImage for what takes too much, and whatever the decoder raises.
+    """
+    return read_jpeg(data, lambda jpeg: _pixels(jpeg, max_pixels, at_least, rough))
+
+
+def _pixels(
+    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
+) -> NDArray[np.uint8]:
+    import simplejpeg
+
+    height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
+    scale, scaled = {}, None
+    if at_least:
+        # 7/8 and 6/8 would take longer than the whole image.
+        scale = {"min_height": at_least[0], "min_width": at_least[1], "min_factor": 1.5}
+        scaled = simplejpeg.decode_jpeg_header(data, **scale)[:2]
+    jpeg_cost(data, width, height, colorspace, subsampling, scaled=scaled).check(max_pixels)
+    if colorspace not in ("CMYK", "YCCK"):
+        fast = rough and at_least is not None
+        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+            data, "RGB", fastdct=fast, fastupsample=fast, **scale
+        )
+        return pixels_HWC
+    # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
+    simplejpeg.decode_jpeg(data, "CMYK")
+    return decode_with_pillow(data, "JPEG", max_pixels)
+
+
+def upright_jpeg_size(data: bytes) -> tuple[int, int]:
+    """Return (height, width) of a JPEG at full scale, by its header. Raises DamagedImage."""
+    import simplejpeg
+
+    try:
+        height, width, _, _ = read_jpeg(data, simplejpeg.decode_jpeg_header)
+    except Exception as error:
+        raise refusal(error) from error
+    return (width, height) if orientation_of(data, "JPEG") >= 5 else (height, width)
+
+
+# Silence for Pillow's warnings that holds on several threads at once.
 
 MAX_PIXELS = 50_000_000
 

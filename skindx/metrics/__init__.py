@@ -1,7 +1,15 @@
 """Metrics of predictions with confidence intervals: numpy only, pycocotools inside mAP."""
 
+from skindx.metrics.bootstrap import (
+    McNemar,
+    bootstrap_interval,
+    confidence_interval,
+    mcnemar,
+    paired_interval,
+)
 from skindx.metrics.classification import (
     ReliabilityBin,
+    RiskPoint,
     auroc,
     balanced_accuracy,
     brier_score,
@@ -9,19 +17,19 @@ from skindx.metrics.classification import (
     expected_calibration_error,
     macro_f1,
     reliability_bins,
+    risk_curve,
     sensitivity_C,
     specificity_C,
     top_k_accuracy,
 )
 from skindx.metrics.detection import DetectionScore, mean_average_precision
-from skindx.metrics.inputs import Interval
-from skindx.metrics.intervals import bootstrap_interval, confidence_interval, paired_interval
-from skindx.metrics.mcnemar import McNemar, mcnemar
-from skindx.metrics.measure import Measure
-from skindx.metrics.proportion import effective_size, proportion_interval, share_interval
-from skindx.metrics.ranked import Ranked
-from skindx.metrics.selective import RiskPoint, risk_curve
-from skindx.metrics.statistic import Statistic
+from skindx.metrics.measures import Measure, Ranked, Statistic
+from skindx.metrics.share_intervals import (
+    Interval,
+    effective_size,
+    proportion_interval,
+    share_interval,
+)
 
 __all__ = [
     "DetectionScore",

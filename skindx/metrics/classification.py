@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.metrics.inputs import Floats, Ints, check, confidence_bin
-from skindx.metrics.ranked import Ranked
-from skindx.metrics.statistic import Statistic
+from skindx.metrics.measures import Ranked, Statistic, by_confidence
+from skindx.metrics.share_intervals import Floats, Ints, check_probabilities, confidence_bin
 
 # N = images, C = classes
 
@@ -47,7 +46,7 @@ def auroc(probabilities_NC: Floats, truth_N: Ints) -> float:
 
 def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]:  # noqa: N802
     """Return counts of images: rows are true classes, columns predicted ones."""
-    check(probabilities_NC, truth_N)
+    check_probabilities(probabilities_NC, truth_N)
     classes = probabilities_NC.shape[1]
     counts_CC = np.zeros((classes, classes), dtype=np.int64)
     np.add.at(counts_CC, (truth_N, probabilities_NC.argmax(axis=1)), 1)
@@ -88,7 +87,7 @@ def reliability_bins(
     probabilities_NC: Floats, truth_N: Ints, bins: int = 15
 ) -> tuple[ReliabilityBin, ...]:
     """Return the bins behind the expected calibration error, empty ones included."""
-    check(probabilities_NC, truth_N)
+    check_probabilities(probabilities_NC, truth_N)
     index_N = confidence_bin(probabilities_NC, bins)
     confidence_N = probabilities_NC.max(axis=1)
     hits_N = probabilities_NC.argmax(axis=1) == truth_N
@@ -101,3 +100,33 @@ def reliability_bins(
         return ReliabilityBin(number / bins, (number + 1) / bins, n, confidence, accuracy)
 
     return tuple(one(number) for number in range(bins))
+
+
+# Accuracy against coverage when the least confident images are left to a person.
+
+
+@dataclass(frozen=True, slots=True)
+class RiskPoint:
+    """Answering the share `coverage` of the images, those of at least `confidence`."""
+
+    coverage: float
+    risk: float
+    """Share of wrong answers among those given."""
+    confidence: float
+
+
+def risk_curve(probabilities_NC: Floats, truth_N: Ints, steps: int = 20) -> tuple[RiskPoint, ...]:
+    """Return the risk-coverage curve (El-Yaniv and Wiener 2010) at about `steps` coverages.
+
+    Images of equal confidence are answered together; the last point answers all.
+    """
+    check_probabilities(probabilities_NC, truth_N)
+    order_N, end_N = by_confidence(probabilities_NC)
+    wrong_N = (probabilities_NC.argmax(axis=1) != truth_N)[order_N].cumsum()
+    confidence_N = probabilities_NC.max(axis=1)[order_N]
+    n = len(truth_N)
+    wanted = np.ceil(np.arange(1, steps + 1) * n / steps).astype(int) - 1
+    return tuple(
+        RiskPoint((end + 1) / n, float(wrong_N[end] / (end + 1)), float(confidence_N[end]))
+        for end in (int(place) for place in np.unique(end_N[wanted]))
+    )

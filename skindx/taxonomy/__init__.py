@@ -13,8 +13,7 @@ from pydantic import Field, model_validator
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_plain_yaml
-from skindx.taxonomy.lexicon import LEXICON, NameIndex, heading_of
-from skindx.taxonomy.spelling import normalise
+from skindx.taxonomy.lexicon import LEXICON, NameIndex, heading_of, normalise
 
 __all__ = [
     "URGENCY_ADVICE",

@@ -14,8 +14,7 @@ from typing import cast
 
 from skindx.core.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency, load_taxonomy, normalise
-from skindx.taxonomy.lexicon import codes_in, entries, heading_of
-from skindx.taxonomy.spelling import words
+from skindx.taxonomy.lexicon import codes_in, entries, heading_of, words
 from skindx.taxonomy.urgent import URGENT_CONDITIONS
 
 _IN_ORDER = ("skin100", "isic9")
@@ -52,7 +51,7 @@ _SHORT_EMERGENCY = re.compile("sjs|ten|dress|ssss|zona|burns?")
 
 
 @dataclass(frozen=True)
-class Match:
+class ConditionMatch:
     """A class of a shipped taxonomy, or of the lexicon, that a label means."""
 
     taxonomy: str
@@ -66,7 +65,7 @@ class Match:
         return f"{known.name} ({self.taxonomy}), {code}, {_tier(known.urgency)}"
 
 
-def match(label: str) -> Match | None:
+def match(label: str) -> ConditionMatch | None:
     """Return what a label means in the shipped taxonomies or the lexicon; None for nothing."""
     heading = heading_of(label)
     for text in filter(None, (label, heading)):
@@ -74,8 +73,8 @@ def match(label: str) -> Match | None:
             return named
     for name in _IN_ORDER:
         if skin_class := load_shipped(name).recognise(heading or label):
-            return Match(name, skin_class)
-    return Match("lexicon", lexicon_class(heading)) if heading else None
+            return ConditionMatch(name, skin_class)
+    return ConditionMatch("lexicon", lexicon_class(heading)) if heading else None
 
 
 def match_class(label: str) -> SkinClass:
@@ -85,10 +84,10 @@ def match_class(label: str) -> SkinClass:
 
 
 @cache
-def _titles() -> Mapping[str, Match]:
+def _titles() -> Mapping[str, ConditionMatch]:
     """Return the shipped classes by their key and name, without synonyms."""
     return {
-        normalise(title): Match(name, skin_class)
+        normalise(title): ConditionMatch(name, skin_class)
         for name in reversed(_IN_ORDER)
         for skin_class in load_shipped(name).classes
         for title in (skin_class.key, skin_class.name)
@@ -96,13 +95,17 @@ def _titles() -> Mapping[str, Match]:
 
 
 @cache
-def known_conditions() -> tuple[Match, ...]:
+def known_conditions() -> tuple[ConditionMatch, ...]:
     """Return all conditions of the shipped taxonomies and the lexicon once, by name."""
     shipped = [
-        Match(name, skin_class) for name in _IN_ORDER for skin_class in load_shipped(name).classes
+        ConditionMatch(name, skin_class)
+        for name in _IN_ORDER
+        for skin_class in load_shipped(name).classes
     ]
     shipped += [
-        Match("lexicon", lexicon_class(h)) for h, entry in entries().items() if entry.urgency
+        ConditionMatch("lexicon", lexicon_class(h))
+        for h, entry in entries().items()
+        if entry.urgency
     ]
     named = {normalise(one.skin_class.name): one for one in reversed(shipped)}
     return tuple(sorted(named.values(), key=lambda one: one.skin_class.name.casefold()))

@@ -20,7 +20,7 @@ from skindx.data.boxes.importing import import_boxes
 from skindx.data.boxes.matching import AMBIGUOUS, CLAIMED, COPY, ELSEWHERE, UNKNOWN, match_entries
 from skindx.data.manifest import SPLITS, Issue, Record, read_manifest, write_issues, write_manifest
 from skindx.data.store import put
-from skindx.imaging.orientation import turned
+from skindx.imaging.decode import turned
 
 NFC, NFD = (unicodedata.normalize(form, "läsion 1.jpg") for form in ("NFC", "NFD"))
 LOCAL = "/data/local-files/?d="

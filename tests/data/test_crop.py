@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from loader_images import jpeg, photo
 
 from skindx.data.loader.crop import Window, random_window, resize_into
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
-from skindx.imaging.shrink import shrink
+from skindx.imaging.formats import DamagedImage
+from skindx.imaging.resize import shrink
 
 
 @given(

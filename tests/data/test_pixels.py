@@ -20,7 +20,7 @@ from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
 from skindx.data.store import put
 from skindx.imaging.decode import decode
-from skindx.imaging.shrink import shrink
+from skindx.imaging.resize import shrink
 
 
 @pytest.fixture

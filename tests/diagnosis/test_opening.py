@@ -16,10 +16,9 @@ from skindx.diagnosis import opening
 from skindx.diagnosis.opening import open_photo
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.view import view_jpeg
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import photo_format
-from skindx.imaging.heic import decode_heic
+from skindx.imaging.formats import DamagedImage, photo_format
+from skindx.imaging.sandboxed_images import decode_heic
 from skindx.workers.sandbox import Limits
 
 

@@ -11,7 +11,7 @@ import torch
 from planted_products import ALWAYS_COPY, one_leaf
 
 from skindx.core.errors import UserError
-from skindx.doctor.tools import products
+from skindx.doctor import products
 from skindx.gemm import record as records
 from skindx.gemm.product import nt_gemm, plain_nt
 from skindx.gemm.record import NtRecord, choice_in_force, record_file

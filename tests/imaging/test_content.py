@@ -14,10 +14,18 @@ from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.evaluation.gates import files_of
 from skindx.imaging.decode import decode
-from skindx.imaging.gates.content import LIMIT, SAID, SKIN, content_of, not_skin_score
-from skindx.imaging.gates.flat import fill_mask, flat_mask
-from skindx.imaging.gates.lines import line_share
-from skindx.imaging.gates.noise import colour_roughness, roughness
+from skindx.imaging.skin_content import (
+    LIMIT,
+    SAID,
+    SKIN,
+    colour_roughness,
+    content_of,
+    fill_mask,
+    flat_mask,
+    line_share,
+    not_skin_score,
+    roughness,
+)
 
 FOUND = {**KINDS, **WARM}
 MISSED = {"wood", "desert"}

@@ -15,9 +15,9 @@ from PIL import Image
 
 from skindx.diagnosis.opening import open_photo
 from skindx.diagnosis.refusal import Refused
-from skindx.imaging.cost import MAX_PASSES, Cost, jpeg_passes, webp_cost
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode, decode_small
+from skindx.imaging.decode_cost import MAX_PASSES, DecodeCost, jpeg_passes, webp_cost
+from skindx.imaging.formats import DamagedImage
 
 PIXELS = paint(1)
 SIDE = 7000
@@ -106,11 +106,11 @@ def test_what_costs_too_much_is_refused_by_its_header(name: str) -> None:
 
 def test_ordinary_large_images_are_within_the_cap() -> None:
     for cost in (
-        Cost(8160, 6120, 3),  # 50 megapixels of a phone, baseline
-        Cost(8000, 6000, 6, 10),  # progressive, colours at half the resolution
-        Cost(8160, 6120, 7, more_bytes=16 << 20),  # PNG, TIFF, BMP, HEIC
-        Cost(5200, 4000, 16),  # WebP through which something shines
-        Cost(640, 480, 6, 20),
+        DecodeCost(8160, 6120, 3),  # 50 megapixels of a phone, baseline
+        DecodeCost(8000, 6000, 6, 10),  # progressive, colours at half the resolution
+        DecodeCost(8160, 6120, 7, more_bytes=16 << 20),  # PNG, TIFF, BMP, HEIC
+        DecodeCost(5200, 4000, 16),  # WebP through which something shines
+        DecodeCost(640, 480, 6, 20),
     ):
         cost.check(50_000_000)
 
@@ -187,7 +187,7 @@ def test_whatever_passes_is_bounded(
     width: int, height: int, pixel_bytes: int, passes: int, cap: int
 ) -> None:
     try:
-        Cost(width, height, pixel_bytes, passes).check(cap)
+        DecodeCost(width, height, pixel_bytes, passes).check(cap)
     except DamagedImage:
         return
     assert width * height <= cap

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from paint_images import encode, paint
 from PIL import Image, ImageOps
 
-from skindx.imaging.damage import DamagedImage, refusal
-from skindx.imaging.decode import decode, decode_small
-from skindx.imaging.orientation import has_metadata
+from skindx.imaging.decode import decode, decode_small, has_metadata
+from skindx.imaging.formats import DamagedImage, refusal
 
 PIXELS = paint(1)
 

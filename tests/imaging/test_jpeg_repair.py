@@ -11,9 +11,8 @@ from paint_images import encode, paint
 from PIL import Image
 
 from skindx.diagnosis.opening import open_photo
-from skindx.imaging.damage import DamagedImage
-from skindx.imaging.decode import decode, decode_small
-from skindx.imaging.jpeg import upright_jpeg_size
+from skindx.imaging.decode import decode, decode_small, upright_jpeg_size
+from skindx.imaging.formats import DamagedImage
 
 PIXELS = paint(1)
 PLAIN = encode(PIXELS, "JPEG")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skindx.core import compiled_loops
-from skindx.imaging.resize import bilinear
-from skindx.imaging.resize.bilinear import resize_bilinear, resize_by_opencv, resize_views
+from skindx.imaging import resize
+from skindx.imaging.resize import resize_bilinear, resize_by_opencv, resize_views
 
 needs_compiler = pytest.mark.skipif(
     not compiled_loops.compiler(), reason="there is no C++ compiler"
@@ -64,7 +64,7 @@ def test_each_pixel_is_the_blend_of_four_neighbours(
 @needs_compiler
 def test_every_instruction_set_gives_the_same_bytes(tmp_path: Path) -> None:
     portable = tmp_path / "portable.so"
-    source = bilinear.SOURCE.file
+    source = resize.SOURCE.file
     command = [
         compiled_loops.compiler(),
         "-O1",
@@ -150,12 +150,12 @@ def test_what_does_not_fit_is_refused_before_memory_is_touched() -> None:
 def test_without_a_compiler_opencv_resizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiled_loops, "compiler", lambda: "")
-    for cached in (compiled_loops.CppSource.kernel, bilinear._resize):
+    for cached in (compiled_loops.CppSource.kernel, resize._resize):
         cached.cache_clear()
     try:
         found = resized(PHOTO, 30, 40)
     finally:
-        for cached in (compiled_loops.CppSource.kernel, bilinear._resize):
+        for cached in (compiled_loops.CppSource.kernel, resize._resize):
             cached.cache_clear()
     size = (40, 30)
     np.testing.assert_array_equal(found, cv2.resize(PHOTO, size, interpolation=cv2.INTER_LINEAR))

@@ -1,7 +1,7 @@
 import threading
 import warnings
 
-from skindx.imaging.silence import hushed
+from skindx.imaging.decode import hushed
 
 
 def test_the_last_thread_out_restores_the_filters() -> None:

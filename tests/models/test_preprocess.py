@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.imaging.shrink import shrink
+from skindx.imaging.resize import shrink
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 
 sides = st.integers(20, 300)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from skindx import doctor
 from skindx.core import compiled_loops
-from skindx.doctor import tools
-from skindx.doctor.tools import sparse_kernel
+from skindx.doctor import sparse_kernel
 from skindx.models.exports.sparse import convolution
 from skindx.models.exports.sparse.convolution import SparseConvolution, fits
 
@@ -171,7 +171,7 @@ def test_it_is_compiled_once_for_a_processor_and_a_version(
     newer.write_text(convolution.SOURCE.file.read_text() + "// of another version\n")
     changed = dataclasses.replace(convolution.SOURCE, file=newer)
     monkeypatch.setattr(convolution, "SOURCE", changed)
-    monkeypatch.setattr(tools, "CONVOLUTION", changed)
+    monkeypatch.setattr(doctor, "CONVOLUTION", changed)
     monkeypatch.setattr(compiled_loops, "cpu_flags", frozenset)  # and a processor without AVX2
     assert _kernel().instructions == "portable"
     assert convolution.SOURCE.digest() != digest

@@ -14,7 +14,7 @@ from paint_images import paint, save
 
 import skindx
 from skindx.data.screening.screen import ScreenSettings, screen_files
-from skindx.imaging import thumbnails
+from skindx.imaging import sandboxed_images
 
 
 def screen(*paths: Path) -> list[str | None]:
@@ -71,7 +71,7 @@ def test_its_processes_are_where_the_caller_is(
     assert screen(Path(image.name)) == [None]
     before = os.umask(0o077)
     try:
-        thumbnails.write_thumbnails(
+        sandboxed_images.write_thumbnails(
             tmp_path / "thumbs", {"a": image}, tmp_path / "none", lambda *_: None
         )
     finally:

@@ -16,7 +16,7 @@ from paint_images import paint, save
 import skindx
 from skindx.data.publish import clean_files
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening
-from skindx.imaging import thumbnails
+from skindx.imaging import sandboxed_images
 from skindx.workers import process
 from skindx.workers.sandbox import Failure, Limits, run_sandboxed
 
@@ -202,13 +202,13 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gallery shows dropped images too, also one that its decoder never came back from."""
-    monkeypatch.setattr(thumbnails, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
+    monkeypatch.setattr(sandboxed_images, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
     monkeypatch.setattr(clean_files, "_TIMES", 1)
     paths = images(tmp_path, 3)
     fifo = pipe_at(paths, 1)
     files = {path.stem: path for path in paths}
     reported: list[int] = []
-    shown = thumbnails.write_thumbnails(
+    shown = sandboxed_images.write_thumbnails(
         tmp_path / "thumbs", files, tmp_path / "none", lambda _, done, total: reported.append(done)
     )
     assert shown == files.keys() - {fifo.stem}

@@ -10,8 +10,7 @@ import pytest
 import skindx
 from skindx.data.publish.clean_files import cleaning
 from skindx.data.screening.screen import screening
-from skindx.imaging.heic import heic_decoding
-from skindx.imaging.thumbnails import shrinking
+from skindx.imaging.sandboxed_images import heic_decoding, shrinking
 from skindx.workers.process import Limits
 from skindx.workers.sandbox import run_sandboxed
 from skindx.workers.sandbox.functions import MakeWork, reference, resolve, sandboxed

@@ -112,7 +112,7 @@ def _near(folder: Path, names: list[str], radius: int) -> NDArray[np.int64]:
 
 def _no_skin(folder: Path, names: list[str]) -> list[tuple[str, float]]:
     """Rank images by how sure the gates of a build are that they show no skin."""
-    from skindx.imaging.gates.content import not_skin_score
+    from skindx.imaging.skin_content import not_skin_score
 
     return [(name, not_skin_score(decode((folder / IMAGES / name).read_bytes()))) for name in names]
 

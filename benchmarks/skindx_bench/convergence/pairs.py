@@ -11,8 +11,8 @@ from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.compare import align
 from skindx.evaluation.headline import FIGURES, LEVEL, SEED
 from skindx.metrics import Interval, Measure, bootstrap_interval
-from skindx.metrics.inputs import Floats, Ints
-from skindx.metrics.measure import Redraw
+from skindx.metrics.measures import Redraw
+from skindx.metrics.share_intervals import Floats, Ints
 from skindx_bench.convergence.arms import member_name
 
 # N = test images of all folds, G = their groups, D = bootstrap draws, R = runs

@@ -23,7 +23,7 @@ from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
 from skindx.data.store import put
-from skindx.imaging.resize.bilinear import Resize, resize_bilinear, resize_by_opencv
+from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv
 from skindx_bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import Result

@@ -99,7 +99,7 @@ def _gpu() -> tuple[str, dict[str, Any]]:
     """Return the GPU's name, and driver, CUDA, memory. Raises UserError where there is none."""
     import torch
 
-    from skindx.doctor.accelerator import nvidia_driver
+    from skindx.doctor import nvidia_driver
 
     if not torch.cuda.is_available():
         raise UserError(

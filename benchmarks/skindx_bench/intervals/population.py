@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skindx.metrics.inputs import Floats, Ints
+from skindx.metrics.share_intervals import Floats, Ints
 
 # N = images, C = classes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import Profile, Profiles
-from skindx.metrics.proportion import share_interval
+from skindx.metrics.share_intervals import share_interval
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.search import strategy_of

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 
 from skindx.core.cost.cluster import Cluster, Collective
-from skindx.metrics.proportion import share_interval
+from skindx.metrics.share_intervals import share_interval
 from skindx.plan.choice import Member, Workload
 from skindx.plan.public_traces import read_profiles
 from skindx.plan.search import Limits, search

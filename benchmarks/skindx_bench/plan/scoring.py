@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from skindx.metrics.proportion import share_interval
+from skindx.metrics.share_intervals import share_interval
 from skindx_bench.harness.clock import Figure
 
 ALIKE = 0.02

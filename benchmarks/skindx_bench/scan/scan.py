@@ -14,7 +14,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.scan.grid import Grid
 from skindx.diagnosis.scan.precision import fast_precision
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.metrics.proportion import proportion_interval
+from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.detector.batch import BatchDetector, Precision
 from skindx_bench.harness.clock import Figure, median

@@ -14,8 +14,7 @@ from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
 from skindx.diagnosis.scan.photo.opening import photo_store
 from skindx.diagnosis.scan.ranking import rank, shown_percent
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.metrics.inputs import Interval
-from skindx.metrics.proportion import proportion_interval
+from skindx.metrics.share_intervals import Interval, proportion_interval
 from skindx_bench.scan.photos import Boxes, Truth
 from skindx_bench.scan.scoring import IOU
 

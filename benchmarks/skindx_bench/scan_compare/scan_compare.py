@@ -13,7 +13,7 @@ from skindx.core.settings_base import Settings
 from skindx.diagnosis.scan.compare.changes import changes
 from skindx.diagnosis.scan.compare.matching import match
 from skindx.diagnosis.scan.compare.registration import register
-from skindx.metrics.proportion import proportion_interval
+from skindx.metrics.share_intervals import proportion_interval
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.result import MEANS, Result
 from skindx_bench.scan_compare.bodies import (

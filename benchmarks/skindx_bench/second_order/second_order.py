@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from skindx.core.machine import free_port
 from skindx.core.settings_base import Settings
 from skindx.data.layout import MANIFEST
-from skindx.metrics.proportion import proportion_interval
+from skindx.metrics.share_intervals import proportion_interval
 from skindx_bench.convergence.pairs import student_interval
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import MEANS, Result

@@ -15,7 +15,7 @@ from skindx.data.layout import LABEL_REVIEW
 from skindx.data.manifest import Record
 from skindx.data.review import write_flags
 from skindx.data.stored_image import read_image
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 
 TABLE, PAGE = "label_review.csv", LABEL_REVIEW
 TEMPLATE = "label_review.html.jinja"

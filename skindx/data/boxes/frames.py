@@ -109,8 +109,7 @@ def _turned(box: Box, width: int, height: int, orientation: int) -> Box:
 
 def orientation_in(file: Path) -> int:
     """Return the EXIF orientation of an image file, 1..8; 1 where nothing says otherwise."""
-    from skindx.imaging.decode import FORMATS
-    from skindx.imaging.orientation import orientation_of
+    from skindx.imaging.decode import FORMATS, orientation_of
 
     try:
         with file.open("rb") as opened:

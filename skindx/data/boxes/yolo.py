@@ -17,7 +17,7 @@ from skindx.core.settings_base import read_yaml
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules
 from skindx.data.boxes.yolo_columns import Meaning, meaning_of, read_values
-from skindx.imaging.silence import hushed
+from skindx.imaging.decode import hushed
 
 DATA = "data.yaml"
 _RULES = Rules()
@@ -253,8 +253,8 @@ def _upright(path: Path) -> _Upright | None:
     """Return the size of an image, None for what is no image."""
     from PIL import Image
 
-    from skindx.imaging.cost import check_size
     from skindx.imaging.decode import FORMATS, MAX_PIXELS  # numpy: not for a crawl
+    from skindx.imaging.decode_cost import check_size
 
     try:
         with hushed(), Image.open(path, formats=tuple(FORMATS.values())) as image:

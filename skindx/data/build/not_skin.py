@@ -10,7 +10,7 @@ from skindx.data.review import Flag, Reason, read_decisions
 from skindx.data.screening.ood_table import unusual
 from skindx.data.screening.screen import Screened
 from skindx.data.skin_answers import said_skin
-from skindx.imaging.gates.content import LIMIT, SAID
+from skindx.imaging.skin_content import LIMIT, SAID
 
 NOT_SKIN: Reason = "not-skin"
 """By the pixels alone."""

@@ -19,8 +19,8 @@ from skindx.data.copies.codebook import COMPONENTS, FILE, NEAREST
 from skindx.data.copies.describe import Description, describe_bytes
 from skindx.data.runner import TaskRunner
 from skindx.data.store import stored_file
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import import_decoders
+from skindx.imaging.formats import DamagedImage
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 DESCRIPTIONS = "copies"

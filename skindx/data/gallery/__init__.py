@@ -16,7 +16,7 @@ from skindx.data.gallery.copies import PAIRS, write_drawings
 from skindx.data.gallery.pages import write_pages
 from skindx.data.gallery.tiles import VIEWS, read_tiles
 from skindx.data.layout import GALLERY
-from skindx.imaging.thumbnails import THUMBS, write_thumbnails
+from skindx.imaging.sandboxed_images import THUMBS, write_thumbnails
 
 MARK = "gallery.json"
 INDEX = "index.html"

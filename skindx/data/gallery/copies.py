@@ -14,9 +14,9 @@ from skindx.data.copies.records import COPIES, CopyRecord, read_copies, verdict
 from skindx.data.gallery.tile import Tile
 from skindx.data.manifest import Record
 from skindx.data.store import stored_files
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode, import_decoders
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.formats import DamagedImage
+from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
 
 PAIRS = "pairs"

@@ -14,7 +14,7 @@ from skindx.data.funnel import STAGES
 from skindx.data.gallery.tile import Tile
 from skindx.data.gallery.tiles import VIEWS, Tiles, View
 from skindx.data.manifest import SPLITS
-from skindx.imaging.thumbnails import thumbnail_path
+from skindx.imaging.sandboxed_images import thumbnail_path
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.resize.bilinear import resize_bilinear
+from skindx.imaging.resize import resize_bilinear
 
 # H, W = height, width; S = side of the square
 

@@ -19,8 +19,7 @@ from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import resize_into
 from skindx.data.loader.drawing import window_places
 from skindx.data.loader.source import Files
-from skindx.imaging.resize.bilinear import resize_views
-from skindx.imaging.shrink import shrink, shrunk_size
+from skindx.imaging.resize import resize_views, shrink, shrunk_size
 
 # N = images, H, W = height, width
 

@@ -11,8 +11,8 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.data.store import stored_file
 from skindx.data.stored_image import check_size
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
+from skindx.imaging.formats import DamagedImage
 
 # H, W = height, width
 

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from skindx.data.publish.colour import to_srgb
 from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
-from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import MAX_PIXELS, decode
-from skindx.imaging.formats import image_suffix
+from skindx.imaging.formats import DamagedImage, image_suffix
 
 JPEG_QUALITY = 95
 """Of the few images that must be coded again; without chroma subsampling."""

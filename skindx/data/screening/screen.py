@@ -22,11 +22,11 @@ from skindx.data.screening.judge import (
     measure,
 )
 from skindx.data.screening.resolution import effective_pixels
-from skindx.imaging.damage import refusal
 from skindx.imaging.decode import decode, import_decoders
-from skindx.imaging.gates.content import SKIN, content_of
-from skindx.imaging.gates.skin import skin_mask
+from skindx.imaging.formats import refusal
+from skindx.imaging.gates import skin_mask
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
+from skindx.imaging.skin_content import SKIN, content_of
 from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 
 __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]

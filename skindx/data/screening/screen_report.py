@@ -16,8 +16,8 @@ from skindx.data.screening.judge import Measured, ScreenSettings, measure
 from skindx.data.screening.screen import Screened, screen_files
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import image_suffix
-from skindx.imaging.gates.content import SAID
 from skindx.imaging.hashes import grey, thumbnail
+from skindx.imaging.skin_content import SAID
 
 if TYPE_CHECKING:
     from rich.console import Console

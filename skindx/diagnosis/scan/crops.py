@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from skindx.data.box import Box
 from skindx.diagnosis.scan.photo.pixels import PixelStore
-from skindx.imaging.gates.skin import skin_mask
+from skindx.imaging.gates import skin_mask
 
 LEAST_SIDE = 32
 """Pixels of a crop: around a smaller lesion more skin is shown."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from skindx.diagnosis.scan.photo.pixels import PixelStore
 from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.diagnosis.scan.tiles import Patches
-from skindx.imaging.gates.skin import skin_mask
+from skindx.imaging.gates import skin_mask
 from skindx.models.detector.batch import CELL
 
 _LEFT = 0.8

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from skindx.core.settings_base import Settings
-from skindx.imaging.shrink import shrink
+from skindx.imaging.resize import shrink
 
 # B = batch, H, W = height, width, S = side of the square
 

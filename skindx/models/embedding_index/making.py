@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.data.publish.decide import PRIVATE_REASONS, withheld_of
 from skindx.data.publish.row import web_address
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
 from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ensemble.predicting import outputs_of_records

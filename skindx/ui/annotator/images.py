@@ -14,7 +14,7 @@ from skindx.data.copies.review import CopyReview
 from skindx.data.skin_review import SkinReview
 from skindx.data.stored_image import read_image
 from skindx.diagnosis.view import view_jpeg
-from skindx.imaging.damage import DamagedImage
+from skindx.imaging.formats import DamagedImage
 from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.asgi import App, Message, Receive, Send
 

@@ -11,7 +11,7 @@ from skindx.diagnosis.scan.outputs.summary import read_summary
 from skindx.diagnosis.scan.outputs.table import PARQUET
 from skindx.diagnosis.scope import knows, lacks
 from skindx.imaging.decode import decode
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.ui.html import data_url, render
 from skindx.ui.scanning.answer import ScanAnswer, ScanLesion
 

@@ -15,9 +15,8 @@ from skindx.diagnosis.scan.photo import limits
 from skindx.diagnosis.scan.photo.limits import Header
 from skindx.diagnosis.scan.photo.opening import photo_store
 from skindx.diagnosis.scan.photo.pixels import PixelStore, PixelWriter, level_sizes
-from skindx.imaging.damage import DamagedImage
-from skindx.imaging.decode import decode
-from skindx.imaging.orientation import turned
+from skindx.imaging.decode import decode, turned
+from skindx.imaging.formats import DamagedImage
 from skindx.models.detector.detector import GREY
 
 PHOTO = photo_with([(200, 150, 20), (420, 300, 9)], 523, 387)

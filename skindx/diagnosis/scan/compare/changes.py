@@ -15,7 +15,7 @@ from skindx.diagnosis.scan.compare.growth import (
 from skindx.diagnosis.scan.compare.matching import Matched
 from skindx.diagnosis.scan.compare.registration import ROOM
 from skindx.diagnosis.scan.compare.view import View
-from skindx.metrics.inputs import Interval
+from skindx.metrics.share_intervals import Interval
 
 # N = matched pairs
 

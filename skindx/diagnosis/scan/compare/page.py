@@ -17,7 +17,7 @@ from skindx.diagnosis.scan.compare.view import View
 from skindx.diagnosis.scan.outputs.inlining import csp_hash, inlined
 from skindx.diagnosis.scan.outputs.result import shown_risk
 from skindx.diagnosis.scan.outputs.summary import Summary
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 
 PAGE, TABLE = "comparison.html", "changes.csv"
 COMPARISON = FolderKind("a comparison of scans", TABLE, (PAGE,))

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from skindx.core.text import counted
 from skindx.diagnosis.record import percent
-from skindx.metrics.inputs import Interval
-from skindx.metrics.proportion import proportion_interval
+from skindx.metrics.share_intervals import Interval, proportion_interval
 
 UNKNOWN = (
     "How many lesions were missed is unknown: the detector's recall by size was not measured for "

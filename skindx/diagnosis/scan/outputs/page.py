@@ -23,7 +23,7 @@ from skindx.diagnosis.scan.pixels import ReadRegion, overview
 from skindx.diagnosis.scan.ranking import RankedLesion
 from skindx.diagnosis.scan.ugly_duckling import LEAST_LESIONS
 from skindx.diagnosis.scope import lacks
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 
 PAGE = "scan.html"
 _OVERVIEW_PX, _CROP_PX = 2000, 224

@@ -17,7 +17,7 @@ from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scan.outputs.summary import SUMMARY, summary_of, write_summary
 from skindx.diagnosis.scan.outputs.table import write_tables
 from skindx.diagnosis.scan.pixels import ReadRegion, overview
-from skindx.imaging.thumbnails import small_jpeg
+from skindx.imaging.sandboxed_images import small_jpeg
 
 CROPS, OVERVIEWS = "crops", "overviews"
 _CROP_PX, _OVERVIEW_PX = 768, 4096

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from skindx.imaging.damage import DamagedImage
+from skindx.imaging.formats import DamagedImage
 
 MAX_PIXELS = 2_000_000_000
 MAX_BYTES = 4 << 30

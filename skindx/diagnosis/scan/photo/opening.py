@@ -19,11 +19,10 @@ from skindx.diagnosis.scan.photo.limits import (
 )
 from skindx.diagnosis.scan.photo.pixels import INDEX, PixelStore, PixelWriter, level_sizes
 from skindx.diagnosis.scan.photo.vips import damaged, import_vips, open_image, value
-from skindx.imaging.damage import DamagedImage
-from skindx.imaging.formats import HEAD, image_suffix, photo_format, unusable
-from skindx.imaging.heic import can_read_heic, decode_heic
+from skindx.imaging.decode import orientation_of
+from skindx.imaging.formats import HEAD, DamagedImage, image_suffix, photo_format, unusable
 from skindx.imaging.jpeg_repair import read_jpeg
-from skindx.imaging.orientation import orientation_of
+from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16

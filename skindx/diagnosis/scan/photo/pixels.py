@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_json
 from skindx.core.untrusted import read_json
-from skindx.imaging.orientation import turned
+from skindx.imaging.decode import turned
 
 INDEX = "pixels.json"
 GREY = 114

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from skindx.core.machine import require_extra
-from skindx.imaging.damage import DamagedImage
+from skindx.imaging.formats import DamagedImage
 
 LOADERS = {".jpg": "jpegload", ".png": "pngload", ".webp": "webpload", ".tif": "tiffload"}
 """By the first bytes of a file: libvips is never left to guess."""

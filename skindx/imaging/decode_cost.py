@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skindx.imaging.damage import DamagedImage
+from skindx.imaging.formats import DamagedImage
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,7 +52,7 @@ _MARKER = re.compile(rb"\xff+([^\x00\xff])")
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class DecodeCost:
     """Cost of decoding an image."""
 
     width: int
@@ -104,7 +104,7 @@ def jpeg_cost(
     subsampling: str,
     *,
     scaled: tuple[int, int] | None = None,
-) -> Cost:
+) -> DecodeCost:
     """Return the cost of a JPEG; the four in the middle are as `simplejpeg` reads them.
 
     `scaled`: the (height, width) at which it is decoded, if that is not its own.
@@ -116,9 +116,9 @@ def jpeg_cost(
     result = 4 + _RESULT_BYTES if inks else _RESULT_BYTES
     kept = 2 * samples if passes > 1 else 0
     if inks or not scaled or scaled == (height, width):
-        return Cost(width, height, result + kept, passes)
+        return DecodeCost(width, height, result + kept, passes)
     result_bytes = result * scaled[0] * scaled[1]
-    return Cost(width, height, kept, passes, result_bytes, scaled=True)
+    return DecodeCost(width, height, kept, passes, result_bytes, scaled=True)
 
 
 def jpeg_passes(jpeg: bytes) -> int:
@@ -144,7 +144,7 @@ def jpeg_passes(jpeg: bytes) -> int:
     return max(1, passes)
 
 
-def webp_cost(webp: bytes) -> Cost:
+def webp_cost(webp: bytes) -> DecodeCost:
     """Return the cost of a WebP, by its first 30 bytes: Pillow takes memory as it opens one."""
     kind, head = webp[12:16], webp[20:30]
     if len(head) < 10 or kind not in (b"VP8X", b"VP8L", b"VP8 "):
@@ -156,7 +156,7 @@ def webp_cost(webp: bytes) -> Cost:
         width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     else:
         width, height = (int.from_bytes(head[at : at + 2], "little") & 0x3FFF for at in (6, 8))
-    return Cost(width, height, _PLAIN_WEBP_BYTES if is_plain_webp(webp) else _WEBP_BYTES)
+    return DecodeCost(width, height, _PLAIN_WEBP_BYTES if is_plain_webp(webp) else _WEBP_BYTES)
 
 
 def is_plain_webp(webp: bytes) -> bool:
@@ -170,7 +170,7 @@ def is_plain_webp(webp: bytes) -> bool:
     return kind == b"VP8 " or (kind == b"VP8X" and not head[0] & (_ANIMATED | _TRANSPARENT))
 
 
-def opened_cost(image: "Image.Image", data: bytes) -> Cost:
+def opened_cost(image: "Image.Image", data: bytes) -> DecodeCost:
     """Return the cost of an image that Pillow has opened, not yet loaded: PNG, BMP, TIFF, HEIF."""
     width, height = image.size
     stored: float = _STORED_BYTES.get(image.mode, 4)
@@ -182,7 +182,7 @@ def opened_cost(image: "Image.Image", data: bytes) -> Cost:
     # What lets something shine through is laid on white: one more band, and the white one.
     bands = _BAND_BYTES * (2 if image.has_transparency_data else 1)
     if image.format != "TIFF":
-        return Cost(width, height, stored + _RESULT_BYTES, 1, bands)
+        return DecodeCost(width, height, stored + _RESULT_BYTES, 1, bands)
     tags = image.tag_v2  # type: ignore[attr-defined]
     across, down = tags.get(322, width), tags.get(323, min(tags.get(278, height), height))
     bits = tags.get(258, (1,))
@@ -192,4 +192,4 @@ def opened_cost(image: "Image.Image", data: bytes) -> Cost:
     passes = 1
     if tags.get(259) in _JPEG_IN_TIFF:  # each part may hide as many passes as a file of its own
         passes = -(-data.count(b"\xff\xda") * across * down // max(1, width * height))
-    return Cost(width, height, stored + _RESULT_BYTES, max(1, passes), part_bytes + bands)
+    return DecodeCost(width, height, stored + _RESULT_BYTES, max(1, passes), part_bytes + bands)

@@ -1,4 +1,4 @@
-"""Bilinear resize of a view of an image into memory that is there already."""
+"""Resampling of 8-bit RGB images to a given size."""
 
 import ctypes
 from collections.abc import Callable
@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.compiled_loops import CppSource
+
+# Bilinear resize of a view of an image into memory that is there already.
 
 # H, W = height, width; R, C = rows and columns of the result; T = images
 
@@ -102,3 +104,29 @@ def resize_by_opencv(image_HW3: NDArray[np.uint8], out_RC3: NDArray[np.uint8]) -
 
     size_wh = (out_RC3.shape[1], out_RC3.shape[0])
     cv2.resize(image_HW3, size_wh, dst=out_RC3, interpolation=cv2.INTER_LINEAR)
+
+
+# Smaller images of the same shape, averaged so that nothing aliases.
+
+# H, W = height, width
+
+
+def shrunk_size(height: int, width: int, short_side: int) -> tuple[int, int]:
+    """Return (height, width) with a shorter side of `short_side`, the aspect ratio kept."""
+    scale = short_side / min(height, width)
+    return max(short_side, round(height * scale)), max(short_side, round(width * scale))
+
+
+def shrink(image_HW3: NDArray[np.uint8], short_side: int) -> NDArray[np.uint8]:
+    """Resize so that the shorter side measures `short_side` pixels, keeping the aspect ratio."""
+    import cv2
+
+    height, width = image_HW3.shape[:2]
+    rows, columns = shrunk_size(height, width, short_side)
+    if (rows, columns) == (height, width):
+        return np.ascontiguousarray(image_HW3)
+    # Area averaging is the only one of OpenCV's filters that does not alias when shrinking.
+    smaller = short_side < min(height, width)
+    interpolation = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
+    resized: NDArray[np.uint8] = cv2.resize(image_HW3, (columns, rows), interpolation=interpolation)
+    return resized

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.inputs import Floats, Interval, Ints
-from skindx.metrics.measure import Measure
-from skindx.metrics.proportion import effective_size
+from skindx.metrics.measures import Measure
+from skindx.metrics.share_intervals import Bools, Floats, Interval, Ints, effective_size
 
 # N = images, G = groups, D = bootstrap draws
 
@@ -122,3 +122,36 @@ def _draw(groups: int, draws: int, seed: int, images: int) -> Iterator[Floats]:
         picked_DG = random.integers(groups, size=(rows, groups))
         flat = picked_DG + np.arange(rows)[:, None] * groups
         yield np.bincount(flat.ravel(), minlength=rows * groups).reshape(rows, groups).astype(float)
+
+
+# McNemar's exact test of two predictors on the same images.
+
+
+@dataclass(frozen=True, slots=True)
+class McNemar:
+    """How many images only one of two predictors names rightly, and the two-sided p-value."""
+
+    only_first: int
+    only_second: int
+    p: float
+
+
+def mcnemar(first_right_N: Bools, second_right_N: Bools) -> McNemar:
+    """Test whether both are right equally often (McNemar 1947; exact binomial form).
+
+    It takes every image for an independent trial: with several images a group the p-value is
+    too small, and the paired bootstrap over groups is the one to believe.
+    """
+    if first_right_N.shape != second_right_N.shape:
+        raise ValueError(
+            f"need the same images, got {first_right_N.shape} and {second_right_N.shape}"
+        )
+    first = int((first_right_N & ~second_right_N).sum())
+    second = int((~first_right_N & second_right_N).sum())
+    n = first + second
+    # Whole numbers: exact for any n, where a float would underflow.
+    tail = ways = 1
+    for k in range(min(first, second)):
+        ways = ways * (n - k) // (k + 1)
+        tail += ways
+    return McNemar(first, second, min(1.0, 2 * tail / 2**n))

@@ -1,1 +1,0 @@
-"""Resampling of 8-bit RGB images to a given size."""

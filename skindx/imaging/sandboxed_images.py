@@ -1,0 +1,173 @@
+"""HEIC photos, decoded in a process of its own: libheif is given what anybody may send."""
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.atomic_files import atomic_file
+from skindx.core.machine import cpu_count
+from skindx.core.progress import Progress
+from skindx.imaging.decode import MAX_PIXELS, decode, decode_with_pillow, import_decoders
+from skindx.imaging.formats import DamagedImage, refusal
+from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+
+LIMITS = Limits(timeout_s=15, memory_mb=800)
+"""50 million pixels of 8 bits take 500 MB, of 10 bits without subsampling 1,000 and are refused."""
+
+
+def can_read_heic() -> bool:
+    """Tell whether pillow-heif is installed (the extra `app` has it)."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def decode_heic(
+    data: bytes, *, max_pixels: int = MAX_PIXELS, limits: Limits = LIMITS
+) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, upright. Raises DamagedImage, whatever the bytes do.
+
+    Photo and pixels pass between the processes in memory: no disk ever holds them, and they are
+    gone with this process, however it ends.
+    """
+    with (
+        os.fdopen(os.memfd_create("skindx-photo"), "w+b") as photo,
+        os.fdopen(os.memfd_create("skindx-pixels"), "w+b") as pixels,
+    ):
+        photo.write(data)
+        photo.flush()
+        there = Path(f"/proc/{os.getpid()}/fd")
+        job = {"out": str(there / str(pixels.fileno())), "max_pixels": max_pixels}
+        ((_, answer),) = run_sandboxed(
+            heic_decoding, job, [there / str(photo.fileno())], limits, workers=1
+        )
+        if isinstance(answer, Failure):
+            raise DamagedImage(answer.detail, answer.reason)
+        if answer["reason"]:
+            raise DamagedImage(answer["detail"], answer["reason"])
+        pixels_HWC: NDArray[np.uint8] = np.load(pixels, allow_pickle=False)
+        return pixels_HWC
+
+
+def _prepare() -> None:
+    import pillow_heif  # noqa: F401
+
+    import_decoders()
+
+
+@sandboxed(_prepare)
+def heic_decoding(job: dict[str, Any]) -> Work:
+    """Return what writes a photo's pixels to the job's `out` and says what failed."""
+    import pillow_heif
+
+    # Here and not before the fork: only these processes are to know the format.
+    pillow_heif.options.DECODE_THREADS = 1  # each would take memory of its own
+    pillow_heif.register_heif_opener(thumbnails=False)
+    out = Path(job["out"])
+    return for_each(lambda path: write_pixels(path, out, job["max_pixels"]))
+
+
+def write_pixels(path: Path, out: Path, max_pixels: int) -> dict[str, str]:
+    """Write a HEIC photo's pixels_HWC, uint8 RGB, upright, to `out` as npy; say what failed.
+
+    libheif turns the image as the file says, and leaves metadata out. Never raises for a file.
+    """
+    try:
+        pixels_HWC = decode_with_pillow(path.read_bytes(), "HEIF", max_pixels)
+    except Exception as error:
+        damage = refusal(error)
+        return {"reason": damage.reason, "detail": str(damage)}
+    with out.open("wb") as file:  # as a name it would get a suffix
+        np.save(file, pixels_HWC, allow_pickle=False)
+    return {"reason": "", "detail": ""}
+
+
+# Small copies of images, upright, without any metadata.
+#
+# Made in decoding processes: a gallery also shows what was dropped, such as an image that crashes
+# its decoder.
+
+THUMBS = "thumbs"
+LONGEST_SIDE = 192
+_QUALITY = 80
+_PER_PROCESS = 128
+"""So few images are shrunk sooner than another process starts."""
+_LIMITS = Limits(timeout_s=30, memory_mb=650)
+
+
+def thumbnail_path(sha256: str) -> str:
+    """Return the path of an image's thumbnail, relative to the gallery."""
+    return f"{THUMBS}/{sha256[:2]}/{sha256}.jpg"
+
+
+def write_thumbnails(
+    folder: Path, files: Mapping[str, Path], older: Path, progress: Progress
+) -> frozenset[str]:
+    """Write the thumbnail of each file (by SHA-256) that decodes; return those that there are.
+
+    What `older`, the thumbnails of an earlier gallery, holds is taken from there.
+    """
+    missing: list[str] = []
+    shown: set[str] = set()
+    for sha256 in files:
+        name = Path(sha256[:2]) / f"{sha256}.jpg"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if _link(older / name, folder / name):
+            shown.add(sha256)
+        else:
+            missing.append(sha256)
+    paths = [files[sha256] for sha256 in missing]
+    job = {"folder": str(folder.absolute())}
+    workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))
+    for done, (position, written) in enumerate(
+        run_sandboxed(shrinking, job, paths, _LIMITS, workers), len(shown) + 1
+    ):
+        if written is True:
+            shown.add(missing[position])
+        progress("shrink", done, len(files))
+    return frozenset(shown)
+
+
+def _link(source: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        return False
+    return True
+
+
+@sandboxed(import_decoders)
+def shrinking(job: dict[str, Any]) -> Work:
+    """Return what writes the thumbnail of each file below the job's `folder`."""
+    folder = Path(job["folder"])
+    return for_each(lambda path: shrink(path, folder))
+
+
+def shrink(file: Path, folder: Path) -> bool:
+    """Write one thumbnail below `folder`; False for what does not decode."""
+    try:
+        pixels_HWC = decode(file.read_bytes())
+    except (OSError, DamagedImage, MemoryError):
+        return False
+    with atomic_file(folder / file.stem[:2] / f"{file.stem}.jpg") as temporary:
+        temporary.write_bytes(small_jpeg(pixels_HWC, LONGEST_SIDE))
+    return True
+
+
+def small_jpeg(
+    pixels_HWC: NDArray[np.uint8], longest_side: int, *, quality: int = _QUALITY
+) -> bytes:
+    """Return an image as JPEG without metadata, shrunk to `longest_side`, never enlarged."""
+    import cv2
+    import simplejpeg
+
+    height, width = pixels_HWC.shape[:2]
+    scale = longest_side / max(height, width)
+    if scale < 1:
+        size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
+        pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
+    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=quality)
+    return jpeg
