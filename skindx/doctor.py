@@ -46,12 +46,7 @@ def run(
     command: Sequence[str], *, stdin: str = "", timeout_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
+        command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s
     )
 
 
@@ -59,8 +54,6 @@ def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
-
-# Checks that torch works here, and that its build matches the accelerator's driver.
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA major version of a torch build -> the oldest NVIDIA driver on Linux that runs it
@@ -156,11 +149,9 @@ def _driver_advice(facts: TorchFacts, driver: str) -> str:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None:
         return f"CUDA_VISIBLE_DEVICES={hidden!r} may hide the GPU: unset it."
-    said = f" torch says: {facts.warnings[-1]}" if facts.warnings else ""
-    return f"Run nvidia-smi; in a container, start it with its GPUs (docker: --gpus all).{said}"
+    warning = f" torch says: {facts.warnings[-1]}" if facts.warnings else ""
+    return f"Run nvidia-smi; in a container, start it with its GPUs (docker: --gpus all).{warning}"
 
-
-# Checks of installed extras, and that exactly one OpenCV provides `cv2`.
 
 DISTRIBUTIONS = {
     "data": (
@@ -235,8 +226,6 @@ def opencv() -> DoctorFinding:
     return DoctorFinding("OpenCV", len(have) == 1, " beside ".join(have) or "not installed", advice)
 
 
-# Room on the disk and a cache that can be written.
-
 MIN_FREE_GB = 5.0
 
 
@@ -262,9 +251,6 @@ def writable(folder: Path) -> DoctorFinding:
 def _existing(path: Path) -> Path:
     """Return `path` or the nearest folder above it that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-
-
-# Python, the compiler, the kernels that it compiles, chromium.
 
 
 def python(version: tuple[int, ...]) -> DoctorFinding:
@@ -299,46 +285,41 @@ def headers() -> DoctorFinding:
     return DoctorFinding("Python headers", ok, detail, advice, required=False)
 
 
-def sparse_kernel() -> DoctorFinding:
-    ok, detail = CONVOLUTION.state()
-    advice = (
-        "Only exports to sparse use it; install a C++ compiler (Debian, Ubuntu: apt install g++)."
-    )
-    return DoctorFinding("sparse convolutions", ok, detail, advice, required=False)
+_TRAINING_LOADS = (
+    "Trainings load images faster with a C++ compiler (Debian, Ubuntu: apt install g++)."
+)
+KERNELS = (
+    (
+        "sparse convolutions",
+        CONVOLUTION,
+        "Only exports to sparse use it; install a C++ compiler (Debian, Ubuntu: apt install g++).",
+    ),
+    ("resize of images", RESIZE, _TRAINING_LOADS),
+    ("drawing of crops", CROPS, _TRAINING_LOADS),
+)
 
 
-def resize_kernel() -> DoctorFinding:
-    ok, detail = RESIZE.state()
-    advice = "Trainings load images faster with a C++ compiler (Debian, Ubuntu: apt install g++)."
-    return DoctorFinding("resize of images", ok, detail, advice, required=False)
-
-
-def crop_kernel() -> DoctorFinding:
-    ok, detail = CROPS.state()
-    advice = "Trainings load images faster with a C++ compiler (Debian, Ubuntu: apt install g++)."
-    return DoctorFinding("drawing of crops", ok, detail, advice, required=False)
+def kernels() -> list[DoctorFinding]:
+    return [
+        DoctorFinding(name, *source.state(), advice, required=False)
+        for name, source, advice in KERNELS
+    ]
 
 
 def products() -> DoctorFinding:
-    found = choice_in_force()
+    choice = choice_in_force()
     gpus = kept_choices("cuda")
-    detail = found.reason + f"; {gpus} in the cache for GPUs" * bool(gpus)
+    detail = choice.reason + f"; {gpus} in the cache for GPUs" * bool(gpus)
     advice = f"Learn again: {LEARN}"
-    return DoctorFinding("products A B^T", found.usable, detail, advice, required=False)
+    return DoctorFinding("products A B^T", choice.usable, detail, advice, required=False)
 
 
 def chromium() -> DoctorFinding:
     names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
+    program = next(filter(None, map(shutil.which, names)), None)
     advice = "Only the browser tests need it (Debian: apt install chromium)."
-    return DoctorFinding(
-        "chromium", found is not None, found or "not found", advice, required=False
-    )
-
-
-# The result of a check, and what the checks share.
-
-__all__ = ["Finding", "examine", "render"]
+    detail = program or "not found"
+    return DoctorFinding("chromium", program is not None, detail, advice, required=False)
 
 
 def examine() -> list[DoctorFinding]:
@@ -351,9 +332,7 @@ def examine() -> list[DoctorFinding]:
         *extras(),
         opencv(),
         chromium(),
-        sparse_kernel(),
-        resize_kernel(),
-        crop_kernel(),
+        *kernels(),
         products(),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from skindx import doctor
-from skindx import doctor as accelerators
 from skindx.doctor import (
     DISTRIBUTIONS,
     OPENCV,
-    Finding,
+    DoctorFinding,
     TorchFacts,
     compiler,
     disk,
@@ -128,7 +127,7 @@ def test_torch_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
         ("raise ImportError('libcudart.so.13: cannot open')", "ImportError: libcudart.so.13"),
         ("import os; os.abort()", "exit code -6"),
     ]:
-        monkeypatch.setattr(accelerators, "_TORCH_PROBE", code)
+        monkeypatch.setattr(doctor, "_TORCH_PROBE", code)
         facts = torch_facts()
         assert facts.version == ""
         assert facts.error.startswith(error)
@@ -214,9 +213,9 @@ def test_the_table_shows_advice_only_where_it_is_needed(monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "120")
     text = render(
         [
-            Finding("one", True, "[bold]fine[/bold]", "do nothing"),
-            Finding("two", False, "broken", "mend it"),
-            Finding("three", False, "absent", "get it", required=False),
+            DoctorFinding("one", True, "[bold]fine[/bold]", "do nothing"),
+            DoctorFinding("two", False, "broken", "mend it"),
+            DoctorFinding("three", False, "absent", "get it", required=False),
         ]
     )
     rows = [line.replace("│", " ").split() for line in text.splitlines() if line.startswith("│")]

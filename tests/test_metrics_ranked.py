@@ -13,9 +13,9 @@ from skindx.metrics import (
     Ranked,
     Statistic,
     auroc,
-    bootstrap,
     bootstrap_interval,
     macro_f1,
+    mcnemar,
     paired_interval,
     risk_curve,
     specificity_C,
@@ -172,16 +172,16 @@ def test_sets_are_counted() -> None:
 def test_mcnemar_agrees_with_the_binomial_test(only: int, other: int, both: int) -> None:
     first_N = np.array([True] * only + [False] * other + [True] * both + [False])
     second_N = np.array([False] * only + [True] * other + [True] * both + [False])
-    found = bootstrap(first_N, second_N)
+    found = mcnemar(first_N, second_N)
     assert (found.only_first, found.only_second) == (only, other)
     theirs = stats.binomtest(only, only + other).pvalue if only + other else 1.0
     assert found.p == pytest.approx(theirs)
-    assert bootstrap(second_N, first_N).p == found.p
+    assert mcnemar(second_N, first_N).p == found.p
 
 
 def test_mcnemar_of_thousands_does_not_underflow() -> None:
     first_N = np.arange(6000) < 3300
-    found = bootstrap(first_N, ~first_N)
+    found = mcnemar(first_N, ~first_N)
     assert 0 < found.p < 1e-10
     with pytest.raises(ValueError, match="the same images"):
-        bootstrap(first_N, first_N[1:])
+        mcnemar(first_N, first_N[1:])

@@ -1,4 +1,4 @@
-"""How a command ends that fails: one sentence, and an exit code."""
+"""How a command ends that fails (one sentence, an exit code), and what it prints on a terminal."""
 
 import errno
 import os
@@ -76,8 +76,6 @@ def one_sentence() -> Iterator[None]:
         print(STOPPED, file=sys.stderr)
         sys.exit(130)
 
-
-# What a command prints gives no orders to a terminal, whatever names of files are in it.
 
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m|\x1b\[[0-9]*[ABGKJ]|\x1b\[\?25[lh]|[\n\r\t])")
 """What rich writes for colours and progress bars: nothing of it changes the terminal for good."""

@@ -1,4 +1,4 @@
-"""Options that several verbs of the command line share."""
+"""Options that several verbs share, and docstrings laid out as help."""
 
 import inspect
 import re
@@ -70,8 +70,6 @@ def console() -> "Console":
 
     return Console(width=max(Console().width, 110))
 
-
-# Docstrings as help: paragraphs that fit any terminal, and [brackets] that stay.
 
 _TAG = re.compile(r"\[(?=[a-zA-Z/@#])")
 """What rich would take for the beginning of a style, and leave out."""

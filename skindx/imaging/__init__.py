@@ -1,1 +1,0 @@
-"""Images: strict decoding within limits, formats, hashes, thumbnails."""

@@ -1,4 +1,7 @@
-"""Bytes to pixels: upright 8-bit RGB, or a reason why not; nothing above a cap is decoded."""
+"""Bytes to pixels: upright 8-bit RGB, or a reason why not; nothing above a cap is decoded.
+
+In reading order: `decode`, JPEG, the other formats by Pillow, EXIF's orientation.
+"""
 
 import io
 import threading
@@ -17,40 +20,152 @@ from skindx.imaging.jpeg_repair import read_jpeg
 if TYPE_CHECKING:
     from PIL import Image
 
+MAX_PIXELS = 50_000_000
+
+# The one plug-in of Pillow that may see the bytes; without a list it would try all of them.
+FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
+
+_PNG_NOTES = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+_BAND_PIXELS = 1 << 20
+"""Pillow's pixels are converted in bands of so many: its own copies would double the memory."""
+
+# EXIF tag 274 (Orientation): how to turn the stored pixels so that up is up.
+_UPRIGHT = {
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: x[::-1].swapaxes(0, 1),
+    7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
+    8: lambda x: x.swapaxes(0, 1)[::-1],
+}
 
 _lock = threading.Lock()
 _inside: list[warnings.catch_warnings] = []
 _depth = 0
 
 
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Ignore warnings while any thread is inside.
+def decode(
+    data: bytes,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    at_least: tuple[int, int] | None = None,
+    rough: bool = True,
+) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
 
-    `warnings.catch_warnings` alone puts back what another thread had set; here the first one in
-    saves the filters and the last one out restores them.
+    With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
+    below these: averaged, as by resizing, and for large images several times as fast. If `rough`,
+    the cosine transform and the colours are then rougher too, which takes 8 % off the time: pixels
+    differ by a few levels from those of a resized whole image. For training crops, never for a
+    verdict.
+
+    A file of several images gives its first. JPEG goes through libjpeg-turbo in strict mode,
+    which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
+    DamagedImage, also for what would take too many pixels, passes or bytes of memory (see
+    `DecodeCost`), which is checked before any pixel is decoded.
     """
-    global _depth  # noqa: PLW0603 (the filters that it counts for are global too)
-    with _lock:
-        if _depth == 0:
-            _inside.append(warnings.catch_warnings())
-            _inside[0].__enter__()
-            warnings.simplefilter("ignore")
-        _depth += 1
+    suffix = image_suffix(data[:16])
+    if suffix is None:
+        reason, message = unusable(data[:HEAD])
+        raise DamagedImage(message, reason)
+    with _refusals():
+        if suffix == ".jpg":
+            orientation = orientation_of(data, "JPEG")
+            if at_least and orientation >= 5:
+                at_least = at_least[1], at_least[0]
+            pixels_HWC = read_jpeg(data, lambda jpeg: _jpeg(jpeg, max_pixels, at_least, rough))
+        else:
+            pixels_HWC = decode_with_pillow(data, FORMATS[suffix], max_pixels)
+            # It may decode, so after the cap. Pillow has turned a TIFF already.
+            orientation = 1 if suffix == ".tif" else orientation_of(data, FORMATS[suffix])
+        return turned(pixels_HWC, orientation)
+
+
+def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Return grey_HW, upright, of a JPEG at the smallest scale with no side shorter than `side`.
+
+    libjpeg-turbo scales in the cosine domain, by up to 8, and leaves the colours out; what is no
+    JPEG, or shorter than `side`, comes at full size. Raises DamagedImage.
+    """
+    import cv2
+
+    with _refusals():
+        if image_suffix(data[:16]) == ".jpg":
+            small_HW = read_jpeg(data, lambda jpeg: _small_grey(jpeg, side, max_pixels))
+            if small_HW is not None:
+                return turned(small_HW, orientation_of(data, "JPEG"))
+        grey_HW: NDArray[np.uint8] = cv2.cvtColor(
+            decode(data, max_pixels=max_pixels), cv2.COLOR_RGB2GRAY
+        )
+        return grey_HW
+
+
+def upright_jpeg_size(data: bytes) -> tuple[int, int]:
+    """Return (height, width) of a JPEG at full scale, by its header. Raises DamagedImage."""
+    import simplejpeg
+
+    with _refusals():
+        height, width, _, _ = read_jpeg(data, simplejpeg.decode_jpeg_header)
+    return (width, height) if orientation_of(data, "JPEG") >= 5 else (height, width)
+
+
+def import_decoders() -> None:
+    """Import all that decoding needs: a sandboxed process could not, once its memory is limited."""
+    import cv2
+    import simplejpeg  # noqa: F401
+    from PIL import Image
+
+    Image.preinit()
+    cv2.setNumThreads(1)  # the processes are the threads
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise DamagedImage for whatever a decoder raises."""
     try:
         yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0:
-                _inside.pop().__exit__(None, None, None)
+    except DamagedImage:
+        raise
+    except Exception as error:
+        raise refusal(error) from error
 
 
-# Decoding by Pillow, each format by its own plug-in, within the limits of `Cost`.
+def _jpeg(
+    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
+) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, as stored. Raises DamagedImage and what the decoder raises."""
+    import simplejpeg
 
-_PNG_NOTES = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
-_BAND_PIXELS = 1 << 20
-"""Pillow's pixels are converted in bands of so many: its own copies would double the memory."""
+    height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
+    scale, scaled = {}, None
+    if at_least:
+        # 7/8 and 6/8 would take longer than the whole image.
+        scale = {"min_height": at_least[0], "min_width": at_least[1], "min_factor": 1.5}
+        scaled = simplejpeg.decode_jpeg_header(data, **scale)[:2]
+    jpeg_cost(data, width, height, colorspace, subsampling, scaled=scaled).check(max_pixels)
+    if colorspace not in ("CMYK", "YCCK"):
+        fast = rough and at_least is not None
+        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+            data, "RGB", fastdct=fast, fastupsample=fast, **scale
+        )
+        return pixels_HWC
+    # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
+    simplejpeg.decode_jpeg(data, "CMYK")
+    return decode_with_pillow(data, "JPEG", max_pixels)
+
+
+def _small_grey(jpeg: bytes, side: int, max_pixels: int) -> NDArray[np.uint8] | None:
+    """Return grey_HW as stored; None for colours that libjpeg-turbo does not turn into grey."""
+    import simplejpeg
+
+    height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(jpeg)
+    jpeg_cost(jpeg, width, height, colorspace, subsampling).check(max_pixels)
+    if colorspace not in ("YCbCr", "Gray"):
+        return None
+    sides = {"min_height": min(side, height), "min_width": min(side, width)}
+    small_HW: NDArray[np.uint8] = simplejpeg.decode_jpeg(jpeg, "GRAY", **sides)[:, :, 0]
+    return small_HW
 
 
 def decode_with_pillow(data: bytes, kind: str, max_pixels: int) -> NDArray[np.uint8]:
@@ -100,20 +215,6 @@ def _plain_webp(data: bytes) -> NDArray[np.uint8]:
     return np.asarray(pixels_HWC, np.uint8)
 
 
-def without_text(png: bytes) -> bytes:
-    """Return a PNG without its notes and its colour profile, of which Pillow unpacks 1 MB at most.
-
-    What cannot be followed stays as it is.
-    """
-    parts, at = [png[:8]], 8
-    while at + 8 <= len(png):
-        end = at + 12 + int.from_bytes(png[at : at + 4])
-        if png[at + 4 : at + 8] not in _PNG_NOTES:
-            parts.append(png[at:end])
-        at = end
-    return b"".join(parts)
-
-
 def _to_rgb(image: "Image.Image") -> NDArray[np.uint8]:
     from PIL import Image
 
@@ -131,18 +232,18 @@ def _to_rgb(image: "Image.Image") -> NDArray[np.uint8]:
     return np.asarray(image.convert("RGB"))
 
 
-# Orientation by EXIF, and images turned by it.
+def without_text(png: bytes) -> bytes:
+    """Return a PNG without its notes and its colour profile, of which Pillow unpacks 1 MB at most.
 
-# EXIF tag 274 (Orientation): how to turn the stored pixels so that up is up.
-_UPRIGHT = {
-    2: lambda x: x[:, ::-1],
-    3: lambda x: x[::-1, ::-1],
-    4: lambda x: x[::-1],
-    5: lambda x: x.swapaxes(0, 1),
-    6: lambda x: x[::-1].swapaxes(0, 1),
-    7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
-    8: lambda x: x.swapaxes(0, 1)[::-1],
-}
+    What cannot be followed stays as it is.
+    """
+    parts, at = [png[:8]], 8
+    while at + 8 <= len(png):
+        end = at + 12 + int.from_bytes(png[at : at + 4])
+        if png[at + 4 : at + 8] not in _PNG_NOTES:
+            parts.append(png[at:end])
+        at = end
+    return b"".join(parts)
 
 
 def turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
@@ -182,143 +283,24 @@ def has_metadata(jpeg: bytes) -> bool:
     return True  # unusual, so let Pillow look
 
 
-# JPEG by libjpeg-turbo in strict mode, which finds damage that other decoders let pass.
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Ignore warnings while any thread is inside.
 
-
-def decode_jpeg(
-    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
-) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, as stored; see `decode.decode`.
-
-    Raises DamagedImage for what takes too much, and whatever the decoder raises.
+    `warnings.catch_warnings` alone puts back what another thread had set; here the first one in
+    saves the filters and the last one out restores them.
     """
-    return read_jpeg(data, lambda jpeg: _pixels(jpeg, max_pixels, at_least, rough))
-
-
-def _pixels(
-    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
-) -> NDArray[np.uint8]:
-    import simplejpeg
-
-    height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
-    scale, scaled = {}, None
-    if at_least:
-        # 7/8 and 6/8 would take longer than the whole image.
-        scale = {"min_height": at_least[0], "min_width": at_least[1], "min_factor": 1.5}
-        scaled = simplejpeg.decode_jpeg_header(data, **scale)[:2]
-    jpeg_cost(data, width, height, colorspace, subsampling, scaled=scaled).check(max_pixels)
-    if colorspace not in ("CMYK", "YCCK"):
-        fast = rough and at_least is not None
-        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-            data, "RGB", fastdct=fast, fastupsample=fast, **scale
-        )
-        return pixels_HWC
-    # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
-    simplejpeg.decode_jpeg(data, "CMYK")
-    return decode_with_pillow(data, "JPEG", max_pixels)
-
-
-def upright_jpeg_size(data: bytes) -> tuple[int, int]:
-    """Return (height, width) of a JPEG at full scale, by its header. Raises DamagedImage."""
-    import simplejpeg
-
+    global _depth  # noqa: PLW0603 (the filters that it counts for are global too)
+    with _lock:
+        if _depth == 0:
+            _inside.append(warnings.catch_warnings())
+            _inside[0].__enter__()
+            warnings.simplefilter("ignore")
+        _depth += 1
     try:
-        height, width, _, _ = read_jpeg(data, simplejpeg.decode_jpeg_header)
-    except Exception as error:
-        raise refusal(error) from error
-    return (width, height) if orientation_of(data, "JPEG") >= 5 else (height, width)
-
-
-# Silence for Pillow's warnings that holds on several threads at once.
-
-MAX_PIXELS = 50_000_000
-
-# The one plug-in of Pillow that may see the bytes; without a list it would try all of them.
-FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
-
-
-def decode(
-    data: bytes,
-    *,
-    max_pixels: int = MAX_PIXELS,
-    at_least: tuple[int, int] | None = None,
-    rough: bool = True,
-) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
-
-    With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
-    below these: averaged, as by resizing, and for large images several times as fast. If `rough`,
-    the cosine transform and the colours are then rougher too, which takes 8 % off the time: pixels
-    differ by a few levels from those of a resized whole image. For training crops, never for a
-    verdict.
-
-    A file of several images gives its first. JPEG goes through libjpeg-turbo in strict mode,
-    which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
-    DamagedImage, also for what would take too many pixels, passes or bytes of memory (see
-    `Cost`), which is checked before any pixel is decoded.
-    """
-    suffix = image_suffix(data[:16])
-    if suffix is None:
-        reason, message = unusable(data[:HEAD])
-        raise DamagedImage(message, reason)
-    try:
-        if suffix == ".jpg":
-            orientation = orientation_of(data, "JPEG")
-            if at_least and orientation >= 5:
-                at_least = at_least[1], at_least[0]
-            pixels_HWC = decode_jpeg(data, max_pixels, at_least, rough)
-        else:
-            pixels_HWC = decode_with_pillow(data, FORMATS[suffix], max_pixels)
-            # It may decode, so after the cap. Pillow has turned a TIFF already.
-            orientation = 1 if suffix == ".tif" else orientation_of(data, FORMATS[suffix])
-        return turned(pixels_HWC, orientation)
-    except DamagedImage:
-        raise
-    except Exception as error:
-        raise refusal(error) from error
-
-
-def import_decoders() -> None:
-    """Import all that decoding needs: a sandboxed process could not, once its memory is limited."""
-    import cv2
-    import simplejpeg  # noqa: F401
-    from PIL import Image
-
-    Image.preinit()
-    cv2.setNumThreads(1)  # the processes are the threads
-
-
-def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Return grey_HW, upright, of a JPEG at the smallest scale with no side shorter than `side`.
-
-    libjpeg-turbo scales in the cosine domain, by up to 8, and leaves the colours out; what is no
-    JPEG, or shorter than `side`, comes at full size. Raises DamagedImage.
-    """
-    import cv2
-
-    try:
-        if image_suffix(data[:16]) == ".jpg":
-            small_HW = read_jpeg(data, lambda jpeg: _small_grey(jpeg, side, max_pixels))
-            if small_HW is not None:
-                return turned(small_HW, orientation_of(data, "JPEG"))
-        grey_HW: NDArray[np.uint8] = cv2.cvtColor(
-            decode(data, max_pixels=max_pixels), cv2.COLOR_RGB2GRAY
-        )
-        return grey_HW
-    except DamagedImage:
-        raise
-    except Exception as error:
-        raise refusal(error) from error
-
-
-def _small_grey(jpeg: bytes, side: int, max_pixels: int) -> NDArray[np.uint8] | None:
-    """Return grey_HW as stored; None for colours that libjpeg-turbo does not turn into grey."""
-    import simplejpeg
-
-    height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(jpeg)
-    jpeg_cost(jpeg, width, height, colorspace, subsampling).check(max_pixels)
-    if colorspace not in ("YCbCr", "Gray"):
-        return None
-    sides = {"min_height": min(side, height), "min_width": min(side, width)}
-    small_HW: NDArray[np.uint8] = simplejpeg.decode_jpeg(jpeg, "GRAY", **sides)[:, :, 0]
-    return small_HW
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                _inside.pop().__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Image formats by their first bytes; names and Content-Type are not trusted."""
+"""Image formats by their first bytes, which alone are trusted, and why bytes become no image."""
 
 from typing import Literal
 
@@ -51,12 +51,12 @@ def image_suffix(head: bytes) -> str | None:
     return None
 
 
-def unusable(head: bytes, said: str = "") -> tuple[str, str]:
+def unusable(head: bytes, claimed: str = "") -> tuple[str, str]:
     """Return (reason, why) for bytes that have no suffix: a format not read, or no image.
 
-    `said` is the format that the sender claims, "" for none. `head` should have HEAD bytes.
+    `claimed` is the format that the sender claims, "" for none. `head` should have HEAD bytes.
     """
-    claim = f" and claims to be {said}" if said else ""
+    claim = f" and claims to be {claimed}" if claimed else ""
     if not head:
         return "not-a-picture", f"the file is empty{claim}; fetch or copy it again"
     name = _unread_format(head)
@@ -94,9 +94,6 @@ def photo_format(head: bytes) -> PhotoFormat | None:
     if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
         return "HEIC"
     return None
-
-
-# Why bytes do not become an image.
 
 
 class DamagedImage(ValueError):  # noqa: N818

@@ -1,4 +1,4 @@
-"""Gates without a model: what is wrong with a photo, by its pixels alone; one file for one gate.
+"""Gates without a model: what is wrong with a photo, by its pixels at one fixed scale.
 
 `python -m skindx.evaluation.gates` measures their thresholds on real photos.
 """
@@ -53,15 +53,6 @@ class PhotoFault:
     """Whether no diagnosis should rest on the photo; otherwise it is a remark beside one."""
 
 
-# The gate for blur: how much fine detail is left, relative to somewhat coarser detail.
-#
-# The variance of the Laplacian alone would call smooth skin blurred. The ratio of two neighbouring
-# bands of a difference-of-Gaussians pyramid (Burt and Adelson 1983) is free of contrast and, at a
-# fixed size of the photo, of scale; what 8-bit pixels and JPEG add to the fine band is taken off.
-# Of 200 dermoscopic and 200 clinical photos none was refused, and 0.3 % with a tenth of their light;
-# blurred by 1 pixel of the 160, where the networks begin to lose structures, 44 % were refused and
-# 55 % remarked on, by 1.5 pixels 97 and 3 %, by 2 pixels 99 % were refused.
-
 FLOOR = 0.3
 """Variance, in squared levels, that rounding and compression leave in the finest band."""
 BRIGHT = 150.0
@@ -80,19 +71,22 @@ def sharpness(luma_HW: NDArray[np.float32]) -> float:
 
 
 def blurred(photo: Reduced) -> PhotoFault | None:
-    """Find a photo that is out of focus or shaken."""
+    """Detect a photo that is out of focus or shaken, by its finest detail relative to coarser one.
+
+    The variance of the Laplacian alone would call smooth skin blurred. The ratio of two adjacent
+    bands of a difference-of-Gaussians pyramid (Burt and Adelson 1983) is free of contrast and, at a
+    fixed size of the photo, of scale; what 8-bit pixels and JPEG add to the fine band is taken off.
+    Of 200 dermoscopic and 200 clinical photos none was refused, and 0.3 % with a tenth of their
+    light; blurred by 1 pixel of the 160, where the networks begin to lose structures, 44 % were
+    refused and 55 % remarked on, by 1.5 pixels 97 and 3 %, by 2 pixels 99 % were refused.
+    """
     value = sharpness(photo.luma)
     if value >= REMARKED:
         return None
-    if value >= REFUSED:
-        return PhotoFault("soft", fatal=False)
-    return PhotoFault("blurred", fatal=True)
+    return (
+        PhotoFault("soft", fatal=False) if value >= REFUSED else PhotoFault("blurred", fatal=True)
+    )
 
-
-# The gate for light: it looks at the brightest and the darkest parts, never at their mean.
-#
-# So neither dark skin nor the black rim of a dermoscope counts as bad light: of 800
-# real photos the darkest has 49 at the 95th percentile, the brightest 251 at the 5th.
 
 DARK, DIM = 24.0, 45.0
 """Brightness on the 0..255 scale that 95 % of a photo stay below."""
@@ -101,29 +95,21 @@ GLARING, PALE = 252.0, 235.0
 
 
 def badly_lit(photo: Reduced) -> PhotoFault | None:
-    """Find a photo with too little or too much light to see structures."""
+    """Detect too little or too much light to see structures.
+
+    It looks at the brightest and the darkest parts, never at their mean, so that neither dark skin
+    nor the black rim of a dermoscope counts as bad light: of 800 real photos the darkest has 49 at
+    the 95th percentile, the brightest 251 at the 5th.
+    """
     darkest, brightest = np.percentile(photo.luma, [5, 95])
     if brightest < DIM:
-        return (
-            PhotoFault("dark", fatal=True) if brightest < DARK else PhotoFault("dim", fatal=False)
-        )
+        dark = brightest < DARK
+        return PhotoFault("dark" if dark else "dim", fatal=bool(dark))
     if darkest > PALE:
-        return (
-            PhotoFault("glaring", fatal=True)
-            if darkest > GLARING
-            else PhotoFault("pale", fatal=False)
-        )
+        glaring = darkest > GLARING
+        return PhotoFault("glaring" if glaring else "pale", fatal=bool(glaring))
     return None
 
-
-# The gate for photos without skin, by colour.
-#
-# Melanin and blood leave every skin type between violet red and greenish yellow, light or dark, and
-# never quite grey; dermoscopes shift it within that range. So the hue of coloured
-# pixels decides and brightness does not, so light and dark skin are treated alike.
-# Of 200 dermoscopic photos none was refused, of 200 clinical photos 1, at full and at a tenth of
-# their light. The gate rejects painted documents, screens, landscapes, foliage, water and grey noise.
-# Wood and colour noise pass it; the bundle's out-of-distribution detector handles them.
 
 HUES_DEGREES = (-75.0, 115.0)
 """Angle in CIELAB's a*b* plane."""
@@ -150,15 +136,17 @@ def skin_share(photo: Reduced) -> float:
 
 
 def no_skin(photo: Reduced) -> PhotoFault | None:
-    """Find a photo that shows hardly anything of the colours of skin."""
-    if skin_share(photo) >= LEAST_SHARE:
-        return None
-    return PhotoFault("no-skin", fatal=True)
+    """Detect a photo that shows hardly anything of the colours of skin.
 
+    Melanin and blood leave every skin type between violet red and greenish yellow, light or dark,
+    and never quite grey; dermoscopes shift it within that range. So the hue of coloured pixels
+    decides and brightness does not: light and dark skin are treated alike. Of 200 dermoscopic
+    photos none was refused, of 200 clinical photos 1, at full and at a tenth of their light. The
+    gate rejects painted documents, screens, landscapes, foliage, water and grey noise. Wood and
+    colour noise pass it; the bundle's out-of-distribution detector handles them.
+    """
+    return None if skin_share(photo) >= LEAST_SHARE else PhotoFault("no-skin", fatal=True)
 
-# Interface of every gate: a photo at one fixed scale in, a finding in one word out.
-
-__all__ = ["GATES", "Fault", "Finding", "Gate", "Reduced", "inspect"]
 
 Gate = Literal["light", "no-skin", "blur"]
 
@@ -171,13 +159,13 @@ GATES: dict[Gate, Callable[[Reduced], PhotoFault | None]] = {
 
 
 def inspect(pixels_HWC: NDArray[np.uint8]) -> list[tuple[Gate, PhotoFault]]:
-    """Return what the gates find in a photo, H x W x 3 RGB uint8; a fatal finding ends the list."""
+    """Return what the gates detect in a photo, H x W x 3 RGB uint8; a fatal fault ends the list."""
     reduced = Reduced.of(pixels_HWC)
-    found: list[tuple[Gate, PhotoFault]] = []
+    faults: list[tuple[Gate, PhotoFault]] = []
     for name, gate in GATES.items():
-        finding = gate(reduced)
-        if finding:
-            found.append((name, finding))
-            if finding.fatal:
+        fault = gate(reduced)
+        if fault:
+            faults.append((name, fault))
+            if fault.fatal:
                 break
-    return found
+    return faults

@@ -1,4 +1,4 @@
-"""Resampling of 8-bit RGB images to a given size."""
+"""Resampling of 8-bit RGB images: bilinear into memory that is there already, or averaged."""
 
 import ctypes
 from collections.abc import Callable
@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from skindx.core.compiled_loops import CppSource
 
-# Bilinear resize of a view of an image into memory that is there already.
-
 # H, W = height, width; R, C = rows and columns of the result; T = images
 
 SOURCE = CppSource(
-    Path(__file__).parents[1] / "resize.cpp", "bilinear resize", "OpenCV resizes training images"
+    Path(__file__).with_name("resize.cpp"), "bilinear resize", "OpenCV resizes training images"
 )
 
 Resize = Callable[[NDArray[np.uint8], NDArray[np.uint8]], object]
@@ -104,11 +102,6 @@ def resize_by_opencv(image_HW3: NDArray[np.uint8], out_RC3: NDArray[np.uint8]) -
 
     size_wh = (out_RC3.shape[1], out_RC3.shape[0])
     cv2.resize(image_HW3, size_wh, dst=out_RC3, interpolation=cv2.INTER_LINEAR)
-
-
-# Smaller images of the same shape, averaged so that nothing aliases.
-
-# H, W = height, width
 
 
 def shrunk_size(height: int, width: int, short_side: int) -> tuple[int, int]:

@@ -1,4 +1,7 @@
-"""HEIC photos, decoded in a process of its own: libheif is given what anybody may send."""
+"""Images decoded in processes of their own: HEIC photos, which anybody may send, and thumbnails.
+
+A gallery also shows what was dropped, such as an image that crashes its decoder.
+"""
 
 import importlib.util
 import os
@@ -84,11 +87,6 @@ def write_pixels(path: Path, out: Path, max_pixels: int) -> dict[str, str]:
         np.save(file, pixels_HWC, allow_pickle=False)
     return {"reason": "", "detail": ""}
 
-
-# Small copies of images, upright, without any metadata.
-#
-# Made in decoding processes: a gallery also shows what was dropped, such as an image that crashes
-# its decoder.
 
 THUMBS = "thumbs"
 LONGEST_SIDE = 192

@@ -1,8 +1,7 @@
-"""Flat colour: neighbouring pixels of the very same value, as programs fill areas with it.
+"""What an image shows instead of skin: documents, screens, scenes, noise.
 
-Light on a surface changes from pixel to pixel and a sensor adds noise; a fill does neither, and
-stays exact when it is averaged or compressed as JPEG. Black and white are no fills: rims of
-dermoscopes, borders, and light that burnt out are as flat.
+Each measure has a limit; a score of 0.5 stands for the first that is reached. None knows what skin
+looks like beyond its colours: wood, sand and fur have them, and pass.
 """
 
 from dataclasses import dataclass
@@ -14,114 +13,7 @@ from numpy.typing import NDArray
 from skindx.imaging.gates import SIDE, skin_mask
 from skindx.imaging.resize import shrink
 
-BLACK, WHITE = 12, 243
-"""A pixel whose channels are all darker, or all brighter, may be a rim or burnt out."""
-
-
-def flat_mask(pixels_HW3: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return H x W: the pixel and its eight neighbours are equal; beyond the edge all are."""
-    import cv2
-
-    # One number a pixel: three channels compared at once.
-    whole_HW: Any = cv2.cvtColor(pixels_HW3, cv2.COLOR_RGB2RGBA).view(np.uint32)[..., 0]
-    across_HW = np.ones((whole_HW.shape[0], whole_HW.shape[1] + 1), bool)
-    np.equal(whole_HW[:, 1:], whole_HW[:, :-1], out=across_HW[:, 1:-1])
-    row_HW = across_HW[:, 1:] & across_HW[:, :-1]
-    down_HW = np.ones((whole_HW.shape[0] + 1, whole_HW.shape[1]), bool)
-    np.equal(whole_HW[1:], whole_HW[:-1], out=down_HW[1:-1])
-    flat_HW = row_HW & down_HW[1:] & down_HW[:-1]
-    flat_HW[1:] &= row_HW[:-1]
-    flat_HW[:-1] &= row_HW[1:]
-    return flat_HW
-
-
-def fill_mask(pixels_HW3: NDArray[np.uint8], flat_HW: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return H x W: the pixel is flat, and neither black nor white."""
-    import cv2
-
-    black_HW: Any = cv2.inRange(pixels_HW3, (0, 0, 0), (BLACK - 1,) * 3)
-    white_HW: Any = cv2.inRange(pixels_HW3, (WHITE + 1,) * 3, (255, 255, 255))
-    filled_HW: NDArray[np.bool_] = flat_HW & (cv2.bitwise_or(black_HW, white_HW) == 0)
-    return filled_HW
-
-
-# Lines of writing: dark strokes that stand in rows over the whole image, with gaps between.
-#
-# Hair, vessels and pigment networks are as thin and as dark, but do not keep to rows; a ruler does,
-# in one row. The image is cut into upright strips, so that a page may be held askew.
-
-STRIP = 32
-"""Pixels of the 160: wide enough for a word, narrow enough for 4 degrees."""
-STROKE = 7
-"""Pixels; what is wider than this is no stroke."""
-CONTRAST = 12
-"""Levels by which a stroke is darker than the ground around it, at the least."""
-FEWEST_ROWS, LEAST_INK, LEAST_KEPT = 6, 0.04, 0.2
-"""Of a strip with writing: rows of ink, share of ink, and how far it keeps to rows."""
-
 # H, W = pixels, R = rows of pixels, S = strips
-
-
-def line_share(luma_HW: NDArray[np.uint8]) -> float:
-    """Return the share of the image's strips, upright or lying, that hold lines of writing."""
-    import cv2
-
-    square = np.ones((STROKE, STROKE), np.uint8)
-    ground_HW: Any = cv2.morphologyEx(luma_HW, cv2.MORPH_CLOSE, square)
-    ink_HW = (cv2.subtract(ground_HW, luma_HW) > CONTRAST).astype(np.float32)
-    return max(_upright(ink_HW), _upright(ink_HW.T))
-
-
-def _upright(ink_RW: NDArray[np.float32]) -> float:
-    rows, width = ink_RW.shape
-    strips = max(1, width // STRIP)
-    cut_RS = ink_RW[:, : strips * STRIP].reshape(rows, strips, -1).mean(axis=2)
-    ink_S = cut_RS.mean(axis=0)
-    # 1 where each row of pixels is all ink or none, 0 where ink does not keep to rows.
-    kept_S = cut_RS.var(axis=0) / np.maximum(ink_S * (1 - ink_S), 1e-6)
-    above_RS = cut_RS > ink_S
-    rows_S = (above_RS[1:] & ~above_RS[:-1]).sum(axis=0)
-    lines_S = (kept_S > LEAST_KEPT) & (rows_S >= FEWEST_ROWS) & (ink_S > LEAST_INK)
-    return float(lines_S.mean())
-
-
-# Noise: neighbouring pixels that have nothing to do with each other.
-#
-# The spectrum of scenes falls with frequency, about as its inverse square (Field 1987, "Relations
-# between the statistics of natural images and the response properties of cortical cells"), that of
-# noise does not; and colours change slowly in scenes, so that JPEG keeps a quarter of them.
-
-EVEN = 8.0
-"""Levels of spread below which an image is even, and what differs in it too little to matter."""
-
-
-def roughness(plane_HW: NDArray[np.uint8] | NDArray[np.float32]) -> float:
-    """Return which share of a plane's variance differs from the mean of 3 x 3 pixels.
-
-    8/9 for independent pixels, less where the plane is even.
-    """
-    import cv2
-
-    plane: Any = plane_HW if plane_HW.dtype == np.float32 else plane_HW.astype(np.float32)
-    fine = cv2.subtract(plane, cv2.blur(plane, (3, 3)))
-    _, spread = cv2.meanStdDev(plane)
-    _, rest = cv2.meanStdDev(fine)
-    return float(rest[0, 0] ** 2 / (spread[0, 0] ** 2 + EVEN**2))
-
-
-def colour_roughness(pixels_HW3: NDArray[np.uint8]) -> float:
-    """Return the higher one of red - green and blue - green."""
-    import cv2
-
-    red, green, blue = cv2.split(pixels_HW3)
-    planes: list[Any] = [cv2.subtract(other, green, dtype=cv2.CV_32F) for other in (red, blue)]
-    return max(map(roughness, planes))
-
-
-# Gate against images that show no skin: documents, screens, scenes, noise.
-#
-# Each measure has a limit; a score of 0.5 stands for the first that is reached. None knows what skin
-# looks like beyond its colours: wood, sand and fur have them, and pass.
 
 Shows = Literal["", "colours", "flat", "text", "noise"]
 SAID: dict[str, str] = {
@@ -149,6 +41,19 @@ PEEK = 48
 """Pixels of the shorter side that the first look leaves, at least."""
 PLAIN_SKIN, PLAIN_FLAT, PLAIN_ROUGH, PLAIN_COLOUR_ROUGH = 0.3, 0.05, 0.1, 0.09
 """What an image has more of (the first) and less of (the others) that is plainly skin."""
+
+BLACK, WHITE = 12, 243
+"""A pixel whose channels are all darker, or all brighter, may be a rim or burnt out."""
+STRIP = 32
+"""Pixels of the 160: wide enough for a word, narrow enough for 4 degrees."""
+STROKE = 7
+"""Pixels; what is wider than this is no stroke."""
+CONTRAST = 12
+"""Levels by which a stroke is darker than the ground around it, at the least."""
+FEWEST_ROWS, LEAST_INK, LEAST_KEPT = 6, 0.04, 0.2
+"""Of a strip with writing: rows of ink, share of ink, and how far it keeps to rows."""
+EVEN = 8.0
+"""Levels of spread below which an image is even, and what differs in it too little to matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +143,91 @@ def _halved(pixels_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
         even: Any = pixels_HW3[: 2 * height, : 2 * width]
         pixels_HW3 = cv2.resize(even, (width, height), interpolation=cv2.INTER_AREA)
     return pixels_HW3
+
+
+def flat_mask(pixels_HW3: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return H x W: the pixel and its eight neighbours are equal; beyond the edge all are.
+
+    Programs fill areas with one colour. Light on a surface changes from pixel to pixel and a sensor
+    adds noise; a fill does neither, and stays exact when it is averaged or compressed as JPEG.
+    """
+    import cv2
+
+    # One number a pixel: three channels compared at once.
+    whole_HW: Any = cv2.cvtColor(pixels_HW3, cv2.COLOR_RGB2RGBA).view(np.uint32)[..., 0]
+    across_HW = np.ones((whole_HW.shape[0], whole_HW.shape[1] + 1), bool)
+    np.equal(whole_HW[:, 1:], whole_HW[:, :-1], out=across_HW[:, 1:-1])
+    row_HW = across_HW[:, 1:] & across_HW[:, :-1]
+    down_HW = np.ones((whole_HW.shape[0] + 1, whole_HW.shape[1]), bool)
+    np.equal(whole_HW[1:], whole_HW[:-1], out=down_HW[1:-1])
+    flat_HW = row_HW & down_HW[1:] & down_HW[:-1]
+    flat_HW[1:] &= row_HW[:-1]
+    flat_HW[:-1] &= row_HW[1:]
+    return flat_HW
+
+
+def fill_mask(pixels_HW3: NDArray[np.uint8], flat_HW: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return H x W: the pixel is flat, and neither black nor white.
+
+    Rims of dermoscopes, borders, and light that burnt out are as flat, and no fills.
+    """
+    import cv2
+
+    black_HW: Any = cv2.inRange(pixels_HW3, (0, 0, 0), (BLACK - 1,) * 3)
+    white_HW: Any = cv2.inRange(pixels_HW3, (WHITE + 1,) * 3, (255, 255, 255))
+    filled_HW: NDArray[np.bool_] = flat_HW & (cv2.bitwise_or(black_HW, white_HW) == 0)
+    return filled_HW
+
+
+def line_share(luma_HW: NDArray[np.uint8]) -> float:
+    """Return the share of the image's strips, upright or lying, that hold lines of writing.
+
+    These are dark strokes in rows over the whole image, with gaps between. Hair, vessels and
+    pigment networks are as thin and as dark, but do not keep to rows; a ruler does, in one row.
+    Strips are upright, so that a page may be held askew.
+    """
+    import cv2
+
+    square = np.ones((STROKE, STROKE), np.uint8)
+    ground_HW: Any = cv2.morphologyEx(luma_HW, cv2.MORPH_CLOSE, square)
+    ink_HW = (cv2.subtract(ground_HW, luma_HW) > CONTRAST).astype(np.float32)
+    return max(_upright(ink_HW), _upright(ink_HW.T))
+
+
+def _upright(ink_RW: NDArray[np.float32]) -> float:
+    rows, width = ink_RW.shape
+    strips = max(1, width // STRIP)
+    cut_RS = ink_RW[:, : strips * STRIP].reshape(rows, strips, -1).mean(axis=2)
+    ink_S = cut_RS.mean(axis=0)
+    # 1 where each row of pixels is all ink or none, 0 where ink does not keep to rows.
+    kept_S = cut_RS.var(axis=0) / np.maximum(ink_S * (1 - ink_S), 1e-6)
+    above_RS = cut_RS > ink_S
+    rows_S = (above_RS[1:] & ~above_RS[:-1]).sum(axis=0)
+    lines_S = (kept_S > LEAST_KEPT) & (rows_S >= FEWEST_ROWS) & (ink_S > LEAST_INK)
+    return float(lines_S.mean())
+
+
+def roughness(plane_HW: NDArray[np.uint8] | NDArray[np.float32]) -> float:
+    """Return which share of a plane's variance differs from the mean of 3 x 3 pixels.
+
+    8/9 for independent pixels, less where the plane is even. The spectrum of scenes falls with
+    frequency, about as its inverse square (Field 1987, "Relations between the statistics of natural
+    images and the response properties of cortical cells"), that of noise does not; and colours
+    change slowly in scenes, so that JPEG keeps a quarter of them.
+    """
+    import cv2
+
+    plane: Any = plane_HW if plane_HW.dtype == np.float32 else plane_HW.astype(np.float32)
+    fine = cv2.subtract(plane, cv2.blur(plane, (3, 3)))
+    _, spread = cv2.meanStdDev(plane)
+    _, rest = cv2.meanStdDev(fine)
+    return float(rest[0, 0] ** 2 / (spread[0, 0] ** 2 + EVEN**2))
+
+
+def colour_roughness(pixels_HW3: NDArray[np.uint8]) -> float:
+    """Return the higher one of red - green and blue - green."""
+    import cv2
+
+    red, green, blue = cv2.split(pixels_HW3)
+    planes: list[Any] = [cv2.subtract(other, green, dtype=cv2.CV_32F) for other in (red, blue)]
+    return max(map(roughness, planes))

@@ -124,9 +124,6 @@ def _draw(groups: int, draws: int, seed: int, images: int) -> Iterator[Floats]:
         yield np.bincount(flat.ravel(), minlength=rows * groups).reshape(rows, groups).astype(float)
 
 
-# McNemar's exact test of two predictors on the same images.
-
-
 @dataclass(frozen=True, slots=True)
 class McNemar:
     """How many images only one of two predictors names rightly, and the two-sided p-value."""

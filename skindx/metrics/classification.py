@@ -102,9 +102,6 @@ def reliability_bins(
     return tuple(one(number) for number in range(bins))
 
 
-# Accuracy against coverage when the least confident images are left to a person.
-
-
 @dataclass(frozen=True, slots=True)
 class RiskPoint:
     """Answering the share `coverage` of the images, those of at least `confidence`."""

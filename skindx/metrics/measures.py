@@ -21,7 +21,8 @@ from skindx.metrics.share_intervals import (
     truth_rank,
 )
 
-# N = images, G = groups, D = bootstrap draws
+# N = images, C = classes, B = confidence bins, G = groups, D = bootstrap draws, F = features to
+# total, P = images of a class, M = images of the others
 
 ClosedForm = Callable[[Ints, float], Interval]
 """Turns groups_N and a level into the figure with its interval."""
@@ -101,18 +102,13 @@ class MeasureDifference(Measure):
         return lambda weights_DG: first(weights_DG) - second(weights_DG)
 
 
-# Measures that are functions of weighted totals: a bootstrap draw is one matrix product.
-#
-# They depend on the images only through sums: hits, counts of a class, gaps in a confidence bin.
-# The totals of a draw are `weights_DG @ totals_GF`.
-
-# N = images, C = classes, B = confidence bins, G = groups, D = bootstrap draws
-# F = features to total
-
-
 @dataclass(frozen=True, slots=True)
 class Statistic(Measure):
-    """A measure of N images: `finish` turns their totals (D, F) into values (D,)."""
+    """A measure of N images: `finish` turns their totals (D, F) into values (D,).
+
+    It depends on the images only through sums: hits, counts of a class, gaps in a confidence bin.
+    The totals of a draw are `weights_DG @ totals_GF`: one matrix product.
+    """
 
     features_NF: Floats
     finish: Callable[[Floats], Floats]
@@ -260,15 +256,12 @@ def _with_ones(features: NDArray[np.generic]) -> Floats:
     return np.hstack([columns_NF, np.ones((len(columns_NF), 1))])
 
 
-# Measures of an order of the images: sorted once, then weighted sums along it for each draw.
-
-# N = images, C = classes, G = groups, D = bootstrap draws
-# P = images of a class, M = images of the others
-
-
 @dataclass(frozen=True, slots=True)
 class Ranked(Measure):
-    """A measure of N images: `weigh` turns their weights (D, N) into values (D,)."""
+    """A measure of their order: `weigh` turns weights (D, N) into values (D,).
+
+    The images are sorted once; each draw is weighted sums along them.
+    """
 
     weigh: Callable[[Floats], Floats]
     images: int

@@ -1,4 +1,7 @@
-"""Shared parts of metrics: checked arrays, ranks and bins, a figure with its interval."""
+"""Figures with closed intervals: shares of groups of images, and the calibration error.
+
+The intervals hold their level at 0, at 1, and for few images.
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# N = images, C = classes
+# N = images, C = classes, G = groups, B = bins of confidence, D = simulated draws
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
@@ -50,11 +53,6 @@ def confidence_bin(probabilities_NC: Floats, bins: int) -> NDArray[np.intp]:
     index_N = np.ceil(probabilities_NC.max(axis=1) * bins).astype(np.intp) - 1
     clipped_N: NDArray[np.intp] = np.clip(index_N, 0, bins - 1)
     return clipped_N
-
-
-# Intervals of shares that hold their level at 0, at 1, for few images and for groups of images.
-
-# N = images, G = groups, C = classes
 
 
 def effective_size(groups_N: ArrayLike) -> float:
@@ -145,10 +143,6 @@ def _trials(hits_N: Floats, groups_N: ArrayLike, level: float) -> float:
     tail = (1 + level) / 2
     return float(trials * (norm.ppf(tail) / t.ppf(tail, groups - 1)) ** 2)
 
-
-# An interval of the expected calibration error that keeps its level.
-
-# N = images, B = bins of confidence, D = simulated draws
 
 _DRAWS = 4000
 _CLEAR = 3.0

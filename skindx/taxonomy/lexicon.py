@@ -1,4 +1,4 @@
-"""Names of conditions in other languages, abbreviations of public data sets, and codes.
+"""Spelling of labels, and names of conditions in other languages, abbreviations and codes.
 
 A label that no taxonomy spells out leads through this list to a label that one does.
 """
@@ -94,8 +94,6 @@ _OPTIONAL = frozenset(
 )
 """Stems of words without which a name means the same, where nothing bears the name with them."""
 
-
-# Spelling of labels: which differences between two names do not count.
 
 LEXICON = "lexicon.yaml"
 

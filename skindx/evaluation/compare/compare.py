@@ -14,7 +14,7 @@ from skindx.evaluation.breakdown import UNKNOWN, order, skin_type_name
 from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import FIGURES, LEVEL, SEED
 from skindx.evaluation.misses import CANCERS, cancer_of
-from skindx.metrics import Interval, McNemar, Statistic, bootstrap, paired_interval
+from skindx.metrics import Interval, McNemar, Statistic, mcnemar, paired_interval
 
 # N = images, C = classes
 
@@ -89,7 +89,7 @@ def compare(
         ours, theirs = (Statistic.mean(found_N[among_N]) for found_N in (ours_N, theirs_N))
         groups = groups_N[among_N]
         difference = paired_interval(ours, theirs, groups, draws=draws, level=LEVEL, seed=SEED)
-        test = bootstrap(ours_N[among_N], theirs_N[among_N])
+        test = mcnemar(ours_N[among_N], theirs_N[among_N])
         size = int(among_N.sum()), len(np.unique(groups))
         return ComparedPart(attribute, value, *size, ours.value, theirs.value, difference, test)
 
@@ -101,7 +101,7 @@ def compare(
         level=LEVEL,
         k=min(5, len(first.classes)),
         figures=tuple(map(figure, FIGURES)),
-        test=bootstrap(first.right_N, second.right_N),
+        test=mcnemar(first.right_N, second.right_N),
         parts=tuple(part(*values) for values in _parts(first, second)),
     )
 
