@@ -1,4 +1,4 @@
-"""What older versions wrote still opens and goes on: dataset, half-way run, bundle, case book.
+"""What older versions wrote still opens and goes on: dataset, run, bundle, scan and case book.
 
 `fixtures/write.py` wrote the folders, once for each version; they are never changed.
 """
@@ -6,7 +6,9 @@
 import csv
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,29 +16,48 @@ from command_line import Skindx
 from kept_cases import answer
 
 from skindx.casebook.casebook import Casebook
+from skindx.casebook.scan import LIST
 from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.scan.compare.view import read_scan
 from skindx.evaluation.next_steps import served_steps
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 
 FIXTURES = Path(__file__).parent / "fixtures"
-_BUNDLE_VERSIONS = {"v0_1": "c66bc4dd23d0c6ee5459598ae945734e4b42afab015951c504ca4687081fdad4"}
+_BUNDLE_VERSIONS = {
+    "v0_1": "c66bc4dd23d0c6ee5459598ae945734e4b42afab015951c504ca4687081fdad4",
+    "v0_2": "6e2e1e6e336e0c9b7e9d627e316b7ed191a0b77a41d514e42f6f303b8fc9d540",
+}
 """What each version called its own bundle in answers."""
+_BUNDLE_DIGESTS = {
+    "v0_2": "fe64876d1e88ea434afbabe169c697c61471562a28506bde179f75c696dfbfef",
+}
+"""What each version gave out for `--expect`."""
+_IMAGES = {"v0_1": 108, "v0_2": 84}
 VERSIONS = sorted(path.name for path in FIXTURES.iterdir() if path.name.startswith("v"))
 
 
+def versions_with(part: str) -> list[str]:
+    return [version for version in VERSIONS if (FIXTURES / version / part).exists()]
+
+
 @pytest.fixture(params=VERSIONS)
-def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def written(version: str, tmp_path: Path) -> Path:
     """Return a copy of what one version wrote."""
-    return Path(shutil.copytree(FIXTURES / request.param, tmp_path / "written"))
+    return Path(shutil.copytree(FIXTURES / version, tmp_path / "written"))
 
 
-def test_a_dataset_opens(written: Path) -> None:
+def test_a_dataset_opens(written: Path, version: str) -> None:
     records = read_manifest(written / "dataset")
-    assert len(records) == 108
+    assert len(records) == _IMAGES[version]
     assert {record.label for record in records} == {"Melanoma", "Nevus", "Dermatofibroma"}
     assert read_issues(written / "dataset") == []
     for record in records:
@@ -61,15 +82,15 @@ def test_a_bundle_diagnoses_as_it_was_evaluated(written: Path) -> None:
         np.testing.assert_allclose(prediction.probabilities_C, stored_C, atol=1e-4)
 
 
-def test_a_bundle_has_all_its_parts(written: Path) -> None:
+def test_a_bundle_has_all_its_parts(written: Path, version: str) -> None:
     bundle = open_bundle(written / "whole/bundle")
     assert bundle.spec.conformal is not None
     assert bundle.detector() is not None
     gallery, seen = bundle.gallery(), bundle.seen()
     assert gallery is not None
-    assert bundle.novelty() is not None
+    assert (bundle.novelty() or bundle.ood()) is not None
     assert seen is not None
-    assert len(seen) == 108
+    assert len(seen) == _IMAGES[version]
     assert bundle.metrics() is not None
 
 
@@ -90,12 +111,48 @@ def test_a_bundle_without_a_risk_threshold_follows_the_set_and_says_so(written: 
         assert (step == "urgent") == ("urgent" in in_set)
 
 
-def test_a_bundle_keeps_the_version_that_answers_name(
-    written: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_bundle_keeps_the_version_that_answers_name(written: Path, version: str) -> None:
     """What is added to a bundle later does not rename those that lack it."""
-    named = _BUNDLE_VERSIONS[request.node.callspec.params["written"]]
-    assert bundle_version(open_bundle(written / "whole/bundle")) == named
+    assert bundle_version(open_bundle(written / "whole/bundle")) == _BUNDLE_VERSIONS[version]
+
+
+@pytest.mark.parametrize("version", versions_with("answers"))
+def test_a_bundle_gives_the_answers_that_it_gave(
+    written: Path, version: str, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of `skindx diagnose --json` but its sentences, under the digest that was given out."""
+    monkeypatch.chdir(written)
+    by_sha256 = {record.sha256: record for record in read_manifest(Path("dataset"))}
+    kept = sorted(Path("answers").iterdir())
+    assert len(kept) == 6
+    for file in kept:
+        image = f"dataset/{by_sha256[file.stem].path}"
+        expect = ("--expect", _BUNDLE_DIGESTS[version])
+        code, answer_now, err = skindx("diagnose", "whole/bundle", image, "--json", *expect)
+        assert code == 0, err
+        then, now = json.loads(file.read_text()), json.loads(answer_now)
+        assert then.keys() <= now.keys()
+        for path, value in _facts(then):
+            same = pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
+            assert dict(_facts(now))[path] == same, path
+
+
+def _facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every number, name and code of an answer by its path; sentences may be reworded."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _facts(item, f"{path}/{key}")
+    elif not (isinstance(value, str) and " " in value):
+        yield path, value
+
+
+@pytest.mark.parametrize("version", versions_with("scan"))
+def test_a_scan_opens(written: Path) -> None:
+    scan = read_scan(written / "scan")
+    assert scan.summary.lesions == 5
+    (view,) = scan.views
+    assert (view.boxes_L4.shape, view.pixels_HW3.shape) == ((5, 4), (120, 160, 3))
 
 
 @pytest.mark.distributed
@@ -140,3 +197,15 @@ def test_a_case_book_opens(written: Path) -> None:
         (photo,) = case.photos
         assert decode(photo).shape == (240, 320, 3)
     assert (third.confirmed, third.note) == ("Nevus", "/ excised")
+
+
+@pytest.mark.parametrize("version", versions_with("scan"))
+def test_a_kept_scan_opens(written: Path) -> None:
+    (written / "cases.db.keys").chmod(0o600)  # git does not keep it
+    scans = Casebook.open(written / "cases.db").scans
+    (kept,) = scans.scans("ann")
+    assert (kept.patient, kept.view, kept.photos, kept.lesions) == ("P-1", "back", 1, 5)
+    files = scans.files("ann", kept.id)
+    assert files.pop(LIST) == b"<p>listed</p>"
+    for name, content in files.items():
+        assert content == (written / "scan" / name).read_bytes()

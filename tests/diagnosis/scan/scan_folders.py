@@ -27,6 +27,11 @@ def visits_of(folder: Path) -> tuple[Path, Path]:
     return write(folder / "1", body), write(folder / "2", replace(again, sizes_N=sizes), 90)
 
 
+def small_visit(folder: Path) -> Path:
+    """Write a scan of few lesions on a small photo."""
+    return write(folder, paint_body(np.random.default_rng(1), 5, (160, 120)))
+
+
 def write(folder: Path, body: Body, days: int = 0) -> Path:
     """Write a scan in which every lesion of a body was found."""
     found = []
@@ -36,7 +41,8 @@ def write(folder: Path, body: Body, days: int = 0) -> Path:
         found.append(
             lesion((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, colour=colour, possible=("nevus",))
         )
-    photo = ScannedPhoto("photo 1", "ab" * 32, *SIZE, 9, 1, 0, tuple(found))
+    height, width = body.pixels_HW3.shape[:2]
+    photo = ScannedPhoto("photo 1", "ab" * 32, width, height, 9, 1, 0, tuple(found))
     result = ScanResult((photo,), CLASSES, SOURCE, WHEN + timedelta(days=days), BANDS)
     write_scan(folder, result, [ArrayPhoto(body.pixels_HW3)])
     return folder
