@@ -31,43 +31,43 @@ class Mutant:
 
 MUTANTS = {
     "stages: statistics of batch norms all from the first": Mutant(
-        "skindx/training/parallel/sharding/staged.py",
+        "skindx/training/parallel/sharding/whole.py",
         "pipeline.wires.broadcast(values, pipeline.owners[name])",
         "pipeline.wires.broadcast(values, 0)",
         "tests/training/test_stages.py",
     ),
     "split layers: a bad gradient that one rank knows of": Mutant(
-        "skindx/training/parallel/sharding/gradients.py",
+        "skindx/training/parallel/sharding/parts.py",
         "float(wires.sum(own + math.nan if known_bad else own))",
         "float(wires.sum(own))",
         "tests/training/test_stages.py",
     ),
     "LARS: no decay in the norm": Mutant(
-        "skindx/training/recipes/split_optimizers.py",
+        "skindx/training/parallel/sharding/layerwise.py",
         "steep_N = gradients_N + decay * weights_N + group",
         "steep_N = gradients_N + group",
         "tests/training/test_tensor_parallel.py tests/training/test_optimizer.py",
     ),
     "LARS: no decay in the change": Mutant(
-        "skindx/training/recipes/split_optimizers.py",
+        "skindx/training/parallel/sharding/layerwise.py",
         "change = weight.grad.add(weight, alpha=decay)",
         "change = weight.grad.clone()",
         "tests/training/test_tensor_parallel.py tests/training/test_optimizer.py",
     ),
     "K-FAC: the floor by the other factor": Mutant(
-        "skindx/training/preconditioners/kfac/prepared.py",
+        "skindx/training/preconditioners/kfac/eigen.py",
         "_counted(v_a * top_g > floor)",
         "_counted(v_a * top_a > floor)",
         "tests/training/test_kfac_prepared.py",
     ),
     "K-FAC: the floor of the outputs by the other factor": Mutant(
-        "skindx/training/preconditioners/kfac/prepared.py",
+        "skindx/training/preconditioners/kfac/eigen.py",
         "_counted(v_g * top_a > floor)",
         "_counted(v_g * top_g > floor)",
         "tests/training/test_kfac_prepared.py",
     ),
     "K-FAC: batch norms by one factor alone": Mutant(
-        "skindx/training/preconditioners/kfac/prepared.py",
+        "skindx/training/preconditioners/kfac/eigen.py",
         "values = outside.values_SW * values",
         "values = outside.values_SW * torch.ones_like(values)",
         "tests/training/test_kfac_prepared.py tests/training/test_kfac.py",

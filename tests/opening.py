@@ -69,8 +69,7 @@ def _bundle(path: Path, backend: str = "auto") -> None:
 
 
 def _run(path: Path) -> None:
-    from skindx.training.finished.detector import load_parts
-    from skindx.training.finished.member import load_member
+    from skindx.training.checkpoint.finished import load_member, load_parts
 
     load_parts(path)
     for member in sorted((path / "members").iterdir()):
@@ -78,8 +77,8 @@ def _run(path: Path) -> None:
 
 
 def _checkpoint(path: Path) -> None:
-    from skindx.training.checkpoint.state import read_state
-    from skindx.training.checkpoint.store import read_shared, verify
+    from skindx.training.checkpoint.keeper import read_shared, verify
+    from skindx.training.checkpoint.saved_state import read_state
 
     ranks = verify(path)["ranks"]
     read_shared(path)
@@ -130,7 +129,7 @@ def main() -> None:
 
 def _said(job: dict[str, str], watch: "_Watch") -> str:
     from skindx.core.errors import UserError
-    from skindx.training.checkpoint.store import DamagedCheckpointError
+    from skindx.training.checkpoint.keeper import DamagedCheckpointError
 
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(SECONDS)

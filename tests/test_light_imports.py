@@ -11,7 +11,7 @@ from skindx.core.machine import go_offline
 go_offline()
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.detector.network import build_detection_model
-from skindx.training.deepspeed.library import import_deepspeed
+from skindx.training.deepspeed.ranks import import_deepspeed
 import torch
 import_deepspeed()
 import skindx.training.checks, skindx.training.run

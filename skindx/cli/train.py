@@ -15,7 +15,7 @@ from skindx.core.machine import require_extra
 
 if TYPE_CHECKING:
     from skindx.training.config.run import TrainSettings
-    from skindx.training.launching.stopping import StoppedError
+    from skindx.training.launching.supervise import StoppedError
 
 NEEDS = ("deepspeed", "psutil", "sqlalchemy")
 
@@ -93,7 +93,7 @@ def train(
     from skindx.models.bundle.card import missing_parts
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.place import settle_place
-    from skindx.training.launching.stopping import StoppedError
+    from skindx.training.launching.supervise import StoppedError
     from skindx.training.run import train as train_run
 
     settle_place()
@@ -145,7 +145,7 @@ def _without_config(
 ) -> "TrainSettings":
     """Return settings whose network starts from weights at hand, and say which; or refuse."""
     from skindx.data.layout import MANIFEST
-    from skindx.training.default_network import names_no_network, with_default_network
+    from skindx.training.member_networks import names_no_network, with_default_network
 
     if random_weights and (given or not names_no_network(settings)):
         raise UserError(
@@ -167,8 +167,7 @@ def _nothing() -> None: ...
 def _suggest(dataset: Path, settings: "TrainSettings", out: Path | None) -> None:
     from rich.console import Console
 
-    from skindx.training.suggest.suggest import suggest
-    from skindx.training.suggest.table import curve_table
+    from skindx.training.ensembles.suggest import curve_table, suggest
 
     for own in suggest(dataset, settings, out):
         Console().print(curve_table(own))

@@ -24,14 +24,11 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.parallel import DataSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.deepspeed.joining import join
-from skindx.training.deepspeed.library import accelerator_variables
+from skindx.training.deepspeed.ranks import accelerator_variables, join
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
-from skindx.training.launching.stopping import end_with_parent
-from skindx.training.memory import peak_memory
-from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks
-from skindx.training.parallel.mesh import leave
+from skindx.training.launching.supervise import end_with_parent
+from skindx.training.parallel.mesh import leave, peak_memory, resolve_accelerator, resolve_ranks
 
 BUDGET_S = 20.0
 """For the timed steps of all networks; starting, compiling and reading come on top."""

@@ -16,13 +16,10 @@ from skindx.core.cost.cluster import Cluster, Links
 from skindx.core.errors import UserError
 from skindx.plan.links import measure_links
 from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed.joining import join
-from skindx.training.deepspeed.launch import launch
-from skindx.training.launching.notes import RANKS, write_note
+from skindx.training.deepspeed.ranks import join, launch
 from skindx.training.launching.place import settle_place
-from skindx.training.launching.stopping import end_with_parent
-from skindx.training.parallel.devices import resolve_accelerator
-from skindx.training.parallel.mesh import Mesh, leave
+from skindx.training.launching.supervise import RANKS, end_with_parent, write_note
+from skindx.training.parallel.mesh import Mesh, leave, resolve_accelerator
 
 GRACE_S = 5.0
 

@@ -23,14 +23,14 @@ from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, rea
 from skindx.plan.search import strategy_of
 from skindx.plan.strategies.strategy import Strategy
 from skindx.plan.trace_plan import Asked, machine_of, read_cluster
+from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
-from skindx.training.finished.member import HISTORY, member_folder
-from skindx.training.parallel.devices import resolve_ranks
-from skindx.training.recipes.optimizer import LAYERWISE
+from skindx.training.parallel.mesh import resolve_ranks
 from skindx.training.recorded_step import PLANNED, timeline_file
+from skindx.training.tasks.optimizer import LAYERWISE
 
 _NAMED = 5
 """Networks of a trace that a message names."""

@@ -15,8 +15,7 @@ from skindx.comm.kinds import DenseSettings, Exchange, ExchangeSettings, build_e
 from skindx.comm.tuner import Tuner
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.communicator import Communicator, Watch
-from skindx.training.parallel.sharding.gradients import SplitGradients
-from skindx.training.parallel.sharding.part import Part, parts_of
+from skindx.training.parallel.sharding.parts import Part, SplitGradients, parts_of
 
 GRADIENTS = "wait for gradients"
 """What a timeline calls the time in which an exchange is waited for."""

@@ -1,9 +1,12 @@
 """A training run from dataset to bundle: check everything, start the ranks, calibrate, pack."""
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from skindx.core.atomic_files import only_writer
 from skindx.core.errors import JobError, UserError
 from skindx.data.layout import RECIPE
 from skindx.data.manifest import Record, read_manifest
@@ -11,26 +14,111 @@ from skindx.data.stored_image import check_sample
 from skindx.models.bundle.bundle import BUNDLE, Bundle
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.matching import check_urgencies
+from skindx.training.checkpoint.fingerprints import fingerprint
+from skindx.training.checkpoint.finished import is_finished, is_trained
 from skindx.training.checks import check
-from skindx.training.config.run import SETTINGS, TrainSettings
-from skindx.training.deepspeed.joining import join
-from skindx.training.deepspeed.launch import launch
-from skindx.training.ensembles.distil import STUDENT, student_settings, write_targets
-from skindx.training.ensembles.member_refs import is_there, member_refs
+from skindx.training.config.engine import CHECKPOINTS, SETTINGS
+from skindx.training.config.run import SETTINGS as run_SETTINGS
+from skindx.training.config.run import TrainSettings
+from skindx.training.deepspeed.ranks import join, launch
+from skindx.training.ensembles.member_refs import (
+    STUDENT,
+    is_there,
+    member_refs,
+    refuse_reaching_out,
+    student_settings,
+    write_targets,
+)
 from skindx.training.ensembles.pack import pack_run
-from skindx.training.ensembles.trust import refuse_reaching_out
 from skindx.training.feeding.folds import learning
-from skindx.training.finished.detector import is_trained
-from skindx.training.finished.fingerprint import fingerprint
-from skindx.training.finished.member import is_finished
-from skindx.training.launching.notes import RANKS
+from skindx.training.jobs import train as train_members
 from skindx.training.launching.place import settle_place
-from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
-from skindx.training.parallel.devices import resolve_accelerator
-from skindx.training.parallel.mesh import is_lost, leave
-from skindx.training.refused import only_training, put_back_if_refused
+from skindx.training.launching.supervise import RANKS, StoppedError, StopRequest, end_with_parent
+from skindx.training.parallel.mesh import is_lost, leave, resolve_accelerator
+from skindx.training.recorded_step import PLANNED
 from skindx.training.towers import with_towers
-from skindx.training.worker import train as train_members
+
+_WRITTEN_FIRST = (SETTINGS, PLANNED)
+"""What a training writes before its ranks look at weights, images and checkpoints."""
+
+
+@contextmanager
+def only_training(run: Path) -> Iterator[bool]:
+    """Hold a run's folder against every other training; a kill sets it free.
+
+    Yields whether the folder was there before; one that was not and stays empty goes again. Of the
+    ranks that another launcher started the first one holds it for all. Raises UserError while
+    another training is at work.
+    """
+    there = run.exists()
+    if os.environ.get("RANK", "0") != "0":
+        yield there
+        return
+    run.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_writer(run, "training", 0):
+            yield there
+    finally:
+        if not there:
+            with suppress(OSError):
+                run.rmdir()
+
+
+@contextmanager
+def put_back_if_refused(run: Path, *, there: bool) -> Iterator[None]:
+    """Undo what a training has written that is refused before it has made anything.
+
+    A folder that was not `there` goes; settings that were there come back. Checkpoints and finished
+    members are never touched, nor a run that another training is at work in.
+    """
+    before = {name: _bytes(run / name) for name in _WRITTEN_FIRST}
+    made = _made(run)
+    try:
+        yield
+    except UserError:
+        if _made(run) == made and _is_free(run):
+            for name, content in before.items():
+                _put_back(run / name, content)
+            if not there:
+                shutil.rmtree(run, ignore_errors=True)
+        raise
+
+
+def _bytes(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None
+
+
+def _put_back(file: Path, content: bytes | None) -> None:
+    if content is None:
+        file.unlink(missing_ok=True)
+    elif _bytes(file) != content:
+        file.write_bytes(content)
+
+
+def _made(run: Path) -> set[Path]:
+    """Return all files of a run but those that are written first and those beside its ranks."""
+    apart = {run / name for name in _WRITTEN_FIRST}
+    ranks = run / "ranks"
+    return {
+        file
+        for file in run.rglob("*")
+        if file.is_file() and file not in apart and ranks not in file.parents
+    }
+
+
+def _is_free(run: Path) -> bool:
+    """Tell whether no other training holds the run's checkpoints."""
+    folder = run / CHECKPOINTS
+    if not folder.is_dir():
+        return True
+    try:
+        with only_writer(folder, "training", 0):
+            return True
+    except UserError:
+        return False
+
+
+# A refused training leaves its run folder as it was.
 
 
 def train(
@@ -97,7 +185,7 @@ def _train_elsewhere(
     ]
     for ref in needed:
         if not ref.vouched:
-            refuse_reaching_out(ref.run, ref.settings, dataset, ref.run / SETTINGS)
+            refuse_reaching_out(ref.run, ref.settings, dataset, ref.run / run_SETTINGS)
     for ref in needed:
         name = ref.member.name
         if "RANK" in os.environ:
@@ -117,12 +205,12 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     end_with_parent()
     with StopRequest(settings.checkpoint.grace_s) as stop:
         if settings.engine.schedule != "data":
-            from skindx.training.hopping.launching import train_as_worker
+            from skindx.training.hopping.hop_worker import train_as_worker
 
             return train_as_worker(run, dataset, settings, stop)
         mesh = join(settings.engine)
         if mesh.is_main:
-            settings.save(run / SETTINGS)
+            settings.save(run / run_SETTINGS)
         try:
             train_members(run, dataset, settings, mesh, stop)
         except StoppedError as stopped:
@@ -155,13 +243,13 @@ def unfinished(run: Path, dataset: Path, settings: TrainSettings) -> list[str]:
 def _train_by_launcher(
     run: Path, dataset: Path, settings: TrainSettings, missing: list[str]
 ) -> None:
-    settings.save(run / SETTINGS)
+    settings.save(run / run_SETTINGS)
     if not missing:
         return
     if settings.engine.schedule == "data":
         _launch_ranks(run, dataset, settings)
     else:
-        from skindx.training.hopping.launching import launch_workers
+        from skindx.training.hopping.hop_worker import launch_workers
 
         launch_workers(run, dataset, settings)
     # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
@@ -175,9 +263,9 @@ def _launch_ranks(run: Path, dataset: Path, settings: TrainSettings) -> None:
     launch(
         settings.engine,
         accelerator,
-        "skindx.training.rank",
+        "skindx.training.launching.rank",
         arguments,
         notes=run / RANKS,
         grace_s=settings.checkpoint.grace_s,
-        imports=["skindx.training.worker", "albumentations"],
+        imports=["skindx.training.jobs", "albumentations"],
     )

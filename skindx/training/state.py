@@ -1,23 +1,123 @@
 """The state of a training: its task, engine, average, position."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from skindx.training.checkpoint.stateful import Buffers, Shared
+from skindx.training.checkpoint.resume import Buffers, Shared
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.waiting import Waiting
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.part import parts_of
-from skindx.training.position import Position
+from skindx.training.parallel.sharding.parts import parts_of
+from skindx.training.position import Position, StepGuard
 from skindx.training.preconditioners.preconditioner import Preconditioner
-from skindx.training.step_guard import StepGuard
-from skindx.training.task import Batch, Result_co, TrainingTask
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+Row = dict[str, Any]
+"""One epoch's figures, as in the history."""
+
+Piece = tuple[Tensor, Any]
+"""What goes through the network at once, and what its loss is computed from; on the device."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """This rank's part of one step."""
+
+    pieces: Callable[[], Sequence[Piece]]
+    """Makes the pieces that go through the network one after the other."""
+    own: int
+    """Images of this rank."""
+    count: int
+    """Images of all ranks."""
+
+
+@dataclass(frozen=True)
+class EpochSpeed:
+    """How fast the steps of an epoch were."""
+
+    images_per_s: float
+    wait_share: float
+    """Share of the time in which this rank waited for images."""
+    memory_gb: float
+    """Peak of the memory."""
+    seconds: float
+    """Since the training began, without the time between stops."""
+
+
+class TrainingTask(Protocol[Result_co]):
+    """What is trained: its batches, its loss, its validation. The loop does everything else.
+
+    Everything that a task draws is a pure function of (seed, epoch, step), of the image's number
+    or of the rank, so that a training that starts anywhere goes on to the bit.
+    """
+
+    @property
+    def name(self) -> str:
+        """The task's name in messages."""
+
+    @property
+    def seed(self) -> int:
+        """Decides everything that is drawn."""
+
+    @property
+    def epochs(self) -> int:
+        """How many there will be at most."""
+
+    @property
+    def images(self) -> int:
+        """Training images of all ranks: what an epoch shows."""
+
+    @property
+    def batch(self) -> int:
+        """Images in a step, over all ranks."""
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Yield this rank's batches of an epoch, from step `first` on."""
+
+    def loss(self, outputs: Any, targets: Any, count: int) -> Tensor:
+        """Return the summed loss of a piece; `count` images of all ranks are in its step."""
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from the first of the training."""
+
+    def validate(
+        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Return an epoch's figures of `network`; every rank calls this.
+
+        Raises ValidationStoppedError when any rank is `asked` to stop meanwhile, and DivergedError
+        for answers that are not finite.
+        """
+
+    def after_epoch(self, epoch: int) -> None:
+        """Save the result of a validated epoch (from 1); every rank calls this."""
+
+    def enough(self, history: Sequence[Row]) -> str:
+        """Return why no further epoch is needed; empty to train on."""
+
+    def line(self, row: Row) -> str:
+        """Return an epoch's figures as a line."""
+
+    def result(self, network: nn.Module, asked: Callable[[], bool]) -> Result_co:
+        """Return what the training gave; every rank calls this after the last epoch."""
+
+
+class DivergedError(ArithmeticError):
+    """A network's weights or answers are no longer finite; the text says which."""
+
+
+class ValidationStoppedError(Exception):
+    """A rank was asked to stop while it validated; raised on all of them."""
+
+
+# Interface of tasks in the training loop.
 
 
 class Average(Shared, Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from skindx.training.config.parallel import OwtSettings
-from skindx.training.parallel.sharding.wide import wide_layers
+from skindx.training.parallel.sharding.owt import wide_layers
 from skindx_bench import run_bench
 from skindx_bench.parallel.alexnet import AlexNet
 from skindx_bench.parallel.predicted import agreement, agreement_figure

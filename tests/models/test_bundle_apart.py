@@ -51,7 +51,7 @@ def test_a_checkpoint_reaches_no_file_outside(opener: Opener, tmp_path: Path) ->
     checkpoint = Path(shutil.copytree(CHECKPOINT, tmp_path / "checkpoint"))
     index = json.loads((checkpoint / "index.json").read_text())
     index["files"]["../secret"] = {"bytes": 1, "sha256": "0"}
-    from skindx.training.checkpoint.store import _seal
+    from skindx.training.checkpoint.keeper import _seal
 
     body = {key: value for key, value in index.items() if key != "seal"}
     (checkpoint / "index.json").write_text(json.dumps({**body, "seal": _seal(body)}))

@@ -78,17 +78,17 @@ def _rank(
     log = os.open(log_of(run, rank), os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    from skindx.training import worker
+    from skindx.training import jobs
 
     if accident and accident.rank in (None, rank):
         _prepare(accident)
-    code = worker.main([str(run), str(dataset)])
+    code = jobs.main([str(run), str(dataset)])
     os._exit(code)  # what the server imported must not be torn down
 
 
 def _prepare(accident: Accident) -> None:
     """Let the accident happen when the loss of its step is known: the weights are untouched."""
-    from skindx.training.step_guard import StepGuard
+    from skindx.training.position import StepGuard
 
     check, seen = StepGuard.check, [0]
 

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from skindx.data.manifest import read_manifest
 from skindx.taxonomy import Taxonomy
 from skindx.training import loop
+from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join_nobody
+from skindx.training.deepspeed.ranks import join_nobody
 from skindx.training.feeding.reading import open_sets
 from skindx.training.feeding.visits import Visits
-from skindx.training.finished.member import FinishedMember
-from skindx.training.hopping.files import HOPS
-from skindx.training.hopping.partitions import Partitions
+from skindx.training.hopping.partition_images import Partitions
+from skindx.training.hopping.units import HOPS
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.tasks.classifier.job import MemberJob, setup_member
+from skindx.training.tasks.classifier_job import MemberJob, setup_member
 
 Order = dict[int, tuple[int, ...]]
 """Epoch -> partitions in the order in which they were visited."""

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.training.config.recipe import Ema, Recipe
-from skindx.training.recipes.ema import WeightAverage
-from skindx.training.recipes.optimizer import build_optimizer
+from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 

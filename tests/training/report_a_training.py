@@ -10,7 +10,7 @@ import struct
 import sys
 from pathlib import Path
 
-from skindx.training.callbacks.callback_list import check_monitors, member_callbacks
+from skindx.training.callbacks import check_monitors, member_callbacks
 from skindx.training.config.run import TrainSettings
 
 RUN = Path("run")

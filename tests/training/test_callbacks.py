@@ -9,12 +9,17 @@ import pytest
 from network_guard import Guarded, run_guarded
 
 from skindx.core.errors import UserError
-from skindx.training.callbacks.bar import TrainingBar, time_left
-from skindx.training.callbacks.callback import TrainingInfo
-from skindx.training.callbacks.callback_list import CallbackList, check_monitors, member_callbacks
-from skindx.training.callbacks.history import History
+from skindx.training.callbacks import (
+    CallbackList,
+    History,
+    TrainingBar,
+    check_monitors,
+    member_callbacks,
+    time_left,
+)
+from skindx.training.checkpoint.finished import write_history
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.member import write_history
+from skindx.training.trackers import TrainingInfo
 
 SCRIPT = Path(__file__).parent / "report_a_training.py"
 

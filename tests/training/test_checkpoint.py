@@ -18,20 +18,19 @@ from torch import nn
 
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
-from skindx.training.checkpoint import store
-from skindx.training.checkpoint.fitting import check_optimizer
-from skindx.training.checkpoint.keeper import Keeper, refuse_others
-from skindx.training.checkpoint.state import (
+from skindx.training.checkpoint import keeper as store
+from skindx.training.checkpoint.keeper import At, Keeper, refuse_others
+from skindx.training.checkpoint.resume import Buffers, RandomNumbers
+from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
     State,
+    check_optimizer,
     load_named_state,
     named_state,
     read_state,
     write_state,
 )
-from skindx.training.checkpoint.stateful import Buffers, RandomNumbers
-from skindx.training.checkpoint.store import At
-from skindx.training.config.checkpoints import CheckpointSettings
+from skindx.training.config.engine import CheckpointSettings
 
 CPU = torch.device("cpu")
 

@@ -9,12 +9,13 @@ from skindx.training.ensembles.combiners import (
     COMBINERS,
     Evidence,
     Score,
+    assemble,
     choose,
     cross_fit,
     fit,
+    gather_evidence,
     soften,
 )
-from skindx.training.ensembles.fitting import assemble, gather_evidence
 
 
 def _evidence(knows: list[float], images: int = 240, seed: int = 0) -> Evidence:

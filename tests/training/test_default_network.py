@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from skindx.core.errors import UserError
 from skindx.models.classifier.pretrained import kept_weights
 from skindx.training.config.run import TrainSettings
-from skindx.training.default_network import DEFAULT_NETWORKS, with_default_network
+from skindx.training.member_networks import DEFAULT_NETWORKS, with_default_network
 
 
 @pytest.fixture(autouse=True)

@@ -22,24 +22,29 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import DetectorSpec
+from skindx.training.checkpoint.finished import CHECKPOINT, load_parts, save_parts
 from skindx.training.checks import check_detector
-from skindx.training.config.detector import BoxAugment, DetectorSettings
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.ensemble import BoxAugment, DetectorSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.finished.detector import CHECKPOINT, load_parts, save_parts
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
-from skindx.training.tasks.detector.augment import box_changer
-from skindx.training.tasks.detector.images import (
+from skindx.training.tasks.detector_data import (
     BoxedBatch,
+    box_changer,
     boxed_batches,
     looked_at,
     open_boxed,
     to_batch,
 )
-from skindx.training.tasks.detector.loss import CLASS_GAIN, DetectionLoss, all_scores
-from skindx.training.tasks.detector.network import DetectionNet, MovingAverage, build_network
-from skindx.training.tasks.detector.scoring import measure_recall, score_detector
+from skindx.training.tasks.detector_job import DetectionNet, MovingAverage, build_network
+from skindx.training.tasks.detector_task import (
+    CLASS_GAIN,
+    DetectionLoss,
+    all_scores,
+    measure_recall,
+    score_detector,
+)
 
 SIDE = 64
 CPU = torch.device("cpu")
@@ -319,7 +324,13 @@ def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> Non
     TrainSettings.parse({"engine": {"accelerator": "cpu"}, "detector": detector}).save(
         tmp_path / "train.yaml"
     )
-    command = [sys.executable, "-m", "skindx.training.rank", str(tmp_path), str(small_dataset)]
+    command = [
+        sys.executable,
+        "-m",
+        "skindx.training.launching.rank",
+        str(tmp_path),
+        str(small_dataset),
+    ]
     subprocess.run([*command, CHECKPOINT], check=True, timeout=280)
     lines = (tmp_path / "detector" / "history.csv").read_text().splitlines()
     assert lines[0] == "epoch,loss,map50,map50_95,seconds,skipped_steps"

@@ -7,15 +7,15 @@ import pytest
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest
+from skindx.training.checkpoint.finished import CHECKPOINT
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join
-from skindx.training.finished.detector import CHECKPOINT
-from skindx.training.launching.stopping import StoppedError
+from skindx.training.deepspeed.ranks import join
+from skindx.training.launching.supervise import StoppedError
 from skindx.training.loop import train
 from skindx.training.parallel.mesh import leave
-from skindx.training.tasks.detector.job import DetectorJob
+from skindx.training.tasks.detector_job import DetectorJob
 
 SETTINGS = TrainSettings.parse(
     {

@@ -15,15 +15,15 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.predicting import predict_records
 from skindx.taxonomy import Taxonomy
+from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.checks import check
 from skindx.training.config.recipe import Augment, Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.distil import soft_targets, student_settings, write_targets
+from skindx.training.ensembles.member_refs import soft_targets, student_settings, write_targets
 from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
 from skindx.training.feeding.loading import Reading
 from skindx.training.feeding.reading import load_targets
-from skindx.training.finished.fingerprint import fingerprint
-from skindx.training.recipes.losses import build_loss
+from skindx.training.tasks.losses import build_loss
 
 SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))
 STUDENT = {"name": "pupil", "model": "test_resnet", "preprocess": {"size": 64}}

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from skindx.training.config.recipe import Ema
-from skindx.training.recipes.ema import WeightAverage
+from skindx.training.tasks.optimizer import WeightAverage
 
 
 def _module(value: float) -> nn.Module:

@@ -13,7 +13,7 @@ from skindx.comm.powersgd_exchange import PowerSGDSettings
 from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import leave
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)

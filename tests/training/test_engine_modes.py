@@ -12,14 +12,17 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.core.errors import UserError
-from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed.config import deepspeed_config, read_extra, read_extra_of
+from skindx.training.config.engine import (
+    EngineSettings,
+    deepspeed_config,
+    read_extra,
+    read_extra_of,
+)
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.parallel.devices import check_precision, resolve_ranks
-from skindx.training.parallel.mesh import Mesh, leave
-from skindx.training.parallel.preparing import checkpoint_activations
+from skindx.training.parallel.batch_norm import checkpoint_activations
+from skindx.training.parallel.mesh import Mesh, check_precision, leave, resolve_ranks
 
 MODES: dict[str, dict[str, Any]] = {
     **{f"zero {stage}": {"zero": stage} for stage in range(4)},

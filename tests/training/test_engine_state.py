@@ -8,13 +8,13 @@ from ranks import run_ranks
 from torch import nn
 from torch.nn.utils import parametrize
 
-from skindx.training.checkpoint.state import State
+from skindx.training.checkpoint.saved_state import State
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.heads import LoraSettings
+from skindx.training.config.recipe import LoraSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import Mesh, leave
-from skindx.training.recipes.lora import LowRank
+from skindx.training.tasks.optimizer import LowRank
 
 BATCH = 12
 

@@ -13,7 +13,7 @@ from skindx.models.calibration.temperature import apply_temperature
 from skindx.models.ensemble.predicting import predict_members
 from skindx.models.ensemble.prediction import Prediction
 from skindx.taxonomy import Taxonomy
-from skindx.training.finished.member import FinishedMember, save_member
+from skindx.training.checkpoint.finished import FinishedMember, save_member
 from skindx_bench.model_comparison import passes
 
 FLOPS = {"resnet": 10, "vit": 20}

@@ -9,10 +9,10 @@ from ranks import run_ranks
 from safetensors.numpy import load_file
 
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join
-from skindx.training.launching.stopping import StopRequest
+from skindx.training.deepspeed.ranks import join
+from skindx.training.jobs import train
+from skindx.training.launching.supervise import StopRequest
 from skindx.training.parallel.mesh import leave
-from skindx.training.worker import train
 
 KINDS = ("dense", "fused", "topk", "gtopk", "hierarchical", "multicolor", "powersgd")
 SGD = {"optimizer": "sgd", "learning_rate": 0.005, "weight_decay": 0}

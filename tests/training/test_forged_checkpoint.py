@@ -16,14 +16,14 @@ from ranks import run_ranks
 from test_trainer import data_of
 
 from skindx.core.errors import UserError
-from skindx.training.checkpoint import store
+from skindx.training.checkpoint import keeper
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join
-from skindx.training.launching.stopping import StopRequest
+from skindx.training.deepspeed.ranks import join
+from skindx.training.launching.supervise import StopRequest
 from skindx.training.parallel.mesh import leave
-from skindx.training.tasks.classifier.job import setup_member
+from skindx.training.tasks.classifier_job import setup_member
 
 pytestmark = pytest.mark.distributed
 
@@ -103,7 +103,7 @@ def _open_forged(run: str, dataset: str) -> dict[str, str]:
     (member,) = settings.members
     folder, said = checkpoint_folder(Path(run), "a"), {}
     state = _read(folder)
-    mark = store.read_index(store.path_of(folder, store.saved_in(folder)[0]))["fingerprint"]
+    mark = keeper.read_index(keeper.path_of(folder, keeper.saved_in(folder)[0]))["fingerprint"]
     saving = Resuming(folder, mark, settings.checkpoint, StopRequest(5))
     training = setup_member(settings, member, data_of(Path(dataset)), mesh, print)
     for name, forged in [("as written", state), *_forged(state)]:
@@ -119,9 +119,9 @@ def _open_forged(run: str, dataset: str) -> dict[str, str]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    checkpoint = store.path_of(folder, store.saved_in(folder)[0])
-    own = {part: store.RankStates(checkpoint, 1, part)[0] for part in PARTS}
-    return {"shared": store.read_shared(checkpoint), "rank-0": own}
+    checkpoint = keeper.path_of(folder, keeper.saved_in(folder)[0])
+    own = {part: keeper.RankStates(checkpoint, 1, part)[0] for part in PARTS}
+    return {"shared": keeper.read_shared(checkpoint), "rank-0": own}
 
 
 PARTS = ("statistics", "loss", "random", "exchange")
@@ -129,13 +129,13 @@ PARTS = ("statistics", "loss", "random", "exchange")
 
 def _write(folder: Path, state: dict[str, Any]) -> None:
     """Write the newest checkpoint again, with hashes and a seal that fit."""
-    at = store.saved_in(folder)[0]
-    head = store.read_index(store.path_of(folder, at))
-    store.begin(folder)
-    files = store.write_part(store.writing(folder), 0, state["rank-0"], state["shared"])
+    at = keeper.saved_in(folder)[0]
+    head = keeper.read_index(keeper.path_of(folder, at))
+    keeper.begin(folder)
+    files = keeper.write_part(keeper.writing(folder), 0, state["rank-0"], state["shared"])
     for key in ("format", "files"):
         del head[key]
-    store.finish(folder, at, head, files, keep=2)
+    keeper.finish(folder, at, head, files, keep=2)
 
 
 def _forged(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,13 +13,18 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
+from skindx.training.checkpoint.fingerprints import fingerprint
+from skindx.training.checkpoint.finished import (
+    FinishedMember,
+    load_parts,
+    member_folder,
+    packed_origin,
+    save_member,
+    save_snapshot,
+)
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.feeding.reading import load_targets
-from skindx.training.finished.detector import load_parts, packed_origin
-from skindx.training.finished.fingerprint import fingerprint
-from skindx.training.finished.member import FinishedMember, member_folder, save_member
-from skindx.training.finished.snapshots import save_snapshot
 
 SMALL = {"model": "test_resnet", "preprocess": {"size": 32}}
 SETTINGS = {

@@ -16,9 +16,9 @@ from tiny_bundle import pack_tiny
 from skindx import cli
 from skindx.cli import failures
 from skindx.core.errors import UserError
-from skindx.training import worker
+from skindx.training import jobs
+from skindx.training.checkpoint.finished import FinishedMember, save_member
 from skindx.training.checkpoint.keeper import checkpoint_folder
-from skindx.training.finished.member import FinishedMember, save_member
 
 
 @contextmanager
@@ -70,10 +70,10 @@ def test_a_member_that_cannot_be_written_promises_only_what_is_there(tmp_path: P
         full_after(5000),
         pytest.raises(UserError, match=r"no checkpoint could be written either, so .* again"),
     ):
-        worker._save(_Job(tmp_path), finished, [{"epoch": 1}])
+        jobs._save(_Job(tmp_path), finished, [{"epoch": 1}])
     (checkpoint_folder(tmp_path, "a") / "epoch-0001-step-000001").mkdir(parents=True)
     with full_after(5000), pytest.raises(UserError, match="goes on from the last checkpoint"):
-        worker._save(_Job(tmp_path), finished, [{"epoch": 1}])
+        jobs._save(_Job(tmp_path), finished, [{"epoch": 1}])
 
 
 def test_the_error_of_a_full_disk_names_its_number() -> None:

@@ -13,7 +13,7 @@ from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import leave
 
 CPU = EngineSettings(accelerator="cpu")

@@ -10,9 +10,8 @@ from ranks import run_ranks
 
 from skindx.comm.fabric import Fabric
 from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed.joining import join
-from skindx.training.parallel.gathering import gather_objects
-from skindx.training.parallel.mesh import leave
+from skindx.training.deepspeed.ranks import join
+from skindx.training.parallel.mesh import gather_objects, leave
 
 CPU = EngineSettings(accelerator="cpu")
 

@@ -25,7 +25,7 @@ from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import global_batches, share
 from skindx.training.run import train
 

@@ -20,14 +20,13 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ensemble.predicting import predict_records
 from skindx.training import state
+from skindx.training.checkpoint.finished import FinishedMember, load_member
 from skindx.training.config.run import TrainSettings
-from skindx.training.features import store
-from skindx.training.finished.member import FinishedMember, load_member
 from skindx.training.loop import fit
 from skindx.training.run import train
-from skindx.training.tasks.heads.data import HeadData
-from skindx.training.tasks.heads.setting_up import setup_heads
-from skindx.training.tasks.heads.solved import solve
+from skindx.training.tasks import heads_job
+from skindx.training.tasks.head_data import HeadData, solve
+from skindx.training.tasks.heads_task import setup_heads
 
 MEMBER = {"trunk": "frozen", "pretrained": True, "preprocess": {"size": 64}}
 KINDS: dict[str, Any] = {
@@ -80,8 +79,8 @@ def _train(dataset: Path, folder: Path, tower: Path) -> int:
 
     socket.socket.connect = here_only
     computed = []
-    write = store.FeatureFiles._write
-    store.FeatureFiles._write = lambda *given: (computed.append(1), write(*given))[1]
+    write = heads_job.FeatureFiles._write
+    heads_job.FeatureFiles._write = lambda *given: (computed.append(1), write(*given))[1]
     assert train(dataset, TrainSettings.parse(_settings(tower)), folder / "run") is not None
     return len(computed)
 
@@ -188,8 +187,8 @@ def test_two_ranks_under_zero_compute_and_train_what_one_does(
 def _by_two(dataset: Path, run: Path, folder: Path) -> dict[str, np.ndarray]:
     """Train some of the run's heads on two ranks, with a cache of features of their own."""
     from skindx.taxonomy import Taxonomy
-    from skindx.training.deepspeed.joining import join
-    from skindx.training.tasks.heads.job import heads_jobs
+    from skindx.training.deepspeed.ranks import join
+    from skindx.training.tasks.heads_job import heads_jobs
 
     sets = ["loader.cache={kind: disk}", "engine.zero=2"]
     settings = TrainSettings.load(run / "train.yaml", sets)

@@ -18,13 +18,13 @@ from ranks import run_ranks
 from skindx.core.errors import JobError, UserError
 from skindx.data.manifest import read_manifest, split_of
 from skindx.models.classifier.classifier import Classifier
+from skindx.training.checkpoint.finished import load_member, member_folder
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.visits import Visits
-from skindx.training.finished.member import load_member, member_folder
-from skindx.training.hopping.conclusion import conclude, raise_problems
-from skindx.training.hopping.partitions import Partitions, check_partitions
-from skindx.training.hopping.progress import line, progress_of
+from skindx.training.hopping.local_workers import line, progress_of
+from skindx.training.hopping.partition_images import Partitions, check_partitions
+from skindx.training.hopping.run_queue import conclude, raise_problems
 from skindx.training.hopping.units import Unit, hop_tasks
 from skindx.workers.leases.tables import ASIDE, DONE, FAILED, OPEN
 from skindx.workers.leases.task import TaskState, WorkerState
@@ -71,9 +71,9 @@ class _Crash(Exception):
 
 def _hop(run: Path, dataset: Path) -> Hopped:
     """Let two workers take turns in one process, and lose some of them in the middle of a unit."""
-    from skindx.training.hopping.worker import Worker
-    from skindx.training.launching.stopping import StopRequest
-    from skindx.training.step_guard import StepGuard
+    from skindx.training.hopping.hop_worker import Worker
+    from skindx.training.launching.supervise import StopRequest
+    from skindx.training.position import StepGuard
 
     settings, rng = TrainSettings.parse(SETTINGS), random.Random(3)
     mesh, stop = alone(settings), StopRequest(25)
@@ -127,8 +127,8 @@ def _hop(run: Path, dataset: Path) -> Hopped:
 
 def _stay(run: Path, dataset: Path, mesh: Any, stop: Any) -> tuple[bool, int, list[str]]:
     """Train by `members` with a lease that is lost once, and compare with the ordinary loop."""
-    from skindx.training.hopping.worker import Worker
-    from skindx.training.step_guard import StepGuard
+    from skindx.training.hopping.hop_worker import Worker
+    from skindx.training.position import StepGuard
 
     (member, _) = SETTINGS["members"]  # type: ignore[misc]
     raw = {"engine": {"accelerator": "cpu", "schedule": "members"}, "members": [member]}
@@ -162,7 +162,7 @@ def _refusals(
     run: Path, dataset: Path, settings: TrainSettings, worker: Any, mesh: Any
 ) -> dict[str, str]:
     """Return what is said of partitions and states that are not there."""
-    from skindx.training.hopping.images import PartitionImages
+    from skindx.training.hopping.partition_images import PartitionImages
 
     records = read_manifest(dataset)
     partitions = Partitions.of(records, settings, PARTITIONS)

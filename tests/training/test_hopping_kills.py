@@ -14,12 +14,12 @@ from one_process import alone, in_order, recorded
 from ranks import run_ranks
 
 from skindx.core.errors import UserError
+from skindx.training.checkpoint.finished import load_member
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.member import load_member
-from skindx.training.hopping.launching import launch_workers
-from skindx.training.hopping.local import Manager
-from skindx.training.hopping.opening import open_queue
-from skindx.training.hopping.setting_up import RunJobs, fill
+from skindx.training.hopping.hop_worker import launch_workers
+from skindx.training.hopping.local_workers import Manager
+from skindx.training.hopping.run_queue import RunJobs, fill
+from skindx.training.hopping.units import open_queue
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.task import Task
@@ -108,7 +108,7 @@ def test_ranks_of_torchrun_are_workers(small_dataset: Path, tmp_path: Path) -> N
 def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Path) -> None:
     from contextlib import ExitStack
 
-    from skindx.training.worker import hold
+    from skindx.training.jobs import hold
 
     settings = TrainSettings.parse(SETTINGS)
     with ExitStack() as held:
@@ -128,7 +128,7 @@ def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Pa
 
 def test_the_manager_loads_no_torch() -> None:
     """It waits beside the workers for hours, and their memory is theirs."""
-    code = "import sys, skindx.training.hopping.local; sys.exit('torch' in sys.modules)"
+    code = "import sys, skindx.training.hopping.local_workers; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -18,6 +18,7 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.data.store import put
 from skindx.imaging.decode import decode
 from skindx.models.classifier.preprocess import centre_square
+from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
@@ -26,7 +27,6 @@ from skindx.training.feeding.augment import changer, composed_changer, turned
 from skindx.training.feeding.images import TrainingSet, training_batches
 from skindx.training.feeding.loading import Reading, threads_for
 from skindx.training.feeding.reading import TrainingData, open_sets
-from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 CLASSES = ("Disc", "Stripes", "Plain")

@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from skindx.training.config.run import TrainSettings
-from skindx.training.launching.notes import RANKS, read_notes
+from skindx.training.launching.supervise import RANKS, read_notes
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 

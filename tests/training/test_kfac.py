@@ -15,7 +15,7 @@ from skindx.training.preconditioners.kfac import layers
 from skindx.training.preconditioners.kfac.eigen import decompose, precondition
 from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
+from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
 
 PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0, negligible=0)
 

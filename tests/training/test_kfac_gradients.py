@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from skindx.training.preconditioners.kfac.finding import find_layers
-from skindx.training.preconditioners.kfac.gradients import Gradients
+from skindx.training.preconditioners.kfac.bases import Gradients
+from skindx.training.preconditioners.kfac.layers import find_layers
 
 
 def _net() -> nn.Sequential:

@@ -8,11 +8,9 @@ from torch import Tensor, nn
 from skindx.gemm.product import plain_nt
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.preconditioners.kfac import bases
-from skindx.training.preconditioners.kfac.eigen import Eigen, decompose
+from skindx.training.preconditioners.kfac.eigen import Eigen, decompose, leading, make_inverse
 from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.preconditioners.kfac.leading import leading
-from skindx.training.preconditioners.kfac.prepared import make_inverse
 
 WIDTH = 600
 

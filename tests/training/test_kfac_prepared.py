@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from skindx.gemm.product import plain_nt
-from skindx.training.preconditioners.kfac.eigen import Eigen, precondition
-from skindx.training.preconditioners.kfac.prepared import Inverse, make_inverse
+from skindx.training.preconditioners.kfac.eigen import Eigen, Inverse, make_inverse, precondition
 
 DAMPING, NEGLIGIBLE = 0.5, 0.04
 

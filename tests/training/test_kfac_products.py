@@ -13,10 +13,10 @@ from skindx.core.state_checks import UnfitStateError
 from skindx.gemm import product
 from skindx.gemm.product import NtChoice
 from skindx.gemm.record import NtRecord, record_file
-from skindx.training.checkpoint.state import read_state, write_state
+from skindx.training.checkpoint.saved_state import read_state, write_state
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
-from skindx.training.preconditioners.kfac import products
+from skindx.training.preconditioners.kfac import kfac
 from skindx.training.preconditioners.kfac.kfac import Kfac
 
 SETTINGS = KfacSettings(fisher="empirical", factors_every=1, inverses_every=2, damping=0.05)
@@ -102,7 +102,7 @@ def test_a_training_goes_on_to_the_bit_whatever_is_learned_meanwhile(
     run.steps(0, 2)
     saved = _saved(run, tmp_path / "state")
     whole = run.steps(2, STEPS)
-    assert (products.PRODUCTS in saved[0]) == (learned == "copies")
+    assert (kfac.PRODUCTS in saved[0]) == (learned == "copies")
     if learned == "copies":
         record_file("cpu").unlink()
     else:
@@ -140,14 +140,14 @@ class _Ranks(Mesh):
 def test_all_ranks_take_the_choice_of_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
     _learn()
     sent: list[Any] = []
-    main = products.choice_of_run(_Ranks(0, sent, [1000, 7]))
+    main = kfac.choice_of_run(_Ranks(0, sent, [1000, 7]))
     record_file("cpu").unlink()
-    monkeypatch.setattr(products, "free_bytes", lambda device: 1000)
-    monkeypatch.setattr(products, "current_threads", lambda device: 7)
+    monkeypatch.setattr(kfac, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(kfac, "current_threads", lambda device: 7)
     assert main is not None
     threads = torch.get_num_threads()
     assert main == NtChoice(tree=ALWAYS_COPY, copy_bytes=500, threads=threads)
-    other = products.choice_of_run(_Ranks(1, sent, [10**12, threads]))
+    other = kfac.choice_of_run(_Ranks(1, sent, [10**12, threads]))
     assert other == main
 
 
@@ -157,7 +157,7 @@ def test_all_ranks_take_the_choice_of_the_main_one(monkeypatch: pytest.MonkeyPat
 def test_a_choice_that_cannot_be_used_is_an_unfit_state(value: Any) -> None:
     run = _Run()
     run.steps(0, 1)
-    state = {**run.kfac.state_dict(), products.PRODUCTS: value}
+    state = {**run.kfac.state_dict(), kfac.PRODUCTS: value}
     again = _Run()
     before = again.kfac.steps
     with pytest.raises(UnfitStateError, match="no usable choice of products"):

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from skindx.comm.fused_exchange import FusedSettings
 from skindx.comm.kinds import DenseSettings, ExchangeSettings
-from skindx.training.checkpoint.state import State
+from skindx.training.checkpoint.saved_state import State
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.preconditioners.kfac.kfac import Kfac
-from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
+from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=5.0, sync_batch_norm=True)
 KFAC = KfacSettings(fisher="empirical", factors_every=2, inverses_every=4, damping=0.05)

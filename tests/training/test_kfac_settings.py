@@ -13,8 +13,7 @@ from skindx.core.errors import UserError
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.recipes.schedule import peak_rate
+from skindx.training.tasks.optimizer import build_optimizer, peak_rate
 
 SMALL: dict[str, Any] = {"members": [{"name": "a", "model": "test_resnet"}]}
 KFAC = {"preconditioner": {"kind": "kfac"}}

@@ -13,17 +13,15 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.core.errors import UserError
-from skindx.training.config.engine import EngineSettings
+from skindx.training.checkpoint import fingerprints
+from skindx.training.checkpoint.fingerprints import fingerprint
+from skindx.training.config.engine import EngineSettings, deepspeed_config
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.config import deepspeed_config
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
-from skindx.training.finished import fingerprint as fingerprints
-from skindx.training.finished.fingerprint import fingerprint
+from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import leave
-from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.recipes.schedule import peak_rate, rate_of
+from skindx.training.tasks.optimizer import build_optimizer, peak_rate, rate_of
 
 WEIGHT, BIAS = np.array([[3.0, 4.0], [0.0, 1.0]]), np.array([0.5, -2.0])
 GRADIENTS = [

@@ -9,8 +9,8 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed import launch
-from skindx.training.launching import network
+from skindx.training.deepspeed import ranks
+from skindx.training.launching import place
 from skindx.training.launching.local import NO_IMPORTS
 
 
@@ -37,7 +37,7 @@ def _hostfile(folder: Path, text: str) -> Path:
 )
 def test_a_hostfile_that_cannot_work_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        launch.read_hosts(_hostfile(tmp_path, text))
+        ranks.read_hosts(_hostfile(tmp_path, text))
 
 
 def test_hosts_meet_at_the_first_on_a_settled_port(
@@ -47,10 +47,10 @@ def test_hosts_meet_at_the_first_on_a_settled_port(
     settings = EngineSettings(accelerator="cpu", hostfile=hostfile, port=31000)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="pdsh, which is not installed here; install it"):
-        launch.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
+        ranks.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
     (tmp_path / "pdsh").write_text("")
     (tmp_path / "pdsh").chmod(0o755)
-    options = " ".join(launch._on_hosts(settings, hostfile))
+    options = " ".join(ranks._on_hosts(settings, hostfile))
     assert f"--hostfile {hostfile} --launcher pdsh" in options
     assert "--master_addr node1 --master_port 31000" in options
     assert "--force_multi" in options
@@ -108,14 +108,14 @@ def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    network.choose_interface(None, "127.0.0.1")
+    place.choose_interface(None, "127.0.0.1")
     assert not any(name in os.environ for name in names)  # one machine: nothing to choose
     with pytest.raises(UserError, match=r"engine.interface=ib9 is not on .* which has .*lo"):
-        network.choose_interface("ib9", "127.0.0.1")
+        place.choose_interface("ib9", "127.0.0.1")
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     monkeypatch.setenv(names[0], "eth7")
-    network.choose_interface(None, "127.0.0.1")
+    place.choose_interface(None, "127.0.0.1")
     assert os.environ[names[0]] == "eth7"
-    network.choose_interface(loopback, "127.0.0.1")
+    place.choose_interface(loopback, "127.0.0.1")
     assert [os.environ[name] for name in names] == [loopback] * 2
-    assert network.interface_to("no-such-host.invalid") is None
+    assert place.interface_to("no-such-host.invalid") is None

@@ -12,11 +12,11 @@ from test_trainer import Silent, data_of
 from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import build_classifier
 from skindx.training import state
-from skindx.training.config.heads import LoraSettings
+from skindx.training.config.recipe import LoraSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.loop import fit
-from skindx.training.recipes.lora import add_low_rank, plain_state
-from skindx.training.tasks.classifier.job import setup_member
+from skindx.training.tasks.classifier_job import setup_member
+from skindx.training.tasks.optimizer import add_low_rank, plain_state
 
 VIT = {"model": "test_vit", "model_args": {"depth": 2}, "preprocess": {"size": 64}}
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from skindx.core.errors import UserError
 from skindx.training.config.recipe import Recipe
-from skindx.training.recipes.losses import build_loss, class_weights
+from skindx.training.tasks.losses import build_loss, class_weights
 
 LABELS = np.array([0] * 6 + [1] * 3 + [2])
 # Logits whose softmax is (0.5, 0.25, 0.25) and (0.1, 0.1, 0.8).

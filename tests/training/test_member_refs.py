@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import SPLITS, Record
+from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.member_refs import check_soup, member_refs, out_of_fold_P, units
 from skindx.training.feeding.folds import learning, partition
-from skindx.training.finished.fingerprint import fingerprint
 
 MEMBER = {"name": "m", "model": "test_resnet"}
 

@@ -4,7 +4,7 @@ from torch import nn
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.training.config.recipe import Recipe
-from skindx.training.recipes.optimizer import build_optimizer, layer_depths
+from skindx.training.tasks.optimizer import build_optimizer, layer_depths
 
 
 def test_decay_spares_biases_and_norms_and_the_head_has_its_own_rate() -> None:

@@ -17,13 +17,13 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import OwtSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
 from skindx.training.parallel.mesh import Mesh, leave
-from skindx.training.parallel.sharding.part import parts_of
-from skindx.training.parallel.sharding.rounds import rounds_of
+from skindx.training.parallel.sharding.owt import rounds_of
+from skindx.training.parallel.sharding.parts import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
-from skindx.training.recipes.ema import WeightAverage
+from skindx.training.tasks.optimizer import WeightAverage
 
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3
 """Eleven images on four ranks: their shares are uneven, and so are the widths below."""

@@ -15,16 +15,14 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import ModelSettings
 from skindx.training.config.recipe import Ema, Recipe
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
 from skindx.training.parallel.mesh import leave, mesh_of_all
-from skindx.training.parallel.sharding.cutting import counts_of
-from skindx.training.parallel.sharding.part import parts_of
-from skindx.training.parallel.sharding.pieces import pieces_of
-from skindx.training.parallel.sharding.sizes import sizes_of
+from skindx.training.parallel.sharding.communicator import sizes_of
+from skindx.training.parallel.sharding.parts import parts_of
+from skindx.training.parallel.sharding.pieces import counts_of, pieces_of
 from skindx.training.parallel.sharding.splitting import split_network
-from skindx.training.recipes.ema import WeightAverage
-from skindx.training.recipes.optimizer import build_optimizer
+from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 
 RANKS, IMAGES, STEPS, FEW, MICRO = 4, 11, 20, 3, 4
 """Eleven images on four ranks, in four micro-batches: all shares are uneven."""

@@ -13,7 +13,7 @@ from command_line import Skindx
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, free_port
 from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed import launch as launching
+from skindx.training.deepspeed import ranks as launching
 from skindx.training.launching.place import settle_place
 
 SMALL: dict[str, Any] = {

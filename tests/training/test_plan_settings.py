@@ -26,9 +26,8 @@ from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_step
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import tensor_size
-from skindx.training.parallel.sharding.cutting import counts_of
-from skindx.training.parallel.sharding.operators import layers_of
-from skindx.training.parallel.sharding.pieces import pieces_of
+from skindx.training.parallel.sharding.owt import layers_of
+from skindx.training.parallel.sharding.pieces import counts_of, pieces_of
 from skindx.training.recorded_step import timeline_file
 
 

@@ -34,10 +34,10 @@ from skindx.plan.search import Limits
 from skindx.plan.training_plan import given_choice, keep, read_kept, settings_with_plan, workload_of
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
-from skindx.training.preconditioners.kfac.finding import find_layers
+from skindx.training.preconditioners.kfac.layers import find_layers
 
 RAW: dict[str, Any] = {
     "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}],

@@ -14,7 +14,7 @@ from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.training.config.run import TrainSettings
-from skindx.training.probing import probe_members
+from skindx.training.member_networks import probe_members
 
 
 def settings(model: str, size: int, **change: object) -> TrainSettings:
@@ -59,7 +59,8 @@ def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.Mo
 
 def test_a_trial_that_is_killed_blames_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "skindx.training.probing.try_network", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        "skindx.training.member_networks.try_network",
+        lambda *_: os.kill(os.getpid(), signal.SIGKILL),
     )
     with pytest.raises(UserError, match=r"from outside by signal SIGKILL.* run the same command"):
         probe_members(settings("test_resnet", 73), 3)

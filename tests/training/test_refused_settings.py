@@ -16,12 +16,10 @@ from skindx.data.recipe import BuildSettings
 from skindx.models.classifier.classifier import build_classifier
 from skindx.models.shapes_only import shapes_only
 from skindx.taxonomy import Taxonomy
-from skindx.training.checks import check
+from skindx.training.checks import check, check_smallest_step
 from skindx.training.config.run import TrainSettings
-from skindx.training.hopping.partitions import Partitions
-from skindx.training.refused import only_training, put_back_if_refused
-from skindx.training.run import train
-from skindx.training.smallest_step import check_smallest_step
+from skindx.training.hopping.partition_images import Partitions
+from skindx.training.run import only_training, put_back_if_refused, train
 
 SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]}
 

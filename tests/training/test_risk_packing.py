@@ -16,7 +16,7 @@ from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ensemble.predicting import predict_records
 from skindx.models.ood.collector import Collector
-from skindx.training.ensembles import fusion
+from skindx.training.ensembles import pack
 from skindx.training.ensembles.pack import fit_on_calibration
 
 WRITTEN = Path(__file__).parents[1] / "fixtures/v0_1"
@@ -70,8 +70,8 @@ def test_the_risk_is_fitted_again_for_answers_with_crops(
     whole_NC, _ = predict_records(opened.ensemble(), dataset, held)
     whole = fit_risk_on_records(whole_NC, held, opened.taxonomy)
     set_fusion(bundle, FusionSpec(weight=0), opened.spec.conformal, urgent_risk=whole)
-    monkeypatch.setattr(fusion, "fit_weight", lambda *_: weight)
-    fused = fusion.fit_fusion(bundle, dataset, 1.5).spec
+    monkeypatch.setattr(pack, "fit_weight", lambda *_: weight)
+    fused = pack.fit_fusion(bundle, dataset, 1.5).spec
     assert fused.fusion is not None
     if fused.fusion.weight == 0:
         assert (fused.urgent_risk, fused.whole_urgent_risk) == (whole, None)

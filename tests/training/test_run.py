@@ -21,9 +21,8 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.change import add_metrics
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.already_packed import packed_bundle, packing_fingerprint
-from skindx.training.ensembles.fusion import fit_fusion
 from skindx.training.ensembles.member_refs import member_refs
+from skindx.training.ensembles.pack import fit_fusion, packed_bundle, packing_fingerprint
 from skindx.training.run import train
 
 SETTINGS = {

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skindx.cli import app
-from skindx.training.deepspeed.launch import read_hosts
+from skindx.training.deepspeed.ranks import read_hosts
 
 TRAIN = Path(__file__).parents[2] / "train"
 SCRIPT = TRAIN / "slurm.sbatch"

@@ -6,7 +6,7 @@ from torch import nn
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Member
-from skindx.training.ensembles.soup import average, cook, mixer, recompute_statistics
+from skindx.training.ensembles.builder import average, cook, mixer, recompute_statistics
 
 SIZE = Preprocess(size=32)
 

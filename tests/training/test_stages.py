@@ -15,10 +15,9 @@ from skindx.training.config.parallel import ModelSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.sharding.communicator import Communicator
-from skindx.training.parallel.sharding.cutting import counts_of, micro_batches_of
-from skindx.training.parallel.sharding.gradients import SplitGradients
-from skindx.training.parallel.sharding.pieces import pieces_of
-from skindx.training.parallel.sharding.staged import PIPELINE, share_statistics
+from skindx.training.parallel.sharding.parts import SplitGradients
+from skindx.training.parallel.sharding.pieces import counts_of, micro_batches_of, pieces_of
+from skindx.training.parallel.sharding.whole import PIPELINE, share_statistics
 
 
 class _OneTensor(nn.Module):

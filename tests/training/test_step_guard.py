@@ -7,7 +7,7 @@ import torch
 from plain_engine import Alone
 
 from skindx.training.feeding.upload import on_device
-from skindx.training.step_guard import StepGuard
+from skindx.training.position import StepGuard
 
 
 def test_the_loss_comes_with_what_was_asked_for() -> None:

@@ -10,9 +10,8 @@ from tower_folders import timm_folder
 
 from skindx.core.errors import UserError
 from skindx.training.config.run import TrainSettings
-from skindx.training.features import store
-from skindx.training.suggest.probe import SHARES, Split, probe
-from skindx.training.suggest.suggest import sentences, suggest
+from skindx.training.ensembles.suggest import SHARES, Split, probe, sentences, suggest
+from skindx.training.tasks import heads_job
 
 CLASSES = 3
 
@@ -70,7 +69,7 @@ def test_an_answer_for_a_dataset(
     assert [point["share"] for point in written["curve"]] == list(SHARES)
     assert written["model"] == "tower"
     monkeypatch.setattr(
-        store.FeatureFiles, "_compute", lambda *given: pytest.fail("computed again")
+        heads_job.FeatureFiles, "_compute", lambda *given: pytest.fail("computed again")
     )
     (again,) = suggest(small_dataset, _settings(tower, pretrained=True), None)
     assert again.probe == own.probe

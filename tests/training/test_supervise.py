@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import JobError, UserError
-from skindx.training.launching.stopping import StoppedError
-from skindx.training.launching.supervise import supervise
+from skindx.training.launching.supervise import StoppedError, supervise
 
 LAUNCHER = """
 import os, subprocess, sys
@@ -26,8 +25,8 @@ sys.exit(next((code for code in codes if code), 0))
 RANK = """
 import os, sys, time
 from pathlib import Path
-from skindx.training.launching.notes import write_note
-from skindx.training.launching.stopping import StopRequest, end_with_parent
+from skindx.training.launching.supervise import write_note
+from skindx.training.launching.supervise import StopRequest, end_with_parent
 end_with_parent()
 notes, rank = Path(sys.argv[1]), int(os.environ["RANK"])
 with StopRequest(grace_s={grace_s}, notes=notes) as stop:
@@ -169,7 +168,7 @@ def test_a_rank_that_ends_before_its_first_note_is_named(tmp_path: Path) -> None
     rank = """
 import os, signal, sys, time
 from pathlib import Path
-from skindx.training.launching.notes import write_note
+from skindx.training.launching.supervise import write_note
 if os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 write_note(Path(sys.argv[1]), "at work")
@@ -184,10 +183,10 @@ sys.exit(1)
 def test_a_rank_notes_itself_before_it_loads_torch_and_a_stop_meanwhile(tmp_path: Path) -> None:
     import subprocess
 
-    from skindx.training.launching.notes import RANKS, read_notes
+    from skindx.training.launching.supervise import RANKS, read_notes
 
     code = (
-        "import sys, time; from pathlib import Path; from skindx.training.rank import begin; "
+        "import sys, time; from pathlib import Path; from skindx.training.launching.rank import begin; "
         "begin(Path(sys.argv[1])); assert 'torch' not in sys.modules; time.sleep(60)"
     )
     rank = subprocess.Popen([sys.executable, "-c", code, tmp_path], env={**os.environ, "RANK": "1"})

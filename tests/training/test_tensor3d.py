@@ -18,13 +18,13 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import Tensor3dSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
 from skindx.training.parallel.mesh import leave, mesh_of_all, tensor_size
-from skindx.training.parallel.sharding.cube_blocks import CubeLinear, can_be_split
-from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.cubes import CubeLinear, can_be_split
+from skindx.training.parallel.sharding.parts import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
-from skindx.training.recipes.ema import WeightAverage
+from skindx.training.tasks.optimizer import WeightAverage
 
 Q, IMAGES, STEPS, FEW = 2, 19, 20, 3
 """Nineteen images on eight ranks: their shares are uneven."""

@@ -16,10 +16,10 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import TensorSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
 from skindx.training.parallel.mesh import Mesh, leave, mesh_of_all, tensor_size
-from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.parts import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
 
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3

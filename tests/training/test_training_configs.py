@@ -10,9 +10,8 @@ import torch
 from skindx.models.classifier.classifier import build_classifier
 from skindx.taxonomy import load_taxonomy
 from skindx.training.config.run import TrainSettings
-from skindx.training.recipes.losses import build_loss
-from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.recipes.schedule import mix_at, rate_of, side_at
+from skindx.training.tasks.losses import build_loss
+from skindx.training.tasks.optimizer import build_optimizer, mix_at, rate_of, side_at
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CLASSES = {"skin10-classic": "skin10", "skin10": "skin10", "skin100": "skin100", "isic9": "isic9"}

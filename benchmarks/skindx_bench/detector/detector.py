@@ -17,13 +17,13 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import load_detector
+from skindx.training.checkpoint.finished import CHECKPOINT, FOLDER, load_parts
 from skindx.training.checks import check_detector
-from skindx.training.config.detector import DetectorSettings
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.ensemble import DetectorSettings
 from skindx.training.config.run import SETTINGS, TrainSettings
-from skindx.training.finished.detector import CHECKPOINT, FOLDER, load_parts
-from skindx.training.tasks.detector.images import looked_at
-from skindx.training.tasks.detector.scoring import LEAST_CONFIDENCE
+from skindx.training.tasks.detector_data import looked_at
+from skindx.training.tasks.detector_task import LEAST_CONFIDENCE
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import Result
 
@@ -94,7 +94,7 @@ def _training(settings: Config, seed: int) -> TrainSettings:
 
 def _train(trainer: str, folder: Path, dataset: Path) -> None:
     arguments = {
-        "ours": ["skindx.training.rank", str(folder), str(dataset.resolve()), CHECKPOINT],
+        "ours": ["skindx.training.launching.rank", str(folder), str(dataset.resolve()), CHECKPOINT],
         "ultralytics": [PEER, str(folder), str(dataset.resolve())],
     }[trainer]
     with socket.socket() as listener:

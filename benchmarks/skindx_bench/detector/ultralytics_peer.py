@@ -17,10 +17,10 @@ from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import Split, read_manifest, split_of
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import DetectorSpec
-from skindx.training.config.detector import DetectorSettings
+from skindx.training.checkpoint.finished import save_parts
+from skindx.training.config.ensemble import DetectorSettings
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.detector import save_parts
-from skindx.training.tasks.detector.loss import CLASS_GAIN
+from skindx.training.tasks.detector_task import CLASS_GAIN
 
 _REPORTERS = ("sync", "clearml", "comet", "dvc", "mlflow", "raytune", "tensorboard", "wandb")
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from skindx.core.errors import JobError
-from skindx.training.deepspeed.library import accelerator_variables
+from skindx.training.deepspeed.ranks import accelerator_variables
 from skindx.workers.process import module_command
 from skindx_bench.harness.netlab import INTERFACE, NetLab
 

@@ -16,7 +16,7 @@ from skindx.comm.fused_exchange import Fused, FusedSettings
 from skindx.comm.kinds import AnyExchange, DenseSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import adopt_process_group
+from skindx.training.deepspeed.ranks import adopt_process_group
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 

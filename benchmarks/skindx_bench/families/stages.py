@@ -16,7 +16,7 @@ from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import load_body
 from skindx.models.exports.spec import SUFFIX, Runtime
-from skindx.training.recipes.optimizer import layer_depths
+from skindx.training.tasks.optimizer import layer_depths
 
 STAGES = ("build", "step", "layer_decay", "predict", "heat_map", "onnx", "openvino")
 _CLASSES = 3

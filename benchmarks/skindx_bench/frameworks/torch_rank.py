@@ -153,14 +153,14 @@ class DeepSpeed(Torch):
 
     def version(self) -> str:
         """Return both versions."""
-        from skindx.training.deepspeed.library import import_deepspeed
+        from skindx.training.deepspeed.ranks import import_deepspeed
 
         return f"deepspeed {import_deepspeed().__version__}, {super().version()}"
 
     def wrap(self, net: nn.Module) -> nn.Module:
         """Wrap the network."""
-        from skindx.training.deepspeed.config import deepspeed_config
-        from skindx.training.deepspeed.library import import_deepspeed
+        from skindx.training.config.engine import deepspeed_config
+        from skindx.training.deepspeed.ranks import import_deepspeed
 
         settings = self.meeting.mesh.settings
         config = deepspeed_config(settings, self._batch * self.ranks, self.ranks)
@@ -276,7 +276,7 @@ class Host:
         mesh = None
         if self._kinds & {"deepspeed", "skindx"}:
             from skindx.training.config.engine import EngineSettings
-            from skindx.training.deepspeed.joining import join
+            from skindx.training.deepspeed.ranks import join
 
             mesh = join(EngineSettings(accelerator="cpu", timeout_s=600, gradient_clip=0))
         elif self._kinds != {"plain"}:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.core.errors import UserError
-from skindx.training.launching.stopping import end_with_parent
+from skindx.training.launching.supervise import end_with_parent
 
 Commands = Mapping[str, Callable[..., dict[str, Any]]]
 

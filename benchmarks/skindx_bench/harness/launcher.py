@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from skindx.training.deepspeed.launch import PRELOADED
-from skindx.training.launching.stopping import end_with_parent
+from skindx.training.deepspeed.ranks import PRELOADED
+from skindx.training.launching.supervise import end_with_parent
 from skindx.workers.forked_module import ForkedModule, Place, import_once
 from skindx.workers.process import leave_process
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from skindx.core.errors import JobError
-from skindx.training.finished.member import HISTORY, member_folder
+from skindx.training.checkpoint.finished import HISTORY, member_folder
 
 _TRUNK = "trunk"
 """Column of a head's history that names its trunk; all others hold numbers."""

@@ -14,16 +14,15 @@ from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.tensors import save_tensors
-from skindx.training.callbacks.silent import Silent
+from skindx.training.callbacks import Silent
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.features.store import FeatureFiles, Halves
-from skindx.training.features.trunk import load_trunk
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.images import class_numbers
 from skindx.training.loop import fit
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.tasks.heads.data import HeadData
-from skindx.training.tasks.heads.setting_up import setup_heads
+from skindx.training.tasks.head_data import HeadData
+from skindx.training.tasks.heads_job import FeatureFiles, Halves, load_trunk
+from skindx.training.tasks.heads_task import setup_heads
 from skindx_bench.data.images import HEIGHT, WIDTH
 
 _PASSES = 20

@@ -39,7 +39,7 @@ def run(settings: Config) -> Result:
     shared: features once, then the heads of each recipe as one batched product. separate: for each
     head the features, then that head alone. Both read features of half precision.
     """
-    from skindx.training.deepspeed.joining import join
+    from skindx.training.deepspeed.ranks import join
     from skindx.training.parallel.mesh import leave
     from skindx_bench.heads.arms import Arms
 

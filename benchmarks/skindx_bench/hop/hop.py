@@ -13,8 +13,8 @@ import yaml
 from skindx.core.atomic_files import write_text
 from skindx.core.errors import JobError
 from skindx.training.config.run import SETTINGS, TrainSettings
-from skindx.training.hopping.opening import open_queue
-from skindx.training.hopping.setting_up import RunJobs, fill
+from skindx.training.hopping.run_queue import RunJobs, fill
+from skindx.training.hopping.units import open_queue
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.task import TaskState
 from skindx_bench.exchange.cluster import Cluster

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from skindx.training.hopping.states import States
+from skindx.training.hopping.member_visits import States
 from skindx.workers import framing
 from skindx_bench.hop.storage import PORT
 

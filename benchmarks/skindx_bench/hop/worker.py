@@ -15,15 +15,14 @@ import torch.distributed as dist
 from skindx.core.machine import go_offline
 from skindx.data.manifest import read_manifest
 from skindx.taxonomy import Taxonomy
-from skindx.training.callbacks.silent import Silent
+from skindx.training.callbacks import Silent
 from skindx.training.config.run import SETTINGS, TrainSettings
-from skindx.training.deepspeed.joining import join, join_nobody
-from skindx.training.hopping.worker import Worker
-from skindx.training.launching.stopping import StopRequest
+from skindx.training.deepspeed.ranks import join, join_nobody
+from skindx.training.hopping.hop_worker import Worker
+from skindx.training.launching.supervise import StopRequest
 from skindx.training.loop import end_epoch, take_steps
-from skindx.training.state import Training
-from skindx.training.task import EpochSpeed
-from skindx.training.tasks.classifier.job import MemberJob, setup_member
+from skindx.training.state import EpochSpeed, Training
+from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx_bench.harness.answering import Commands, answer_commands
 from skindx_bench.harness.netlab import transmitted
 from skindx_bench.hop.remote import RemoteStates

@@ -21,9 +21,9 @@ from skindx.evaluation.compare.folds import pool_answers
 from skindx.evaluation.predictions import read_predictions
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import Views
+from skindx.training.checkpoint.fingerprints import fingerprint_of
+from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.finished.member import member_folder
-from skindx.training.made_from import fingerprint_of
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import MEANS, Result
 from skindx_bench.harness.runs import read_history, run_skindx

@@ -19,8 +19,8 @@ from skindx.models.calibration.temperature import apply_temperature
 from skindx.models.classifier.preprocess import Views, centre_square, views_of
 from skindx.models.ensemble.ensemble import Member
 from skindx.models.ensemble.predicting import decoded
-from skindx.training.finished.member import load_member
-from skindx.training.made_from import fingerprint_of
+from skindx.training.checkpoint.fingerprints import fingerprint_of
+from skindx.training.checkpoint.finished import load_member
 
 # V = single views, M = members, N = images, C = classes, B = batch, S = side
 

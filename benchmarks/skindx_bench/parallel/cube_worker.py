@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.training.parallel.mesh import ProcessGroup
-from skindx.training.parallel.sharding.communicator import Communicator
-from skindx.training.parallel.sharding.cube import Cube, cube_product
-from skindx.training.parallel.sharding.sizes import sizes_of
+from skindx.training.parallel.sharding.communicator import Communicator, sizes_of
+from skindx.training.parallel.sharding.cubes import Cube, cube_product
 from skindx.training.parallel.sharding.transformer import split_pair
 from skindx_bench.harness.answering import Commands, answer_commands
 

@@ -19,8 +19,8 @@ from skindx.plan.search import Limits, strategy_of
 from skindx.plan.trace_plan import Asked
 from skindx.plan.training_plan import plan_of_config
 from skindx.taxonomy import SkinClass, Taxonomy
+from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.member import HISTORY, member_folder
 from skindx_bench.data.images import HEIGHT, WIDTH, noisy_jpegs
 from skindx_bench.harness.netlab import INTERFACE, Link, NetLab
 from skindx_bench.plan.scoring import Row

@@ -104,7 +104,7 @@ class Rank:
     def _under_deepspeed(self) -> Callable[[], float]:
         """Return a step by DeepSpeed's own reduction."""
         from skindx.training.deepspeed.engine import Engine
-        from skindx.training.deepspeed.joining import adopt_process_group
+        from skindx.training.deepspeed.ranks import adopt_process_group
 
         adopt_process_group()
         module = self._module()

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from skindx.training.config.recipe import Recipe
-from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.tasks.classifier.job import MakeOptimizer
+from skindx.training.tasks.classifier_job import MakeOptimizer
+from skindx.training.tasks.optimizer import build_optimizer
 
 RATE_FACTOR = 10**0.5
 """Between two learning rates that are tried."""

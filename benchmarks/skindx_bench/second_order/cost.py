@@ -20,9 +20,9 @@ from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import decompose
-from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.preconditioners.kfac.kfac import Kfac
-from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
+from skindx.training.preconditioners.kfac.layers import find_layers
+from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
 
 _BATCHES = 8
 """Of images that steps go through in turn."""

@@ -87,7 +87,7 @@ class Config(Settings):
 def run(settings: Config) -> Result:
     """Tune each optimizer, train it on folds and seeds, and time K-FAC's steps."""
     from skindx.training.config.engine import EngineSettings
-    from skindx.training.deepspeed.joining import join
+    from skindx.training.deepspeed.ranks import join
     from skindx.training.parallel.mesh import leave
     from skindx_bench.second_order.cost import eigen_share, overhead
     from skindx_bench.second_order.trainings import Trainings

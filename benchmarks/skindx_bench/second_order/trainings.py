@@ -12,11 +12,11 @@ from skindx.core.atomic_files import write_json
 from skindx.core.untrusted import read_json
 from skindx.data.manifest import read_manifest
 from skindx.taxonomy import Taxonomy
-from skindx.training.callbacks.silent import Silent
+from skindx.training.callbacks import Silent
 from skindx.training.config.run import TrainSettings
 from skindx.training.loop import train
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.tasks.classifier.job import MemberJob, setup_member
+from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx_bench.second_order.arms import ARMS
 
 

@@ -19,16 +19,16 @@ from skindx.data.loader.source import InMemory
 from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
-from skindx.training.callbacks.silent import Silent
+from skindx.training.callbacks import Silent
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
 from skindx.training.feeding.loading import Reading, memory_for, threads_for
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.loop import take_steps
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.recipes.losses import build_loss
-from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.tasks.classifier.job import setup_member
+from skindx.training.tasks.classifier_job import setup_member
+from skindx.training.tasks.losses import build_loss
+from skindx.training.tasks.optimizer import build_optimizer
 from skindx_bench.data.images import HEIGHT, WIDTH
 
 CLASSES = tuple(f"class{number}" for number in range(8))

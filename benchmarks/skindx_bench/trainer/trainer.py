@@ -44,7 +44,7 @@ def run(settings: Config) -> Result:
 
     Memory settings hold for a process, so the loop without them has a process of its own.
     """
-    from skindx.training.deepspeed.joining import join
+    from skindx.training.deepspeed.ranks import join
     from skindx.training.parallel.mesh import leave
     from skindx_bench.trainer.loops import BareLoop, TrainerLoop, job
 

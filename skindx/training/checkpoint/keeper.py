@@ -1,24 +1,233 @@
 """Saves one training on all ranks together, and finds it again."""
 
+import json
+import os
+import re
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import torch
 from safetensors import SafetensorError
 
+from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
-from skindx.training.checkpoint import store
-from skindx.training.checkpoint.fitting import part_of
-from skindx.training.checkpoint.names import CHECKPOINTS as CHECKPOINTS  # noqa: PLC0414 (its users)
-from skindx.training.checkpoint.state import State, split
-from skindx.training.checkpoint.stateful import PerRank, Shared
-from skindx.training.checkpoint.store import At
-from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.made_from import made_from, otherwise
+from skindx.core.untrusted import MEGABYTE, read_json
+from skindx.training.checkpoint.fingerprints import made_from, otherwise
+from skindx.training.checkpoint.resume import PerRank, Shared
+from skindx.training.checkpoint.saved_state import (
+    TENSORS,
+    VALUES,
+    State,
+    part_of,
+    read_state,
+    split,
+    write_state,
+)
+from skindx.training.config.engine import CHECKPOINTS as CHECKPOINTS  # noqa: PLC0414 (its users)
+from skindx.training.config.engine import CheckpointSettings
 from skindx.training.parallel.mesh import Mesh
+
+INDEX = "index.json"
+
+_SHARED, _FORMAT, _WRITING = "shared", 1, ".writing"
+
+
+_MOST_RANKS = 65_536
+_NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
+
+
+class At(NamedTuple):
+    """A point of a training."""
+
+    epoch: int
+    """Whole epochs that are done."""
+    step: int
+    """Steps of the following one that are done."""
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint that is not as it was written; the text says what differs."""
+
+
+class RankStates(Sequence[State]):
+    """One part of every rank's own state at the time of saving; read when it is asked for."""
+
+    def __init__(self, checkpoint: Path, ranks: int, part: str) -> None:
+        self._checkpoint, self._ranks, self._part = checkpoint, ranks, part
+
+    def __len__(self) -> int:
+        return self._ranks
+
+    @overload
+    def __getitem__(self, rank: int) -> State: ...
+    @overload
+    def __getitem__(self, rank: slice) -> list[State]: ...
+    def __getitem__(self, rank: int | slice) -> State | list[State]:
+        if isinstance(rank, slice):
+            return [self[number] for number in range(*rank.indices(self._ranks))]
+        if not -self._ranks <= rank < self._ranks:
+            raise IndexError(rank)
+        state: State = part_of(
+            read_state(self._checkpoint / _rank_folder(rank % self._ranks)), self._part
+        )
+        return state
+
+
+def _rank_folder(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def saved_in(folder: Path) -> list[At]:
+    """Return where the checkpoints in `folder` stand, the furthest first."""
+    if not folder.is_dir():
+        return []
+    matches = (_NAME.fullmatch(checkpoint.name) for checkpoint in folder.iterdir())
+    return sorted(
+        (At(int(match[1]) - 1, int(match[2])) for match in matches if match), reverse=True
+    )
+
+
+def path_of(folder: Path, at: At) -> Path:
+    """Return the folder of one checkpoint."""
+    return folder / f"epoch-{at.epoch + 1:04d}-step-{at.step:06d}"
+
+
+def writing(folder: Path) -> Path:
+    """Return where the ranks write a checkpoint before it gets its name."""
+    return folder / _WRITING
+
+
+def begin(folder: Path) -> None:
+    """Make an empty folder for the ranks to write into; remains of a killed save go."""
+    temporary = writing(folder)
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    temporary.mkdir(parents=True)
+
+
+def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> dict[str, Any]:
+    """Write one rank's part and return each file's hash and size; the main one brings `shared`."""
+    parts = {_rank_folder(rank): own}
+    if shared is not None:
+        parts[_SHARED] = shared
+    files = {}
+    for name, state in parts.items():
+        write_state(temporary / name, state)
+        for file in sorted((temporary / name).iterdir()):
+            _flush(file)
+            files[f"{name}/{file.name}"] = {
+                "sha256": sha256_file(file),
+                "bytes": file.stat().st_size,
+            }
+        _flush(temporary / name)
+    return files
+
+
+def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
+    """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
+    temporary, final = writing(folder), path_of(folder, at)
+    body = {"format": _FORMAT, **head, "files": files}
+    write_json(temporary / INDEX, {**body, "seal": _seal(body)})
+    _flush(temporary)
+    if final.exists():  # a damaged one, or a stop right after a save
+        shutil.rmtree(final)
+    temporary.replace(final)
+    _flush(folder)
+    # One that stands further is a damaged one that this training had to go back behind.
+    saved = saved_in(folder)
+    newest = [other for other in saved if other <= at][:keep]
+    for other in set(saved) - set(newest):
+        shutil.rmtree(path_of(folder, other))
+
+
+def abandon(folder: Path) -> None:
+    """Remove what was written of a checkpoint that cannot be finished."""
+    shutil.rmtree(writing(folder), ignore_errors=True)
+
+
+def remove_all(folder: Path) -> None:
+    """Remove a member's checkpoints: it is finished."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _seal(body: dict[str, Any]) -> str:
+    return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_index(checkpoint: Path) -> dict[str, Any]:
+    """Return the index. Raises DamagedCheckpointError when it is not whole."""
+    try:
+        index = read_json(checkpoint / INDEX, 64 * MEGABYTE, finite=False)
+        seal = index.pop("seal")
+    except (UserError, KeyError):
+        raise DamagedCheckpointError(f"{INDEX} cannot be read") from None
+    if _seal(index) != seal:
+        raise DamagedCheckpointError(f"{INDEX} was altered")
+    if index.get("format") != _FORMAT:
+        raise DamagedCheckpointError(f"its format is {index.get('format')}, not {_FORMAT}")
+    if not _is_of_this_kind(index):
+        raise DamagedCheckpointError(f"{INDEX} does not list the files of its ranks")
+    return dict(index)
+
+
+def _is_of_this_kind(index: dict[str, Any]) -> bool:
+    """Tell whether an index lists the files that its ranks write, and no others."""
+    ranks, files = index.get("ranks"), index.get("files")
+    if type(ranks) is not int or not 1 <= ranks <= _MOST_RANKS or not isinstance(files, dict):
+        return False
+    folders = [_SHARED, *map(_rank_folder, range(ranks))]
+    return (
+        "fingerprint" in index
+        and set(files) == {f"{folder}/{name}" for folder in folders for name in (TENSORS, VALUES)}
+        and all(
+            isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry)
+            for entry in files.values()
+        )
+    )
+
+
+def verify(checkpoint: Path) -> dict[str, Any]:
+    """Return the index of a checkpoint whose every file is as written.
+
+    Raises DamagedCheckpointError that names the first file which is not.
+    """
+    index = read_index(checkpoint)
+    for name, expected in index["files"].items():
+        file = checkpoint / name
+        if not file.is_file() or file.is_symlink():
+            raise DamagedCheckpointError(f"{name} is missing")
+        if file.stat().st_size != expected["bytes"]:
+            size = file.stat().st_size
+            raise DamagedCheckpointError(f"{name} has {size} bytes, not {expected['bytes']}")
+        if sha256_file(file) != expected["sha256"]:
+            raise DamagedCheckpointError(f"{name} was altered")
+    return index
+
+
+def read_shared(checkpoint: Path) -> State:
+    """Return what all ranks held alike."""
+    return read_state(checkpoint / _SHARED)
+
+
+# The checkpoints of one member on disk: written by all ranks, whole or absent, and verified.
+#
+# epoch-0003-step-000017/        two epochs and 17 steps are done
+#     shared/                    what all ranks hold alike: written by the main rank
+#     rank-0/ rank-1/ …          what each rank holds alone
+#     index.json                 every file's hash, written last; a hash of itself
 
 CANNOT_WRITE = (OSError, SafetensorError)
 """What a full disk raises: safetensors wraps the system's error."""
@@ -31,10 +240,10 @@ def checkpoint_folder(run: Path, name: str) -> Path:
 
 def refuse_others(folder: Path, fingerprint: str) -> None:
     """Raise UserError when a checkpoint there is of other settings or data."""
-    for at in store.saved_in(folder):
+    for at in saved_in(folder):
         try:
-            index = store.read_index(store.path_of(folder, at))
-        except store.DamagedCheckpointError:
+            index = read_index(path_of(folder, at))
+        except DamagedCheckpointError:
             continue
         if index["fingerprint"] != fingerprint:
             raise otherwise(folder, index, fingerprint)
@@ -82,12 +291,10 @@ class Keeper:
         first = self._mesh.is_main
         try:
             self._together(lambda: _check_finite(shared) if first else None)
-            self._together(lambda: store.begin(self._folder) if first else None)
-            temporary = store.writing(self._folder)
+            self._together(lambda: begin(self._folder) if first else None)
+            temporary = writing(self._folder)
             parts = self._together(
-                lambda: store.write_part(
-                    temporary, self._mesh.data.rank, own, shared if first else None
-                )
+                lambda: write_part(temporary, self._mesh.data.rank, own, shared if first else None)
             )
             files = {name: entry for part in parts for name, entry in part.items()}
             head = {
@@ -98,14 +305,12 @@ class Keeper:
             }
             self._together(
                 lambda: (
-                    store.finish(self._folder, at, head, files, self._settings.keep)
-                    if first
-                    else None
+                    finish(self._folder, at, head, files, self._settings.keep) if first else None
                 )
             )
         except _NotSavedError as reason:
             if first:
-                store.abandon(self._folder)
+                abandon(self._folder)
             self._say(f"no checkpoint was written ({reason}); the training goes on without")
             return False
         self._last = at
@@ -130,13 +335,13 @@ class Keeper:
         if found is None:
             return None
         self._last, ranks = At(*found[0]), found[1]
-        checkpoint = store.path_of(self._folder, self._last)
-        shared = store.read_shared(checkpoint)
+        checkpoint = path_of(self._folder, self._last)
+        shared = read_shared(checkpoint)
         try:
             for name, part in self._shared.items():
                 part.load_state_dict(part_of(shared, name))
             for name, own in self._own.items():
-                own.load_state_dict(store.RankStates(checkpoint, ranks, name))
+                own.load_state_dict(RankStates(checkpoint, ranks, name))
         except UnfitStateError as error:
             raise UserError(
                 f"checkpoint {checkpoint} is not of this training ({error}); remove that folder, "
@@ -146,12 +351,12 @@ class Keeper:
 
     def _newest(self) -> tuple[At, int] | None:
         """Return the place and the ranks of the newest checkpoint that is as it was written."""
-        saved = store.saved_in(self._folder)
+        saved = saved_in(self._folder)
         for at in saved:
-            checkpoint = store.path_of(self._folder, at)
+            checkpoint = path_of(self._folder, at)
             try:
-                return at, int(store.verify(checkpoint)["ranks"])
-            except store.DamagedCheckpointError as damage:
+                return at, int(verify(checkpoint)["ranks"])
+            except DamagedCheckpointError as damage:
                 then = "the one before is taken" if at != saved[-1] else "the member starts again"
                 self._say(f"checkpoint {checkpoint} is damaged ({damage}); {then}")
         return None

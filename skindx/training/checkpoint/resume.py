@@ -1,21 +1,153 @@
 """Connects a training with its checkpoints: what is saved, when, and where it goes on."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+
 from skindx.core.state_checks import UnfitStateError, check_like
-from skindx.training.checkpoint.fitting import check_position
-from skindx.training.checkpoint.keeper import Keeper
-from skindx.training.checkpoint.state import State
-from skindx.training.checkpoint.stateful import Buffers, PerRank, RandomNumbers, Shared
-from skindx.training.checkpoint.store import At
-from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.launching.stopping import Stop, StoppedError
+from skindx.training.checkpoint.keeper import At, Keeper
+from skindx.training.checkpoint.saved_state import State, check_position
+from skindx.training.config.engine import CheckpointSettings
+from skindx.training.launching.supervise import Stop, StoppedError
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.position import Position
-from skindx.training.step_guard import StepGuard
+from skindx.training.parallel.sharding.whole import share_statistics
+from skindx.training.position import Position, StepGuard
+
+
+class Shared(Protocol):
+    """What all ranks hold alike (or share out): saved once. Every rank calls both."""
+
+    def state_dict(self) -> State:
+        """Return the whole state, the same on every rank."""
+
+    def load_state_dict(self, state: State, /) -> None:
+        """Go on from a state."""
+
+
+class PerRank(Protocol):
+    """What each rank holds alone: an exchange's residual, batch-norm statistics, random numbers."""
+
+    def state_dict(self) -> State:
+        """Return this rank's state."""
+
+    def load_state_dict(self, states: Sequence[State], /) -> None:
+        """Go on from all ranks' states, in rank order; there may have been more or fewer then."""
+
+
+class Buffers:
+    """The buffers of networks, which differ by rank until their average is taken."""
+
+    def __init__(self, networks: Sequence[nn.Module], rank: int, world: int) -> None:
+        self._networks, self._rank, self._world = tuple(networks), rank, world
+        self._kept: dict[torch.dtype, list[Tensor]] = {}
+
+    def _named(self) -> dict[str, Tensor]:
+        return {
+            f"{number}.{name}": buffer
+            for number, network in enumerate(self._networks)
+            for name, buffer in network.named_buffers()
+        }
+
+    def state_dict(self) -> State:
+        """Return the buffers by name; every rank calls this."""
+        for network in self._networks:
+            share_statistics(network)
+        return dict(self._named())
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        """Take this rank's own; on another number of ranks the mean of all (counts: the first)."""
+        if len(states) == self._world:
+            found = states[self._rank]
+            check_like(found, self._named(), "statistics")
+        else:
+            every = list(states)
+            for state in every:
+                check_like(state, self._named(), "statistics")
+            found = {name: _mean([state[name] for state in every]) for name in every[0]}
+        with torch.no_grad():
+            for name, buffer in self._named().items():
+                buffer.copy_(found[name])
+
+    def remember(self) -> None:
+        """Keep a copy to go back to: of a hundred small tensors in each step, so all at once."""
+        for dtype, buffers in self._by_dtype().items():
+            if dtype not in self._kept:
+                self._kept[dtype] = [torch.empty_like(buffer) for buffer in buffers]
+            torch._foreach_copy_(self._kept[dtype], buffers)
+
+    def go_back(self) -> None:
+        """Undo what happened since `remember`."""
+        for dtype, buffers in self._by_dtype().items():
+            torch._foreach_copy_(buffers, self._kept[dtype])
+
+    def _by_dtype(self) -> dict[torch.dtype, list[Tensor]]:
+        found: dict[torch.dtype, list[Tensor]] = {}
+        for network in self._networks:
+            for buffer in network.buffers():
+                found.setdefault(buffer.dtype, []).append(buffer)
+        return found
+
+
+def _mean(values: list[Tensor]) -> Tensor:
+    if not values[0].is_floating_point():
+        return values[0]
+    return torch.stack([value.double() for value in values]).mean(0).to(values[0].dtype)
+
+
+class RandomNumbers:
+    """Torch's, NumPy's and Python's global generators; on other ranks they stay as seeded."""
+
+    def __init__(self, rank: int, world: int, device: torch.device) -> None:
+        self._rank, self._world, self._device = rank, world, device
+
+    def state_dict(self) -> State:
+        """Return the generators' states."""
+        name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+        version, words, following = random.getstate()
+        state: dict[str, Any] = {
+            "torch": torch.get_rng_state(),
+            "numpy": {
+                "name": name,
+                "keys": np.asarray(keys).astype(np.int64),
+                "rest": [int(position), int(has_gauss), float(gauss)],
+            },
+            "python": {"version": version, "words": list(words), "next": following},
+        }
+        if self._device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self._device)
+        return state
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        """Take this rank's own, when there are as many ranks as then."""
+        if len(states) != self._world:
+            return
+        state, own = states[self._rank], self.state_dict()
+        if "cuda" not in own or "cuda" not in state:  # on another device than then
+            state, own = ({k: v for k, v in part.items() if k != "cuda"} for part in (state, own))
+        python = state.get("python")
+        if isinstance(python, dict) and isinstance(python.get("next", ""), float | None):
+            own["python"]["next"] = python["next"]  # a second normal number is kept, or none
+        check_like(state, own, "random numbers")
+        numpy, python = state["numpy"], state["python"]
+        if not 0 <= numpy["rest"][0] <= len(numpy["keys"]):
+            raise UnfitStateError("random numbers/numpy stands beyond its end")
+        try:
+            torch.set_rng_state(state["torch"])
+            np.random.set_state((numpy["name"], numpy["keys"].astype(np.uint32), *numpy["rest"]))
+            random.setstate((python["version"], tuple(python["words"]), python["next"]))
+            if "cuda" in state:
+                torch.cuda.set_rng_state(state["cuda"], self._device)
+        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+            raise UnfitStateError(f"random numbers cannot be set ({error})") from None
+
+
+# State of each rank in a checkpoint, and its restoration on other ranks.
 
 _OWN = "loss_sum"
 

@@ -1,9 +1,9 @@
 """How finished members become an ensemble: soups, members of other runs, combiners."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from skindx.core.settings_base import Settings
 from skindx.models.ensemble.weighting import Space
@@ -88,3 +88,85 @@ class ReusedSettings(Settings):
     def known_as(self) -> str:
         """Its name in this run."""
         return self.name or self.member
+
+
+# Settings of a detector's training: model, size, epochs, augmentation.
+
+
+class BoxAugment(Settings):
+    """Random changes of a training image and its boxes, drawn again in each epoch.
+
+    Where an image shows one or two lesions, a detector's street-scene defaults (mosaic, half and
+    double size) slow learning down.
+    """
+
+    flip: bool = True
+    """Mirror and quarter turns: skin has no upright."""
+    scale: float = Field(0.2, ge=0, lt=1)
+    """Largest change of size, as a share of it."""
+    translate: float = Field(0.05, ge=0, lt=1)
+    """Largest shift, as a share of the square's side."""
+    hue: float = Field(0.015, ge=0, le=0.5)
+    """Largest change, as a share of the colour circle."""
+    saturation: float = Field(0.7, ge=0, lt=1)
+    """Largest change, as a share of it."""
+    brightness: float = Field(0.4, ge=0, lt=1)
+    """Largest change, as a share of it."""
+
+
+class DetectorSettings(Settings):
+    """The lesion detector (ultralytics), trained on the manifest's boxes; or another run's."""
+
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
+    )
+
+    from_run: Path | None = Field(None, alias="from")
+    """Take the finished detector of this run instead of training one."""
+    model: str = "yolov8n.yaml"
+    size: int = Field(320, ge=64, le=1280, multiple_of=32)
+    batch: int = Field(16, ge=1, le=10**7)
+    """Images in a step, over all ranks."""
+    epochs: int = Field(50, ge=1, le=10**6)
+    learning_rate: float = Field(0.001, gt=0, le=1e6)
+    weight_decay: float = Field(0.0005, ge=0, le=1e3)
+    warmup_epochs: float = Field(1.0, ge=0, le=1e6)
+    """The rate climbs linearly for so long, then falls along a cosine to zero."""
+    augment: BoxAugment = BoxAugment()
+    stop_map50: float = Field(1.0, gt=0, le=1)
+    """Stop as soon as mAP50 on the validation split reaches this."""
+    limit_s: float = Field(3600, gt=0, le=1e9)
+    """Stop after the epoch that passes this many seconds."""
+    seed: int = Field(0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _warm_in_time(self) -> Self:
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(
+                f"warmup_epochs={self.warmup_epochs:g} is longer than the training of "
+                f"epochs={self.epochs}; the learning rate would never reach its peak"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _from_alone(self) -> Self:
+        others = sorted(self.model_fields_set - {"from_run"})
+        changed = [
+            name for name in others if getattr(self, name) != type(self).model_fields[name].default
+        ]
+        if self.from_run and changed:
+            raise ValueError(
+                f"a detector taken from a run is trained already, so {', '.join(changed)} would "
+                "have no effect; remove what stands beside `from`"
+            )
+        return self
+
+
+class FusionSettings(Settings):
+    """Classify the crop around the best box beside the whole image; needs a detector.
+
+    Its weight is fitted on validation. It doubles the work of a diagnosis.
+    """
+
+    margin: float = Field(1.5, ge=1, le=4)
+    """Side of the crop over the longer side of the box."""

@@ -1,9 +1,9 @@
 """Settings of a training run: members, engine, detector; recipe.py has those of one training."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from skindx.comm.factored_exchange import FactoredSettings
 from skindx.comm.kinds import AnyExchange, DenseSettings
@@ -13,16 +13,65 @@ from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
 from skindx.models.towers.origin import TowerOrigin
 from skindx.models.towers.resolving import NAME as TOWER
-from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.config.detector import DetectorSettings, FusionSettings
 from skindx.training.config.engine import SETTINGS as SETTINGS  # noqa: PLC0414 (its users)
-from skindx.training.config.engine import EngineSettings
-from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
-from skindx.training.config.heads import LoraSettings, check_frozen_recipe, check_head
-from skindx.training.config.preconditioning import check_preconditioner
-from skindx.training.config.recipe import Recipe
+from skindx.training.config.engine import CheckpointSettings, EngineSettings
+from skindx.training.config.ensemble import (
+    NAME,
+    DetectorSettings,
+    EnsembleSettings,
+    FusionSettings,
+    ReusedSettings,
+    SoupSettings,
+)
+from skindx.training.config.preconditioner import check_preconditioner
+from skindx.training.config.recipe import LoraSettings, Recipe, check_frozen_recipe, check_head
 from skindx.training.config.splitting import check_exchange, check_splitting
-from skindx.training.config.trackers import MonitorSettings
+
+
+class TensorBoardSettings(Settings):
+    """Event files in RUN/tensorboard: `tensorboard --logdir RUN/tensorboard`."""
+
+    kind: Literal["tensorboard"] = "tensorboard"
+    every_steps: int = Field(10, ge=1, le=10**9)
+    """Steps between two points of the step's loss."""
+
+
+class WandbSettings(Settings):
+    """Weights & Biases."""
+
+    kind: Literal["wandb"] = "wandb"
+    mode: Literal["offline", "online"] = "offline"
+    """offline: into RUN/wandb, for a later `wandb sync`; online: to its server, with your key."""
+    project: str = "skindx"
+    entity: str | None = None
+    """The team or user that the project belongs to; none: the key's own."""
+
+
+class MlflowSettings(Settings):
+    """MLflow."""
+
+    kind: Literal["mlflow"] = "mlflow"
+    uri: str | None = None
+    """A tracking server (https://…) or database (sqlite:///FILE, with the whole of MLflow).
+
+    none: files in RUN/mlruns; to look at them, start `mlflow ui --backend-store-uri RUN/mlruns`
+    with MLFLOW_ALLOW_FILE_STORE=true.
+    """
+    experiment: str = "skindx"
+
+
+def _by_name(value: Any) -> Any:
+    """Let `tensorboard` stand for its settings as they are."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
+MonitorSettings = Annotated[
+    Annotated[TensorBoardSettings | WandbSettings | MlflowSettings, Field(discriminator="kind")],
+    BeforeValidator(_by_name),
+]
+
+
+# Settings of trackers, beside the progress bar and the CSV that are always there.
 
 
 class MemberSettings(ClassifierSettings):

@@ -2,6 +2,6 @@
 
 import torch._dynamo  # noqa: F401 (the first optimizer imports it)
 
-from skindx.training.deepspeed.library import import_deepspeed
+from skindx.training.deepspeed.ranks import import_deepspeed
 
 import_deepspeed()

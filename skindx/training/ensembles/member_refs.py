@@ -5,20 +5,103 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
+from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import read_json
-from skindx.data.manifest import Record
-from skindx.training.config.ensemble import ReusedSettings, SoupSettings
-from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
-from skindx.training.ensembles.trust import refuse_special_files
+from skindx.data.loader.settings import DiskCache
+from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
+from skindx.models.calibration.temperature import apply_temperature
+from skindx.models.ensemble.combination import log
+from skindx.models.ensemble.predicting import predict_records
+from skindx.models.tensors import save_tensors
+from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
+from skindx.training.checkpoint.finished import member_folder
+from skindx.training.config.ensemble import EnsembleSettings, ReusedSettings, SoupSettings
+from skindx.training.config.run import (
+    SETTINGS,
+    MemberSettings,
+    MlflowSettings,
+    TrainSettings,
+    WandbSettings,
+)
 from skindx.training.feeding.folds import learning, partition
-from skindx.training.finished.fingerprint import fingerprint
-from skindx.training.finished.member import member_folder
-from skindx.training.made_from import fingerprint_of
+from skindx.training.feeding.images import class_numbers
+from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.towers import with_towers
+
+
+def refuse_reaching_out(run: Path, settings: TrainSettings, dataset: Path, file: Path) -> None:
+    """Raise UserError where training a run by its own settings reaches beyond run and dataset."""
+    if reasons := reaches(run, settings, dataset):
+        raise UserError(
+            f"a member of {run} is not finished, and {file} would {reasons[0]}; look at that file, "
+            f"and if you trust it run `skindx train {dataset} --config {file} --out {run}` first, "
+            "or give it as the `config` of the reused member."
+        )
+
+
+def reaches(run: Path, settings: TrainSettings, dataset: Path) -> list[str]:
+    """Return what a training by these settings does beyond its run and its dataset."""
+    engine, cache = settings.engine, settings.loader.cache
+    detector = settings.detector
+    files = {
+        "read the DeepSpeed settings": engine.deepspeed,
+        "take the detector of": detector.from_run if detector else None,
+        "read the detector's layers from": _yaml_of(detector.model) if detector else None,
+        "keep its cache in": cache.folder if isinstance(cache, DiskCache) else None,
+    }
+    for member in settings.members:
+        files |= {f"start {member.name} from": member.weights}
+        files |= {f"teach {member.name} the targets": member.targets}
+    found = [
+        f"{what} {path}"
+        for what, path in files.items()
+        if path and not any(_is_inside(path, folder) for folder in (run, dataset))
+    ]
+    if engine.hostfile:
+        found.append(f"start processes on the hosts of {engine.hostfile}")
+    for monitor in settings.monitors:
+        if isinstance(monitor, WandbSettings) and monitor.mode == "online":
+            found.append("send its figures to Weights & Biases")
+        if isinstance(monitor, MlflowSettings) and monitor.uri:
+            found.append(f"send its figures to {monitor.uri}")
+    return found
+
+
+def refuse_special_files(settings: TrainSettings, member: MemberSettings, file: Path) -> None:
+    """Raise UserError for a device or a pipe in what decides the weights: reading it may not end.
+
+    What `file` names is read for the member's fingerprint; its author does not matter.
+    """
+    for path in (member.weights, member.targets, settings.engine.deepspeed):
+        if path and path.exists() and not path.is_file():
+            raise UserError(f"{file} names {path}, which is no plain file; do not use that run.")
+
+
+def _yaml_of(model: str) -> Path | None:
+    """Return the file that a detector's model names, None for one that ultralytics brings along."""
+    path = Path(model)
+    return path if path.parent != Path() or path.is_file() else None
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+# Limits on settings of a run that another person made.
+#
+# A run is passed around like a bundle: `reused` takes a finished member of it. Where such a member is
+# not finished, its training would go on by the run's own train.yaml, which may start processes on
+# other machines, write elsewhere, send figures to a server or read any file. That is right in a run
+# of one's own, so it takes the user's word: a `config` with the same settings, or a training of that
+# run by its own command.
 
 # P = images of train and val, in manifest order
 
@@ -155,3 +238,79 @@ def check_soup(soup: SoupSettings, trained: dict[str, MemberRef]) -> None:
             f"soup {soup.name} has one ingredient, {first.name}, which keeps no snapshots; "
             "set its snapshots, or name more members."
         )
+
+
+# A single student that learns from the whole ensemble (Hinton et al. 2015), for CPU serving.
+#
+# The teacher predicts each training image once, on the central square and in its own views,
+# and not each crop of each epoch: the same crop for both teaches somewhat better (Beyer et
+# al. 2022), but makes every step of a small network as dear as a step of all large ones. Crops and
+# mixtures of the student's recipe go on as ever; only the label of an image becomes soft.
+
+STUDENT, TARGETS = "student", "targets.safetensors"
+
+# N = training images, C = classes
+
+
+def student_settings(run: Path, settings: TrainSettings) -> TrainSettings:
+    """Return the training of the student in RUN/student."""
+    assert settings.distil is not None
+    student = settings.distil.student.model_copy(update={"targets": run / STUDENT / TARGETS})
+    return settings.model_copy(
+        update={
+            "name": f"{settings.name}-student",
+            "members": (student,),
+            "reused": (),
+            "soups": (),
+            "ensemble": EnsembleSettings(),
+            "detector": None,
+            "fusion": None,
+            "distil": None,
+        }
+    )
+
+
+def write_targets(run: Path, dataset: Path, settings: TrainSettings, teacher: Bundle) -> None:
+    """Write what the student is to learn of each training image, unless it is there already."""
+    assert settings.distil is not None
+    distil, spec = settings.distil, teacher.spec
+    expected = fingerprint_of(
+        {
+            "weights": {k: v for k, v in spec.files.items() if k.startswith("members/")},
+            "members": [member.model_dump(mode="json") for member in spec.members],
+            "combination": spec.combination.model_dump(mode="json"),
+            "temperatures": [spec.temperature, distil.temperature],
+            "share": distil.share,
+            "manifest": provenance_value(spec.provenance, MANIFEST_SHA256),
+        }
+    )
+    file = run / STUDENT / TARGETS
+    if file.is_file() and _fingerprint(file) == expected:
+        return
+    records = split_of(read_manifest(dataset), "train")
+    ensemble = teacher.ensemble(resolve_accelerator(settings.engine.accelerator))
+    teacher_NC, _ = predict_records(ensemble, dataset, records)
+    truth_N = class_numbers(records, teacher.taxonomy.keys)
+    targets_NC = soft_targets(teacher_NC, truth_N, distil.temperature, distil.share)
+    with atomic_file(file) as temporary:
+        tensors = {"targets": torch.from_numpy(targets_NC).float()}
+        save_tensors(tensors, temporary, {"mark": expected})
+
+
+def soft_targets(
+    teacher_NC: NDArray[np.float64], truth_N: NDArray[np.int64], temperature: float, share: float
+) -> NDArray[np.float64]:
+    """Return what the student learns: `share` of the softened teacher, the rest of the label."""
+    soft_NC = apply_temperature(log(teacher_NC), temperature)
+    label_NC: NDArray[np.float64] = np.eye(teacher_NC.shape[1])[truth_N]
+    return share * soft_NC + (1 - share) * label_NC
+
+
+def _fingerprint(file: Path) -> str | None:
+    """Return the fingerprint of the targets; None for a file that is not ours: it is replaced."""
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            found: str | None = (opened.metadata() or {}).get("mark")
+    except (OSError, SafetensorError):
+        return None
+    return found

@@ -8,18 +8,22 @@ one member. The bundle serves the mean of the folds, which is never more confide
 the ensemble's temperature errs towards doubt.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
+from skindx import __version__
 from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.errors import UserError
 from skindx.data.layout import MANIFEST
+from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.origin import origin_of
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
-from skindx.models.bundle.change import add_provenance
+from skindx.models.bundle.change import add_provenance, set_fusion
 from skindx.models.bundle.least_side import calibration_side
 from skindx.models.bundle.mix import calibration_classes
 from skindx.models.bundle.provenance import (
@@ -27,28 +31,139 @@ from skindx.models.bundle.provenance import (
     MANIFEST_SHA256,
     PACKED_FROM,
     TRAINING_IMAGES,
+    provenance_value,
 )
 from skindx.models.calibration.conformal import ALL, Conformal
 from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.calibration.urgent_risk import UrgentRisk, why_no_threshold
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
+from skindx.models.detector.detector import Detector
 from skindx.models.embedding_index.index import EmbeddingIndex
 from skindx.models.embedding_index.making import make_embedding_index, stratified
+from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops, fit_weight
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ensemble.predicting import outputs_of_records
 from skindx.models.ood.check import FEWEST
 from skindx.models.ood.collector import CAP, Collector
 from skindx.models.ood.stored import OodPart
 from skindx.taxonomy import Taxonomy
+from skindx.training.checkpoint.fingerprints import fingerprint_of
+from skindx.training.checkpoint.finished import (
+    WEIGHTS,
+    member_folder,
+    packed_origin,
+    packed_parts,
+    weights_file,
+)
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.already_packed import packed_bundle, packing_fingerprint
 from skindx.training.ensembles.builder import EnsembleBuilder
-from skindx.training.ensembles.fitting import assemble, gather_evidence, print_combiners
-from skindx.training.ensembles.fusion import fit_fusion
-from skindx.training.ensembles.member_refs import Mask, member_refs, units
+from skindx.training.ensembles.combiners import assemble, gather_evidence, print_combiners
+from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, units
 from skindx.training.feeding.images import class_numbers
-from skindx.training.finished.detector import packed_origin, packed_parts
-from skindx.training.parallel.devices import resolve_accelerator
+from skindx.training.parallel.mesh import resolve_accelerator
+
+
+def packing_fingerprint(
+    run: Path, dataset: Path, settings: TrainSettings, members: Mapping[str, MemberRef]
+) -> str:
+    """Return the hash of all that decides a bundle: settings, weights, manifest, version."""
+    weights = {
+        name: member_folder(ref.run, ref.member.name) / WEIGHTS for name, ref in members.items()
+    }
+    if settings.detector:
+        weights["the detector"] = weights_file(settings.detector.from_run or run)
+    return fingerprint_of(
+        {
+            "settings": settings.model_dump(
+                mode="json", exclude={"engine", "monitors", "checkpoint", "distil"}
+            ),
+            "weights": {name: sha256_file(file) for name, file in weights.items()},
+            "manifest": sha256_file(dataset / MANIFEST),
+            "skindx": __version__,
+        }
+    )
+
+
+def packed_bundle(run: Path, packed_from: str) -> Bundle | None:
+    """Return RUN/bundle where it was packed from this; None where it is to be packed."""
+    try:
+        bundle = open_bundle(run / "bundle")
+    except UserError:  # none, or one that is damaged
+        return None
+    return bundle if provenance_value(bundle.spec.provenance, PACKED_FROM) == packed_from else None
+
+
+# Fit the weight of the crop around the best box on validation, and put it into the bundle.
+
+_BATCH = 32
+
+Images = list[NDArray[np.uint8]]
+Crops = Mapping[int, NDArray[np.uint8]]
+
+
+def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
+    """Fit the weight on the validation images in which the bundle's detector is sure of a box.
+
+    Conformal sets and thresholds of the urgent risk are fitted again, on calibration alone, since
+    they must fit what is served; those of the whole image stay beside them, for answers
+    without the detector.
+    Raises UserError for an image that cannot be read, and without ultralytics.
+    """
+    bundle = open_bundle(path)
+    if provenance_value(bundle.spec.provenance, FOLD_TRAINED_IMAGES):
+        print("no fusion: members learned from validation images, which its weight is fitted on")
+        return bundle
+    ensemble, detector = bundle.ensemble(), bundle.detector()
+    assert detector is not None
+    records, classes = read_manifest(dataset), bundle.taxonomy.keys
+    val = split_of(records, "val")
+    truth_N = class_numbers(val, classes)
+    whole, crop, seen = [], [], []
+    for first, images, crops in _looked(detector, dataset, val, margin):
+        if crops:
+            whole.append(ensemble.probabilities([images[index] for index in crops])[0])
+            crop.append(ensemble.probabilities(list(crops.values()))[0])
+            seen += [first + index for index in crops]
+    weight = 0.0
+    if seen:
+        weight = fit_weight(np.concatenate(whole), np.concatenate(crop), truth_N[seen])
+    print(
+        f"the crop around the best box counts {weight:.2f}, fitted on {len(seen)} of {len(val)} "
+        "validation images; the others have no sure box that shows less than the whole"
+    )
+    fusion = FusionSpec(weight=weight, margin=margin)
+    plain = bundle.spec.whole_conformal or bundle.spec.conformal
+    plain_risk = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
+    if not (plain and weight):
+        return set_fusion(path, fusion, plain, urgent_risk=plain_risk)
+    held = split_of(records, "calibration")
+    looked = _looked(detector, dataset, held, margin)
+    fused_NC = np.concatenate(
+        [assist(ensemble, crops, ensemble.probabilities(p), weight)[0] for _, p, crops in looked]
+    )
+    fused = fit_on_records(fused_NC, held, bundle.taxonomy, plain.level)
+    fused_risk = fit_risk_on_records(fused_NC, held, bundle.taxonomy) if plain_risk else None
+    return set_fusion(
+        path, fusion, fused, plain, urgent_risk=fused_risk, whole_urgent_risk=plain_risk
+    )
+
+
+def _looked(
+    detector: Detector, dataset: Path, records: Sequence[Record], margin: float
+) -> Iterator[tuple[int, Images, Crops]]:
+    """Yield batches: the number of the first image, the images, the crops of those with one."""
+    files = Files(dataset, records)
+    for first in range(0, len(records), _BATCH):
+        last = min(first + _BATCH, len(records))
+        images = [files.image(number) for number in range(first, last)]
+        boxes = detector.detect(images)
+        yield first, images, box_crops(images, boxes, detector.spec.confidence, margin)
+
+
+# Finds out whether a run's bundle was packed from the members that the run has now.
+#
+# Packing again would give the same predictions, and would drop what was added to the bundle since:
+# the figures of an evaluation, a fused crop, rules that were fitted again.
 
 REPORT = "ensemble.json"
 

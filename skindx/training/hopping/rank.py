@@ -8,17 +8,17 @@ import os
 import sys
 from pathlib import Path
 
-from skindx.training.launching.notes import WORKER
-from skindx.training.rank import begin
+from skindx.training.launching.rank import begin
+from skindx.training.launching.supervise import WORKER
 
 
 def main(arguments: list[str]) -> int:
     """Work until nothing is left; return the exit code."""
     from skindx.training.config.run import SETTINGS, TrainSettings
-    from skindx.training.deepspeed.joining import join_nobody
-    from skindx.training.ending import run_to_its_end
-    from skindx.training.hopping.worker import Worker
-    from skindx.training.launching.stopping import StopRequest, end_with_parent
+    from skindx.training.deepspeed.ranks import join_nobody
+    from skindx.training.hopping.hop_worker import Worker
+    from skindx.training.jobs import run_to_its_end
+    from skindx.training.launching.supervise import StopRequest, end_with_parent
 
     end_with_parent()
     run, dataset = (Path(argument) for argument in arguments)

@@ -1,13 +1,19 @@
 """The units of a run: a member's visit of one partition, to learn or to be validated there."""
 
+import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from skindx.training.config.engine import CHECKPOINTS, EngineSettings
+from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.task import Task, TaskState
 
 if TYPE_CHECKING:
     from skindx.training.config.run import MemberSettings
+
 
 Kind = Literal["train", "validate", "whole"]
 
@@ -90,3 +96,40 @@ def done_of(tasks: Sequence[TaskState], epoch: int, kind: Kind) -> list[TaskStat
         and unit.kind == kind
     ]
     return [task for _, task in sorted(found, key=lambda pair: pair[0])]
+
+
+# Names of the files of a run that is trained by leases.
+
+DATABASE = "leases.sqlite"
+"""The leases, among the run's checkpoints."""
+
+NAME = "leases.name"
+"""The queue's name in a database that several runs share; beside the leases."""
+
+HOPS = "hops.csv"
+"""In the run: which partitions each member visited in which order; its weights follow from it."""
+
+
+# The database of a run's leases; nothing here loads torch.
+
+
+def open_queue(run: Path, engine: EngineSettings) -> Queue:
+    """Open a run's queue. Raises UserError for a database that cannot be used."""
+    folder = run / CHECKPOINTS
+    folder.mkdir(parents=True, exist_ok=True)
+    where = engine.leases or folder / DATABASE
+    return Queue(where, _name(folder / NAME))
+
+
+def _name(file: Path) -> str:
+    """Return the run's name among others, which the first worker of any machine writes."""
+    if not file.exists():
+        own = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
+        own.write_text(secrets.token_hex(16), encoding="ascii")
+        try:
+            os.link(own, file)
+        except FileExistsError:
+            pass
+        finally:
+            own.unlink()
+    return file.read_text(encoding="ascii")

@@ -7,9 +7,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from skindx.core.errors import UserError
 from skindx.core.startup import light_imports, never_compiled
+from skindx.training.config.engine import EngineSettings
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.staged import share_statistics
+from skindx.training.parallel.sharding.whole import share_statistics
 
 with light_imports():
     from timm.layers import BatchNormAct2d
@@ -174,3 +176,32 @@ def average_buffers(module: nn.Module, mesh: Mesh) -> None:
     for buffer in buffers:
         buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
         offset += buffer.numel()
+
+
+# Changes of a network by the engine's settings, before the engine gets it.
+
+
+def prepare(module: nn.Module, settings: EngineSettings, world: int) -> None:
+    """Change `module` in place; names and values of its weights stay the same.
+
+    Raises UserError when timm cannot checkpoint the activations of this network.
+    """
+    if settings.sync_batch_norm and world > 1:
+        synchronise(module)
+    if settings.activation_checkpointing:
+        checkpoint_activations(module)
+        count_once(module)
+    if settings.compile:
+        module.compile()
+
+
+def checkpoint_activations(module: nn.Module) -> None:
+    """Switch on timm's own checkpointing. Raises UserError for a network that has none."""
+    net: Any = getattr(module, "net", module)
+    try:
+        net.set_grad_checkpointing(True)
+    except (AttributeError, AssertionError):
+        raise UserError(
+            f"engine.activation_checkpointing: {type(net).__name__} cannot compute its "
+            "activations again; set it to false, or choose another model."
+        ) from None

@@ -1,15 +1,22 @@
 """The mesh of a training's ranks: this process's place, and its collectives."""
 
+import pickle
+import re
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from skindx.core.errors import UserError
-from skindx.training.config.engine import EngineSettings
+from skindx.core.machine import cpu_count
+from skindx.training.config.engine import Accelerator, EngineSettings
 from skindx.training.config.parallel import (
     ModelSettings,
     OperatorsSettings,
@@ -18,7 +25,47 @@ from skindx.training.config.parallel import (
     Tensor3dSettings,
     TensorSettings,
 )
-from skindx.training.parallel.gathering import gather_objects
+
+_PIECE = 2**14
+"""Numbers that are sent at once: half of those from which torch copies with OpenMP."""
+
+# P = ranks, N = numbers
+
+
+def gather_objects(value: Any, ranks: int, device: torch.device) -> list[Any]:
+    """Return the value of each of all ranks, in their order; every rank calls this."""
+    if ranks == 1:
+        return [value]
+    if device.type != "cpu":
+        values: list[Any] = [None] * ranks
+        dist.all_gather_object(values, value)
+        return values
+    own = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    sizes_P = _gathered(torch.tensor([len(own)]), ranks)[:, 0].tolist()
+    # As words of eight bytes, for there are fewer of them.
+    padded = own.ljust(-(-max(sizes_P) // 8) * 8, b"\0")
+    own_N = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
+    pieces = torch.split(own_N, _PIECE)
+    whole_PN = torch.cat([_gathered(piece_N, ranks) for piece_N in pieces], dim=1)
+    return [
+        pickle.loads(row_N.numpy().tobytes()[:size])  # noqa: S301  of a rank of this training
+        for row_N, size in zip(whole_PN, sizes_P, strict=True)
+    ]
+
+
+def _gathered(own_N: Tensor, ranks: int) -> Tensor:
+    """Return all ranks' numbers."""
+    all_PN = own_N.new_empty(ranks, len(own_N))
+    dist.all_gather(list(all_PN.unbind()), own_N)
+    return all_PN
+
+
+# Every rank's object on every rank, sent in pieces that gloo copies without OpenMP.
+#
+# gloo copies what arrives on threads of its own, and torch copies many numbers with OpenMP, which
+# keeps a team of threads for each of gloo's from then on. Once there are more of them than
+# processors, OpenMP puts threads to sleep between parallel loops: on two cores, a step of a small
+# network takes twice as long.
 
 Value = TypeVar("Value")
 
@@ -148,3 +195,102 @@ def is_lost(error: Exception) -> bool:
     if isinstance(error, dist.DistBackendError | dist.DistNetworkError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _GONE)
+
+
+# Choice of a training's accelerator, and the number of ranks on this machine.
+
+
+def resolve_accelerator(wanted: Accelerator) -> Literal["cpu", "cuda"]:
+    """Return the accelerator to use. Raises UserError when a requested GPU is not there."""
+    present = torch.cuda.is_available()
+    if wanted == "cuda" and not present:
+        built = torch.version.cuda or "none"
+        raise UserError(
+            "engine.accelerator=cuda was asked for, but torch sees no usable GPU "
+            f"(torch {torch.__version__}, CUDA {built}); run `skindx doctor`, "
+            "or set engine.accelerator=cpu."
+        )
+    if wanted == "auto":
+        return "cuda" if present else "cpu"
+    return wanted
+
+
+def resolve_ranks(settings: EngineSettings) -> int:
+    """Return how many ranks to start here. Raises UserError for what this machine cannot do."""
+    accelerator = resolve_accelerator(settings.accelerator)
+    check_precision(settings, accelerator)
+    if settings.hostfile and not settings.hostfile.is_file():
+        raise UserError(f"engine.hostfile {settings.hostfile} does not exist; check the path.")
+    gpus = torch.cuda.device_count() if accelerator == "cuda" else 0
+    if settings.ranks == "auto":
+        return max(1, gpus)
+    if settings.ranks < 1:
+        raise UserError(f"engine.ranks={settings.ranks} must be at least 1, or auto.")
+    if gpus and settings.ranks > gpus:
+        raise UserError(f"engine.ranks={settings.ranks}, but this machine has {gpus} GPUs.")
+    return settings.ranks
+
+
+def workers_of(settings: EngineSettings) -> int:
+    """Return how many processes a training starts here by its schedule.
+
+    For a schedule by members that is by default one a GPU, or one a core. Raises UserError as
+    `resolve_ranks` does.
+    """
+    ranks = resolve_ranks(settings)
+    by_core = settings.schedule != "data" and settings.ranks == "auto"
+    if by_core and resolve_accelerator(settings.accelerator) == "cpu":
+        return cpu_count()
+    return ranks
+
+
+def check_precision(settings: EngineSettings, accelerator: str) -> None:
+    """Raise UserError for a precision that the accelerator does not compute in."""
+    if settings.precision == "fp16" and accelerator == "cpu":
+        raise UserError(
+            "engine.precision=fp16 needs a GPU: a CPU computes it slowly and loses small "
+            "gradients; use bf16 or fp32."
+        )
+
+
+# A mesh of one process without a process group, for computations beside a training.
+
+
+class AloneMesh(Mesh):
+    """This process and no other."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Take the accelerator of the settings."""
+        accelerator = resolve_accelerator(settings.accelerator)
+        super().__init__(ProcessGroup(0, 1), torch.device(accelerator), settings)
+
+    def barrier(self) -> None:
+        """Return at once: there is no other rank."""
+
+    def broadcast_from_main(self, work: Callable[[], Value]) -> Value:
+        """Return what `work` returns."""
+        return work()
+
+
+# How much memory a training process has held.
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the most bytes this process has held: of the GPU's memory, or on a CPU of its own.
+
+    Pages of files (libraries, memory-mapped caches) are left out: processes share them, the system
+    drops them at need, and a forked process maps fewer of them than a new one.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - _of_files()
+
+
+def _of_files() -> int:
+    """Return how many bytes of files this process has mapped and touched; 0 where unknown."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^RssFile:\s+(\d+) kB", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0

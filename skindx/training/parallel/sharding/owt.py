@@ -11,14 +11,110 @@ a step, 2 (P - 1) b (n + m / P) values, half of them in the backward pass; its g
 2 (P - 1) / P n m.
 """
 
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Literal, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.parallel.sharding.communicator import Communicator, Sizes
-from skindx.training.parallel.sharding.part import Part, take_part
-from skindx.training.parallel.sharding.rounds import Scheme, in_rounds
+from skindx.core.errors import UserError
+from skindx.training.config.parallel import OperatorsSettings, OwtSettings
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
+from skindx.training.parallel.sharding.communicator import Communicator, Sizes, sizes_of
+from skindx.training.parallel.sharding.parts import Part, take_part
+
+# b = rows (images) of this rank, r = those of a round of all ranks, c = columns of this rank
+
+Scheme = Literal["a", "b", "c"]
+
+
+def rounds_of(rows: Sizes, scheme: Scheme) -> list[Sizes]:
+    """Return the rows of each rank in each round; there is none without any."""
+    ranks = len(rows)
+    if scheme == "b":
+        found = [
+            tuple(count if rank == turn else 0 for rank, count in enumerate(rows))
+            for turn in range(ranks)
+        ]
+    else:
+        parts = [sizes_of(count, ranks) for count in rows]
+        found = [tuple(part[turn] for part in parts) for turn in range(ranks)]
+    return [own for own in found if sum(own)]
+
+
+def in_rounds(
+    x_b: Tensor,
+    layer: Callable[[Tensor], Tensor],
+    wires: Communicator,
+    *,
+    scheme: Scheme,
+    columns: Sizes,
+    weights: Sequence[nn.Parameter],
+) -> Tensor:
+    """Return all columns of this rank's rows; `layer` gives its own columns of any rows."""
+    y_bC: Tensor = _InRounds.apply(x_b, layer, wires, scheme, columns, *weights)
+    return y_bC
+
+
+class _InRounds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_b: Tensor, *rest: Any) -> Tensor:
+        layer, wires, scheme, columns, *weights = rest
+        rounds = rounds_of(wires.rows, scheme)
+        own = torch.split(x_b, [rows[wires.rank] for rows in rounds])
+        ctx.wires, ctx.rounds, ctx.columns, ctx.weights = wires, rounds, columns, weights
+        ctx.kept, leaving = [], []
+        coming = wires.start_gather(own[0], rounds[0])
+        for turn, rows in enumerate(rounds):
+            x_r = coming()
+            if turn + 1 < len(rounds):
+                coming = wires.start_gather(own[turn + 1], rounds[turn + 1])
+            x_r = x_r.detach().requires_grad_(ctx.needs_input_grad[0])
+            with torch.enable_grad():
+                y_rc = layer(x_r)
+            ctx.kept.append((x_r, y_rc))
+            leaving.append(wires.start_to_rows(y_rc.detach(), rows, columns))
+        return torch.cat([parts() for parts in leaving])
+
+    @staticmethod
+    def backward(ctx: Any, dy_bC: Tensor) -> Any:
+        wires: Communicator = ctx.wires
+        rounds: list[Sizes] = ctx.rounds
+        # As in scheme (a): divided for the weights, and multiplied for the layers below.
+        parts = torch.split(dy_bC / wires.size, [rows[wires.rank] for rows in rounds])
+        coming = [
+            wires.start_to_columns(part, rows, ctx.columns)
+            for part, rows in zip(parts, rounds, strict=True)
+        ]
+        leaving: list[Callable[[], Tensor]] = []
+        totals: list[Tensor] = []
+        below = ctx.needs_input_grad[0]
+        for (x_r, y_rc), rows, dy_rc in zip(ctx.kept, rounds, coming, strict=True):
+            inputs = [*([x_r] if below else []), *ctx.weights]
+            found = list(torch.autograd.grad(y_rc, inputs, dy_rc())) if inputs else []
+            if below:
+                leaving.append(wires.start_sum_rows(found.pop(0), rows))
+            if totals:
+                torch._foreach_add_(totals, found)
+            else:
+                totals = found
+        ctx.kept = []
+        dx_b = torch.cat([part() for part in leaving]).mul_(wires.size) if below else None
+        totals = totals or [torch.zeros_like(weight) for weight in ctx.weights]
+        return dx_b, None, None, None, None, *totals
+
+
+# A batch that passes a split layer in rounds, so that it travels while the layer computes.
+#
+# Krizhevsky 2014 (arXiv 1404.5997, section 4), schemes (b) and (c). In (b) a round has the images of
+# one rank, which sends them to all others; in (c) it has a part of the images of every rank, so that
+# all of them send at once. With P ranks there are P rounds, and what is sent in all is that of scheme
+# (a).
 
 # b = rows (images) of this rank, B = those of all ranks, c = outputs of this rank, C = all outputs
 
@@ -121,3 +217,110 @@ def can_be_split(layer: nn.Module, ranks: int) -> bool:
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.out_channels >= ranks
     return False
+
+
+# Wide linear layers of a network, found by one forward pass of one image.
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Input and output sizes of a layer for one image."""
+
+    values_in: int
+    values_out: int
+
+
+def wide_layers(
+    net: nn.Module, image: Tensor, batch: int, ranks: int, settings: OwtSettings
+) -> dict[str, nn.Module]:
+    """Return the layers to split, by name, in the order in which an image passes them."""
+    holders = Counter(
+        id(parameter) for layer in net.modules() for parameter in layer.parameters(recurse=False)
+    )
+    found = {}
+    for name, layer, use in _uses(net, image):
+        weight = layer.get_parameter("weight")
+        tied = any(holders[id(parameter)] > 1 for parameter in layer.parameters(recurse=False))
+        # A row of weights meets an image once: its outputs have no positions.
+        if tied or use.values_out != len(weight) or not can_be_split(layer, ranks):
+            continue
+        least = settings.min_weights
+        if least == "auto":
+            least = batch * use.values_in + batch * use.values_out // ranks
+        if weight.numel() >= least:
+            found[name] = layer
+    return found
+
+
+def _uses(net: nn.Module, image: Tensor) -> list[tuple[str, nn.Module, _Use]]:
+    """Return the layers with outputs that one image passes just once, as it passes them."""
+    passed: dict[str, list[_Use]] = {}
+    layers = {
+        name: layer for name, layer in net.named_modules() if type(layer) in (nn.Linear, nn.Conv2d)
+    }
+
+    def note(name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        passed.setdefault(name, []).append(_Use(inputs[0].numel(), output.numel()))
+
+    hooks = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
+    training = net.training
+    try:
+        with torch.no_grad():
+            net.eval()(image)
+    finally:
+        net.train(training)
+        for hook in hooks:
+            hook.remove()
+    return [(name, layers[name], uses[0]) for name, uses in passed.items() if len(uses) == 1]
+
+
+# Layers split by their outputs, each over as many ranks as a plan says.
+#
+# A layer of degree k is split over groups of k neighbours, as under one weird trick (`owt`); the
+# ranks in the same place of all groups hold the same part, and take the mean of its gradient.
+
+
+def layers_of(net: nn.Module, parallel: OperatorsSettings) -> dict[str, nn.Module]:
+    """Return the layers that a plan splits, by name; those of other networks are left out.
+
+    Raises UserError for what cannot be split.
+    """
+    holders = Counter(
+        id(parameter) for layer in net.modules() for parameter in layer.parameters(recurse=False)
+    )
+    named, found = dict(net.named_modules()), {}
+    for name, degree in parallel.degrees.items():
+        if name not in named:
+            continue
+        layer = named[name]
+        tied = any(holders[id(weight)] > 1 for weight in layer.parameters(recurse=False))
+        if tied or not can_be_split(layer, degree):
+            raise UserError(
+                f"engine.parallel.degrees: {name} cannot be split over {degree} ranks: it must be "
+                "a plain linear layer or convolution with an output for each rank, whose weights "
+                "no other layer shares; take it out."
+            )
+        found[name] = layer
+    return found
+
+
+def split(net: nn.Module, mesh: Mesh, parallel: OperatorsSettings) -> dict[str, nn.Module]:
+    """Split the layers of a plan, in place, and return them; every rank calls this."""
+    found, ranks, rank = layers_of(net, parallel), mesh.data.size, mesh.data.rank
+    axes = {degree: _axis(mesh, degree) for degree in sorted(set(parallel.degrees.values()))}
+    for name, layer in found.items():
+        degree = parallel.degrees[name]
+        split_layer(layer, axes[degree], tuple(range(rank % degree, ranks, degree)))
+    return found
+
+
+def _axis(mesh: Mesh, degree: int) -> Communicator:
+    """Return what the neighbours of a group talk through."""
+    if degree == mesh.data.size:
+        return Communicator(mesh.tensor)
+    rank = mesh.data.rank
+    first, timeout = rank - rank % degree, timedelta(seconds=mesh.settings.timeout_s)
+    made = dist.new_group(
+        list(range(first, first + degree)), timeout=timeout, use_local_synchronization=True
+    )
+    return Communicator(ProcessGroup(rank % degree, degree, cast(dist.ProcessGroup, made)))

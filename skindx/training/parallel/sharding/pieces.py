@@ -2,15 +2,92 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Size, Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from skindx.core.cost.assignment import cut
 from skindx.core.errors import UserError
-from skindx.training.parallel.sharding.tracing import trace_layers
+from skindx.training.config.parallel import ModelSettings
+
+_UNTRACEABLE = (
+    *(fx.proxy.TraceError, ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(NameError, RuntimeError, TypeError, ValueError),
+)
+"""What code raises that decides by the values or the number of its inputs."""
+
+
+class _LayerTracer(fx.Tracer):
+    """Keeps layers of torch and timm whole, and what cannot be followed."""
+
+    def __init__(self, opaque: set[type[nn.Module]]) -> None:
+        super().__init__()
+        self._opaque = opaque
+        self.failed: nn.Module | None = None
+        """The innermost module whose code could not be followed."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Tell whether a module is a layer."""
+        of_timm = type(m).__module__.startswith("timm.layers")
+        whole = of_timm or type(m) in self._opaque
+        return whole or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Follow a module's code, or take it for a layer."""
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except _UNTRACEABLE:
+            self.failed = self.failed or m
+            raise
+
+
+class Traced(NamedTuple):
+    """The layers of a network in training mode."""
+
+    graph: fx.Graph
+    root: nn.Module
+    """Has the same layers, and what the code has made of constants."""
+
+
+def trace_layers(net: nn.Module) -> Traced | None:
+    """Return the layers of a network as a graph; None: its code hides them."""
+    opaque: set[type[nn.Module]] = set()
+    modes = {layer: layer.training for layer in net.modules()}
+    net.train()  # what is decided by the mode alone is decided now
+    try:
+        while True:
+            tracer, root = _LayerTracer(opaque), _of_one_input(net)
+            try:
+                return Traced(tracer.trace(root), root)
+            except _UNTRACEABLE:
+                if tracer.failed is None or type(tracer.failed) in opaque:
+                    return None
+                opaque.add(type(tracer.failed))
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode
+
+
+def _of_one_input(net: nn.Module) -> nn.Module:
+    """Return the same layers under a forward that takes nothing but images."""
+    base: Any = type(net)
+
+    def forward(self: nn.Module, images: Any) -> Any:
+        return base.forward(self, images)
+
+    one = copy(net)
+    one.__class__ = type(base.__name__, (base,), {"forward": forward})
+    return one
+
+
+# A network as a graph of its layers, in the order in which an image passes them.
 
 _IMAGES = 2
 
@@ -204,3 +281,67 @@ def _weights(net: nn.Module, node: fx.Node) -> set[int]:
             if isinstance(value, nn.Parameter):
                 found.add(id(value))
     return found
+
+
+# Cuts of a network into stages of a pipeline, and of a batch into micro-batches.
+
+WHAT = "engine.parallel.kind=model"
+
+MICRO_BATCHES = 4
+"""For each stage, where the images suffice: a fifth of a step is waiting at most."""
+
+
+def check_stages(net: nn.Module, image: Tensor, parallel: ModelSettings, images: int) -> None:
+    """Raise UserError for a network that cannot be placed so, with `images` in a pipeline."""
+    counts_of(pieces_of(net, image), parallel)
+    micro_batches_of(parallel, images)
+
+
+def counts_of(found: Pieces, parallel: ModelSettings) -> list[int]:
+    """Return how many pieces each stage has. Raises UserError for more stages than pieces."""
+    count, pieces = parallel.stages, found.pieces
+    if count > len(pieces):
+        raise UserError(
+            f"{WHAT}: this network has {len(pieces)} pieces with a single tensor between two of "
+            f"them, which are too few for {count} stages; lower engine.parallel.stages, or choose "
+            "another model."
+        )
+    if not parallel.starts:
+        return cut([piece.operations for piece in pieces], count)
+    begins = [0, *(_place_of(name, pieces) for name in parallel.starts), len(pieces)]
+    counts = [end - begin for begin, end in pairwise(begins)]
+    if min(counts) < 1:
+        raise UserError(
+            f"{WHAT}: starts={', '.join(parallel.starts)} are not one piece of the network after "
+            "the other, or two are in the same piece; name layers further apart, in their order."
+        )
+    return counts
+
+
+def micro_batches_of(parallel: ModelSettings, images: int) -> int:
+    """Return how many micro-batches a pipeline's images make. Raises UserError for too many."""
+    if parallel.micro_batches == "auto":
+        return max(1, min(MICRO_BATCHES * parallel.stages, images // 2))
+    if parallel.micro_batches > images:
+        raise UserError(
+            f"{WHAT}: micro_batches={parallel.micro_batches} are more than the {images} images of "
+            "a pipeline in a step; lower them, or raise recipe.batch."
+        )
+    return parallel.micro_batches
+
+
+def _place_of(name: str, pieces: Sequence[Piece]) -> int:
+    """Return the piece that has a layer: by its name, or by that of a block that it begins."""
+    for number, piece in enumerate(pieces):
+        for layer in piece.layers:
+            if f"{name}.".startswith(f"{layer}.") or f"{layer}.".startswith(f"{name}."):
+                return number
+    raise UserError(
+        f"{WHAT}: starts names {name}, which is no layer of this network; the stages can begin at "
+        f"{', '.join(first_layer([piece]) for piece in pieces[1:])}."
+    )
+
+
+def first_layer(stage: Sequence[Piece]) -> str:
+    """Return the name of the layer that a stage begins at."""
+    return next((layer for piece in stage for layer in piece.layers), "an operation")

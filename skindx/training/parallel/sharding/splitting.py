@@ -14,10 +14,10 @@ from skindx.training.config.parallel import (
     TensorSettings,
 )
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding import cube_blocks, operators, owt, transformer
+from skindx.training.parallel.sharding import cubes, owt, transformer
 from skindx.training.parallel.sharding.communicator import Communicator
-from skindx.training.parallel.sharding.cube import Cube
-from skindx.training.parallel.sharding.wide import wide_layers
+from skindx.training.parallel.sharding.cubes import Cube
+from skindx.training.parallel.sharding.owt import wide_layers
 
 
 def split_network(
@@ -50,7 +50,7 @@ def split_network(
         for layer in found.values():
             owt.split_layer(layer, wires, scheme=parallel.scheme)
     elif isinstance(parallel, OperatorsSettings):
-        found = operators.split(net, mesh, parallel)
+        found = owt.split(net, mesh, parallel)
     elif isinstance(parallel, Tensor3dSettings):
         found = _put_on_cubes(net, mesh, parallel)
     else:
@@ -83,15 +83,13 @@ def _put_on_cubes(
 ) -> Mapping[str, nn.Module]:
     """Split all blocks that have equal parts for a cube, and return them by name."""
     q = parallel.side
-    found = {
-        name: block for name, block in net.named_modules() if cube_blocks.can_be_split(block, q)
-    }
+    found = {name: block for name, block in net.named_modules() if cubes.can_be_split(block, q)}
     rank, peers = dist.get_rank(), mesh.replicas or ()
     first = rank - mesh.tensor.rank
     cube = Cube.of(first, q, timedelta(seconds=mesh.settings.timeout_s))
     wires, keep = Communicator(mesh.tensor), not parallel.gather_again
     for block in found.values():
-        cube_blocks.split_block(block, wires, cube, peers, keep=keep)
+        cubes.split_block(block, wires, cube, peers, keep=keep)
     return found
 
 

@@ -1,27 +1,217 @@
 """Layers placed in stages of a pipeline: what a rank keeps of the network, and computes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, fx, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining._utils import InferenceMode
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from skindx.training.config.parallel import ModelSettings
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.communicator import Communicator
-from skindx.training.parallel.sharding.cutting import (
+from skindx.training.parallel.sharding.communicator import Communicator, Sizes, sizes_of
+from skindx.training.parallel.sharding.parts import PARTS, Part, Placed
+from skindx.training.parallel.sharding.pieces import (
     WHAT,
+    Border,
+    Piece,
     counts_of,
     first_layer,
     micro_batches_of,
+    pieces_of,
 )
-from skindx.training.parallel.sharding.gpipe import GPipe
-from skindx.training.parallel.sharding.part import PARTS, Part, Placed
-from skindx.training.parallel.sharding.pieces import Border, Piece, pieces_of
-from skindx.training.parallel.sharding.staged import PIPELINE
+from skindx.training.parallel.sharding.whole import PIPELINE
+
+# b = images of this rank, B = those of all ranks of the pipeline
+
+
+class GPipe:
+    """This rank's stage, and the ranks before and behind it."""
+
+    def __init__(
+        self,
+        stage: nn.Module,
+        wires: Communicator,
+        into: Border,
+        out: Border,
+        last: Border,
+        *,
+        micro_batches: int,
+        owners: Mapping[str, int],
+        device: torch.device,
+        half: bool = False,
+    ) -> None:
+        """Run `stage`, from `into` to `out`; the network gives `last`.
+
+        `owners` says which rank computes each of the network's statistics.
+        """
+        self.wires, self.owners, self.out = wires, owners, out
+        self.micro_batches = micro_batches
+        self._module, self._into, self._last = stage, into, last
+        self._device, self._half = device, half
+        self._stages: dict[int, PipelineStage] = {}
+        self._trained: list[nn.Parameter] = []
+        self._sizes: Sizes = ()
+        self._rows: Sizes = ()
+        self._given: list[Tensor] = []
+        self._outputs: Tensor | None = None
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """A copied network stands beside the same stage."""
+        return self
+
+    def watch(self, net: nn.Module) -> None:
+        """Let no trained weight of a network be without a gradient after a step."""
+        self._trained = [weight for weight in net.parameters() if weight.requires_grad]
+
+    @property
+    def _is_first(self) -> bool:
+        return self.wires.rank == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self.wires.rank == self.wires.size - 1
+
+    def forward(self, images_b: Tensor) -> Tensor:
+        """Return what the network gives for this rank's images; all ranks call this."""
+        self.discard()
+        self._rows = self.wires.rows
+        every = sum(self._rows)
+        self._sizes = sizes_of(every, min(self.micro_batches, every))
+        inputs = self._to_first(images_b)
+        works: list[tuple[PipelineStage, int, list[dist.Work]]] = []
+        with self._precision():
+            for number, size in enumerate(self._sizes):
+                stage = self._stage(size)
+                self.wires.wait(self._start(stage.get_fwd_recv_ops(number)))
+                given = stage.forward_one_chunk(number, inputs[number], save_forward_output=False)
+                if self._is_last:
+                    self._given.append(given)
+                works.append((stage, number, self._start(stage.get_fwd_send_ops(number))))
+        for stage, number, sent in works:
+            self.wires.wait(sent)
+            stage.release_fwd_send_outputs(number)
+        self._outputs = self._from_last().requires_grad_()
+        return self._outputs
+
+    def backward(self, before_last: Callable[[], None] = lambda: None) -> None:
+        """Go back from the gradient of what `forward` returned; all ranks call this.
+
+        `before_last` is called before the last micro-batch makes this rank's gradients whole.
+        """
+        assert self._outputs is not None
+        assert self._outputs.grad is not None
+        # The mean over the ranks counts a stage's gradient once, of all ranks' images.
+        gradients = self._to_last(self._outputs.grad / self.wires.size)
+        sent: list[dist.Work] = []
+        for number, size in enumerate(self._sizes):
+            stage = self._stage(size)
+            if number == len(self._sizes) - 1:
+                before_last()
+            self.wires.wait(self._start(stage.get_bwd_recv_ops(number)))
+            if not self.out.learns:
+                continue
+            # torch wants a loss: this one has just the gradient that came.
+            loss = (self._given[number] * gradients[number]).sum() if self._is_last else None
+            stage.backward_one_chunk(number, loss=loss)
+            sent += self._start(stage.get_bwd_send_ops(number))
+        self.wires.wait(sent)
+        self.discard()
+        for weight in self._trained:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+
+    def discard(self) -> None:
+        """Forget the micro-batches that are under way."""
+        for stage in self._stages.values():
+            stage.clear_runtime_states()
+        self._given, self._outputs = [], None
+
+    def _stage(self, images: int) -> PipelineStage:
+        """Return the stage for micro-batches of so many images, of which there are two kinds."""
+        if images not in self._stages:
+            stage = PipelineStage(
+                self._module,
+                self.wires.rank,
+                self.wires.size,
+                self._device,
+                input_args=self._into.empty(images),
+                output_args=self.out.empty(images),
+                group=self.wires.group,
+            )
+            # As its own schedules do where all shapes are given.
+            stage.has_backward = True
+            stage._inference_mode = InferenceMode.STATIC
+            stage._prepare_forward_infra(self.micro_batches, None, has_backward=True)
+            stage._prepare_backward_infra(self.micro_batches)
+            self._stages[images] = stage
+        return self._stages[images]
+
+    def _start(self, operations: list[dist.P2POp]) -> list[dist.Work]:
+        self.wires.bytes_sent += sum(
+            operation.tensor.nbytes for operation in operations if operation.op is dist.isend
+        )
+        return list(dist.batch_isend_irecv(operations)) if operations else []
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if not self._half:
+            return nullcontext()
+        return torch.autocast(self._device.type, torch.bfloat16)
+
+    def _to_first(self, images_b: Tensor) -> Sequence[tuple[Tensor, ...]]:
+        """Return the micro-batches on the first stage; the others have nothing to begin with."""
+        images = self._collected(images_b, 0)
+        if images is None:
+            return [()] * len(self._sizes)
+        return [(part,) for part in torch.split(images, list(self._sizes))]
+
+    def _to_last(self, gradient_b: Tensor) -> Sequence[Tensor]:
+        gradient = self._collected(gradient_b, self.wires.size - 1)
+        return [] if gradient is None else torch.split(gradient, list(self._sizes))
+
+    def _collected(self, own_b: Tensor, at: int) -> Tensor | None:
+        """Return the rows of all ranks on the rank `at`, and None on the others."""
+        own_b = own_b.contiguous()
+        if self.wires.rank != at:
+            self.wires.wait([self.wires.send(own_b, at)])
+            return None
+        found = own_b.new_empty(sum(self._rows), *own_b.shape[1:])
+        works = []
+        for rank, part in enumerate(torch.split(found, list(self._rows))):
+            if rank == at:
+                part.copy_(own_b)
+            else:
+                works.append(self.wires.receive(part, rank))
+        self.wires.wait(works)
+        return found
+
+    def _from_last(self) -> Tensor:
+        """Return this rank's rows of what the last stage gives."""
+        wires = self.wires
+        if not self._is_last:
+            own_b = self._last.empty(self._rows[wires.rank], self._device).detach()
+            wires.wait([wires.receive(own_b, wires.size - 1)])
+            return own_b
+        parts = torch.split(torch.cat([given.detach() for given in self._given]), list(self._rows))
+        self.wires.wait([wires.send(part, rank) for rank, part in enumerate(parts[:-1])])
+        return parts[-1].clone()
+
+
+# A pipeline of micro-batches through stages of a network, a rank each, in GPipe's order.
+#
+# GPipe (Huang et al. 2019, arXiv 1811.06965, section 2): all micro-batches go forward through all
+# stages, then all go backward; the weights move once a step. A stage on one micro-batch is torch's
+# `PipelineStage`; the order is ours, since between forward and backward every rank computes the loss
+# of its own images: these go to the first stage, and what the network gives comes back from the last.
+#
+# With B images in a pipeline, a step sends B a values from a stage to the next one and as many back,
+# where a is what an image's part of the border is.
 
 
 class Stage(nn.Module):

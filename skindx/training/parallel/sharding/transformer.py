@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from skindx.core.startup import light_imports
-from skindx.training.parallel.sharding.communicator import Communicator, Sizes
-from skindx.training.parallel.sharding.part import Part, take_part
-from skindx.training.parallel.sharding.sizes import sizes_of
+from skindx.training.parallel.sharding.communicator import Communicator, Sizes, sizes_of
+from skindx.training.parallel.sharding.parts import Part, take_part
 
 with light_imports():
     from timm.layers import Attention, Mlp

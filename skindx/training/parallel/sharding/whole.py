@@ -1,16 +1,109 @@
 """Split networks as whole ones: for checkpoints, evaluation and bundles."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from skindx.training.parallel.sharding.joining import join_layers
-from skindx.training.parallel.sharding.part import Part, parts_of
-from skindx.training.parallel.sharding.staged import share_statistics
+from skindx.core.startup import light_imports
+from skindx.models.classifier.heads import Mlp as MlpHead
+from skindx.training.parallel.sharding.communicator import Communicator
+from skindx.training.parallel.sharding.cubes import (
+    CUBE,
+    CubeAttention,
+    CubeLinear,
+    CubeMlp,
+    CubeMlpHead,
+)
+from skindx.training.parallel.sharding.owt import SplitConv, SplitLinear
+from skindx.training.parallel.sharding.parts import PARTS, Part, parts_of
+from skindx.training.parallel.sharding.transformer import WHOLE_VALUES, ColumnLinear, RowLinear
+
+PIPELINE = "pipeline"
+"""What such a network calls its `Pipeline`."""
+
+
+class Pipeline(Protocol):
+    """This rank's stage, and the ranks before and behind it; all of them call all of it."""
+
+    @property
+    def wires(self) -> Communicator:
+        """Process group of its ranks."""
+
+    @property
+    def owners(self) -> Mapping[str, int]:
+        """Rank that computes each of the network's statistics, by name."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """A copied network stands beside the same stage."""
+
+    def forward(self, images_b: Tensor) -> Tensor:
+        """Return what the network gives for this rank's images."""
+
+    def backward(self, before_last: Callable[[], None]) -> None:
+        """Go back from the gradient of what `forward` returned.
+
+        `before_last` is called before the last micro-batch makes this rank's gradients whole.
+        """
+
+    def discard(self) -> None:
+        """Forget the micro-batches that are under way."""
+
+
+def pipeline_of(module: nn.Module) -> Pipeline | None:
+    """Return the pipeline of a network, or of a copy of it; None: it has none."""
+    found: Pipeline | None = getattr(module, PIPELINE, None)
+    return found
+
+
+def share_statistics(module: nn.Module) -> None:
+    """Take what each rank of a pipeline has counted in its layers; all of them call this."""
+    pipeline = pipeline_of(module)
+    if pipeline is None:
+        return
+    for name, buffer in module.named_buffers():
+        if name in pipeline.owners:
+            values = buffer.contiguous()
+            buffer.copy_(pipeline.wires.broadcast(values, pipeline.owners[name]))
+
+
+# Split layers as whole ones again.
+
+with light_imports():
+    from timm.layers import Attention, Mlp
+
+_WHOLE: dict[type[nn.Module], type[nn.Module]] = {
+    SplitLinear: nn.Linear,
+    SplitConv: nn.Conv2d,
+    ColumnLinear: nn.Linear,
+    RowLinear: nn.Linear,
+    CubeLinear: nn.Linear,
+    CubeAttention: Attention,
+    CubeMlp: Mlp,
+    CubeMlpHead: MlpHead,
+}
+
+
+def join_layers(net: nn.Module) -> None:
+    """Make every split layer whole, in place, but for the values: these are on no device yet."""
+    for layer in net.modules():
+        for name, value in getattr(layer, WHOLE_VALUES, {}).items():
+            setattr(layer, name, value)
+        parts: dict[str, Part] = getattr(layer, PARTS, {})
+        for name, part in parts.items():
+            setattr(layer, name, nn.Parameter(torch.empty(part.shape, device="meta")))
+        for own in (PARTS, CUBE):
+            if hasattr(layer, own):
+                delattr(layer, own)
+        layer.__class__ = _WHOLE.get(type(layer), type(layer))
+    if pipeline_of(net):
+        delattr(net, PIPELINE)
+
+
+# The pipeline of a network whose layers are placed in stages.
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:

@@ -2,20 +2,98 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from skindx.comm.grouping import fixed_buckets
 from skindx.core.cost.assignment import Sharing
 from skindx.gemm.product import Multiply, plain_nt
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.preconditioners.kfac.eigen import Eigen, decompose
-from skindx.training.preconditioners.kfac.factors import Key
-from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.preconditioners.kfac.leading import NARROWEST, leading, nothing
-from skindx.training.preconditioners.kfac.prepared import STEEPEST
+from skindx.training.preconditioners.kfac.eigen import (
+    NARROWEST,
+    STEEPEST,
+    Eigen,
+    decompose,
+    leading,
+    nothing,
+)
+from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE, Layer, Sums
+
+Key = tuple[str, str]
+"""Layer and factor."""
+
+_BUCKET_MB = 25
+
+
+class Factors:
+    """E[a a^T] and E[g g^T] of each layer, in single precision.
+
+    They travel by a dense all-reduce whatever exchange the gradients take: an average of what was
+    left out would not be positive.
+    """
+
+    def __init__(self, layers: Sequence[Layer], ranks: int, device: torch.device) -> None:
+        """Begin without any; `ranks` take part."""
+        self._ranks, self._device = ranks, device
+        self.shapes: dict[Key, tuple[int, int, int]] = {
+            (layer.name, factor): (blocks, width, width)
+            for layer in layers
+            for factor, (blocks, width) in layer.shapes.items()
+        }
+        self.averages: dict[Key, Tensor] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Size of all factors."""
+        return sum(4 * blocks * width * width for blocks, width, _ in self.shapes.values())
+
+    def take_in(self, sums: Mapping[str, Sums], images: int, decay: float) -> None:
+        """Add the mean over the images of all ranks; every rank calls this.
+
+        A factor that is not finite on some rank leaves the average as it was, on all of them. So
+        does a step without images.
+        """
+        totals = {
+            key: sums.get(key[0], {}).get(key[1], torch.zeros(shape, device=self._device))
+            for key, shape in self.shapes.items()
+        }
+        if self._ranks > 1:
+            count = torch.tensor(float(images), device=self._device)
+            dist.all_reduce(count)
+            images = round(float(count))
+            totals = dict(zip(totals, _summed(list(totals.values())), strict=True))
+        if not images:
+            return
+        # |a b| <= (a^2 + b^2) / 2: the diagonal says it of all.
+        diagonals = [total.diagonal(dim1=1, dim2=2).sum() for total in totals.values()]
+        finite = torch.stack(diagonals).isfinite().tolist()
+        for (key, total), usable in zip(totals.items(), finite, strict=True):
+            if not usable:
+                continue
+            old = self.averages.get(key)
+            if old is None:
+                self.averages[key] = total / images
+            else:
+                self.averages[key] = (old * decay).add_(total, alpha=(1 - decay) / images)
+
+
+def _summed(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the sums over all ranks, which travel some at a time."""
+    done: list[Tensor] = []
+    for count in fixed_buckets([tensor.nbytes for tensor in tensors], _BUCKET_MB):
+        group = tensors[len(done) : len(done) + count]
+        flat = torch.cat([tensor.reshape(-1) for tensor in group])
+        dist.all_reduce(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in group])
+        done += [part.view(tensor.shape) for part, tensor in zip(parts, group, strict=True)]
+    return done
+
+
+# The running averages of all factors, the same on every rank.
 
 
 class Bases:
@@ -170,3 +248,72 @@ def _own_group(
         if rank in ranks:
             own = cast(dist.ProcessGroup, group)
     return own
+
+
+# The gradients of layers as matrices in one buffer, read and written by one call each.
+#
+# Most layers have few numbers, so that a call for each would take longer than the numbers.
+
+# S = blocks of a layer, G = outputs, A = inputs
+
+
+class Gradients:
+    """Single precision matrices of some layers, for their gradients or their natural ones.
+
+    Where a layer has a bias, its gradient is the last column.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        """Make the buffer, of zeros."""
+        self._layers = layers
+        shapes = [_shape(layer) for layer in layers]
+        sizes = [blocks * outputs * inputs for blocks, outputs, inputs in shapes]
+        device = layers[0].weight.device if layers else None
+        self.flat = torch.zeros(sum(sizes), device=device)
+        """All numbers, in the layers' order."""
+        self.matrices: dict[str, Tensor] = {
+            layer.name: part.view(shape)
+            for layer, part, shape in zip(
+                layers, torch.split(self.flat, sizes), shapes, strict=True
+            )
+        }
+        """Of each layer a view_SGA of the buffer."""
+
+    def read(self) -> None:
+        """Take the gradients of the layers' weights and biases."""
+        views, own = self._pairs()
+        torch._foreach_copy_(views, own)
+
+    def write(self) -> None:
+        """Replace the gradients of the layers' weights and biases."""
+        views, own = self._pairs()
+        torch._foreach_copy_(own, views)
+
+    def put(self, matrices: Mapping[str, Tensor]) -> None:
+        """Take the matrices_SGA of some of the layers."""
+        if matrices:
+            views = [self.matrices[name] for name in matrices]
+            torch._foreach_copy_(views, list(matrices.values()))
+
+    def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return views in the shape of the gradients that there are, and these."""
+        found = [(view, weight.grad) for weight, view in self._views if weight.grad is not None]
+        return [view for view, _ in found], [own for _, own in found]
+
+    @cached_property
+    def _views(self) -> list[tuple[Tensor, Tensor]]:
+        """Weights and biases, and views of the buffer in their shape."""
+        views = []
+        for layer in self._layers:
+            weight, bias = layer.parts()
+            rows = self.matrices[layer.name].flatten(0, 1)
+            if bias is not None:
+                views.append((bias, rows[:, -1]))
+                rows = rows[:, :-1]
+            views.append((weight, rows.view(weight.shape)))
+        return views
+
+
+def _shape(layer: Layer) -> tuple[int, int, int]:
+    blocks, inputs = layer.shapes[INSIDE]
+    return blocks, layer.shapes.get(OUTSIDE, (blocks, 1))[1], inputs

@@ -4,32 +4,148 @@ Martens and Grosse 2015 (arXiv 1503.05671); shared out over ranks as in Pauloski
 2007.00784) and 2021 (KAISA, arXiv 2107.01739).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.core.cost.assignment import plan_sharing
-from skindx.gemm.product import NtChoice
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError, check_like
+from skindx.gemm.onednn import by_onednn, onednn_is_faster
+from skindx.gemm.product import (
+    SHARE_OF_FREE,
+    Multiply,
+    NtChoice,
+    current_threads,
+    free_bytes,
+    learned,
+    nt_product,
+)
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.preconditioners.kfac.bases import Bases
-from skindx.training.preconditioners.kfac.collecting import Collector, Draw
-from skindx.training.preconditioners.kfac.factors import Factors
-from skindx.training.preconditioners.kfac.finding import find_layers
-from skindx.training.preconditioners.kfac.gradients import Gradients
-from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.preconditioners.kfac.prepared import Inverse, make_inverse
-from skindx.training.preconditioners.kfac.products import (
-    choice_of_run,
-    choice_state,
-    load_choice,
-    onednn_on_all,
-    product_of,
-)
-from skindx.training.preconditioners.kfac.state import kfac_state, load_kfac_state
-from skindx.training.preconditioners.preconditioner import State
+from skindx.training.preconditioners.kfac.bases import Bases, Factors, Gradients, Key
+from skindx.training.preconditioners.kfac.collector import Collector, Draw
+from skindx.training.preconditioners.kfac.eigen import Eigen, Inverse, make_inverse
+from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE, find_layers
+from skindx.training.preconditioners.preconditioner import State as kfac_State
+
+PRODUCTS = "products"
+"""Key of the choice in a state; absent: NT."""
+
+
+def choice_of_run(mesh: Mesh) -> NtChoice | None:
+    """Return the choice of a training that begins, the same on all ranks; every rank calls this."""
+    device = mesh.device.type
+
+    def of_main() -> dict[str, Any] | None:
+        choice = learned(device)
+        return choice.tree.model_dump(mode="json") if choice else None
+
+    found = mesh.broadcast_from_main(of_main) if mesh.data.size > 1 else of_main()
+    if found is None:
+        return None
+    ranks = mesh.gather([free_bytes(mesh.device), current_threads(device)])
+    return NtChoice.parse(
+        {
+            "tree": found,
+            "copy_bytes": int(SHARE_OF_FREE * min(free for free, _ in ranks)),
+            "threads": ranks[0][1],
+        },
+        expand=False,
+    )
+
+
+def onednn_on_all(mesh: Mesh) -> bool:
+    """Return True where all ranks multiply faster by oneDNN; every rank calls this."""
+    own = mesh.device.type == "cpu" and onednn_is_faster()
+    return all(mesh.gather(own)) if mesh.data.size > 1 else own
+
+
+def product_of(choice: NtChoice | None, device: str, *, onednn: bool) -> Multiply:
+    """Return what multiplies: large products by oneDNN where it is used, others by the choice."""
+    other = nt_product(choice, device)
+    return by_onednn(other) if onednn else other
+
+
+def choice_state(choice: NtChoice | None) -> dict[str, Any]:
+    """Return what a state holds of a choice."""
+    return {} if choice is None else {PRODUCTS: choice.model_dump(mode="json")}
+
+
+def load_choice(state: dict[str, Any]) -> NtChoice | None:
+    """Undo `choice_state`. Raises UnfitStateError."""
+    if PRODUCTS not in state:
+        return None
+    try:
+        if not isinstance(state[PRODUCTS], dict):
+            raise UserError("it is no mapping")
+        return NtChoice.parse(state[PRODUCTS], f"kfac/{PRODUCTS}", expand=False)
+    except UserError as error:
+        raise UnfitStateError(f"kfac has no usable choice of products ({error})") from None
+
+
+# State of K-FAC in a checkpoint: whole, the same for every number of ranks.
+
+State = dict[str, Any]
+Shapes = Mapping[Key, tuple[int, int, int]]
+
+
+def kfac_state(steps: int, averages: Mapping[Key, Tensor], bases: Mapping[Key, Eigen]) -> State:
+    """Return steps, factors and eigenvectors by layer and factor.
+
+    Eigenvectors too: they belong to factors of some steps ago, and go on to the bit.
+    """
+    factors: State = {}
+    for (name, factor), average in averages.items():
+        factors.setdefault(name, {})[factor] = average
+    vectors: State = {}
+    for (name, factor), eigen in bases.items():
+        own = {"values": eigen.values_SW, "vectors": eigen.vectors_SWW}
+        vectors.setdefault(name, {})[factor] = own
+    return {"steps": steps, "factors": factors, "bases": vectors}
+
+
+def load_kfac_state(
+    state: State, shapes: Shapes
+) -> tuple[int, dict[Key, Tensor], dict[Key, Eigen]]:
+    """Undo `kfac_state`. Raises UnfitStateError for a state of other layers."""
+    check_like({key: value for key, value in state.items() if key == "steps"}, {"steps": 0}, "kfac")
+    if state["steps"] < 0:
+        raise UnfitStateError("kfac counts below zero")
+    averages: dict[Key, Tensor] = {}
+    for key, value in _walk(state, "factors", shapes):
+        check_like(value, torch.empty(shapes[key], device="meta"), f"kfac/factors/{key[0]}")
+        averages[key] = value
+    bases: dict[Key, Eigen] = {}
+    for key, value in _walk(state, "bases", shapes):
+        like = torch.empty(shapes[key], device="meta")
+        check_like(value, {"values": like[:, :, 0], "vectors": like}, f"kfac/bases/{key[0]}")
+        bases[key] = Eigen(value["values"], value["vectors"])
+    return state["steps"], averages, bases
+
+
+def _walk(state: State, part: str, shapes: Shapes) -> list[tuple[Key, Any]]:
+    layers = state.get(part)
+    if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
+        raise UnfitStateError(f"kfac has no {part}")
+    found = [
+        ((name, factor), value) for name, own in layers.items() for factor, value in own.items()
+    ]
+    for key, _ in found:
+        if key not in shapes:
+            raise UnfitStateError(f"kfac has {part} of {key[0]}, which it must not have")
+    return found
+
+
+# How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
+#
+# NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute the
+# same gradient, and a training must go on to the bit: so the main rank's choice of copies goes to
+# all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN is
+# used where it is the faster one on the processors of all ranks, which needs no measurement.
 
 
 class Kfac:
@@ -114,12 +230,12 @@ class Kfac:
         self._collector.discard()
         self._seeded = None
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> kfac_State:
         """Return steps, factors, eigenvectors, choice of products; every rank calls this."""
         state = kfac_state(self.steps, self.factors.averages, self.bases.whole())
         return state | choice_state(self.choice)
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: kfac_State) -> None:
         """Go on from a state, on any number of ranks. Raises UnfitStateError before any change."""
         choice = load_choice(state)
         self.steps, averages, whole = load_kfac_state(state, self.factors.shapes)

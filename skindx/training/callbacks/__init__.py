@@ -1,1 +1,0 @@
-"""Reporting of a training's figures: terminal, CSV, and configured trackers."""

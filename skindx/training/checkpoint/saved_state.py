@@ -1,0 +1,251 @@
+"""Nested state as named tensors (safetensors) and plain values (JSON); an optimizer's by name."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError, check_like
+from skindx.core.untrusted import MEGABYTE, read_json
+from skindx.models.tensors import load_tensors
+from skindx.training.parallel.sharding.whole import whole_shapes
+
+State = dict[str, Any]
+"""Names to tensors, arrays, numbers, strings, and lists and dictionaries of them."""
+
+TENSORS, VALUES = "tensors.safetensors", "values.json"
+
+GROUP_STEP = "group_step"
+"""A key beside a parameter's moments: how many steps its group has taken, where that counts."""
+
+_LONGEST_VALUES, _DEEPEST = 256 * MEGABYTE, 200
+
+_TENSOR, _ARRAY, _LITERAL = "$tensor", "$array", "$dict"
+
+
+def split(state: State) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors of `state` by their path, and its values with references to them."""
+    tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+
+    def put(value: Tensor, path: str) -> str:
+        held = value.detach().cpu().contiguous()
+        # safetensors refuses tensors that share memory, as tied weights do.
+        if held.untyped_storage().data_ptr() in storages:
+            held = held.clone()
+        storages.add(held.untyped_storage().data_ptr())
+        tensors[path] = held
+        return path
+
+    def walk(value: Any, path: str) -> Any:
+        if isinstance(value, Tensor):
+            return {_TENSOR: put(value, path)}
+        if isinstance(value, np.ndarray):
+            return {_ARRAY: put(torch.from_numpy(np.ascontiguousarray(value)), path)}
+        if isinstance(value, dict):
+            assert all(isinstance(key, str) for key in value), path
+            return {_LITERAL: {key: walk(item, f"{path}/{key}") for key, item in value.items()}}
+        if isinstance(value, list | tuple):
+            return [walk(item, f"{path}/{number}") for number, item in enumerate(value)]
+        if isinstance(value, np.generic):
+            return value.item()
+        assert value is None or isinstance(value, bool | int | float | str), (path, type(value))
+        return value
+
+    return tensors, {key: walk(value, key) for key, value in state.items()}
+
+
+def join(tensors: dict[str, Tensor], values: Any) -> State:
+    """Undo `split`; tuples come back as lists."""
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, list):
+            return [walk(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        if kind == _TENSOR:
+            return tensors[inner]
+        if kind == _ARRAY:
+            return tensors[inner].numpy()
+        return {key: walk(item) for key, item in inner.items()}
+
+    return {key: walk(value) for key, value in values.items()}
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Write `state` into a folder that is made for it; what was there is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors, values = split(state)
+    save_file(tensors, folder / TENSORS)
+    write_json(folder / VALUES, values)
+
+
+def read_state(folder: Path) -> State:
+    """Read what `write_state` wrote, on the CPU. Raises UserError for anything else."""
+    values = read_json(folder / VALUES, _LONGEST_VALUES, finite=False, deepest=_DEEPEST)
+    tensors = load_tensors(folder / TENSORS)
+    try:
+        return join(tensors, values)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder} does not hold the state of a training ({type(error).__name__}); remove "
+            "that checkpoint, or train again."
+        ) from None
+
+
+def named_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> State:
+    """Return what the optimizer keeps of each parameter: moments, momentum, steps."""
+    names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
+    steps: dict[Tensor, State] = {
+        parameter: step_of(group)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return {names[one]: {**kept, **steps[one]} for one, kept in optimizer.state.items()}
+
+
+def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, state: State) -> None:
+    """Undo `named_state`; rates and other settings stay what the optimizer was made with."""
+    names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbered: dict[str, Any] = optimizer.state_dict()
+    numbered["state"] = {
+        number: {key: value for key, value in state[names[parameter]].items() if key != GROUP_STEP}
+        for number, parameter in enumerate(every)
+        if names[parameter] in state
+    }
+    for group, packed in zip(optimizer.param_groups, numbered["param_groups"], strict=True):
+        take_step(packed, [state[names[one]] for one in group["params"] if names[one] in state])
+    optimizer.load_state_dict(numbered)
+
+
+def step_of(group: State) -> State:
+    """Return the steps that an optimizer counts in a group, to stand beside what it keeps of each.
+
+    Nothing for an optimizer that counts them for each parameter, or not at all.
+    """
+    return {GROUP_STEP: int(group["step"])} if "step" in group else {}
+
+
+def take_step(group: State, kept: Iterable[State]) -> None:
+    """Let a group count on from what `step_of` put beside the state of its parameters.
+
+    A checkpoint of before 0.2.0 has no such number: the group counts as it did.
+    """
+    for own in kept:
+        if GROUP_STEP in own:
+            group["step"] = torch.tensor(float(own[GROUP_STEP]))
+            return
+
+
+# Are the parts of a checkpoint those of this training? Its seal says only that it is whole.
+
+
+def part_of(state: Any, name: str) -> dict[str, Any]:
+    """Return a named part of a state. Raises UnfitStateError when it is not there, or no state."""
+    part = state.get(name) if isinstance(state, dict) else None
+    if not isinstance(part, dict):
+        raise UnfitStateError(f"it has no {name}")
+    return part
+
+
+def trained_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters that learn, by name: of a frozen one no optimizer keeps anything."""
+    return [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
+
+
+def check_weights(found: Any, module: nn.Module, where: str) -> None:
+    """Raise UnfitStateError unless `found` holds exactly the parameters of a module."""
+    check_like(found, _shapes(module), where)
+
+
+def check_optimizer(
+    found: Mapping[str, Any], optimizer: torch.optim.Optimizer, module: nn.Module, *, complete: bool
+) -> None:
+    """Raise UnfitStateError unless `found` is what an optimizer of this kind keeps of a module.
+
+    Frozen parameters have nothing there. Those without a gradient may lack; where it has to be
+    `complete`, all may lack or none.
+    """
+    trained = {name for name, _ in trained_parameters(module)}
+    kept = _kept(optimizer)
+    shapes = {name: shape for name, shape in _shapes(module).items() if name in trained}
+    if complete and found and found.keys() != shapes.keys():
+        raise UnfitStateError("optimizer does not hold all parameters")
+    for name, values in found.items():
+        if name not in shapes:
+            raise UnfitStateError(f"optimizer has {name}, which is no parameter that learns")
+        like = {
+            key: torch.empty_like(shapes[name], dtype=value.dtype) if _is_row(value) else value
+            for key, value in kept.items()
+        }
+        if isinstance(values, Mapping) and GROUP_STEP not in values:
+            like.pop(GROUP_STEP, None)  # a checkpoint of before 0.2.0
+        check_like(_plain(values), _plain(like), f"optimizer/{name}")
+        if not values.get(GROUP_STEP, 0) >= 0:
+            raise UnfitStateError(f"optimizer/{name}/{GROUP_STEP} counts below zero")
+
+
+def check_position(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
+    """Raise UnfitStateError unless `found` is a place in a training, one history row an epoch."""
+    without = {name: value for name, value in like.items() if name != "history"}
+    history = found.get("history")
+    check_like({k: v for k, v in found.items() if k != "history"}, without, "position")
+    if any(isinstance(value, int) and value < 0 for value in found.values()):
+        raise UnfitStateError("position counts below zero")
+    if not isinstance(history, list) or len(history) != found["epoch"]:
+        raise UnfitStateError("history does not have one row for each epoch")
+    for row in history:
+        if not isinstance(row, Mapping) or any(
+            type(value) not in (int, float) for value in row.values()
+        ):
+            raise UnfitStateError("history holds more than numbers")
+
+
+def _shapes(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters' shapes and types; of some a rank may hold a part alone."""
+    split = whole_shapes(module)
+    return {
+        name: torch.empty(
+            split.get(name, getattr(weight, "ds_shape", weight.shape)),
+            dtype=weight.dtype,
+            device="meta",
+        )
+        for name, weight in module.named_parameters()
+    }
+
+
+def _kept(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what an optimizer keeps of a small parameter after a step; it stays as it is."""
+    parameter = nn.Parameter(torch.zeros(2, 3))
+    parameter.grad = torch.zeros_like(parameter)
+    other = copy(optimizer)
+    other.state = defaultdict(dict)
+    other.param_groups = [{**optimizer.defaults, "params": [parameter]}]
+    other.step()
+    return {**other.state[parameter], **step_of(other.param_groups[0])}
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _plain(values: Any) -> Any:
+    """Return values in which a tensor of one number is that number: optimizers count in both."""
+    if not isinstance(values, Mapping):
+        return values
+    return {
+        key: float(value)
+        if (isinstance(value, Tensor) and value.ndim == 0) or type(value) is int
+        else value
+        for key, value in values.items()
+    }

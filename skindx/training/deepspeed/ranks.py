@@ -1,0 +1,295 @@
+"""DeepSpeed itself: its import, its environment, its start."""
+
+import logging
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require_extra
+from skindx.core.startup import light_imports
+from skindx.training.config.engine import EngineSettings
+from skindx.training.launching.local import NO_IMPORTS
+from skindx.training.launching.place import choose_interface, settle_place
+from skindx.training.launching.supervise import supervise
+from skindx.training.parallel.mesh import (
+    Mesh,
+    ProcessGroup,
+    check_precision,
+    mesh_of_all,
+    resolve_accelerator,
+    resolve_ranks,
+)
+
+
+def import_deepspeed() -> Any:
+    """Return DeepSpeed. Raises UserError when it is not installed."""
+    # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    require_extra("train", "deepspeed", purpose="training")
+    with light_imports():
+        import deepspeed
+        from deepspeed.utils import logger
+
+    logger.setLevel(logging.ERROR)
+    return deepspeed
+
+
+def accelerator_variables(accelerator: str) -> dict[str, str]:
+    """Return the variable that chooses its accelerator: left alone it takes any GPU it finds."""
+    return {"DS_ACCELERATOR": accelerator}
+
+
+def init_distributed(backend: str, timeout: timedelta | None = None) -> None:
+    """Let DeepSpeed join the process group, or use the one that this process has joined.
+
+    It begins without its operator for ranks that share memory. Only tensor-parallel inference calls
+    that operator, yet DeepSpeed would compile it (about a minute, with a C++ compiler) and leave
+    69 MB of shared memory a rank behind; one that is killed leaves a lock for which others wait.
+    """
+    deepspeed = import_deepspeed()
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    known, name = deepspeed.ops.__compatible_ops__, ShareMemCommBuilder.NAME
+    before = known.get(name, False)
+    known[name] = False
+    options = {} if timeout is None else {"timeout": timeout}
+    try:
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, **options)
+    finally:
+        known[name] = before
+
+
+def ranks_on_node() -> int:
+    """Return how many ranks torchrun (1st name) or DeepSpeed's launcher (2nd) gave this node."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 1
+
+
+# Join the other ranks: the process group under everything else.
+
+
+def join(settings: EngineSettings) -> Mesh:
+    """Join the other ranks (gloo on CPU, NCCL on GPUs) and return this process's place.
+
+    Raises UserError when the other ranks cannot be reached.
+    """
+    accelerator = resolve_accelerator(settings.accelerator)
+    check_precision(settings, accelerator)
+    os.environ.update(accelerator_variables(accelerator))
+    settle_place()
+    for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+        os.environ.setdefault(name, alone)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if accelerator == "cpu":
+        keep_freed_memory()
+        _share_cores()
+    if accelerator == "cuda":
+        torch.cuda.set_device(local_rank)
+        torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
+    choose_interface(settings.interface, os.environ["MASTER_ADDR"])
+    try:
+        init_distributed(
+            "nccl" if accelerator == "cuda" else "gloo", timedelta(seconds=settings.timeout_s)
+        )
+    except (dist.DistError, RuntimeError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise UserError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not join the others at "
+            f"{where} in {settings.timeout_s:g} s ({_first_line(error)}); check that every rank "
+            "was started, that the nodes reach this address, and engine.interface."
+        ) from None
+    device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
+    return mesh_of_all(device, settings)
+
+
+def join_nobody(settings: EngineSettings) -> Mesh:
+    """Return a mesh of this process alone, whatever launcher started it beside others.
+
+    LOCAL_RANK chooses its GPU. Call it before DeepSpeed is imported.
+    """
+    accelerator = resolve_accelerator(settings.accelerator)
+    check_precision(settings, accelerator)
+    settle_place()
+    beside, local_rank = ranks_on_node(), int(os.environ.get("LOCAL_RANK", "0"))
+    os.environ.update(accelerator_variables(accelerator))
+    if accelerator == "cpu":
+        keep_freed_memory()
+        _share_cores()
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    os.environ.update(alone)
+    if accelerator == "cuda":
+        torch.cuda.set_device(local_rank)
+        torch.backends.cudnn.benchmark = True
+    backend = "nccl" if accelerator == "cuda" else "gloo"
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    init_distributed(backend)
+    device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
+    return Mesh(ProcessGroup(0, 1), device, settings, beside)
+
+
+def adopt_process_group() -> None:
+    """Let DeepSpeed use the gloo group that this process has joined without it."""
+    init_distributed("gloo")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _share_cores() -> None:
+    """Give each rank of this node its part of the cores, where no launcher has said so."""
+    if not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(max(1, cpu_count() // ranks_on_node()))
+
+
+# Start the ranks and wait for them: on this machine, or on many by DeepSpeed's launcher.
+
+_LOCAL = "skindx.training.launching.local"
+PRELOADED = "skindx.training.deepspeed.preloaded"
+"""Imports what every rank on a CPU needs, for the process from which they are forked."""
+
+_HOST_LINE = re.compile(r"(?P<user>\w[\w.-]*@)?(?P<host>\w[\w.:-]*)\s+slots=(?P<slots>\d{1,6})")
+_MOST_SLOTS = 4096
+
+_STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
+"""Launcher -> its program; the others are kinds of MPI."""
+
+
+def launch(
+    engine: EngineSettings,
+    accelerator: str,
+    module: str,
+    arguments: list[str],
+    *,
+    notes: Path,
+    grace_s: float,
+    imports: Sequence[str] = (),
+    manager: str | None = None,
+) -> None:
+    """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
+
+    On a CPU the ranks of this machine are forked from a process that has imported DeepSpeed and
+    the modules `imports`. A `manager` is a module that starts them in another manner.
+    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
+    Raises what `supervise` raises; no rank outlives the call.
+    """
+    ranks = resolve_ranks(engine)
+    variables, port = os.environ | accelerator_variables(accelerator), str(free_port())
+    command = [sys.executable, "-m"]
+    if engine.hostfile:
+        command += ["deepspeed.launcher.runner", *_on_hosts(engine, engine.hostfile)]
+        command += ["--log_level", "critical", "--no_local_rank", "--module"]
+    else:
+        # Ranks that each start a thread a core would fight over the cores.
+        if not variables.get("OMP_NUM_THREADS"):
+            variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
+        command += [manager] if manager else [_LOCAL, _once(accelerator, imports)]
+        command += [str(ranks), port]
+    command += [module, *arguments]
+    expected = None if engine.hostfile else ranks
+    supervise(command, variables, notes, grace_s, local=not engine.hostfile, ranks=expected)
+
+
+def _once(accelerator: str, imports: Sequence[str]) -> str:
+    """Return what the local launcher imports before it forks the ranks, if it can fork them."""
+    forks = accelerator == "cpu" and sys.platform == "linux"  # what CUDA or macOS hold does not
+    return ",".join([PRELOADED, *imports]) if forks else NO_IMPORTS
+
+
+def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
+    """Return the launcher's options for the hosts of a hostfile.
+
+    The first host is where the ranks meet: by name, on a port that is settled beforehand, since
+    which ports are free there is not known here.
+    """
+    program = _STARTERS.get(engine.launcher, "mpirun")
+    users = users_of(hostfile)
+    first, *others = read_hosts(hostfile)
+    if users and engine.launcher != "pdsh":
+        raise UserError(
+            f"{hostfile}: {users[0]} names a user, which engine.launcher={engine.launcher} cannot "
+            "pass on; write the host alone, and its user into ~/.ssh/config, or take pdsh."
+        )
+    away = bool(others) or first not in ("localhost", socket.gethostname())
+    if away and shutil.which(program) is None:
+        raise UserError(
+            f"engine.launcher={engine.launcher} starts the hosts of {hostfile} with {program}, "
+            "which is not installed here; install it, choose another launcher, or start "
+            "`skindx train` on each node with torchrun (train/README.md)."
+        )
+    return [
+        *("--hostfile", str(hostfile.resolve()), "--launcher", engine.launcher),
+        *("--master_addr", first, "--master_port", str(engine.port), "--no_ssh_check"),
+        *(["--force_multi"] if away else []),
+    ]
+
+
+def ranks_on_hosts(engine: EngineSettings, hostfile: Path) -> int:
+    """Return how many ranks a hostfile starts on all its hosts.
+
+    Raises UserError for what is no hostfile, or whose hosts cannot be started from here.
+    """
+    resolve_ranks(engine)
+    _on_hosts(engine, hostfile)
+    lines = hostfile.read_text(encoding="utf-8").splitlines()
+    found = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
+    return sum(int(match["slots"]) for match in found if match)
+
+
+def read_hosts(hostfile: Path) -> list[str]:
+    """Return the hosts of a DeepSpeed hostfile in order, without the users who log in there.
+
+    Raises UserError for what is no hostfile.
+    """
+    hosts: list[str] = []
+    try:
+        text = hostfile.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise UserError(
+            f"engine.hostfile {hostfile} cannot be read ({reason}); give a text file of lines like "
+            "`host slots=2`."
+        ) from None
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _HOST_LINE.fullmatch(line.strip())
+        if not match or not 1 <= int(match["slots"]) <= _MOST_SLOTS:
+            raise UserError(
+                f"{hostfile}: {line.strip()[:80]!r} must look like `host slots=2`, or "
+                "`user@host slots=2`."
+            )
+        if match["host"] in hosts:
+            raise UserError(f"{hostfile}: {match['host']} stands there twice; add up its slots.")
+        hosts.append(match["host"])
+    if not hosts:
+        raise UserError(f"{hostfile} names no host; write lines like `host slots=2`.")
+    if len(hosts) > 1 and hosts[0] in ("localhost", "127.0.0.1", "::1"):
+        raise UserError(
+            f"{hostfile}: the first host is where the others meet, and {hosts[0]} is another "
+            "machine for each of them; give its name in your network."
+        )
+    return hosts
+
+
+def users_of(hostfile: Path) -> list[str]:
+    """Return the hosts of a hostfile that name a user, as `user@host`."""
+    lines = hostfile.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
+    return [f"{match['user']}{match['host']}" for match in found if match and match["user"]]

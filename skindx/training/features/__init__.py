@@ -1,1 +1,0 @@
-"""Features of frozen trunks: computed once for each trunk and view, kept memory-mapped."""

@@ -1,1 +1,0 @@
-"""Results of a finished training: members, detector, snapshots, fingerprints."""

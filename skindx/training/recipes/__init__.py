@@ -1,1 +1,0 @@
-"""How a member is optimised: losses, mixing, averages, schedules, starting weights."""

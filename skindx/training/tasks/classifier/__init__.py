@@ -1,1 +1,0 @@
-"""Training one classifier on all ranks."""

@@ -1,0 +1,156 @@
+"""A member's training as a job of the run."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from skindx.data.manifest import Record
+from skindx.models.classifier.classifier import build_classifier, load_weights
+from skindx.models.classifier.pretrained import pretrained_file
+from skindx.training.callbacks import CallbackList, member_callbacks
+from skindx.training.checkpoint.fingerprints import fingerprint
+from skindx.training.checkpoint.finished import (
+    FinishedMember,
+    is_finished,
+    save_member,
+    snapshot_keeper,
+)
+from skindx.training.config.recipe import Recipe
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding.batches import steps_of
+from skindx.training.feeding.folds import partition
+from skindx.training.feeding.reading import OpenImages, TrainingData, open_sets
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.sharding.splitting import split_network
+from skindx.training.preconditioners.building import build_preconditioner
+from skindx.training.state import Row, Training, setup
+from skindx.training.tasks.classifier_task import ClassifierTask, Keep
+from skindx.training.tasks.losses import build_loss, drawn_loss
+from skindx.training.tasks.optimizer import WeightAverage, add_low_rank, build_optimizer, peak_rate
+
+MakeOptimizer = Callable[[nn.Module, Recipe, Iterable[str]], torch.optim.Optimizer]
+"""Makes the optimizer of a recipe over a network, of which some weights are fresh."""
+
+
+@dataclass(frozen=True)
+class MemberJob:
+    """One member of a run."""
+
+    run: Path
+    dataset: Path
+    settings: TrainSettings
+    member: MemberSettings
+    records: Sequence[Record]
+    """Of the whole dataset."""
+    classes: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return f"member {self.member.name}"
+
+    @property
+    def key(self) -> str:
+        """The name of its folder among the run's checkpoints."""
+        return self.member.name
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides its weights."""
+        return fingerprint(self.settings, self.member, self.dataset)
+
+    @cached_property
+    def data(self) -> TrainingData:
+        """Its training and validation images."""
+        train, val = partition(self.records, self.member.fold, self.settings.folds)
+        return TrainingData(self.dataset, train, val, self.classes)
+
+    def is_finished(self) -> bool:
+        """True when it is in the run. Raises UserError when it was trained otherwise."""
+        return is_finished(self.run, self.member.name, self.fingerprint)
+
+    def callbacks(self, *, shown: bool) -> CallbackList:
+        """Return its bar, its history and the trackers of the settings."""
+        images = len(self.data.train)
+        return member_callbacks(self.run, self.settings, self.member, images, shown=shown)
+
+    def setup(self, mesh: Mesh, say: Callable[[str], None]) -> Training[FinishedMember]:
+        """Return its training before the first step; every rank calls this."""
+        epochs = self.settings.recipe_of(self.member).epochs
+        keep = snapshot_keeper(self.run, self.member, epochs, mesh)
+        return setup_member(self.settings, self.member, self.data, mesh, say, keep=keep)
+
+    def save(self, result: FinishedMember, history: list[Row]) -> None:
+        """Write RUN/members/NAME."""
+        save_member(self.run, self.member.name, result, history, self.fingerprint)
+
+
+def setup_member(
+    settings: TrainSettings,
+    member: MemberSettings,
+    data: TrainingData,
+    mesh: Mesh,
+    say: Callable[[str], None],
+    *,
+    keep: Keep = lambda epoch, finished: None,
+    open_images: OpenImages = open_sets,
+    make_optimizer: MakeOptimizer = build_optimizer,
+) -> Training[FinishedMember]:
+    """Return `member` before its first step, the same on every rank."""
+    recipe = settings.recipe_of(member)
+    torch.manual_seed(member.seed)  # every rank starts from the same weights
+    classifier = build_classifier(member, len(data.classes))
+    weights = starting_weights(member)
+    fresh = [f"net.{name}" for name in load_weights(classifier, weights)] if weights else []
+    if member.trunk == "lora":
+        add_low_rank(classifier, member.lora)
+    classifier.to(mesh.device)
+    image = _one_image(member, mesh)
+    split_network(classifier, mesh, image, recipe.batch, say, pieces=recipe.accumulate)
+    optimizer = make_optimizer(classifier, recipe, fresh)
+    average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
+    training, validation = open_images(data, member, settings.loader, mesh, say)
+    criterion = build_loss(training.labels_N, len(data.classes), recipe).to(mesh.device)
+    task = ClassifierTask(
+        member, recipe, mesh, training, validation, criterion, len(data.classes), keep
+    )
+    preconditioner = build_preconditioner(
+        recipe.preconditioner,
+        classifier,
+        mesh,
+        draw=drawn_loss(criterion),
+        seed=member.seed,
+        steps_per_epoch=steps_of(task.images, task.batch),
+        peak_rate=peak_rate(recipe),
+        say=say,
+    )
+    return setup(
+        task,
+        classifier,
+        optimizer,
+        average=average,
+        settings=settings,
+        mesh=mesh,
+        say=say,
+        preconditioner=preconditioner,
+    )
+
+
+def _one_image(member: MemberSettings, mesh: Mesh) -> Tensor:
+    """Return a black image 1 x S x S x 3 of the member's size."""
+    side = member.preprocess.size
+    return torch.zeros(1, side, side, 3, dtype=torch.uint8, device=mesh.device)
+
+
+def starting_weights(member: MemberSettings) -> Path | None:
+    """Return the file that a member starts from, fetched if it must be; None: random weights.
+
+    Raises UserError when timm's weights are wanted and cannot be had.
+    """
+    if member.pretrained:
+        return pretrained_file(member)
+    return member.weights

@@ -1,0 +1,254 @@
+"""How well a detector finds the boxes of the validation split, each rank on its share."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from skindx.data.box import Box
+from skindx.data.loader.ahead import work_ahead
+from skindx.metrics import DetectionScore, mean_average_precision
+from skindx.models.bundle.bundle import DetectorParts
+from skindx.models.detector.detector import Detector, DetectorSpec
+from skindx.models.detector.recall import DetectorRecall, SizedTruth, recall_by_size
+from skindx.training.config.ensemble import DetectorSettings
+from skindx.training.feeding.batches import epoch_plan, steps_of
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.state import Batch, EpochSpeed, Piece, Row
+from skindx.training.tasks.detector_data import BoxedBatch, BoxedSet, boxed_batches
+from skindx.training.tasks.optimizer import rate_at
+
+LEAST_CONFIDENCE = 0.001
+"""mAP is an area under precision against recall: it needs the doubtful boxes as well."""
+
+_BATCH = 16
+
+Boxes = tuple[Box, ...]
+
+
+def score_detector(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectionScore | None:
+    """Return the mAP over the images of all ranks, on every rank; None when none has a box.
+
+    `own` are this rank's images. An image without boxes counts: what is found there is a false
+    alarm.
+    """
+    pairs = list(zip(_truth(own), _find(detector, own, LEAST_CONFIDENCE), strict=True))
+    everyone = [pair for part in mesh.gather(pairs) for pair in part]
+    return mean_average_precision(
+        [truth for truth, _ in everyone], [found for _, found in everyone]
+    )
+
+
+def measure_recall(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectorRecall | None:
+    """Return how many lesions of each size are found over the images of all ranks, on every rank.
+
+    That is at the confidence with which boxes are shown. None when no image has a lesion.
+    """
+    confidence, size = detector.spec.confidence, detector.spec.size
+    sized = [
+        SizedTruth(truth, found, size / max(record.width, record.height))
+        for record, truth, found in zip(
+            own.records, _truth(own), _find(detector, own, confidence), strict=True
+        )
+    ]
+    return recall_by_size((one for part in mesh.gather(sized) for one in part), confidence)
+
+
+def _truth(own: BoxedSet) -> list[Boxes]:
+    # Only corners and classes travel between the ranks.
+    return [
+        tuple(replace(box, drawn_by="", drawn_at="") for box in record.boxes or ())
+        for record in own.records
+    ]
+
+
+def _find(detector: Detector, own: BoxedSet, confidence: float) -> Sequence[Boxes]:
+    found: list[Boxes] = []
+    ahead = 2 * _BATCH
+    images = work_ahead(own.source.image, range(len(own)), threads=own.reading.threads, ahead=ahead)
+    with closing(images):
+        while batch := list(islice(images, _BATCH)):
+            found += detector.detect(batch, confidence)
+    return found
+
+
+# ultralytics' v8 loss as a sum, so that N ranks with uneven shares equal one process.
+#
+# The loss (box, class and distribution focal terms) is a sum over anchors, divided by the sum of the
+# target scores of the batch (task-aligned learning: Feng et al. 2021, arXiv 2108.07755). That divisor
+# couples the images of a batch: a mean of the ranks' own losses would weigh an image by what else
+# its rank drew. So each rank returns its sum and its scores, and the divisor is that of all ranks.
+# What still differs between N ranks and one is batch norm, whose statistics each rank takes from its
+# own share unless they are synchronised.
+
+BOX_GAIN, CLASS_GAIN, FOCAL_GAIN = 7.5, 1.0, 1.5
+"""ultralytics' weights of the three terms, but twice its class term: lesions fill the image."""
+
+# B = images, K = boxes of all images
+
+
+class DetectionLoss:
+    """The v8 loss of one rank's share, not yet divided by the target scores."""
+
+    def __init__(self, net: nn.Module) -> None:
+        """Take ultralytics' DetectionModel, already on its device."""
+        from ultralytics.utils.loss import v8DetectionLoss
+
+        net.args = SimpleNamespace(box=BOX_GAIN, cls=CLASS_GAIN, dfl=FOCAL_GAIN)  # type: ignore[assignment]
+        self._loss = v8DetectionLoss(net)
+        assigner = self._loss.assigner
+
+        def assign(*arguments: Any, **named: Any) -> Any:
+            found = assigner(*arguments, **named)
+            self._scores = found[2].sum()
+            return found
+
+        self._loss.assigner = assign
+
+    def __call__(
+        self, found: dict[str, Any], boxes_K4: Tensor, labels_K: Tensor, image_K: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return (loss sum, target scores), both scalars.
+
+        `found` is the output of the network in training mode. `boxes_K4` are centre x, y, width and
+        height as shares of the square, `image_K` the place in the batch of each box's image.
+        """
+        exact = {
+            "boxes": found["boxes"].float(),
+            "scores": found["scores"].float(),
+            "feats": found["feats"],
+        }
+        batch = {"batch_idx": image_K, "cls": labels_K, "bboxes": boxes_K4}
+        terms = self._loss(exact, batch)[0].sum() / len(exact["boxes"])  # it multiplied by B
+        return terms * self._scores.clamp(min=1), self._scores
+
+
+def all_scores(scores: Tensor, mesh: Mesh) -> float:
+    """Return the divisor of the loss: the target scores of all ranks, at least 1."""
+    total = scores.detach().float().clone()
+    if mesh.data.size > 1:
+        dist.all_reduce(total)
+    return max(1.0, float(total))
+
+
+# Detection of lesions as a task: boxed images, the summed loss, mAP on validation.
+
+
+@dataclass(frozen=True)
+class DetectorTask:
+    """The run's detector, trained on all ranks; its moving average is evaluated and kept."""
+
+    settings: DetectorSettings
+    mesh: Mesh
+    training: BoxedSet
+    validation: BoxedSet
+    """This rank's share."""
+    criterion: DetectionLoss
+    name: str = "detector"
+
+    @property
+    def seed(self) -> int:
+        """The detector's."""
+        return self.settings.seed
+
+    @property
+    def epochs(self) -> int:
+        """How many there will be at most."""
+        return self.settings.epochs
+
+    @property
+    def images(self) -> int:
+        """Training images of all ranks."""
+        return len(self.training)
+
+    @property
+    def batch(self) -> int:
+        """The detector's."""
+        return self.settings.batch
+
+    @property
+    def spec(self) -> DetectorSpec:
+        """How the bundle runs it."""
+        return DetectorSpec(size=self.settings.size, labels=self.training.labels)
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Yield this rank's batches of an epoch, from step `first` on."""
+        plan = epoch_plan(
+            *(self.images, self.batch, self.seed, epoch, self.mesh.data.size), sharded=False
+        )[first:]
+        own = [shares[self.mesh.data.rank] for shares in plan]
+        loaded = boxed_batches(self.training, own, self.settings, epoch)
+        for shares, boxed in zip(plan, loaded, strict=True):
+            count = sum(len(share) for share in shares)
+            yield Batch(self._pieces(boxed), own=len(boxed.images_BSS3), count=count)
+
+    def _pieces(self, boxed: BoxedBatch) -> Callable[[], Sequence[Piece]]:
+        """Return what brings a batch to the device, in one piece."""
+
+        def pieces() -> Sequence[Piece]:
+            device = self.mesh.device
+            targets = (boxed.boxes_K4, boxed.labels_K, boxed.image_K)
+            return [(boxed.images_BSS3.to(device), tuple(target.to(device) for target in targets))]
+
+        return pieces
+
+    def loss(self, outputs: Any, targets: Any, count: int) -> Tensor:
+        """Return the batch's loss times its images, as if it were a sum over images.
+
+        The engine takes the mean of such a sum.
+        """
+        loss_sum, scores = self.criterion(outputs, *targets)
+        return loss_sum * (count / all_scores(scores, self.mesh))
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        per_epoch, own = steps_of(self.images, self.batch), self.settings
+        warmup = int(per_epoch * own.warmup_epochs)
+        return rate_at(step, per_epoch * own.epochs, warmup, own.learning_rate)
+
+    def validate(
+        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Return mAP on the validation images, and the seconds since the training began."""
+        score = score_detector(Detector(network.eval(), self.spec), self.validation, self.mesh)
+        score = score or DetectionScore(0.0, 0.0, 0, 0)  # no validation image has a box
+        return {
+            "map50": round(score.map50, 4),
+            "map50_95": round(score.map50_95, 4),
+            "seconds": self.mesh.gather(speed.seconds)[0],
+        }
+
+    def after_epoch(self, epoch: int) -> None:
+        """Nothing is kept of an epoch."""
+
+    def enough(self, history: Sequence[Row]) -> str:
+        """Return why to stop early: the main rank's figures, which the history of all ranks holds.
+
+        Validation reached its goal, or the time is used up.
+        """
+        last: Row = history[-1] if history else {}
+        own = self.settings
+        if (map50 := last.get("map50", 0.0)) >= own.stop_map50 and history:
+            return f"mAP50 of {map50:.3f} reached detector.stop_map50={own.stop_map50:g}"
+        if (seconds := last.get("seconds", 0.0)) >= own.limit_s:
+            return f"{seconds:.0f} s passed detector.limit_s={own.limit_s:g}"
+        return ""
+
+    def line(self, row: Row) -> str:
+        """Return an epoch's figures as a line."""
+        return (
+            f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val mAP50 {row['map50']:.3f}  "
+            f"mAP50-95 {row['map50_95']:.3f}"
+        )
+
+    def result(self, network: nn.Module, asked: Callable[[], bool]) -> DetectorParts:
+        """Return what the bundle holds of the detector."""
+        net: Any = network
+        config = {**net.yaml, "nc": len(self.training.labels)}
+        found = measure_recall(Detector(network.eval(), self.spec), self.validation, self.mesh)
+        return DetectorParts(self.spec, config, net.state_dict(), found)

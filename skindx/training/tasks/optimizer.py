@@ -1,0 +1,275 @@
+"""Schedules of a recipe by step and epoch: learning rate, side of the images, mixing."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from skindx.core.errors import UserError
+from skindx.core.state_checks import check_like
+from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.heads import head_place
+from skindx.training.config.recipe import Cosine, Ema, LoraSettings, Mix, Recipe, Steps
+from skindx.training.parallel.sharding.parts import PARTS, Part, Placed, parts_of
+from skindx.training.parallel.sharding.whole import own_state, whole_shapes, whole_state
+
+SIDE_STEP = 32
+"""Networks halve their images up to five times."""
+
+
+def peak_rate(recipe: Recipe) -> float:
+    """Return the learning rate at the end of the warm-up, scaled from `base_batch` to `batch`.
+
+    Linearly where a step is as long as its gradient (Goyal et al. 2017, arXiv 1706.02677, section
+    2.1; Jia et al. 2018, arXiv 1807.11205, for LARS), by the square root where Adam's second
+    moments divide by the gradient's noise (You et al. 2019, arXiv 1904.00962, for LAMB; Malladi et
+    al. 2022, arXiv 2205.10287). Scaled rates need `warmup_epochs`.
+    """
+    if recipe.base_batch is None:
+        return recipe.learning_rate
+    larger = recipe.batch / recipe.base_batch
+    linear = recipe.optimizer in ("sgd", "lars") or recipe.preconditioner is not None
+    return recipe.learning_rate * (larger if linear else math.sqrt(larger))
+
+
+def rate_of(recipe: Recipe, step: int, per_epoch: int) -> float:
+    """Return the learning rate of a step, counted from the first of the run."""
+    peak, warmup = peak_rate(recipe), int(per_epoch * recipe.warmup_epochs)
+    match recipe.schedule:
+        case Cosine(minimum=minimum):
+            return rate_at(step, per_epoch * recipe.epochs, warmup, peak, peak * minimum)
+        case Steps(epochs=epochs, factor=factor):
+            fallen = factor ** sum(step >= epoch * per_epoch for epoch in epochs)
+            return peak * min(1.0, (step + 1) / max(1, warmup)) * fallen
+
+
+def rate_at(step: int, steps: int, warmup: int, peak: float, low: float = 0.0) -> float:
+    """Return the rate of step 0..steps-1: linear warm-up, then a cosine to `low` (SGDR, 2016)."""
+    if step < warmup:
+        return peak * ((step + 1) / warmup)
+    fall = math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
+    return low + (peak - low) * 0.5 * (1 + fall)
+
+
+def side_at(recipe: Recipe, side: int, epoch: int) -> int:
+    """Return the side of the training images of an epoch, at most the member's own `side`."""
+    if recipe.resize is None:
+        return side
+    growing = math.ceil(recipe.epochs * recipe.resize.until)
+    if epoch >= growing or recipe.resize.start >= side:
+        return side
+    grown = recipe.resize.start + (side - recipe.resize.start) * epoch / growing
+    return min(side, round(grown / SIDE_STEP) * SIDE_STEP)
+
+
+def mix_at(recipe: Recipe, epoch: int) -> Mix | None:
+    """Return how the images of an epoch are mixed."""
+    if recipe.mix is None or epoch >= recipe.epochs - recipe.mix.clean_epochs:
+        return None
+    return recipe.mix
+
+
+# The optimizer of a recipe, and the groups of parameters that it treats alike.
+
+LAYERWISE = ("lars", "lamb")
+"""Optimizers that adapt their rate to the norm of each layer."""
+
+
+def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:
+    """Return the recipe's optimizer over groups with a decay and a share of the rate each.
+
+    `fresh` names the parameters that start from random values beside given ones; they take
+    `head_learning_rate`. Biases and norms are never decayed, and LARS and LAMB adapt the rate of
+    the decayed ones alone (You et al. 2017 and 2019), by the norms of whole layers: what is split
+    over ranks then stands in groups of its own, with its parts.
+    """
+    fresh = set(fresh)
+    head_scale = (recipe.head_learning_rate or recipe.learning_rate) / recipe.learning_rate
+    depths = layer_depths(net) if recipe.layer_decay < 1 else {}
+    parts = _split_layers(net) if recipe.optimizer in LAYERWISE else {}
+    groups: dict[tuple[bool, bool, int, bool], dict[str, Any]] = {}
+    for name, parameter in net.named_parameters():
+        if not parameter.requires_grad:  # stays as it was given
+            continue
+        decayed, in_head, depth = parameter.ndim > 1, name in fresh, depths.get(name, 0)
+        group = groups.setdefault(
+            (decayed, in_head, depth, name in parts),
+            {
+                "params": [],
+                "weight_decay": recipe.weight_decay if decayed else 0.0,
+                "lr_scale": (head_scale if in_head else 1.0) * recipe.layer_decay**depth,
+                **({"always_adapt": decayed} if recipe.optimizer in LAYERWISE else {}),
+                **({PARTS: []} if name in parts else {}),
+            },
+        )
+        group["params"].append(parameter)
+        if name in parts:
+            group[PARTS].append(parts[name])
+    return _optimizer(list(groups.values()), recipe)
+
+
+def _split_layers(net: nn.Module) -> dict[str, Part]:
+    """Return the parts of layers that no rank has whole; stages of a network are whole."""
+    return {
+        name: part
+        for name, part in parts_of(net).items()
+        if len(part.shape) > 1 and not isinstance(part, Placed)
+    }
+
+
+def layer_depths(net: nn.Module) -> dict[str, int]:
+    """Return how many layers stand above each parameter of a `Classifier`, 0 for its head.
+
+    The layers are timm's: stem, blocks, head. Raises UserError for a network that timm has not
+    divided into layers.
+    """
+    from timm.models import group_parameters
+
+    body: Any = net.net
+    try:
+        layers = group_parameters(body, body.group_matcher(coarse=False), reverse=True)
+    except (AttributeError, NotImplementedError):
+        raise UserError(
+            f"recipe.layer_decay: timm does not divide {type(body).__name__} into layers; set it "
+            "to 1, or choose another model."
+        ) from None
+    top = max(layers.values())
+    return {f"net.{name}": top - layer for name, layer in layers.items()}
+
+
+def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
+    rate, momentum = peak_rate(recipe), recipe.momentum
+    if recipe.optimizer == "adamw" and recipe.preconditioner:
+        from timm.optim import SGDW
+
+        # AdamW without its second moment: a preconditioned gradient has its scale.
+        plain: torch.optim.Optimizer = SGDW(groups, lr=rate, momentum=0.9, dampening=0.1)
+        return plain
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=rate)
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
+    from skindx.training.parallel.sharding.layerwise import SplitLamb, SplitLars
+
+    made: torch.optim.Optimizer
+    if recipe.optimizer == "lars":
+        made = SplitLars(
+            groups,
+            lr=rate,
+            momentum=momentum,
+            nesterov=momentum > 0,
+            trust_coeff=recipe.trust_coefficient,
+        )
+    else:
+        made = SplitLamb(groups, lr=rate, max_grad_norm=None)  # the engine clips
+    return made
+
+
+# A moving average of a member's weights and statistics, which is what is evaluated and kept.
+
+
+class WeightAverage:
+    """timm's exponential moving average over a module, with its batch-norm statistics.
+
+    Every rank keeps the same average of the weights; the statistics differ until they are
+    averaged over the ranks. All in fp32 on the module's device.
+    """
+
+    def __init__(self, module: nn.Module, settings: Ema) -> None:
+        """Start from `module`, before an engine puts its hooks on it."""
+        from timm.utils import ModelEmaV3
+
+        self._average = ModelEmaV3(
+            module, decay=settings.decay, use_warmup=settings.warmup, dtype=torch.float32
+        )
+
+    @property
+    def module(self) -> nn.Module:
+        """A module with the averaged weights, in evaluation mode."""
+        module: nn.Module = self._average.module
+        return module
+
+    def update(self, module: nn.Module, steps: int) -> None:
+        """Take in a module's weights after `steps` steps in all."""
+        self._average.update(module, step=steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold; every rank calls this."""
+        return whole_state(self.module)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        shapes = whole_shapes(self.module)
+        like = {
+            name: torch.empty(shapes[name], device="meta") if name in shapes else value
+            for name, value in self.module.state_dict().items()
+        }
+        check_like(state, like, "average")
+        self.module.load_state_dict(own_state(state, self.module))
+
+
+# Low-rank updates of a given network (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3).
+#
+# W + (alpha / r) B A with A of r x in and B of out x r takes the place of each linear layer's weight
+# below the head. W, biases and norms stay as they were given; A, B and the head learn. What is
+# validated, kept and packed is the sum: a network like any other.
+
+
+class LowRank(nn.Module):
+    """W in, W + (alpha / r) B A out; B starts at zero, so that nothing changes at first."""
+
+    def __init__(self, weight: Tensor, settings: LoraSettings) -> None:
+        super().__init__()
+        out, into = weight.shape
+        rank = min(settings.rank, out, into)
+        self.scale = settings.alpha / settings.rank
+        self.down = nn.Parameter(torch.empty(rank, into))
+        self.up = nn.Parameter(torch.zeros(out, rank))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the updated weight."""
+        return weight + self.scale * (self.up @ self.down)
+
+
+def add_low_rank(classifier: Classifier, settings: LoraSettings) -> None:
+    """Freeze a network but for its head, and give its linear layers low-rank updates.
+
+    Raises UserError for a network without linear layers below its head.
+    """
+    net = classifier.net
+    place = head_place(net)
+    found = [
+        (name, module)
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear)
+        and name.split(".")[: place.count(".") + 1] != place.split(".")
+    ]
+    if not found:
+        raise UserError(
+            f"trunk=lora updates linear layers, and {type(net).__name__} has none below its head; "
+            "take a transformer, or trunk=frozen."
+        )
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(name.startswith(f"{place}."))
+    for _, module in found:
+        parametrize.register_parametrization(
+            module, "weight", LowRank(module.weight, settings), unsafe=True
+        )
+
+
+def plain_state(net: nn.Module) -> dict[str, Tensor]:
+    """Return a network's tensors under their own names, low-rank updates added."""
+    state = {}
+    for name, tensor in net.state_dict().items():
+        module, found, rest = name.partition(".parametrizations.")
+        if not found:
+            state[name] = tensor
+        elif rest == "weight.original":
+            weight = net.get_submodule(module).weight
+            assert isinstance(weight, Tensor)
+            state[f"{module}.weight"] = weight.detach()
+    return state
