@@ -1,1 +1,0 @@
-"""Datasets become trained members; `loop.py` trains, `deepspeed/` alone knows DeepSpeed."""

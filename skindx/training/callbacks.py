@@ -1,4 +1,8 @@
-"""Reporting of a training's figures: terminal, CSV, and configured trackers."""
+"""The callbacks of one training: progress bar, history, and the trackers of the settings.
+
+The bar shows loss and time left, and one line an epoch; a log, where nothing can be drawn again,
+gets the same as a line every few seconds.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -48,11 +52,6 @@ class History:
 
     def close(self, *, finished: bool) -> None:
         """Everything is written."""
-
-
-# The progress of a training: a bar with loss and time left, and one line an epoch.
-#
-# A log, where nothing can be drawn again, gets the same as a line every few seconds.
 
 
 class _Speed(ProgressColumn):
@@ -146,8 +145,6 @@ def time_left(seconds: float) -> str:
             return f"{seconds / size:.{seconds < 10 * size:d}f} {unit}"
     return f"{seconds:.0f} s"
 
-
-# The callbacks of one training: a bar, the history, and the trackers of the settings.
 
 _MONITORS: dict[str, Callable[[Any], Monitor]] = {
     "tensorboard": TensorBoard,
@@ -274,9 +271,6 @@ class CallbackList:
             return False
         self._failing.discard(name)
         return True
-
-
-# Callbacks that report nothing.
 
 
 class Silent:

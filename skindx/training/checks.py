@@ -132,9 +132,6 @@ def takes_one_image(classifier: nn.Module, side: int) -> bool:
     return True
 
 
-# Check that the smallest step of a training has as many images as its batch norms need.
-
-
 def check(
     settings: TrainSettings, records: list[Record], taxonomy: Taxonomy, run: Path = Path()
 ) -> None:

@@ -1,4 +1,7 @@
-"""How a process of a training ends: one note, one sentence, one exit code, whatever it did."""
+"""One rank: trains every member of a run, and its detector, that is not finished yet.
+
+`launching/rank.py` is where its process begins; RUN/train.yaml holds the settings.
+"""
 
 import os
 import sys
@@ -76,9 +79,6 @@ def run_to_its_end(run: Path, grace_s: float, who: str, work: Callable[[StopRequ
         else:
             note("finished")
     return 0
-
-
-# One training of a run, of a member or of the detector, as a rank's worker sees it.
 
 
 class Job(Protocol):

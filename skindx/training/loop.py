@@ -69,8 +69,6 @@ def _update(training: Training[Any]) -> bool:
     return True
 
 
-# One step of a training: forward and backward in pieces, then the update of the weights.
-
 AfterStep = Callable[[Training[Any]], None]
 """Called after each step, and again after each epoch (then `position.step` is 0), on every rank.
 

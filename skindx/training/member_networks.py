@@ -1,7 +1,8 @@
-"""The network of a training without a config: one whose pretrained weights are on this machine.
+"""The networks of a run before anything is written: the default one, and a trial of each.
 
-Nothing is fetched. Weights are looked for in the folder that SKINDX_WEIGHTS names, and among those
-that an earlier training with `pretrained: true` has fetched.
+Without a config the weights are looked for in the folder that SKINDX_WEIGHTS names, and among those
+that an earlier training with `pretrained: true` has fetched; nothing is fetched. Every member is
+tried in a process of its own.
 """
 
 import multiprocessing
@@ -92,8 +93,6 @@ def _settings(name: str) -> MemberSettings:
 def _member(name: str, file: Path) -> MemberSettings:
     return _settings(name).model_copy(update={"weights": file})
 
-
-# Every member is tried in a process of its own before anything of a run is written.
 
 LIMIT_S = 300.0
 """A network that computes so long is not refused for it: only what fails is."""

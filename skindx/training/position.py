@@ -1,4 +1,4 @@
-"""Position of a training: epoch, step and counters."""
+"""Position of a training (epoch, step, counters), and the check of each step on all ranks."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -50,8 +50,6 @@ class StepGuard:
         self.stop, self.save = bool(stop), bool(save)
         return None if some_bad else value
 
-
-# All ranks check each step together before it is taken.
 
 WHAT_TO_TRY = (
     "lower learning_rate, lengthen warmup_epochs, or check the weights that it starts from, and "

@@ -48,8 +48,6 @@ class TimedEngine:
         return taken
 
 
-# An engine that marks when forward, backward and the update of a step began and ended.
-
 PLANNED = "plan.json"
 """In a run that follows a plan: what was predicted."""
 

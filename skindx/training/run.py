@@ -1,4 +1,7 @@
-"""A training run from dataset to bundle: check everything, start the ranks, calibrate, pack."""
+"""A training run from dataset to bundle: check everything, start the ranks, calibrate, pack.
+
+One that is refused leaves its folder as it was.
+"""
 
 import os
 import shutil
@@ -18,7 +21,6 @@ from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.checkpoint.finished import is_finished, is_trained
 from skindx.training.checks import check
 from skindx.training.config.engine import CHECKPOINTS, SETTINGS
-from skindx.training.config.run import SETTINGS as run_SETTINGS
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join, launch
 from skindx.training.ensembles.member_refs import (
@@ -118,9 +120,6 @@ def _is_free(run: Path) -> bool:
         return False
 
 
-# A refused training leaves its run folder as it was.
-
-
 def train(
     dataset: Path,
     settings: TrainSettings,
@@ -185,7 +184,7 @@ def _train_elsewhere(
     ]
     for ref in needed:
         if not ref.vouched:
-            refuse_reaching_out(ref.run, ref.settings, dataset, ref.run / run_SETTINGS)
+            refuse_reaching_out(ref.run, ref.settings, dataset, ref.run / SETTINGS)
     for ref in needed:
         name = ref.member.name
         if "RANK" in os.environ:
@@ -210,7 +209,7 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
             return train_as_worker(run, dataset, settings, stop)
         mesh = join(settings.engine)
         if mesh.is_main:
-            settings.save(run / run_SETTINGS)
+            settings.save(run / SETTINGS)
         try:
             train_members(run, dataset, settings, mesh, stop)
         except StoppedError as stopped:
@@ -243,7 +242,7 @@ def unfinished(run: Path, dataset: Path, settings: TrainSettings) -> list[str]:
 def _train_by_launcher(
     run: Path, dataset: Path, settings: TrainSettings, missing: list[str]
 ) -> None:
-    settings.save(run / run_SETTINGS)
+    settings.save(run / SETTINGS)
     if not missing:
         return
     if settings.engine.schedule == "data":

@@ -1,4 +1,4 @@
-"""The state of a training: its task, engine, average, position."""
+"""A task in training: its interface, and its state (engine, average, position)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from skindx.training.checkpoint.resume import Buffers, Shared
+from skindx.training.checkpoint.resume import Buffers
+from skindx.training.checkpoint.saved_state import Shared
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.feeding.batches import steps_of
@@ -115,9 +116,6 @@ class DivergedError(ArithmeticError):
 
 class ValidationStoppedError(Exception):
     """A rank was asked to stop while it validated; raised on all of them."""
-
-
-# Interface of tasks in the training loop.
 
 
 class Average(Shared, Protocol):

@@ -1,4 +1,4 @@
-"""Interface of callbacks, and the facts of a training that they get."""
+"""Interface of trackers, the facts of a training that they get, and MLflow, TensorBoard, wandb."""
 
 import json
 import os
@@ -69,8 +69,6 @@ class RunId:
         self.value, self.logged = value, epochs
         write_json(self._file, {"id": value, "epochs": epochs})
 
-
-# MLflow: a run in RUN/mlruns, or on the tracking server that the settings name.
 
 _LONGEST = 500
 """Characters of a parameter's value that any of its stores takes."""
@@ -150,9 +148,6 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield f"{before}{key}", value
 
 
-# TensorBoard: event files, one folder a member.
-
-
 class TensorBoard:
     """Writes RUN/tensorboard/MEMBER; epochs on the axis, and every few steps the loss."""
 
@@ -186,9 +181,6 @@ class TensorBoard:
     def close(self, *, finished: bool) -> None:
         """Close the event file."""
         self._writer.close()
-
-
-# Weights & Biases: a run in RUN/wandb, or on its server when the settings say `online`.
 
 
 class Wandb:

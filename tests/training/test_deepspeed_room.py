@@ -15,9 +15,9 @@ ALLOWED = {
     "demo/__init__.py": "a line that the demo prints",
     "cli/train.py": "a package that the verb needs",
     "system.py": "names of packages, and the extras that bring them",
-    "training/made_from.py": "engine.deepspeed is a setting of the user",
+    "training/checkpoint/fingerprints.py": "engine.deepspeed is a setting of the user",
     "doctor": "names of packages, and what a finding is called",
-    "training/ensembles/trust.py": "engine.deepspeed is a setting of the user",
+    "training/ensembles/member_refs.py": "engine.deepspeed is a setting of the user",
     "training/config/engine.py": "engine.deepspeed is a setting of the user",
 }
 """Folder or file -> why it names DeepSpeed."""

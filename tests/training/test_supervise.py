@@ -186,7 +186,8 @@ def test_a_rank_notes_itself_before_it_loads_torch_and_a_stop_meanwhile(tmp_path
     from skindx.training.launching.supervise import RANKS, read_notes
 
     code = (
-        "import sys, time; from pathlib import Path; from skindx.training.launching.rank import begin; "
+        "import sys, time; from pathlib import Path; "
+        "from skindx.training.launching.rank import begin; "
         "begin(Path(sys.argv[1])); assert 'torch' not in sys.modules; time.sleep(60)"
     )
     rank = subprocess.Popen([sys.executable, "-c", code, tmp_path], env={**os.environ, "RANK": "1"})

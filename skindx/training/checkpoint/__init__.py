@@ -1,1 +1,0 @@
-"""Checkpoints: whole or absent, verified, rotated, readable on any number of ranks, no pickle."""

@@ -1,4 +1,4 @@
-"""Fingerprints with what they were made of, so that a refusal can name what differs."""
+"""What decides a result, as a hash with its plain values, so that a refusal names what differs."""
 
 import hashlib
 import json

@@ -1,4 +1,8 @@
-"""NumPy archives of a run folder, bounded before they are unpacked; never a pickle."""
+"""Finished members and the finished detector on disk, with snapshots for soups.
+
+A member is its weights, what they were trained with, and its predictions on validation as NumPy
+archives, bounded before they are unpacked; never a pickle. The detector is RUN/detector.
+"""
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -70,8 +74,6 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
     return found
 
 
-# A finished member on disk: weights, what they were trained with, how they did on validation.
-
 WEIGHTS, VALIDATION, HISTORY = "model.safetensors", "validation.npz", "history.csv"
 _MEMBER = FolderKind("a member", "member.json", (WEIGHTS, VALIDATION, HISTORY), (HISTORY,))
 
@@ -133,8 +135,6 @@ def write_history(file: Path, history: Sequence[Mapping[str, Any]]) -> None:
     write_csv(file, columns, ([row.get(key, "") for key in columns] for row in history))
 
 
-# Weights of a member's last epochs, kept beside it for soups.
-
 State = dict[str, Tensor]
 
 
@@ -182,8 +182,6 @@ def load_snapshots(run: Path, member: MemberSettings) -> list[tuple[str, State]]
         )
     return [(file.stem, load_tensors(file)) for file in files]
 
-
-# A finished detector on disk: RUN/detector with model, weights, spec and history.
 
 FOLDER, INDEX = "detector", "detector.json"
 _HISTORY = "history.csv"

@@ -1,4 +1,10 @@
-"""Saves one training on all ranks together, and finds it again."""
+"""Saves one training on all ranks together, whole or not at all, and finds it again, verified.
+
+epoch-0003-step-000017/        two epochs and 17 steps are done
+    shared/                    what all ranks hold alike: written by the main rank
+    rank-0/ rank-1/ …          what each rank holds alone
+    index.json                 every file's hash, written last; a hash of itself
+"""
 
 import json
 import os
@@ -18,10 +24,11 @@ from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.training.checkpoint.fingerprints import made_from, otherwise
-from skindx.training.checkpoint.resume import PerRank, Shared
 from skindx.training.checkpoint.saved_state import (
     TENSORS,
     VALUES,
+    PerRank,
+    Shared,
     State,
     part_of,
     read_state,
@@ -221,13 +228,6 @@ def read_shared(checkpoint: Path) -> State:
     """Return what all ranks held alike."""
     return read_state(checkpoint / _SHARED)
 
-
-# The checkpoints of one member on disk: written by all ranks, whole or absent, and verified.
-#
-# epoch-0003-step-000017/        two epochs and 17 steps are done
-#     shared/                    what all ranks hold alike: written by the main rank
-#     rank-0/ rank-1/ …          what each rank holds alone
-#     index.json                 every file's hash, written last; a hash of itself
 
 CANNOT_WRITE = (OSError, SafetensorError)
 """What a full disk raises: safetensors wraps the system's error."""

@@ -1,4 +1,8 @@
-"""Connects a training with its checkpoints: what is saved, when, and where it goes on."""
+"""Connects a training with its checkpoints: what is saved, when, and where it goes on.
+
+What each rank holds alone is restored on the same number of ranks to the bit, and by a rule of its
+own on another number.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -12,32 +16,12 @@ from torch import Tensor, nn
 
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.keeper import At, Keeper
-from skindx.training.checkpoint.saved_state import State, check_position
+from skindx.training.checkpoint.saved_state import PerRank, Shared, State, check_position
 from skindx.training.config.engine import CheckpointSettings
 from skindx.training.launching.supervise import Stop, StoppedError
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.whole import share_statistics
 from skindx.training.position import Position, StepGuard
-
-
-class Shared(Protocol):
-    """What all ranks hold alike (or share out): saved once. Every rank calls both."""
-
-    def state_dict(self) -> State:
-        """Return the whole state, the same on every rank."""
-
-    def load_state_dict(self, state: State, /) -> None:
-        """Go on from a state."""
-
-
-class PerRank(Protocol):
-    """What each rank holds alone: an exchange's residual, batch-norm statistics, random numbers."""
-
-    def state_dict(self) -> State:
-        """Return this rank's state."""
-
-    def load_state_dict(self, states: Sequence[State], /) -> None:
-        """Go on from all ranks' states, in rank order; there may have been more or fewer then."""
 
 
 class Buffers:
@@ -146,8 +130,6 @@ class RandomNumbers:
         except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             raise UnfitStateError(f"random numbers cannot be set ({error})") from None
 
-
-# State of each rank in a checkpoint, and its restoration on other ranks.
 
 _OWN = "loss_sum"
 

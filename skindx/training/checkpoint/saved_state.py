@@ -1,10 +1,14 @@
-"""Nested state as named tensors (safetensors) and plain values (JSON); an optimizer's by name."""
+"""Nested state as named tensors (safetensors) and plain values (JSON), an optimizer's by name.
+
+Checks whether the parts of a checkpoint are those of this training: its seal says only that it is
+whole.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +33,26 @@ GROUP_STEP = "group_step"
 _LONGEST_VALUES, _DEEPEST = 256 * MEGABYTE, 200
 
 _TENSOR, _ARRAY, _LITERAL = "$tensor", "$array", "$dict"
+
+
+class Shared(Protocol):
+    """What all ranks hold alike (or share out): saved once. Every rank calls both."""
+
+    def state_dict(self) -> State:
+        """Return the whole state, the same on every rank."""
+
+    def load_state_dict(self, state: State, /) -> None:
+        """Go on from a state."""
+
+
+class PerRank(Protocol):
+    """What each rank holds alone: an exchange's residual, batch-norm statistics, random numbers."""
+
+    def state_dict(self) -> State:
+        """Return this rank's state."""
+
+    def load_state_dict(self, states: Sequence[State], /) -> None:
+        """Go on from all ranks' states, in rank order; there may have been more or fewer then."""
 
 
 def split(state: State) -> tuple[dict[str, Tensor], Any]:
@@ -145,9 +169,6 @@ def take_step(group: State, kept: Iterable[State]) -> None:
         if GROUP_STEP in own:
             group["step"] = torch.tensor(float(own[GROUP_STEP]))
             return
-
-
-# Are the parts of a checkpoint those of this training? Its seal says only that it is whole.
 
 
 def part_of(state: Any, name: str) -> dict[str, Any]:

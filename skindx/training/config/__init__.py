@@ -1,1 +1,0 @@
-"""The settings of a training run, below everything that they configure."""

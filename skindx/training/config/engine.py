@@ -1,4 +1,4 @@
-"""Settings of the engine: devices, ranks, precision, ZeRO."""
+"""Settings of the engine: devices, ranks, precision, ZeRO, DeepSpeed's JSON, checkpoints."""
 
 import json
 import re
@@ -127,8 +127,6 @@ class EngineSettings(Settings):
             )
 
 
-# The settings that DeepSpeed gets: ours, above those of a user's JSON.
-
 _OURS = {
     "train_batch_size": "recipe.batch",
     "train_micro_batch_size_per_gpu": "recipe.batch",
@@ -205,9 +203,6 @@ def deepspeed_config(settings: EngineSettings, batch: int, world: int) -> dict[s
     return config
 
 
-# Settings of checkpoints: when they are saved, how many stay, and how faults are answered.
-
-
 class CheckpointSettings(Settings):
     """A checkpoint is written after each epoch, at a stop, and in between as often as set here."""
 
@@ -223,8 +218,6 @@ class CheckpointSettings(Settings):
     bad_steps: int = Field(5, ge=0, le=10**9)
     """Most steps in a row without a finite loss, which are skipped; one more ends the training."""
 
-
-# Names of a run's folders that hold checkpoints.
 
 CHECKPOINTS = "checkpoints"
 """In the run: a folder for each member that is in training."""

@@ -1,4 +1,4 @@
-"""How finished members become an ensemble: soups, members of other runs, combiners."""
+"""What stands in a bundle: combiners, soups, members of other runs, the detector."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -88,9 +88,6 @@ class ReusedSettings(Settings):
     def known_as(self) -> str:
         """Its name in this run."""
         return self.name or self.member
-
-
-# Settings of a detector's training: model, size, epochs, augmentation.
 
 
 class BoxAugment(Settings):

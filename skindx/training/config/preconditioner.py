@@ -86,9 +86,6 @@ class KfacSettings(Settings):
         return not rest and (early or step % self.inverses_every == 0)
 
 
-# Checks of engines and trunks that go with a preconditioner.
-
-
 def check_preconditioner(
     member: str, settings: KfacSettings, engine: EngineSettings, trunk: str
 ) -> None:

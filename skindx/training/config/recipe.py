@@ -227,9 +227,6 @@ def _default(key: str) -> Any:
     return Recipe.model_fields[key].default
 
 
-# Checks of heads, recipes and settings that go with a frozen trunk.
-
-
 class LoraSettings(Settings):
     """Low-rank updates of a trunk's linear layers (Hu et al. 2021)."""
 

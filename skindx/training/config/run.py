@@ -1,4 +1,4 @@
-"""Settings of a training run: members, engine, detector; recipe.py has those of one training."""
+"""Settings of a training run: members, engine, detector, trackers."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -69,9 +69,6 @@ MonitorSettings = Annotated[
     Annotated[TensorBoardSettings | WandbSettings | MlflowSettings, Field(discriminator="kind")],
     BeforeValidator(_by_name),
 ]
-
-
-# Settings of trackers, beside the progress bar and the CSV that are always there.
 
 
 class MemberSettings(ClassifierSettings):

@@ -1,1 +1,0 @@
-"""DeepSpeed: the only room that knows its names and its quirks."""

@@ -1,7 +1,8 @@
 """A network under DeepSpeed: gradients and steps, the same on CPU and on GPUs.
 
 One process a rank, started by DeepSpeed's launcher or by `torchrun`; a process that neither
-started is a mesh of one rank.
+started is a mesh of one rank. Under ZeRO an optimizer's state is saved whole, by parameter name:
+it fits any stage and any number of ranks.
 """
 
 from collections.abc import Callable
@@ -143,8 +144,6 @@ def discard(zero: Any) -> None:
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
-
-# An optimizer's state under ZeRO by parameter name, whole: it fits any stage and rank count.
 
 _DENSE = DenseSettings()
 

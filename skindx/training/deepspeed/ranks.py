@@ -1,4 +1,4 @@
-"""DeepSpeed itself: its import, its environment, its start."""
+"""Start the ranks, on this machine or on many by DeepSpeed's launcher, and join the others."""
 
 import logging
 import os
@@ -75,9 +75,6 @@ def ranks_on_node() -> int:
         if name in os.environ:
             return int(os.environ[name])
     return 1
-
-
-# Join the other ranks: the process group under everything else.
 
 
 def join(settings: EngineSettings) -> Mesh:
@@ -157,8 +154,6 @@ def _share_cores() -> None:
     if not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(max(1, cpu_count() // ranks_on_node()))
 
-
-# Start the ranks and wait for them: on this machine, or on many by DeepSpeed's launcher.
 
 _LOCAL = "skindx.training.launching.local"
 PRELOADED = "skindx.training.deepspeed.preloaded"

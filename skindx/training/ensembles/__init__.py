@@ -1,1 +1,0 @@
-"""Members become one ensemble: folds, soups, combiners, a student, the bundle."""

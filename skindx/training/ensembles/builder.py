@@ -1,4 +1,7 @@
-"""Trained members and soups, loaded and ready to predict and to be packed."""
+"""Trained members and soups, loaded and ready to predict and to be packed.
+
+A soup is the mean of several networks' weights, made without training (Wortsman et al. 2022).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -134,8 +137,6 @@ def mixer(
 
     return mix
 
-
-# Soups: the mean of several networks' weights, made without training (Wortsman et al. 2022).
 
 # P = images of train and val, in manifest order; N = those held out of a training; C = classes
 

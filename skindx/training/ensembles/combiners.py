@@ -1,6 +1,7 @@
-"""Combiners of members, each fitted, and scored on images that it was not fitted on.
+"""Combiners and temperatures of an ensemble, fitted on validation.
 
-A *unit* is what has one weight and one temperature: a member, or all fold members of one kind.
+A *unit* is what has one weight and one temperature: a member, or all fold members of one kind. Each
+combiner is scored on images that it was not fitted on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -204,8 +205,6 @@ def choose(combine: Combine, evidence: Evidence, scores: Sequence[Score]) -> tup
     name = best.combiner if best and len(evidence.log_UNC) > 1 else next(iter(COMBINERS))
     return name, COMBINERS[name]
 
-
-# Parameters of an ensemble that are fitted on validation: temperatures, combiner, weights.
 
 # U = units, P = images of train and val, N = images to fit on, C = classes
 

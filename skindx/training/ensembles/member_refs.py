@@ -1,4 +1,4 @@
-"""References to an ensemble's members, and the images that each did not train on."""
+"""Members of this run and of others, and the student that learns from all of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,11 +97,11 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 # Limits on settings of a run that another person made.
 #
-# A run is passed around like a bundle: `reused` takes a finished member of it. Where such a member is
-# not finished, its training would go on by the run's own train.yaml, which may start processes on
-# other machines, write elsewhere, send figures to a server or read any file. That is right in a run
-# of one's own, so it takes the user's word: a `config` with the same settings, or a training of that
-# run by its own command.
+# A run is passed around like a bundle: `reused` takes a finished member of it. Where such a member
+# is not finished, its training would go on by the run's own train.yaml, which may start processes
+# on other machines, write elsewhere, send figures to a server or read any file. That is right in a
+# run of one's own, so it takes the user's word: a `config` with the same settings, or a training of
+# that run by its own command.
 
 # P = images of train and val, in manifest order
 
@@ -242,10 +242,10 @@ def check_soup(soup: SoupSettings, trained: dict[str, MemberRef]) -> None:
 
 # A single student that learns from the whole ensemble (Hinton et al. 2015), for CPU serving.
 #
-# The teacher predicts each training image once, on the central square and in its own views,
-# and not each crop of each epoch: the same crop for both teaches somewhat better (Beyer et
-# al. 2022), but makes every step of a small network as dear as a step of all large ones. Crops and
-# mixtures of the student's recipe go on as ever; only the label of an image becomes soft.
+# The teacher predicts each training image once, on the central square and in its own views, and not
+# each crop of each epoch: the same crop for both teaches somewhat better (Beyer et al. 2022), but
+# makes every step of a small network as dear as a step of all large ones. Crops and mixtures of the
+# student's recipe go on as ever; only the label of an image becomes soft.
 
 STUDENT, TARGETS = "student", "targets.safetensors"
 

@@ -93,8 +93,6 @@ def packed_bundle(run: Path, packed_from: str) -> Bundle | None:
     return bundle if provenance_value(bundle.spec.provenance, PACKED_FROM) == packed_from else None
 
 
-# Fit the weight of the crop around the best box on validation, and put it into the bundle.
-
 _BATCH = 32
 
 Images = list[NDArray[np.uint8]]

@@ -361,9 +361,6 @@ def _bounds(interval: Interval) -> list[float]:
     return [interval.value, interval.low, interval.high]
 
 
-# The learning curve of a suggestion as a table for a terminal.
-
-
 def curve_table(own: Suggestion) -> "Table":
     """Return the linear probe's balanced accuracy over shares of the training groups."""
     from rich.table import Table

@@ -1,1 +1,0 @@
-"""How images reach the ranks: batches, caches, shuffled shards, the copy to a GPU."""

@@ -1,1 +1,0 @@
-"""Members that hop between pinned partitions, and whole members a rank: work taken by leases."""

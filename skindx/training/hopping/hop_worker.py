@@ -1,4 +1,8 @@
-"""A unit whose lease went to another worker is dropped: nothing of it is saved any more."""
+"""A worker takes units by leases until none is left, whatever becomes of the others.
+
+One training at a time schedules a run: it starts the workers of this machine or of a hostfile's
+hosts, or is one of those that another launcher started.
+"""
 
 import os
 import random
@@ -19,7 +23,8 @@ from skindx.training.hopping.member_visits import Answer, States, UnitStoppedErr
 from skindx.training.hopping.partition_images import PartitionImages, Partitions
 from skindx.training.hopping.run_queue import RunJobs, conclude, fill
 from skindx.training.hopping.units import Unit, open_queue
-from skindx.training.jobs import Job, hold, train_job
+from skindx.training.jobs import Job, hold, run_to_its_end, train_job
+from skindx.training.launching.rank import AS_WORKER
 from skindx.training.launching.supervise import (
     RANKS,
     WORKER,
@@ -60,8 +65,6 @@ class LeasedStop:
         """All is saved."""
         self._stop.done()
 
-
-# A worker: it takes units by leases until none is left, whatever becomes of the others.
 
 _POLL_S = (0.05, 1.0)
 """First and longest pause of a worker that finds nothing to do."""
@@ -241,8 +244,6 @@ def _needed(done: Sequence[TaskState]) -> set[str]:
     }
 
 
-# Start the workers of a run, or be one of them; one training at a time schedules a run.
-
 _BEATS = 4
 
 
@@ -266,8 +267,8 @@ def launch_workers(run: Path, dataset: Path, settings: TrainSettings) -> None:
         launch(
             engine,
             resolve_accelerator(engine.accelerator),
-            "skindx.training.hopping.rank",
-            [str(run.resolve()), str(dataset.resolve())],
+            "skindx.training.launching.rank",
+            [f"{AS_WORKER}{__name__}", str(run.resolve()), str(dataset.resolve())],
             notes=run / RANKS,
             grace_s=settings.checkpoint.grace_s,
             manager="skindx.training.hopping.local_workers",
@@ -314,6 +315,20 @@ def train_as_worker(run: Path, dataset: Path, settings: TrainSettings, stop: Sto
         if rank == 0:
             conclude(run, leases)
     return rank == 0
+
+
+def main(arguments: list[str]) -> int:
+    """Be a worker that another process started: RUN DATASET; return the exit code."""
+    end_with_parent()
+    run, dataset = (Path(argument) for argument in arguments)
+    rank, workers = int(os.environ[WORKER]), int(os.environ.get("WORLD_SIZE", "1"))
+    settings = TrainSettings.load(run / SETTINGS)
+
+    def work(stop: StopRequest) -> None:
+        mesh = join_nobody(settings.engine)
+        Worker(run, dataset, settings, mesh, stop, rank=rank, workers=workers).work()
+
+    return run_to_its_end(run, settings.checkpoint.grace_s, f"worker {rank}", work)
 
 
 @contextmanager

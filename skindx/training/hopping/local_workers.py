@@ -1,4 +1,9 @@
-"""How far all members of a run are: who is where, what is done, when the rest will be."""
+"""Keep the workers of one machine running, and show how far all members are.
+
+`python -m skindx.training.hopping.local_workers WORKERS PORT MODULE --worker=MAIN RUN DATASET`
+imports no torch. A worker that was killed is said to be dead at once, instead of after its lease,
+and is started again.
+"""
 
 import os
 import signal
@@ -177,11 +182,6 @@ class Watcher:
                     said = now
 
 
-# Keep the workers of one machine running, and show how far all members are.
-#
-# `python -m skindx.training.hopping.local_workers WORKERS PORT MODULE RUN DATASET` imports no torch. A worker
-# that was killed is said to be dead at once, instead of after its lease, and is started again.
-
 _POLL_S = 0.1
 _GRACE_S = 30.0
 _LAST_WORDS_S = 2.0
@@ -301,7 +301,7 @@ def _death(rank: int, pid: int, code: int, *, gives_up: bool, work: bool) -> str
 
 def main(arguments: list[str]) -> int:
     """Run the workers to the end; return the exit code."""
-    workers, _, module, run, dataset = arguments
+    workers, _, module, option, run, dataset = arguments
     engine = EngineSettings.parse(read_yaml(Path(run) / SETTINGS)["engine"], expand=False)
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -311,7 +311,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, stop)
     with open_queue(Path(run), engine) as queue:
         leases = Leases(queue, engine.lease_s)
-        command = [sys.executable, "-u", "-m", module, run, dataset]
+        command = [sys.executable, "-u", "-m", module, option, run, dataset]
         return Manager(int(workers), command, leases, Path(run)).run()
 
 

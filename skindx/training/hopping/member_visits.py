@@ -1,4 +1,7 @@
-"""The end of a member's epoch: its history row, its trackers, its snapshot, and its last result."""
+"""One visit of a member to a worker: train it on a partition, or validate it there.
+
+The last visitor closes the epoch: history row, trackers, snapshot, and the finished member.
+"""
 
 import shutil
 import time
@@ -72,9 +75,6 @@ def _speed(images: int, trained: Sequence[TaskState]) -> EpochSpeed:
     )
 
 
-# States of members between two visits, in a folder that all workers share.
-
-
 class States:
     """The states of a run's members, each under a name of its own: no write replaces another."""
 
@@ -110,8 +110,6 @@ class States:
         """Remove all states of a member: it is finished."""
         shutil.rmtree(self.folder(member), ignore_errors=True)
 
-
-# One visit of a member to a worker: train it on a partition, or validate it there.
 
 EVALUATED = "evaluated.safetensors"
 """The weights that are validated and kept, beside the state after the last visit of an epoch."""

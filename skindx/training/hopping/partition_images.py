@@ -1,4 +1,4 @@
-"""Partitions of the images; the bytes of each are read by one worker."""
+"""Partitions of the images: the bytes of each are opened once by one worker, for every member."""
 
 import socket
 from collections.abc import Sequence
@@ -76,8 +76,6 @@ def partitions_of(settings: TrainSettings, workers: int) -> int:
     wanted = settings.engine.partitions
     return workers if wanted == "auto" else wanted
 
-
-# The images of a worker's partitions, opened once and shown to every member that comes by.
 
 # N = images of a member, S = side
 

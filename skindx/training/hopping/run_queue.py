@@ -1,4 +1,7 @@
-"""The first worker fills the queue of a run with what is left to train."""
+"""The queue of a run: filled once with what is left to train, and removed when all is done.
+
+What went wrong is named, what was done is kept as RUN/hops.csv.
+"""
 
 import csv
 import time
@@ -122,8 +125,6 @@ def _fingerprint(settings: TrainSettings, dataset: Path) -> Fingerprint:
     return fingerprint_of({"schedule": settings.engine.schedule, "members": members})
 
 
-# The end of a run's queue: what went wrong is named, what was done is kept as RUN/hops.csv.
-
 _LEAVING_S = 10.0
 """Other workers notice within a second that no work is left."""
 
@@ -182,8 +183,6 @@ def conclude(run: Path, leases: Leases) -> None:
     for name in (DATABASE, NAME):
         (run / CHECKPOINTS / name).unlink(missing_ok=True)
 
-
-# Can a worker hold a member? One member at a time is in its memory, however many there are.
 
 _MOMENTS = {"adamw": 2, "lamb": 2, "sgd": 1, "lars": 1}
 """Copies of the weights that an optimizer keeps."""

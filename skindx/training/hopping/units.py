@@ -1,4 +1,7 @@
-"""The units of a run: a member's visit of one partition, to learn or to be validated there."""
+"""The units of a run (a member's visit of a partition), and the database of their leases.
+
+Nothing here loads torch.
+"""
 
 import os
 import secrets
@@ -98,8 +101,6 @@ def done_of(tasks: Sequence[TaskState], epoch: int, kind: Kind) -> list[TaskStat
     return [task for _, task in sorted(found, key=lambda pair: pair[0])]
 
 
-# Names of the files of a run that is trained by leases.
-
 DATABASE = "leases.sqlite"
 """The leases, among the run's checkpoints."""
 
@@ -108,9 +109,6 @@ NAME = "leases.name"
 
 HOPS = "hops.csv"
 """In the run: which partitions each member visited in which order; its weights follow from it."""
-
-
-# The database of a run's leases; nothing here loads torch.
 
 
 def open_queue(run: Path, engine: EngineSettings) -> Queue:

@@ -1,1 +1,0 @@
-"""How ranks are supervised and stopped, on one machine or on many."""

@@ -134,8 +134,6 @@ def _port(environment: Mapping[str, str]) -> int:
     return _PORT if job is None else _FIRST_PORT + (job + (step or 0)) % _PORTS
 
 
-# Choice of the network that the ranks of several nodes use.
-
 _GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 

@@ -1,10 +1,12 @@
-"""Entry point of a rank: `python -m skindx.training.launching.rank RUN DATASET`.
+"""Entry point of a rank: `python -m skindx.training.launching.rank [--worker=MODULE] RUN DATASET`.
 
 It writes a note before it loads torch and DeepSpeed, which takes seconds: a rank that is killed
-meanwhile is known by its note.
+meanwhile is known by its note. With `--worker` it runs the `main` of a module as one of several
+workers that each train alone, in a world of one rank; RANK and WORLD_SIZE say which of how many.
 """
 
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -13,7 +15,12 @@ from pathlib import Path
 from types import FrameType
 
 from skindx.training.launching.place import settle_place
-from skindx.training.launching.supervise import RANKS, write_note
+from skindx.training.launching.supervise import RANKS, WORKER, write_note
+
+_RANK = "skindx.training.jobs"
+"""By name: this module stands below it."""
+
+AS_WORKER = "--worker="
 
 
 def begin(run: Path) -> None:
@@ -31,12 +38,16 @@ def begin(run: Path) -> None:
 
 
 if __name__ == "__main__":
-    begin(Path(sys.argv[1]))
+    module, arguments = _RANK, sys.argv[1:]
+    if arguments[0].startswith(AS_WORKER):
+        module = arguments.pop(0).removeprefix(AS_WORKER)
+        os.environ[WORKER] = os.environ.get("RANK", "0")
+    begin(Path(arguments[0]))
     # Torch is a million objects that stay to the end: garbage collection never goes through them.
     gc.disable()
-    from skindx.training.jobs import main
+    main = importlib.import_module(module).main
     from skindx.workers.process import leave_process
 
     gc.freeze()
     gc.enable()
-    leave_process(main(sys.argv[1:]))
+    leave_process(main(arguments))

@@ -1,4 +1,8 @@
-"""Supervises a launcher and its ranks: passes a stop on, says who died, leaves no process."""
+"""A launcher and its ranks: passes a stop on, says who died, leaves no process.
+
+A rank is asked to stop by SIGTERM, SIGINT, a file, or the end of the process that started it. Each
+rank notes its own end: one that was killed is known by its missing note.
+"""
 
 import ctypes
 import json
@@ -70,8 +74,6 @@ def clear_notes(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
-
-# A rank asked to stop: by SIGTERM, SIGINT, a file, or the end of the process that started it.
 
 LIFELINE = "SKINDX_LIFELINE"
 """Set for ranks whose standard input ends when the process that started the job ends, or stops it.
@@ -207,8 +209,6 @@ class StopRequest:
 def _nothing(number: int, frame: FrameType | None) -> None:
     """Stand in for a handler: the listening thread reads the signal's number."""
 
-
-# Each rank's note about its own end: a rank that was killed is known by its missing note.
 
 _POLL_S = 0.1
 

@@ -1,1 +1,0 @@
-"""Ranks and their devices: who talks to whom, and what changes about a network for it."""

@@ -1,4 +1,4 @@
-"""Batch norm as one process would do it: over all ranks, and once for each step."""
+"""Changes of a network by the engine's settings; batch norm as one process would do it."""
 
 from typing import Any
 
@@ -176,9 +176,6 @@ def average_buffers(module: nn.Module, mesh: Mesh) -> None:
     for buffer in buffers:
         buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
         offset += buffer.numel()
-
-
-# Changes of a network by the engine's settings, before the engine gets it.
 
 
 def prepare(module: nn.Module, settings: EngineSettings, world: int) -> None:

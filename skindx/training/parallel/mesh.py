@@ -1,4 +1,4 @@
-"""The mesh of a training's ranks: this process's place, and its collectives."""
+"""The mesh of a training's ranks: devices, this process's place, and its collectives."""
 
 import pickle
 import re
@@ -197,9 +197,6 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _GONE)
 
 
-# Choice of a training's accelerator, and the number of ranks on this machine.
-
-
 def resolve_accelerator(wanted: Accelerator) -> Literal["cpu", "cuda"]:
     """Return the accelerator to use. Raises UserError when a requested GPU is not there."""
     present = torch.cuda.is_available()
@@ -253,9 +250,6 @@ def check_precision(settings: EngineSettings, accelerator: str) -> None:
         )
 
 
-# A mesh of one process without a process group, for computations beside a training.
-
-
 class AloneMesh(Mesh):
     """This process and no other."""
 
@@ -270,9 +264,6 @@ class AloneMesh(Mesh):
     def broadcast_from_main(self, work: Callable[[], Value]) -> Value:
         """Return what `work` returns."""
         return work()
-
-
-# How much memory a training process has held.
 
 
 def peak_memory(device: torch.device) -> int:

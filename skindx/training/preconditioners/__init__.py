@@ -1,1 +1,0 @@
-"""Preconditioners: they change the averaged gradient before the optimizer takes it."""

@@ -1,1 +1,0 @@
-"""Tasks of the training loop: a classifier or a detector."""

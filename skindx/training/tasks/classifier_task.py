@@ -1,4 +1,4 @@
-"""An epoch's figures of a member, and the line that sums them up."""
+"""Classification as a task: mixed images and their labels, the recipe's loss, validation."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -53,8 +53,6 @@ def epoch_line(row: Row) -> str:
         f"balanced {row['val_balanced']:.3f}  {row['pictures_per_s']:.0f} images/s"
     )
 
-
-# Predictions of the validation images, each rank predicting its share.
 
 # N = images, C = classes
 
@@ -112,8 +110,6 @@ def _together(
             truth_N[rank::world] = labels
     return validation_NC, truth_N
 
-
-# Classification as a task: mixed images and their labels, the recipe's loss, validation.
 
 # B = batch, L = a rank's part of it with what it borrows, S = side
 

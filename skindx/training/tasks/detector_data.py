@@ -1,4 +1,4 @@
-"""Random changes of a square image that its boxes follow."""
+"""Training images and their boxes as batches: letterboxed and changed on threads."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -108,8 +108,6 @@ def _colour(augment: BoxAugment) -> "Compose":
     )
     return A.Compose([jitter])
 
-
-# Training images and their boxes as batches: letterboxed and changed on threads.
 
 # B = images, S = side, K = boxes of all images
 

@@ -1,4 +1,4 @@
-"""The network in training: ultralytics' model behind uint8 images, and its moving average."""
+"""The detector's training as a job of the run: ultralytics' model, and its moving average."""
 
 import math
 import re
@@ -131,9 +131,6 @@ def _mix(average: Tensor, current: Tensor, steps: Tensor | int) -> Tensor:
         return current
     decay = _DECAY * (1 - math.exp(-float(steps) / _TAU))
     return torch.lerp(current, average, decay)
-
-
-# The detector's training as a job of the run.
 
 
 @dataclass(frozen=True)

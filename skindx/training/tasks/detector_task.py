@@ -1,4 +1,4 @@
-"""How well a detector finds the boxes of the validation split, each rank on its share."""
+"""Detection of lesions as a task: boxed images, the summed loss, mAP on validation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -79,12 +79,12 @@ def _find(detector: Detector, own: BoxedSet, confidence: float) -> Sequence[Boxe
 
 # ultralytics' v8 loss as a sum, so that N ranks with uneven shares equal one process.
 #
-# The loss (box, class and distribution focal terms) is a sum over anchors, divided by the sum of the
-# target scores of the batch (task-aligned learning: Feng et al. 2021, arXiv 2108.07755). That divisor
-# couples the images of a batch: a mean of the ranks' own losses would weigh an image by what else
-# its rank drew. So each rank returns its sum and its scores, and the divisor is that of all ranks.
-# What still differs between N ranks and one is batch norm, whose statistics each rank takes from its
-# own share unless they are synchronised.
+# The loss (box, class and distribution focal terms) is a sum over anchors, divided by the sum of
+# the target scores of the batch (task-aligned learning: Feng et al. 2021, arXiv 2108.07755). That
+# divisor couples the images of a batch: a mean of the ranks' own losses would weigh an image by
+# what else its rank drew. So each rank returns its sum and its scores, and the divisor is that of
+# all ranks. What still differs between N ranks and one is batch norm, whose statistics each rank
+# takes from its own share unless they are synchronised.
 
 BOX_GAIN, CLASS_GAIN, FOCAL_GAIN = 7.5, 1.0, 1.5
 """ultralytics' weights of the three terms, but twice its class term: lesions fill the image."""
@@ -134,9 +134,6 @@ def all_scores(scores: Tensor, mesh: Mesh) -> float:
     if mesh.data.size > 1:
         dist.all_reduce(total)
     return max(1.0, float(total))
-
-
-# Detection of lesions as a task: boxed images, the summed loss, mAP on validation.
 
 
 @dataclass(frozen=True)

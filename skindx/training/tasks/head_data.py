@@ -1,4 +1,8 @@
-"""Training data of heads: rows of a trunk's features, with their labels."""
+"""Heads on a frozen trunk: their rows of its features, networks and predictions, solved ones too.
+
+Many heads of one shape are one batched product. Exact logistic regression, nearest neighbours and
+prototypes need no steps.
+"""
 
 import warnings
 from collections.abc import Iterator, Sequence

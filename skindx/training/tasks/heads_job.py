@@ -1,8 +1,4 @@
-"""Features in memory-mapped files of half precision, one a view, shared by all who use the trunk.
-
-A file is named by the hash of what decides its content: weights, architecture, preprocessing, view
-and images. What was computed for another trunk is never taken for this one.
-"""
+"""Heads of one trunk as jobs of a run, and the features of that trunk, computed once."""
 
 import hashlib
 import json
@@ -172,9 +168,6 @@ class FeatureFiles:
             ) from None
 
 
-# The frozen trunk of a member.
-
-
 def load_trunk(member: MemberSettings) -> Trunk:
     """Return the trunk of a member that starts from given weights; loaded once in a process.
 
@@ -183,9 +176,6 @@ def load_trunk(member: MemberSettings) -> Trunk:
     weights = pretrained_file(member) if member.pretrained else member.weights
     assert weights is not None  # `check` refused a frozen trunk without weights
     return open_trunk(member.network(), weights)
-
-
-# Heads of one trunk as jobs of a run: those of one shape and recipe are trained at once.
 
 
 @dataclass(frozen=True)

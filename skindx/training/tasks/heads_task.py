@@ -1,7 +1,4 @@
-"""Heads as a task of the loop: mixed features and their labels, the recipe's loss, validation.
-
-M = heads, B = a rank's part of a batch, L = what it loads, D = dimensions, C = classes
-"""
+"""Heads as a task of the loop: mixed features and their labels, the recipe's loss, validation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -216,9 +213,6 @@ def _blend(mixture: Mixture, features_LD: Tensor, targets_LC: Tensor) -> tuple[T
         features_LD[:count] * own_B1 + features_LD[partner_B] * (1 - own_B1),
         targets_LC[:count] * own_B1 + targets_LC[partner_B] * (1 - own_B1),
     )
-
-
-# Heads of one shape before their first step.
 
 
 def setup_heads(

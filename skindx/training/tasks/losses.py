@@ -1,4 +1,4 @@
-"""The losses of a member, and what each class weighs in them.
+"""The losses of a member, what each class weighs in them, and mixed images.
 
 Every loss sums over the batch, so that gradients can be divided by the number of images that
 all ranks saw. Targets are class numbers, or for mixed images a probability for each class.
@@ -129,15 +129,15 @@ def _counts(labels_N: NDArray[Any], classes: int) -> NDArray[Any]:
 
 # Mixup (Zhang et al. 2017, arXiv 1710.09412) and CutMix (Yun et al. 2019, arXiv 1905.04899).
 #
-# Partners are neighbours: the 1st and 2nd image of a step, the 3rd and 4th, … are blended with
-# each other in the same proportion; the last of an odd number takes its left neighbour and gives
+# Partners are neighbours: the 1st and 2nd image of a step, the 3rd and 4th, … are blended with each
+# other in the same proportion; the last of an odd number takes its left neighbour and gives
 # nothing. A step's order is a fresh permutation, so a neighbour is as random as any other partner,
 # every image leads exactly one sample, and the labels of a step weigh what they weighed before.
 #
 # Under several ranks the steps are the same as on one: where a rank's part ends inside a pair, it
 # loads its neighbour's image as well, two more at most, which count in no loss. Only with shards,
-# where a rank cannot see what others keep, are the pairs those of the rank's own part. What is drawn
-# depends on (seed, epoch, step) alone, and with shards on the rank.
+# where a rank cannot see what others keep, are the pairs those of the rank's own part. What is
+# drawn depends on (seed, epoch, step) alone, and with shards on the rank.
 
 # B = this rank's images, L = the images it loads (B and borrowed ones), S = side, C = classes
 

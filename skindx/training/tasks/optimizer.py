@@ -1,4 +1,4 @@
-"""Schedules of a recipe by step and epoch: learning rate, side of the images, mixing."""
+"""How a recipe moves weights: optimizer, schedules, moving average, low-rank updates."""
 
 import math
 from collections.abc import Iterable
@@ -71,8 +71,6 @@ def mix_at(recipe: Recipe, epoch: int) -> Mix | None:
         return None
     return recipe.mix
 
-
-# The optimizer of a recipe, and the groups of parameters that it treats alike.
 
 LAYERWISE = ("lars", "lamb")
 """Optimizers that adapt their rate to the norm of each layer."""
@@ -168,9 +166,6 @@ def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Opti
     return made
 
 
-# A moving average of a member's weights and statistics, which is what is evaluated and kept.
-
-
 class WeightAverage:
     """timm's exponential moving average over a module, with its batch-norm statistics.
 
@@ -213,9 +208,9 @@ class WeightAverage:
 
 # Low-rank updates of a given network (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3).
 #
-# W + (alpha / r) B A with A of r x in and B of out x r takes the place of each linear layer's weight
-# below the head. W, biases and norms stay as they were given; A, B and the head learn. What is
-# validated, kept and packed is the sum: a network like any other.
+# W + (alpha / r) B A with A of r x in and B of out x r takes the place of each linear layer's
+# weight below the head. W, biases and norms stay as they were given; A, B and the head learn. What
+# is validated, kept and packed is the sum: a network like any other.
 
 
 class LowRank(nn.Module):

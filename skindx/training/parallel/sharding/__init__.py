@@ -1,1 +1,0 @@
-"""Layers that are split over the ranks of an axis: what each holds, and what travels between."""

@@ -125,9 +125,6 @@ def cube_product(x: Tensor, weight: Tensor, cube: Cube, *, keep: bool) -> Tensor
     return y
 
 
-# The part of a weight that a rank of a cube holds: some rows of some columns.
-
-
 def padded(rows: int, q: int) -> int:
     """Return the next number that q x q blocks divide."""
     return -(-rows // q**2) * q**2
@@ -194,9 +191,10 @@ class CubePart(Part):
 #
 # A block is two linear layers, and between them what goes by heads or single values. Its input is
 # laid out for the first product where it enters: ranks along l trade rows for columns. The product
-# leaves rows (i, l) and columns j, of which each rank goes on with whole images and whole heads; the
-# second one swaps j and l back, and where the block ends the ranks trade columns for rows again. What
-# stands between blocks (norms, sums, dropout) is computed by each rank on its own images.
+# leaves rows (i, l) and columns j, of which each rank goes on with whole images and whole heads;
+# the second one swaps j and l back, and where the block ends the ranks trade columns for rows
+# again. What stands between blocks (norms, sums, dropout) is computed by each rank on its own
+# images.
 #
 # With M rows (images times tokens) in a cube, a block from D to D values sends, beside what its
 # products send (`cube`), 4 (q - 1) / q^4 M D values a rank and step, half of them in backward.

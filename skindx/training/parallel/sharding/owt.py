@@ -111,10 +111,10 @@ class _InRounds(torch.autograd.Function):
 
 # A batch that passes a split layer in rounds, so that it travels while the layer computes.
 #
-# Krizhevsky 2014 (arXiv 1404.5997, section 4), schemes (b) and (c). In (b) a round has the images of
-# one rank, which sends them to all others; in (c) it has a part of the images of every rank, so that
-# all of them send at once. With P ranks there are P rounds, and what is sent in all is that of scheme
-# (a).
+# Krizhevsky 2014 (arXiv 1404.5997, section 4), schemes (b) and (c). In (b) a round has the images
+# of one rank, which sends them to all others; in (c) it has a part of the images of every rank, so
+# that all of them send at once. With P ranks there are P rounds, and what is sent in all is that of
+# scheme (a).
 
 # b = rows (images) of this rank, B = those of all ranks, c = outputs of this rank, C = all outputs
 
@@ -217,9 +217,6 @@ def can_be_split(layer: nn.Module, ranks: int) -> bool:
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.out_channels >= ranks
     return False
-
-
-# Wide linear layers of a network, found by one forward pass of one image.
 
 
 @dataclass(frozen=True)

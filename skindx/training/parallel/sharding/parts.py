@@ -1,4 +1,4 @@
-"""The part of a weight that a rank holds, and the assembly of the whole weight."""
+"""The part of a weight that a rank holds, the whole weight, and the norm of all gradients."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,9 +108,6 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, Part]]:
         own: dict[str, Part] = getattr(layer, PARTS, {})
         for name, part in own.items():
             yield f"{place}.{name}" if place else name, part
-
-
-# The norm of a gradient of which no rank sees all parts, and on which all must decide alike.
 
 
 class SplitGradients:

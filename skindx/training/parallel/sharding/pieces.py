@@ -1,4 +1,4 @@
-"""The pieces of a network between which a single tensor goes on, and what each computes."""
+"""The pieces of a network between which a single tensor goes on, and its cuts into stages."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -86,8 +86,6 @@ def _of_one_input(net: nn.Module) -> nn.Module:
     one.__class__ = type(base.__name__, (base,), {"forward": forward})
     return one
 
-
-# A network as a graph of its layers, in the order in which an image passes them.
 
 _IMAGES = 2
 
@@ -282,8 +280,6 @@ def _weights(net: nn.Module, node: fx.Node) -> set[int]:
                 found.add(id(value))
     return found
 
-
-# Cuts of a network into stages of a pipeline, and of a batch into micro-batches.
 
 WHAT = "engine.parallel.kind=model"
 

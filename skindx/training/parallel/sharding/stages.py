@@ -1,4 +1,13 @@
-"""Layers placed in stages of a pipeline: what a rank keeps of the network, and computes."""
+"""A pipeline of micro-batches through stages of a network, a rank each, in GPipe's order.
+
+GPipe (Huang et al. 2019, arXiv 1811.06965, section 2): all micro-batches go forward through all
+stages, then all go backward; the weights move once a step. A stage on one micro-batch is torch's
+`PipelineStage`; the order is ours, since between forward and backward every rank computes the loss
+of its own images: these go to the first stage, and what the network gives comes back from the last.
+
+With B images in a pipeline, a step sends B a values from a stage to the next one and as many back,
+where a is what an image's part of the border is.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -201,17 +210,6 @@ class GPipe:
         parts = torch.split(torch.cat([given.detach() for given in self._given]), list(self._rows))
         self.wires.wait([wires.send(part, rank) for rank, part in enumerate(parts[:-1])])
         return parts[-1].clone()
-
-
-# A pipeline of micro-batches through stages of a network, a rank each, in GPipe's order.
-#
-# GPipe (Huang et al. 2019, arXiv 1811.06965, section 2): all micro-batches go forward through all
-# stages, then all go backward; the weights move once a step. A stage on one micro-batch is torch's
-# `PipelineStage`; the order is ours, since between forward and backward every rank computes the loss
-# of its own images: these go to the first stage, and what the network gives comes back from the last.
-#
-# With B images in a pipeline, a step sends B a values from a stage to the next one and as many back,
-# where a is what an image's part of the border is.
 
 
 class Stage(nn.Module):

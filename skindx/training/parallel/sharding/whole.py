@@ -70,8 +70,6 @@ def share_statistics(module: nn.Module) -> None:
             buffer.copy_(pipeline.wires.broadcast(values, pipeline.owners[name]))
 
 
-# Split layers as whole ones again.
-
 with light_imports():
     from timm.layers import Attention, Mlp
 
@@ -101,9 +99,6 @@ def join_layers(net: nn.Module) -> None:
         layer.__class__ = _WHOLE.get(type(layer), type(layer))
     if pipeline_of(net):
         delattr(net, PIPELINE)
-
-
-# The pipeline of a network whose layers are placed in stages.
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:

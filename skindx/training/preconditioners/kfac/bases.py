@@ -1,4 +1,4 @@
-"""The eigenvectors of all factors: computed on one rank each, held by a row of ranks."""
+"""Running averages of all factors, and their eigenvectors: each computed on one rank."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -91,9 +91,6 @@ def _summed(tensors: list[Tensor]) -> list[Tensor]:
         parts = torch.split(flat, [tensor.numel() for tensor in group])
         done += [part.view(tensor.shape) for part, tensor in zip(parts, group, strict=True)]
     return done
-
-
-# The running averages of all factors, the same on every rank.
 
 
 class Bases:

@@ -1,4 +1,4 @@
-"""Eigenvectors of Kronecker factors, and the gradient in their basis."""
+"""Eigenvectors of Kronecker factors, all or the largest, and the gradient in their basis."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -84,8 +84,9 @@ def precondition(
 
 # The largest eigenvalues of a wide factor, with their eigenvectors, without all the others.
 #
-# Subspace iteration from a random start (Halko, Martinsson and Tropp 2011, arXiv 0909.4061, algorithm
-# 4.4), as for K-FAC in Puiu 2022 (arXiv 2206.15397). It costs W^2 R where all eigenvectors cost W^3.
+# Subspace iteration from a random start (Halko, Martinsson and Tropp 2011, arXiv 0909.4061,
+# algorithm 4.4), as for K-FAC in Puiu 2022 (arXiv 2206.15397). It costs W^2 R where all
+# eigenvectors cost W^3.
 
 # S = 1 block, W = width of the factor, R = vectors that are carried along
 
@@ -94,7 +95,7 @@ NARROWEST = 512
 """A narrower factor is decomposed as a whole, which takes no longer."""
 _LARGEST_SHARE = 1 / 3
 """Of the width; with more vectors, all of them come as fast."""
-_FIRST, _leading_MORE = 96, 32
+_FIRST, _LEAST_MORE = 96, 32
 """Vectors to begin with, and the least that are sought beyond those found before."""
 _BEYOND = 0.5
 """Share of those found before that are sought beyond them: values fall slowly there."""
@@ -126,7 +127,7 @@ def leading(
     if span_WR is None:
         span_WR = factor_WW.new_empty(width, 0)
     found = span_WR.shape[1]
-    wanted = max(_FIRST, found + max(_leading_MORE, int(_BEYOND * found)))
+    wanted = max(_FIRST, found + max(_LEAST_MORE, int(_BEYOND * found)))
     rounds = _ROUNDS_AGAIN if found else _ROUNDS
     while wanted <= most:
         fresh = torch.randn(width, wanted - span_WR.shape[1], generator=generator)
@@ -149,7 +150,7 @@ def _missing(values_R: Tensor, least: float) -> int:
     lowest, middle = float(values_R[0]), float(values_R[half])
     fall = math.log(max(middle / lowest, 1.0)) / half
     more = math.log(lowest / (_BELOW * least)) / fall if fall else math.inf
-    return max(_leading_MORE, math.ceil(min(len(values_R), _MARGIN * more)))
+    return max(_LEAST_MORE, math.ceil(min(len(values_R), _MARGIN * more)))
 
 
 def nothing(factor_SWW: Tensor) -> Eigen:
@@ -175,8 +176,6 @@ def _filled(values_R: Tensor, vectors_WR: Tensor, least: float) -> Eigen:
     vectors_SWW[0, :, width - count :] = vectors_WR[:, first:]
     return Eigen(values_SW, vectors_SWW)
 
-
-# Each layer's way into its eigenbasis and back, made ready once for many steps.
 
 # S = blocks, G = outputs, A = inputs, H, K = eigenvectors of G and of A that count
 

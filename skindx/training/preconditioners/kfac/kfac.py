@@ -87,8 +87,6 @@ def load_choice(state: dict[str, Any]) -> NtChoice | None:
         raise UnfitStateError(f"kfac has no usable choice of products ({error})") from None
 
 
-# State of K-FAC in a checkpoint: whole, the same for every number of ranks.
-
 State = dict[str, Any]
 Shapes = Mapping[Key, tuple[int, int, int]]
 
@@ -142,10 +140,10 @@ def _walk(state: State, part: str, shapes: Shapes) -> list[tuple[Key, Any]]:
 
 # How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
 #
-# NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute the
-# same gradient, and a training must go on to the bit: so the main rank's choice of copies goes to
-# all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN is
-# used where it is the faster one on the processors of all ranks, which needs no measurement.
+# NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute
+# the same gradient, and a training must go on to the bit: so the main rank's choice of copies goes
+# to all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN
+# is used where it is the faster one on the processors of all ranks, which needs no measurement.
 
 
 class Kfac:

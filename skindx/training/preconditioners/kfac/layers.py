@@ -259,8 +259,6 @@ def _with_ones(rows_SAR: Tensor, biased: int) -> Tensor:
     return torch.cat([rows_SAR, torch.ones_like(rows_SAR[:, :1])], dim=1)
 
 
-# Finds the layers of a network that K-FAC preconditions, and says what it leaves alone.
-
 with light_imports():
     from timm.layers import BatchNormAct2d, Conv2dSame
 
