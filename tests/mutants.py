@@ -109,7 +109,7 @@ MUTANTS = {
         "tests/diagnosis/test_conclusion.py tests/diagnosis/test_record.py",
     ),
     "sparse: what follows an activation is fused too": Mutant(
-        "skindx/models/exports/sparse/fusing.py",
+        "skindx/models/exports/sparse_graph.py",
         "if not tail.relu and tail.act is None:",
         "if True:",
         "tests/models/test_fusion.py tests/models/test_sparse_exports.py",

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
-from skindx.gemm.measuring import Timed
-from skindx.gemm.shape import FEATURES, Shape
-from skindx.gemm.tree import Leaf, Tree
+from skindx.models.nt_product import FEATURES, ProductShape, ShapeTree, TreeLeaf
+from skindx_bench.gemm.learning import TimedProduct
 
 
-def one_leaf(*, transposed: bool, threads: int = 64) -> Tree:
+def one_leaf(*, transposed: bool, threads: int = 64) -> ShapeTree:
     """A tree that says the same of every product."""
-    return Tree(
-        nodes=(Leaf(transposed=transposed, products=9, gain=0.5 if transposed else -0.5),),
+    return ShapeTree(
+        nodes=(TreeLeaf(transposed=transposed, products=9, gain=0.5 if transposed else -0.5),),
         dtypes=("float32", "bfloat16", "float16"),
         least=dict.fromkeys(FEATURES, -60.0),
         most=dict.fromkeys(FEATURES, 60.0) | {"threads": float(threads)},
@@ -20,16 +19,16 @@ def one_leaf(*, transposed: bool, threads: int = 64) -> Tree:
 ALWAYS_COPY = one_leaf(transposed=True)
 
 
-def timed(shape: Shape, nt_over_copy: float, rounds: int = 5) -> Timed:
+def timed(shape: ProductShape, nt_over_copy: float, rounds: int = 5) -> TimedProduct:
     """A product of which NT takes so many times what the copy takes, in each round."""
-    return Timed(shape, (nt_over_copy * 1e-3,) * rounds, (1e-3,) * rounds)
+    return TimedProduct(shape, (nt_over_copy * 1e-3,) * rounds, (1e-3,) * rounds)
 
 
-def grid(nt_over_copy: Callable[[Shape], float]) -> list[Timed]:
+def grid(nt_over_copy: Callable[[ProductShape], float]) -> list[TimedProduct]:
     """Many products on one and two threads."""
     sides = (8, 32, 128, 512)
     shapes = [
-        Shape(m, n, k, 0, "float32", threads)
+        ProductShape(m, n, k, 0, "float32", threads)
         for m in sides
         for n in sides
         for k in sides

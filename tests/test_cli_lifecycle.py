@@ -17,11 +17,10 @@ from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_manifest
 from skindx.data.publish import drop as published
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_provenance, set_learned_parts
-from skindx.models.bundle.provenance import REMOVED_TRAINED_ON
-from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
-from skindx.models.ood.images import OodImages
-from skindx.models.ood.stored import OodPart
+from skindx.models.bundle.bundle_changes import add_provenance, set_learned_parts
+from skindx.models.bundle.bundle_index import REMOVED_TRAINED_ON
+from skindx.models.embedding_index import EmbeddingIndex, IndexRow
+from skindx.models.ood.stored import OodImages, OodPart
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:

@@ -22,7 +22,7 @@ from generators.settings import Page
 
 def roots() -> list[type[BaseModel]]:
     from skindx.data.recipe import BuildSettings
-    from skindx.models.bundle.spec import BundleSpec
+    from skindx.models.bundle.bundle_index import BundleSpec
     from skindx.training.config.run import TrainSettings
 
     return [BuildSettings, TrainSettings, BundleSpec]

@@ -10,12 +10,12 @@ import json, sys
 from skindx.core.machine import go_offline
 go_offline()
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.detector.network import build_detection_model
+from skindx.models.detector import build_detection_model
 from skindx.training.deepspeed.ranks import import_deepspeed
 import torch
 import_deepspeed()
 import skindx.training.checks, skindx.training.run
-from skindx.models.shapes_only import shapes_only
+from skindx.models.classifier.network_setup import shapes_only
 settings = ClassifierSettings(model="test_resnet")
 with shapes_only():
     build_classifier(settings, 2)

@@ -11,20 +11,17 @@ from skindx.core.machine import go_offline
 from skindx.data.manifest import Record
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
-from skindx.models.bundle.spec import MemberSpec
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.conformal_fit import fit_conformal
-from skindx.models.calibration.urgent_risk import UrgentRisk
-from skindx.models.calibration.urgent_risk_fit import fit_urgent_risk
+from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.detector.detector import DetectorSpec
-from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
+from skindx.models.conformal import Conformal, fit_conformal
+from skindx.models.detector import DetectorSpec
+from skindx.models.embedding_index import EmbeddingIndex, IndexRow
+from skindx.models.ood.check import DEFAULT
 from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features
-from skindx.models.ood.images import OodImages, OodRow
-from skindx.models.ood.kinds import DEFAULT
-from skindx.models.ood.stored import OodPart
+from skindx.models.ood.stored import OodImages, OodPart, OodRow
+from skindx.models.urgent_risk import UrgentRisk, fit_urgent_risk
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 MODELS = {"resnet": "test_resnet", "vit": "test_vit"}

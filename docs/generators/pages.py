@@ -87,7 +87,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     ),
     "bundle-index": _settings(
         "Index of a bundle",
-        "skindx.models.bundle.spec.BundleSpec",
+        "skindx.models.bundle.bundle_index.BundleSpec",
         "The keys of `bundle.json`. They are an interface: a key that is renamed in the code keeps "
         "its name here.",
     ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from skindx.models.exports.spec import ExportSpec
+    from skindx.models.exports.export_record import ExportSpec
 
 
 def export(
@@ -64,7 +64,7 @@ def export(
 
 def _skipping(bundle: Path, done: "ExportSpec") -> list[str]:
     """Return how many convolutions of each member skip zeros, or why it was left alone."""
-    from skindx.models.exports.sparse.body import layers_that_skip
+    from skindx.models.exports.sparse_body import layers_that_skip
 
     lines = []
     for parity in done.parity if done.to == "sparse" else ():
@@ -78,7 +78,7 @@ def _skipping(bundle: Path, done: "ExportSpec") -> list[str]:
 
 def _coarser(done: "ExportSpec") -> list[str]:
     """Return what int8 adds: its gain, layers kept, balanced accuracy, what was fitted again."""
-    from skindx.models.exports.spec import RULES
+    from skindx.models.exports.export_record import RULES
 
     lines = []
     if gain := done.gain:

@@ -103,7 +103,7 @@ def _take_down(
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
         from skindx.models.bundle.bundle import open_bundle
-        from skindx.models.bundle.removal import forget, record_removal
+        from skindx.models.bundle.bundle_changes import forget, record_removal
 
         forget(path, gone)
         record_removal(path, uses)
@@ -150,19 +150,19 @@ def _would(
 
 
 def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
-    from skindx.models.bundle.removal import uses
+    from skindx.models.bundle.bundle_changes import uses
 
     return uses(bundle, planned.blocked.by_sha.values())
 
 
 def _clear(bundle: Path) -> None:
-    from skindx.models.bundle.removal import clear_leftovers
+    from skindx.models.bundle.bundle_changes import clear_leftovers
 
     clear_leftovers(bundle)
 
 
 def _part_lines(bundle: Path, planned: "Plan") -> list[str]:
-    from skindx.models.bundle.removal import would_forget
+    from skindx.models.bundle.bundle_changes import would_forget
 
     change = would_forget(bundle, planned.blocked.by_sha)
     lines = []

@@ -90,7 +90,7 @@ def train(
     if not suggest:
         require_extra("train", *NEEDS, purpose="training")
     from skindx.energy import energy_reported
-    from skindx.models.bundle.card import missing_parts
+    from skindx.models.bundle.model_card import missing_parts
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.place import settle_place
     from skindx.training.launching.supervise import StoppedError

@@ -15,9 +15,9 @@ from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
-from skindx.models.bundle.spec import largest_crop
-from skindx.models.ensemble.prediction import Prediction
-from skindx.models.exports.spec import EXPORTS
+from skindx.models.bundle.bundle_index import largest_crop
+from skindx.models.ensemble import Prediction
+from skindx.models.exports.export_record import EXPORTS
 from skindx.taxonomy.urgent import unknown_to
 
 if TYPE_CHECKING:

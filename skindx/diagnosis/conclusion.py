@@ -14,9 +14,9 @@ from skindx.diagnosis.measured import shared
 from skindx.diagnosis.next_step import next_step
 from skindx.diagnosis.record import NextStep, Promise, UrgentRisk
 from skindx.diagnosis.scope import UNSURE, urgent_known
-from skindx.models.calibration.conformal import ALL, Conformal
-from skindx.models.calibration.urgent_risk import UrgentRisk as UrgentRiskRule
-from skindx.models.ensemble.combination import mutual_information
+from skindx.models.combination import mutual_information
+from skindx.models.conformal import ALL, Conformal
+from skindx.models.urgent_risk import UrgentRisk as UrgentRiskRule
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy
 
 LARGEST_SET = 5

@@ -18,8 +18,7 @@ from skindx.diagnosis.mix import at_prevalence
 from skindx.diagnosis.opening import MAX_BYTES, read_photo
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.view import small_view, view_jpeg
-from skindx.models.ensemble.ensemble import EnsembleOutput
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import EnsembleOutput, Prediction
 from skindx.models.ood.extraction import features_of
 
 if TYPE_CHECKING:

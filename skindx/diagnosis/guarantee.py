@@ -10,7 +10,7 @@ from skindx.diagnosis.record import (
     UrgentRisk,
     percent,
 )
-from skindx.models.calibration.conformal import ALL
+from skindx.models.conformal import ALL
 
 _URGENT_APART = (
     "Urgent conditions have a threshold of their own: one may be in the set though it is less "

@@ -9,7 +9,7 @@ from typing import Any
 
 from skindx.diagnosis.record import MeasuredSets, Promise, Share, UrgentRisk
 from skindx.metrics.share_intervals import proportion_interval
-from skindx.models.calibration.conformal import MeasuredShare
+from skindx.models.conformal import MeasuredShare
 
 
 def measured(metrics: dict[str, Any] | None) -> str:

@@ -11,23 +11,24 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Split
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
-from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.models.bundle.least_side import least_side
-from skindx.models.bundle.mix import given_prevalence, mix_of
-from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
-from skindx.models.bundle.spec import BundleSpec
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.prevalence import Prevalence
-from skindx.models.calibration.urgent_risk import UrgentRisk, check_level, why_no_threshold
-from skindx.models.detector.detector import Detector, NoUltralyticsError
-from skindx.models.embedding_index.index import EmbeddingIndex
-from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops
-from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
-from skindx.models.ensemble.prediction import OodResult, Prediction
-from skindx.models.exports.serving import EAGER, with_backend
-from skindx.models.exports.spec import Backend, ExportCalibration
+from skindx.models.bundle.bundle import Bundle, given_prevalence, mix_of, open_bundle
+from skindx.models.bundle.bundle_index import (
+    MANIFEST_SHA256,
+    BundleSpec,
+    least_side,
+    provenance_value,
+)
+from skindx.models.combination import FusionSpec, assist, box_crops
+from skindx.models.conformal import Conformal
+from skindx.models.detector import Detector, NoUltralyticsError
+from skindx.models.embedding_index import EmbeddingIndex
+from skindx.models.ensemble import Ensemble, EnsembleOutput, OodResult, Prediction
+from skindx.models.exports.backend_choice import EAGER, with_backend
+from skindx.models.exports.export_record import Backend, ExportCalibration
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.extraction import features_of, try_check
+from skindx.models.probability_scaling import Prevalence
+from skindx.models.urgent_risk import UrgentRisk, check_level, why_no_threshold
 from skindx.taxonomy import Taxonomy
 
 

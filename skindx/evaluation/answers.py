@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.models.calibration.conformal import ALL, Conformal
-from skindx.models.calibration.urgent_risk import UrgentRisk
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.conformal import ALL, Conformal
+from skindx.models.ensemble import Prediction
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import SkinClass, Urgency
 
 # N = images, C = classes, M = members

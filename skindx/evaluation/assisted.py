@@ -12,7 +12,7 @@ from skindx.evaluation.formatting import bounds, percent, points
 from skindx.evaluation.headline import LEVEL, SEED
 from skindx.evaluation.misses import share
 from skindx.metrics import Interval, Statistic, paired_interval
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import Prediction
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -32,9 +32,9 @@ from skindx.evaluation.predictions import PREDICTIONS, write_predictions
 from skindx.evaluation.report.report import write_report
 from skindx.evaluation.results import Evaluation
 from skindx.evaluation.score import score, score_boxes
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.urgent_risk import UrgentRisk
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.conformal import Conformal
+from skindx.models.ensemble import Prediction
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy
 
 METRICS = "metrics.json"

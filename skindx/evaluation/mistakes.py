@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import Prediction
 from skindx.taxonomy import SkinClass
 
 SHOWN = 12

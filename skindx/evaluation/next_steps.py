@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from skindx.data.manifest import Record
 from skindx.diagnosis.conclusion import Rules, conclude
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import Prediction
 from skindx.taxonomy import Urgency
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from skindx.data.manifest import Record
 from skindx.metrics import Interval, share_interval
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import Prediction
 
 
 @dataclass(frozen=True, slots=True)

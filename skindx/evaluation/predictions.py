@@ -11,7 +11,7 @@ from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.evaluation.answers import Answers
-from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import SkinClass, Urgency
 
 PREDICTIONS = "predictions.parquet"

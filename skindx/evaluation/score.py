@@ -25,7 +25,7 @@ from skindx.metrics import (
     reliability_bins,
     risk_curve,
 )
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import Prediction
 
 # N = images, C = classes, M = members
 

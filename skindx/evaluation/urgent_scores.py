@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from skindx.evaluation.answers import Answers, Floats
 from skindx.evaluation.breakdown import UNKNOWN, order, skin_type_name
 from skindx.evaluation.misses import FalseAlarms, UrgentMisses, share
-from skindx.models.calibration.conformal import ALL
-from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.conformal import ALL
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 # N = images, C = classes
 

@@ -12,14 +12,12 @@ from pathlib import Path, PurePosixPath
 from skindx.core.atomic_files import atomic_file, atomic_folder, sha256_file
 from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json
+from skindx.models.bounded_files import MOST_BYTES, save_tensors
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
-from skindx.models.bundle.files import INDEX
-from skindx.models.bundle.spec import BundleSpec, MemberSpec
-from skindx.models.classifier.pretrained import pretrained_file
-from skindx.models.classifier.trunk import Trunk, open_trunk
-from skindx.models.exports.spec import EXPORTS
-from skindx.models.tensors import MOST_BYTES, save_tensors
-from skindx.models.towers.resolving import HUB, resolve_tower
+from skindx.models.bundle.bundle_index import INDEX, BundleSpec, MemberSpec
+from skindx.models.classifier.pretrained import Trunk, open_trunk, pretrained_file
+from skindx.models.exports.export_record import EXPORTS
+from skindx.models.towers import HUB, resolve_tower
 
 NOTE = "detached.json"
 """What the archive says of the trunks that it lacks."""

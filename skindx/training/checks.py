@@ -14,7 +14,7 @@ from skindx.data.boxes.exporting import box_labels
 from skindx.data.labels import check_labels
 from skindx.data.manifest import Record, Split, split_of
 from skindx.models.classifier.classifier import build_classifier, load_weights
-from skindx.models.shapes_only import shapes_only
+from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import check_monitors
 from skindx.training.checkpoint.finished import load_parts

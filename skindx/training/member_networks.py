@@ -20,11 +20,10 @@ import torch
 from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder
 from skindx.core.startup import light_imports
-from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.classifier.classifier import ClassifierSettings, TrialError, try_network
 from skindx.models.classifier.heads import LinearHead
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.classifier.pretrained import kept_weights
-from skindx.models.classifier.trial import TrialError, try_network
 from skindx.training.config.run import MemberSettings, TrainSettings
 
 VARIABLE = "SKINDX_WEIGHTS"

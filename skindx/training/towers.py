@@ -1,7 +1,7 @@
 """Towers of a run's settings become networks of timm and files of weights, before anything else."""
 
 from skindx.core.errors import UserError
-from skindx.models.towers.resolving import is_tower, resolve_tower
+from skindx.models.towers import is_tower, resolve_tower
 from skindx.training.config.run import MemberSettings, TrainSettings
 
 

@@ -10,9 +10,8 @@ from skindx.core.atomic_files import private_folder
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline, require_extra
 from skindx.core.text import printable
-from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.models.bundle.mix import given_prevalence
-from skindx.models.calibration.urgent_risk import check_level
+from skindx.models.bundle.bundle import Bundle, given_prevalence, open_bundle
+from skindx.models.urgent_risk import check_level
 from skindx.ui.faults import hide_messages
 from skindx.ui.hosts import is_loopback
 from skindx.ui.listening import check_free, stoppable, uploads_folder

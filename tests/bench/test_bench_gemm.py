@@ -8,11 +8,10 @@ from planted_products import grid, timed
 from typer.testing import CliRunner
 
 from skindx.core.errors import UserError
-from skindx.gemm.measuring import Timed
-from skindx.gemm.record import choice_in_force
-from skindx.gemm.shape import Shape
+from skindx.models.nt_product import ProductShape, choice_in_force
 from skindx_bench import run_bench
 from skindx_bench.gemm import gemm
+from skindx_bench.gemm.learning import TimedProduct
 from skindx_bench.gemm.overhead import TINY, asking_tree
 
 KEYS = [
@@ -78,9 +77,9 @@ def test_figures_of_planted_timings_by_hand() -> None:
 
 def test_chance_is_no_regret() -> None:
     """Here an oracle that is judged by the rounds it saw would win, and by others it loses."""
-    one = Timed(Shape(8, 8, 8), (1.0, 1.5, 1.0, 1.5), (1.5, 1.0, 1.5, 1.0))
+    one = TimedProduct(ProductShape(8, 8, 8), (1.0, 1.5, 1.0, 1.5), (1.5, 1.0, 1.5, 1.0))
     assert gemm._regret(one, False) == gemm._regret(one, True) == pytest.approx(-math.log(1.5) / 2)
-    clear = Timed(Shape(8, 8, 8), (1.0, 1.1, 1.2, 1.0), (2.0, 2.2, 2.4, 2.0))
+    clear = TimedProduct(ProductShape(8, 8, 8), (1.0, 1.1, 1.2, 1.0), (2.0, 2.2, 2.4, 2.0))
     assert gemm._regret(clear, False) == 0
     assert gemm._regret(clear, True) == pytest.approx(math.log(2))
 
@@ -88,7 +87,7 @@ def test_chance_is_no_regret() -> None:
 def test_the_tree_that_is_asked_leaves_every_tiny_product_to_nt() -> None:
     tree = asking_tree()
     assert not tree.always_nt
-    assert not any(tree.transposes(Shape(*sizes)) for sizes in TINY)
+    assert not any(tree.transposes(ProductShape(*sizes)) for sizes in TINY)
 
 
 def test_an_interval_of_overheads() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from skindx.core.compiled_loops import compiler
 from skindx.core.errors import UserError
-from skindx.models.tensors import save_tensors
+from skindx.models.bounded_files import save_tensors
 from skindx_bench import run_bench
 from skindx_bench.serve.backends import network_of
 from skindx_bench.sparse import sparse

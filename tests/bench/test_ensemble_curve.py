@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from skindx.metrics import Statistic, balanced_accuracy, paired_interval
-from skindx.models.ensemble.combination import Combination, pool
+from skindx.models.combination import Combination, pool
 from skindx_bench.harness.clock import Figure
 from skindx_bench.model_comparison.choice import (
     affordable,

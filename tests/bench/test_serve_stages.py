@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from skindx.models.detector.detector import Detector
-from skindx.models.ensemble.ensemble import Ensemble
+from skindx.models.detector import Detector
+from skindx.models.ensemble import Ensemble
 from skindx_bench.serve.stages import _parts, _watched
 
 

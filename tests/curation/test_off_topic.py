@@ -14,7 +14,7 @@ from skindx.curation.audit.off_topic import off_topic
 from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.review import Flag, read_flags, write_flags
 from skindx.data.screening.ood_table import OOD, THRESHOLD, read_ood
-from skindx.models.ood.robust import unusual_scores
+from skindx.models.ood.detectors import unusual_scores
 
 
 def usual(rng: np.random.Generator, n: int, dimensions: int = 32) -> np.ndarray:

@@ -21,10 +21,10 @@ from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.store import put
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.bundle.files import INDEX
+from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble import Member
 
 COLOURS = ((60, 40, 160), (40, 140, 60))
 

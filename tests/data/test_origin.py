@@ -12,8 +12,8 @@ from skindx.data.build.modality import with_modalities
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.origin import PAINTED_BY_US, ImageOrigin, origin_of
 from skindx.data.recipe import BuildSettings
-from skindx.models.bundle.card import model_card
-from skindx.models.bundle.spec import BundleSpec, origin_of_bundle
+from skindx.models.bundle.bundle_index import BundleSpec, origin_of_bundle
+from skindx.models.bundle.model_card import model_card
 from skindx.taxonomy import load_taxonomy
 
 ISIC9 = load_taxonomy("isic9")

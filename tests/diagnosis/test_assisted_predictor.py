@@ -15,12 +15,12 @@ from skindx.data.box import Box
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import set_fusion
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
-from skindx.models.detector.detector import DetectorSpec
-from skindx.models.ensemble.crop_fusion import FusionSpec, box_crop
+from skindx.models.bundle.bundle_changes import set_fusion
+from skindx.models.combination import FusionSpec, box_crop
+from skindx.models.conformal import Conformal
+from skindx.models.detector import DetectorSpec
 from skindx.models.ood.extraction import features_of
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
 

@@ -22,8 +22,7 @@ from skindx.diagnosis.measured import shared, with_measured_risk, with_measured_
 from skindx.diagnosis.record import Promise, Share, UrgentRisk
 from skindx.diagnosis.report import fonts
 from skindx.diagnosis.report.pdf import report_pdf
-from skindx.models.calibration.conformal import Conformal, MeasuredShare
-from skindx.models.calibration.conformal_fit import fit_conformal
+from skindx.models.conformal import Conformal, MeasuredShare, fit_conformal
 from skindx.ui.page.result import result_html
 
 SENT_ON = MeasuredShare(value=1, low=0.74, high=1, pictures=12)
@@ -189,7 +188,7 @@ def test_a_whole_answer_takes_them_from_its_bundle(tmp_path: Path) -> None:
 
     from skindx.diagnosis.diagnose import answer
     from skindx.diagnosis.predictor import Predictor
-    from skindx.models.bundle.change import add_metrics
+    from skindx.models.bundle.bundle_changes import add_metrics
 
     path = pack_tiny(tmp_path / "b", conformal=Conformal(pictures=9, thresholds={"all": 0.1})).path
     figures = evaluation() | {"ensemble": measured(0.5)["ensemble"]}

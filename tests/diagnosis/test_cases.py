@@ -20,11 +20,11 @@ from skindx.diagnosis.diagnose import answer, answer_many
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refused
 from skindx.imaging.decode import decode
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
-from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
+from skindx.models.conformal import Conformal
+from skindx.models.embedding_index import EmbeddingIndex, IndexRow
+from skindx.models.ensemble import Ensemble, EnsembleOutput
+from skindx.models.ood.candidates import LogitEnergy
 from skindx.models.ood.check import OodCheck
-from skindx.models.ood.energy import Energy
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 
@@ -127,7 +127,7 @@ def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor
 
 
 def check_of(scores: NDArray[np.float64]) -> OodCheck:
-    return OodCheck((Energy(),), scores[:, None])
+    return OodCheck((LogitEnergy(),), scores[:, None])
 
 
 def test_a_photo_out_of_distribution_is_refused(predictor: Predictor) -> None:

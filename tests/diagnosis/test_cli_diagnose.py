@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.diagnosis.refusal import Refused
-from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 
 @pytest.fixture

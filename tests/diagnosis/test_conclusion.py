@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.diagnosis.conclusion import Conclusion, conclude
-from skindx.models.calibration.conformal import Conformal, MeasuredShare
-from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.conformal import Conformal, MeasuredShare
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 from skindx.taxonomy import SkinClass, Urgency
 
 URGENCIES: list[Urgency] = ["routine", "soon", "urgent", "unknown"] + ["routine"] * 8

@@ -19,7 +19,7 @@ from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis
 from skindx.diagnosis.report.terminal import render
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_metrics
+from skindx.models.bundle.bundle_changes import add_metrics
 
 
 def diagnose_bytes(predictor: Predictor, data: bytes) -> Diagnosis:

@@ -14,8 +14,8 @@ from skindx.diagnosis.explain.gradcam import grad_cam, heat_maps, heat_png
 from skindx.diagnosis.explain.token_heat import token_heat
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, centre_square
-from skindx.models.ensemble.combination import Combination
-from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.combination import Combination
+from skindx.models.ensemble import Ensemble, Member
 from skindx_bench.heat.planted import plant, train_reader
 
 PHOTOS = [skin_pixels(90, 70, seed=seed) for seed in (1, 2)]

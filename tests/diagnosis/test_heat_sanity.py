@@ -14,11 +14,16 @@ from skin_photo import skin_pixels
 from torch import nn
 
 from skindx.diagnosis.explain.gradcam import heat_maps
-from skindx.models.classifier.attention_pool import AttentionPool
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.classifier.heads import KnnHead, LinearHead, MlpHead, PrototypeHead
+from skindx.models.classifier.heads import (
+    AttentionPool,
+    KnnHead,
+    LinearHead,
+    MlpHead,
+    PrototypeHead,
+)
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble import Ensemble, Member
 
 PHOTOS = [skin_pixels(90, 70, seed=seed) for seed in (1, 2)]
 SMALL = {"img_size": 64, "embed_dim": 32, "depth": 2, "num_heads": 2}

@@ -21,7 +21,7 @@ from skindx.diagnosis.report import fonts
 from skindx.diagnosis.report.pdf import report_pdf
 from skindx.diagnosis.report.terminal import render
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
-from skindx.models.calibration.conformal import Conformal
+from skindx.models.conformal import Conformal
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.page.result import result_html
 

@@ -24,11 +24,10 @@ from skindx.diagnosis.guarantee import how_combined, risk_guarantee
 from skindx.diagnosis.mix import mix_text, shown_prevalence
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.report.terminal import render
-from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.mix import calibration_classes, given_prevalence, mix_of
-from skindx.models.calibration.conformal_fit import fit_conformal
-from skindx.models.calibration.prevalence import Prevalence, read_prevalence
-from skindx.models.calibration.urgent_risk_fit import fit_urgent_risk
+from skindx.models.bundle.bundle import calibration_classes, given_prevalence, mix_of, open_bundle
+from skindx.models.conformal import fit_conformal
+from skindx.models.probability_scaling import Prevalence, read_prevalence
+from skindx.models.urgent_risk import fit_urgent_risk
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.page.result import result_html
 from skindx.ui.pool.loading import load_bundle, worker_command

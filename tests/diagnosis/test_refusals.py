@@ -16,9 +16,9 @@ from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.opening import MIN_SIDE, open_photo, read_photos
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.models.bundle.least_side import least_side
+from skindx.models.bundle.bundle_index import least_side
+from skindx.models.ood.candidates import LogitEnergy
 from skindx.models.ood.check import OodCheck
-from skindx.models.ood.energy import Energy
 from skindx.workers import framing
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)
@@ -32,7 +32,7 @@ def predictor(tiny_bundle: Path) -> Predictor:
 
 def refusing_all(predictor: Predictor) -> Predictor:
     """Return a predictor for which every photo is out of distribution."""
-    return replace(predictor, ood=OodCheck((Energy(),), np.full((99, 1), -np.inf)))
+    return replace(predictor, ood=OodCheck((LogitEnergy(),), np.full((99, 1), -np.inf)))
 
 
 def refused(predictor: Predictor, *photos: bytes) -> Refused:

@@ -28,9 +28,8 @@ from skindx.diagnosis.record import NEAREST_FIRST
 from skindx.diagnosis.report import fonts
 from skindx.diagnosis.report.pdf import report_pdf
 from skindx.diagnosis.report.terminal import render
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.embedding_index.index import ROWS, EmbeddingIndex, IndexRow
-from skindx.models.embedding_index.making import _row
+from skindx.models.conformal import Conformal
+from skindx.models.embedding_index import ROWS, EmbeddingIndex, IndexRow, _row
 from skindx.ui.page.result import result_html, waiting_html
 
 

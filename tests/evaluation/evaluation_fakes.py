@@ -14,9 +14,9 @@ from skindx.data.manifest import Record, Split, write_manifest
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.results import Evaluation
 from skindx.evaluation.score import score, score_boxes
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.urgent_risk import UrgentRisk
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.conformal import Conformal
+from skindx.models.ensemble import Prediction
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
 

@@ -11,7 +11,7 @@ from evaluation_fakes import CLASSES, FakePredictor, decode, prediction, records
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.assisted import assisted_table, measure_assistance
 from skindx.evaluation.evaluate import METRICS, REPORT, evaluate_served
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import Prediction
 
 NEVUS, MELANOMA = (0.7, 0.1, 0.1, 0.1), (0.1, 0.7, 0.1, 0.1)
 

@@ -14,7 +14,7 @@ from skindx.evaluation.breakdown import MISSING, breakdowns
 from skindx.evaluation.misses import cancer_misses, cancer_of, urgent_misses
 from skindx.evaluation.set_scores import set_scores
 from skindx.metrics import share_interval
-from skindx.models.calibration.conformal import Conformal
+from skindx.models.conformal import Conformal
 from skindx.taxonomy import SkinClass, load_taxonomy
 
 NEVUS, MELANOMA, SCC, WART = np.eye(4)

@@ -11,7 +11,7 @@ from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulat
 from skindx.core.errors import UserError
 from skindx.evaluation.compare.comparison import compare_folders
 from skindx.evaluation.evaluate import evaluate, evaluate_served
-from skindx.models.ensemble.prediction import OodResult
+from skindx.models.ensemble import OodResult
 
 
 @pytest.fixture

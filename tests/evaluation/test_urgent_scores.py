@@ -30,10 +30,10 @@ from skindx.evaluation.report.urgent_plot import urgent_plot
 from skindx.evaluation.results import Evaluation
 from skindx.evaluation.urgent_scores import UrgentRiskScores, urgent_scores
 from skindx.metrics import share_interval
-from skindx.models.bundle.urgent_risk_card import measured_risk_lines
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.bundle.model_card import measured_risk_lines
+from skindx.models.conformal import Conformal
+from skindx.models.ensemble import Prediction
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 RISK = UrgentRisk(
     urgent_columns=(1, 2),

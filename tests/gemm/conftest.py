@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.gemm.product import bound
+from skindx.models.nt_product import bound
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,8 @@ import pytest
 import torch
 from planted_products import ALWAYS_COPY
 
-from skindx.gemm.learning import learn
-from skindx.gemm.measuring import measure, shapes_of
-from skindx.gemm.product import NtChoice, nt_product, plain_nt
+from skindx.models.nt_product import NtChoice, nt_product, plain_nt
+from skindx_bench.gemm.learning import learn, measure, shapes_of
 
 pytestmark = pytest.mark.gpu
 

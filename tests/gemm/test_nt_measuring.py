@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from skindx.gemm import measuring
-from skindx.gemm.measuring import dtypes_of, measure, shapes_of
-from skindx.gemm.shape import Shape
-from skindx.gemm.shapes import PRODUCTS
+from skindx.models.nt_product import ProductShape
+from skindx_bench.gemm import learning
+from skindx_bench.gemm.learning import PRODUCTS, dtypes_of, measure, shapes_of
 
 
 def test_products_of_all_uses_are_timed_on_one_thread_and_on_all() -> None:
@@ -21,14 +20,14 @@ def test_products_of_all_uses_are_timed_on_one_thread_and_on_all() -> None:
 
 @pytest.mark.parametrize("flags", [set(), {"avx512_bf16"}, {"amx_bf16"}])
 def test_bf16_where_the_processor_has_it(flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(learning, "cpu_flags", lambda: frozenset(flags))
     assert ("bfloat16" in dtypes_of("cpu")) == bool(flags)
     assert "bfloat16" in dtypes_of("cuda")
 
 
 def test_both_ways_are_timed_and_threads_are_as_before() -> None:
     before = torch.get_num_threads()
-    shapes = [Shape(4, 5, 6), Shape(4, 5, 6, 3), Shape(4, 5, 6, threads=2)]
+    shapes = [ProductShape(4, 5, 6), ProductShape(4, 5, 6, 3), ProductShape(4, 5, 6, threads=2)]
     found, turns = measure(shapes, 5)
     assert turns == len(shapes)
     assert [one.shape for one in found] == shapes
@@ -40,8 +39,8 @@ def test_both_ways_are_timed_and_threads_are_as_before() -> None:
 
 
 def test_what_does_not_fit_into_time_or_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measure([Shape(900, 900, 900)], 1e-3) == ([], 1)
-    assert measure([Shape(4, 5, 6)], -1) == ([], 0)
-    monkeypatch.setattr(measuring, "free_bytes", lambda device: 1000)
-    assert measure([Shape(40, 50, 60)], 5) == ([], 1)
-    assert len(measure([Shape(2, 2, 2)], 5)[0]) == 1
+    assert measure([ProductShape(900, 900, 900)], 1e-3) == ([], 1)
+    assert measure([ProductShape(4, 5, 6)], -1) == ([], 0)
+    monkeypatch.setattr(learning, "free_bytes", lambda device: 1000)
+    assert measure([ProductShape(40, 50, 60)], 5) == ([], 1)
+    assert len(measure([ProductShape(2, 2, 2)], 5)[0]) == 1

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from planted_products import ALWAYS_COPY, one_leaf
 from torch import Tensor, nn
 
-from skindx.gemm import product
-from skindx.gemm.product import NtChoice, bound, nt_gemm, nt_product, plain_nt
-from skindx.gemm.record import NtRecord
+from skindx.models import nt_product as product
+from skindx.models.nt_product import NtChoice, NtRecord, bound, nt_gemm, nt_product, plain_nt
 
 COPY = NtChoice(tree=ALWAYS_COPY)
 SIZES = st.integers(1, 24)

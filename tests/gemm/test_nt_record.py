@@ -12,9 +12,8 @@ from planted_products import ALWAYS_COPY, one_leaf
 
 from skindx.core.errors import UserError
 from skindx.doctor import products
-from skindx.gemm import record as records
-from skindx.gemm.product import nt_gemm, plain_nt
-from skindx.gemm.record import NtRecord, choice_in_force, record_file
+from skindx.models import nt_product as records
+from skindx.models.nt_product import NtRecord, choice_in_force, nt_gemm, plain_nt, record_file
 
 
 def _learned(**changes: Any) -> NtRecord:

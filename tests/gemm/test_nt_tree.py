@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from planted_products import ALWAYS_COPY, grid, timed
 
 from skindx.core.errors import UserError
-from skindx.gemm.learning import (
+from skindx.models.nt_product import DTYPES, FEATURES, ProductShape, ShapeTree, TreeLeaf, TreeSplit
+from skindx_bench.gemm.learning import (
     _LEAST_IN_LEAF,
+    TimedProduct,
     gain,
     held_out_choices,
     learn,
     transposed_wins,
 )
-from skindx.gemm.measuring import Timed
-from skindx.gemm.shape import DTYPES, FEATURES, Shape
-from skindx.gemm.tree import Leaf, Split, Tree
 
 
 @pytest.mark.parametrize(
@@ -72,8 +71,8 @@ def test_a_few_products_that_win_are_no_reason() -> None:
 
 
 def test_a_win_holds_in_most_rounds_and_is_no_smaller_than_the_least() -> None:
-    shape = Shape(8, 8, 8)
-    slow = Timed(shape, (2e-3, 1e-3, 1e-3, 1e-3), (1e-3, 1.1e-3, 1.1e-3, 0.5e-3))
+    shape = ProductShape(8, 8, 8)
+    slow = TimedProduct(shape, (2e-3, 1e-3, 1e-3, 1e-3), (1e-3, 1.1e-3, 1.1e-3, 0.5e-3))
     assert gain(slow) == pytest.approx(math.log(2))
     assert not transposed_wins(slow)  # faster in one lucky round alone
     assert transposed_wins(timed(shape, 1.06))
@@ -82,7 +81,7 @@ def test_a_win_holds_in_most_rounds_and_is_no_smaller_than_the_least() -> None:
 
 def test_what_is_not_finite_is_left_out() -> None:
     known = grid(lambda shape: 2.0 if shape.m >= 128 else 0.5)
-    spoiled = Timed(Shape(1, 1, 1), (math.nan,) * 4, (1e-3,) * 4)
+    spoiled = TimedProduct(ProductShape(1, 1, 1), (math.nan,) * 4, (1e-3,) * 4)
     assert learn([*known, spoiled]) == learn(known)
     with pytest.raises(ValueError, match="no timing"):
         learn([spoiled])
@@ -90,15 +89,15 @@ def test_what_is_not_finite_is_left_out() -> None:
 
 def test_a_product_outside_of_what_was_timed_is_left_to_nt() -> None:
     tree = learn(grid(lambda shape: 2.0 if shape.k >= 32 else 0.5))
-    assert tree.transposes(Shape(8, 8, 512))
-    assert tree.transposes(Shape(100, 100, 300, threads=2))
+    assert tree.transposes(ProductShape(8, 8, 512))
+    assert tree.transposes(ProductShape(100, 100, 300, threads=2))
     for other in (
-        Shape(8, 8, 513),
-        Shape(4, 8, 512),
-        Shape(8, 1024, 512),
-        Shape(8, 8, 512, blocks=2),
-        Shape(8, 8, 512, threads=3),
-        Shape(8, 8, 512, dtype="bfloat16"),
+        ProductShape(8, 8, 513),
+        ProductShape(4, 8, 512),
+        ProductShape(8, 1024, 512),
+        ProductShape(8, 8, 512, blocks=2),
+        ProductShape(8, 8, 512, threads=3),
+        ProductShape(8, 8, 512, dtype="bfloat16"),
     ):
         assert not tree.transposes(other)
 
@@ -111,7 +110,7 @@ def test_a_product_outside_of_what_was_timed_is_left_to_nt() -> None:
     dtype=st.sampled_from(DTYPES),
 )
 def test_features_by_hand(m: int, n: int, k: int, blocks: int, dtype: Any) -> None:
-    shape = Shape(m, n, k, blocks, dtype, 2)
+    shape = ProductShape(m, n, k, blocks, dtype, 2)
     found = shape.features()
     assert tuple(found) == FEATURES
     assert 2 ** found["m_over_n"] == pytest.approx(m / n)
@@ -121,22 +120,22 @@ def test_features_by_hand(m: int, n: int, k: int, blocks: int, dtype: Any) -> No
 
 
 def test_a_tree_by_hand() -> None:
-    yes, no = (Leaf(transposed=value, products=1, gain=0.0) for value in (True, False))
+    yes, no = (TreeLeaf(transposed=value, products=1, gain=0.0) for value in (True, False))
     tree = ALWAYS_COPY.model_copy(
         update={
             "nodes": (
-                Split(feature="m", at=3.0, below=1, above=2),
+                TreeSplit(feature="m", at=3.0, below=1, above=2),
                 no,
-                Split(feature="threads", at=1.0, below=3, above=4),
+                TreeSplit(feature="threads", at=1.0, below=3, above=4),
                 yes,
                 no,
             )
         }
     )
     assert tree.leaves == 3
-    assert not tree.transposes(Shape(8, 5, 5))  # log2 m is at most 3
-    assert tree.transposes(Shape(9, 5, 5))
-    assert not tree.transposes(Shape(9, 5, 5, threads=2))
+    assert not tree.transposes(ProductShape(8, 5, 5))  # log2 m is at most 3
+    assert tree.transposes(ProductShape(9, 5, 5))
+    assert not tree.transposes(ProductShape(9, 5, 5, threads=2))
 
 
 LEAF = {"transposed": True, "products": 1, "gain": 0.1}
@@ -169,6 +168,6 @@ def _split(below: int, above: int, **changes: Any) -> dict[str, Any]:
 )
 def test_a_damaged_tree_is_refused(change: dict[str, Any], said: str) -> None:
     raw = ALWAYS_COPY.model_dump(mode="json")
-    assert Tree.parse(raw, expand=False) == ALWAYS_COPY
+    assert ShapeTree.parse(raw, expand=False) == ALWAYS_COPY
     with pytest.raises(UserError, match=said):
-        Tree.parse(raw | change, expand=False)
+        ShapeTree.parse(raw | change, expand=False)

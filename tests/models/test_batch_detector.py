@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.detector.batch import BatchDetector
-from skindx.models.detector.detector import Detector
+from skindx.models.detector import Detector
+from skindx.models.tile_detector import BatchDetector
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from tiny_bundle import measured
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, DetectorParts, open_bundle, pack
-from skindx.models.bundle.change import add_metrics
-from skindx.models.bundle.spec import MemberSpec
+from skindx.models.bundle.bundle_changes import add_metrics
+from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.detector.detector import DetectorSpec
-from skindx.models.ensemble.combination import Combination
+from skindx.models.combination import Combination
+from skindx.models.detector import DetectorSpec
 from skindx.taxonomy import SkinClass, Taxonomy
 
 TAXONOMY = Taxonomy(

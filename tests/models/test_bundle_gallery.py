@@ -15,8 +15,14 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.models.embedding_index.index import ROWS, TENSORS, EmbeddingIndex, IndexRow
-from skindx.models.embedding_index.making import make_embedding_index, stratified
+from skindx.models.embedding_index import (
+    ROWS,
+    TENSORS,
+    EmbeddingIndex,
+    IndexRow,
+    make_embedding_index,
+    stratified,
+)
 
 Floats = NDArray[np.float32]
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from skindx.models.ensemble.combination import Combination, combine, mutual_information, pool
+from skindx.models.combination import Combination, combine, mutual_information, pool
 
 RULES = ("probability", "logit", "vote")
 MEMBERS = np.array([[[0.7, 0.2, 0.1]], [[0.4, 0.5, 0.1]], [[0.3, 0.6, 0.1]]])

@@ -14,9 +14,8 @@ from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_metrics
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.conformal_fit import fit_conformal
+from skindx.models.bundle.bundle_changes import add_metrics
+from skindx.models.conformal import Conformal, fit_conformal
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

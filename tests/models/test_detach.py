@@ -11,11 +11,11 @@ from tower_folders import timm_folder
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
-from skindx.models.bundle.spec import MemberSpec
+from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.heads import MlpHead
-from skindx.models.classifier.trunk import Trunk, open_trunk
+from skindx.models.classifier.pretrained import Trunk, open_trunk
 from skindx.models.detach import attach, detach
-from skindx.models.towers.resolving import Tower, resolve_tower
+from skindx.models.towers import Tower, resolve_tower
 from skindx.taxonomy import load_taxonomy
 
 

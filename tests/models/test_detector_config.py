@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.detector.network import build_detection_model, parse_config
+from skindx.models.detector import build_detection_model, parse_config
 from skindx.training.checkpoint.finished import load_parts
 from skindx.training.tasks.detector_job import build_network
 

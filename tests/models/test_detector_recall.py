@@ -11,7 +11,7 @@ from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.scan.outputs.missed import missed_sentence
 from skindx.diagnosis.scan.outputs.of_bundle import recall_bands
 from skindx.models.bundle.bundle import open_bundle, write_index
-from skindx.models.detector.recall import EDGES_PX, SizedTruth, recall_by_size
+from skindx.models.detector import EDGES_PX, SizedTruth, recall_by_size
 
 
 def box(x: float, side: float, score: float | None = None) -> Box:

@@ -4,7 +4,7 @@ import torch
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.ensemble.ensemble import Ensemble, Member, combine
+from skindx.models.ensemble import Ensemble, Member, combine
 
 IMAGES = [
     np.random.default_rng(index).integers(0, 256, shape, dtype=np.uint8)

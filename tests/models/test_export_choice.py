@@ -7,7 +7,7 @@ from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
-from skindx.models.exports import runtimes, serving
+from skindx.models.exports import backend_choice, runtimes
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
@@ -28,7 +28,7 @@ def _fastest_is(monkeypatch: pytest.MonkeyPatch, *order: str) -> list[list[str]]
         measured.append(sorted(candidates))
         return next(name for name in order if name in candidates)
 
-    monkeypatch.setattr(serving, "fastest", fastest)
+    monkeypatch.setattr(backend_choice, "fastest", fastest)
     return measured
 
 

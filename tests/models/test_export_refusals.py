@@ -12,8 +12,8 @@ from tiny_bundle import pack_tiny
 from skindx.core.errors import UserError
 from skindx.models.exports import export
 from skindx.models.exports.export import export_bundle
-from skindx.models.exports.parity import compare, refuse
-from skindx.models.exports.spec import Parity, Precision
+from skindx.models.exports.export_record import Parity, Precision
+from skindx.models.exports.fidelity import compare, refuse
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

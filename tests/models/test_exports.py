@@ -13,11 +13,11 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_metrics
-from skindx.models.bundle.files import INDEX
+from skindx.models.bundle.bundle_changes import add_metrics
+from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.exports import runtimes
 from skindx.models.exports.export import export_bundle
-from skindx.models.exports.spec import Gain, Precision, Runtime
+from skindx.models.exports.export_record import Gain, Precision, Runtime
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
@@ -110,7 +110,7 @@ def test_a_coarser_export_is_checked_and_served_first(
     if why := runtimes.unsupported("openvino", precision):
         pytest.skip(why)
     # Random weights tell no class from another by much: what is tried here is the way.
-    monkeypatch.setattr("skindx.models.exports.parity.LEAST_SHARE", 0.0)
+    monkeypatch.setattr("skindx.models.exports.fidelity.LEAST_SHARE", 0.0)
     faster = Gain(over="openvino bf16", value=2, low=2, high=2)
     monkeypatch.setattr("skindx.models.exports.int8.measure_gain", lambda *_: faster)
     bundle = pack_tiny(tmp_path / "bundle").path

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.box import Box
-from skindx.models.ensemble.crop_fusion import best_box, box_crop, box_crops, fit_weight, fuse
+from skindx.models.combination import best_box, box_crop, box_crops, fit_weight, fuse
 
 
 def _numbered(height: int, width: int) -> np.ndarray:

@@ -18,14 +18,16 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import centre_square
 from skindx.models.exports import int8, runtimes
-from skindx.models.exports.accuracy import measure_accuracy, refuse_loss
 from skindx.models.exports.export import export_bundle
-from skindx.models.exports.gain import refuse_without_gain
-from skindx.models.exports.making import write_onnx
-from skindx.models.exports.quantising import Prepared, prepare, quantise
-from skindx.models.exports.refitting import refit_temperatures
-from skindx.models.exports.sensitivity import rank_layers
-from skindx.models.exports.spec import RULES, Gain, PairedAccuracy, Parity, Runtime
+from skindx.models.exports.export_record import RULES, Gain, PairedAccuracy, Parity, Runtime
+from skindx.models.exports.fidelity import (
+    measure_accuracy,
+    refit_temperatures,
+    refuse_loss,
+    refuse_without_gain,
+)
+from skindx.models.exports.int8 import rank_layers
+from skindx.models.exports.runtimes import Prepared, prepare, quantise, write_onnx
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
@@ -40,8 +42,8 @@ SPLITS = ("train", "val", "calibration", "test")
 def _any_cpu_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     # Speed is the bench's; random weights tell no class from another by much.
     monkeypatch.setattr(int8, "measure_gain", lambda *_: FASTER)
-    monkeypatch.setattr("skindx.models.exports.parity.LEAST_SHARE", 0.0)
-    monkeypatch.setattr("skindx.models.exports.accuracy.MOST_LOST", 1.0)
+    monkeypatch.setattr("skindx.models.exports.fidelity.LEAST_SHARE", 0.0)
+    monkeypatch.setattr("skindx.models.exports.fidelity.MOST_LOST", 1.0)
     monkeypatch.setattr(runtimes, "cpu_flags", lambda: frozenset({"avx512_vnni"}))
 
 
@@ -100,7 +102,7 @@ def test_layers_go_back_to_fp32_until_the_answers_are_right(
     members = pack_tiny(tmp_path / "bundle").ensemble().members[:1]
     layers: list[int] = []
     monkeypatch.setattr(int8, "rank_layers", lambda prepared: list(prepared.layers))
-    monkeypatch.setattr("skindx.models.exports.parity.LEAST_SHARE", 0.995)
+    monkeypatch.setattr("skindx.models.exports.fidelity.LEAST_SHARE", 0.995)
     monkeypatch.setattr(
         int8, "quantise", lambda prepared, file, to, kept=(): layers.append(len(kept))
     )
@@ -220,7 +222,7 @@ def test_a_gain_is_one_in_three_of_four_rounds(low: float, good: bool) -> None:
 def test_half_a_point_may_be_lost(
     exported: float, good: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skindx.models.exports.accuracy.MOST_LOST", 0.005)
+    monkeypatch.setattr("skindx.models.exports.fidelity.MOST_LOST", 0.005)
     found = PairedAccuracy(pictures=90, eager=0.8, exported=exported, low=-0.01, high=0.02)
     if good:
         refuse_loss(found, "onnx int8")
@@ -259,7 +261,7 @@ def test_temperatures_follow_the_scale_of_logits(scale: float, seed: int) -> Non
 
 def _ensemble(members: tuple[float, ...], temperature: float):  # type: ignore[no-untyped-def]
     from skindx.models.classifier.preprocess import Preprocess
-    from skindx.models.ensemble.ensemble import Ensemble, Member
+    from skindx.models.ensemble import Ensemble, Member
 
     one = [Member(str(t), None, Preprocess(size=64), t) for t in members]  # type: ignore[arg-type]
     return Ensemble(tuple(one), temperature)
@@ -276,7 +278,7 @@ def test_forged_rules_are_not_served(
     change: dict[str, object], why: str, whole_data: Path, tmp_path: Path
 ) -> None:
     from skindx.core.atomic_files import write_json
-    from skindx.models.bundle.change import put_folder
+    from skindx.models.bundle.bundle_changes import put_folder
 
     bundle = pack_whole(tmp_path / "bundle").path
     spec = export_bundle(bundle, "onnx", "fp32", whole_data)

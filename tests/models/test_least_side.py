@@ -6,10 +6,15 @@ import pytest
 from tiny_bundle import pack_tiny
 
 from skindx.data.manifest import Record
-from skindx.models.bundle.change import add_provenance
-from skindx.models.bundle.least_side import calibration_side, least_side
-from skindx.models.bundle.provenance import LEAST_SIDE_PX, OLD_KEYS, card_title
-from skindx.models.bundle.spec import BundleSpec
+from skindx.models.bundle.bundle_changes import add_provenance
+from skindx.models.bundle.bundle_index import (
+    LEAST_SIDE_PX,
+    OLD_KEYS,
+    BundleSpec,
+    calibration_side,
+    card_title,
+    least_side,
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from planted_products import ALWAYS_COPY
 
-from skindx.gemm import product
-from skindx.gemm.product import NtChoice, bound, nt_product, plain_nt
+from skindx.models import nt_product as product
 from skindx.models.classifier.heads import KnnHead, PrototypeHead, make_head
-from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
+from skindx.models.embedding_index import EmbeddingIndex, IndexRow
+from skindx.models.nt_product import NtChoice, bound, nt_product, plain_nt
 
 # N = images, D = dimensions, C = classes
 

@@ -18,12 +18,19 @@ from tiny_bundle import pack_whole
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.ood.check import OodCheck, OodSpec, fit_check, p_values, rate_interval, rate_of
-from skindx.models.ood.features import Features, Learned
-from skindx.models.ood.fitted import Fitted
-from skindx.models.ood.gaussian import fit_gaussian
-from skindx.models.ood.image_mixture import ImageMixture
-from skindx.models.ood.kinds import DEFAULT, DETECTORS, AnyDetector
+from skindx.models.ood.check import (
+    DEFAULT,
+    DETECTORS,
+    AnyDetector,
+    OodCheck,
+    OodSpec,
+    fit_check,
+    p_values,
+    rate_interval,
+    rate_of,
+)
+from skindx.models.ood.detectors import ImageMixture, fit_gaussian
+from skindx.models.ood.features import Features, Learned, OodDetector
 from skindx.models.ood.stored import CHECK, load_check, save_check
 
 Singles = NDArray[np.float32]
@@ -56,7 +63,7 @@ def learned(n: int = 400) -> Learned:
     return Learned(features(n, 0), labels_N, (HEAD[0], HEAD[0]), (HEAD[1], HEAD[1]))
 
 
-def fitted(kind: str, **settings: float) -> Fitted:
+def fitted(kind: str, **settings: float) -> OodDetector:
     found = DETECTORS[kind].fit(ADAPTER.validate_python({"kind": kind, **settings}), learned())
     assert found is not None
     return found

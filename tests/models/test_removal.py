@@ -11,8 +11,17 @@ from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked
 from skindx.data.manifest import Record
 from skindx.models.bundle.bundle import CARD, open_bundle
-from skindx.models.bundle.change import add_metrics, add_provenance
-from skindx.models.bundle.provenance import (
+from skindx.models.bundle.bundle_changes import (
+    Forgotten,
+    add_metrics,
+    add_provenance,
+    clear_leftovers,
+    forget,
+    record_removal,
+    uses,
+    would_forget,
+)
+from skindx.models.bundle.bundle_index import (
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
     OLD_KEYS,
@@ -20,18 +29,9 @@ from skindx.models.bundle.provenance import (
     REMOVED_TRAINED_ON,
     TRAINING_IMAGES,
 )
-from skindx.models.bundle.removal import (
-    Forgotten,
-    clear_leftovers,
-    forget,
-    record_removal,
-    uses,
-    would_forget,
-)
-from skindx.models.embedding_index.index import ROWS, TENSORS
-from skindx.models.ood.images import FEATURES
-from skindx.models.ood.images import ROWS as OOD_ROWS
-from skindx.models.ood.stored import CHECK
+from skindx.models.embedding_index import ROWS, TENSORS
+from skindx.models.ood.stored import CHECK, FEATURES
+from skindx.models.ood.stored import ROWS as OOD_ROWS
 
 MANIFEST = "c" * 64
 TRAIN, TEST, ELSEWHERE, UNKNOWN = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)
@@ -175,7 +175,7 @@ def test_an_older_bundle_has_nothing_to_lose(bundle: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from skindx.models.bundle.removal import clear_leftovers, forget
+from skindx.models.bundle.bundle_changes import clear_leftovers, forget
 path, calls = Path(sys.argv[1]), int(sys.argv[2])
 def counted(real):
     def call(*given, **named):

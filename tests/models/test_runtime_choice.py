@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skindx.models.exports import choosing
-from skindx.models.exports.choosing import fastest, remembered_choice
+from skindx.models.exports import backend_choice
+from skindx.models.exports.backend_choice import fastest, remembered_choice
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_a_choice_is_remembered_for_the_same_parts_alone(cache: Path) -> None:
 def test_another_processor_measures_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with remembered_choice({"bundle": "a"}) as choice:
         choice.remember("onnx fp32")
-    monkeypatch.setattr(choosing, "cpu_flags", lambda: frozenset({"another"}))
+    monkeypatch.setattr(backend_choice, "cpu_flags", lambda: frozenset({"another"}))
     with remembered_choice({"bundle": "a"}) as choice:
         assert choice.name is None
 

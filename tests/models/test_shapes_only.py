@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.shapes_only import shapes_only
+from skindx.models.classifier.network_setup import shapes_only
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from skindx import doctor
 from skindx.core import compiled_loops
 from skindx.doctor import sparse_kernel
-from skindx.models.exports.sparse import convolution
-from skindx.models.exports.sparse.convolution import SparseConvolution, fits
+from skindx.models.exports import sparse_convolution
+from skindx.models.exports.sparse_convolution import SparseConvolution, fits
 
 needs_compiler = pytest.mark.skipif(
     not compiled_loops.compiler(), reason="there is no C++ compiler"
@@ -148,7 +148,7 @@ def test_without_a_compiler_it_stays_dense(
 
 
 def _kernel() -> compiled_loops.CompiledKernel:
-    found = convolution.SOURCE.kernel()
+    found = sparse_convolution.SOURCE.kernel()
     assert found is not None
     return found
 
@@ -162,19 +162,19 @@ def test_it_is_compiled_once_for_a_processor_and_a_version(
     assert _kernel().instructions == fastest
     assert sparse_kernel().detail == f"{fastest}, compiled"
     (file,) = empty_cache.iterdir()
-    made, digest = file.stat().st_mtime_ns, convolution.SOURCE.digest()
+    made, digest = file.stat().st_mtime_ns, sparse_convolution.SOURCE.digest()
     compiled_loops.CppSource.kernel.cache_clear()
     _kernel()
     assert file.stat().st_mtime_ns == made
     compiled_loops.CppSource.kernel.cache_clear()
     newer = tmp_path / "convolution.cpp"
-    newer.write_text(convolution.SOURCE.file.read_text() + "// of another version\n")
-    changed = dataclasses.replace(convolution.SOURCE, file=newer)
-    monkeypatch.setattr(convolution, "SOURCE", changed)
+    newer.write_text(sparse_convolution.SOURCE.file.read_text() + "// of another version\n")
+    changed = dataclasses.replace(sparse_convolution.SOURCE, file=newer)
+    monkeypatch.setattr(sparse_convolution, "SOURCE", changed)
     monkeypatch.setattr(doctor, "CONVOLUTION", changed)
     monkeypatch.setattr(compiled_loops, "cpu_flags", frozenset)  # and a processor without AVX2
     assert _kernel().instructions == "portable"
-    assert convolution.SOURCE.digest() != digest
+    assert sparse_convolution.SOURCE.digest() != digest
     assert len(list(empty_cache.iterdir())) == 2
     assert sparse_kernel().detail.endswith(
         "compiled, 1 in the cache for other versions or processors"
@@ -208,7 +208,7 @@ def test_where_instructions_fail_the_portable_kernel_returns_the_same(
 @needs_compiler
 def test_a_damaged_file_is_compiled_again(empty_cache: Path) -> None:
     empty_cache.mkdir(parents=True)
-    file = convolution.SOURCE.cached_file(
+    file = sparse_convolution.SOURCE.cached_file(
         compiled_loops.compiler(), compiled_loops.instruction_sets()[0]
     )
     file.write_bytes(b"no library")

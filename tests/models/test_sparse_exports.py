@@ -21,18 +21,14 @@ from skindx.core import compiled_loops
 from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import put_folder
+from skindx.models.bundle.bundle_changes import put_folder
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.exports import serving
+from skindx.models.exports import backend_choice, sparse_body
 from skindx.models.exports.export import export_bundle
-from skindx.models.exports.sparse import body as sparse_body
-from skindx.models.exports.sparse import measuring
-from skindx.models.exports.sparse.body import layers_that_skip, load_sparse, write_sparse
-from skindx.models.exports.sparse.convolution import SOURCE
-from skindx.models.exports.sparse.fusing import fuse
-from skindx.models.exports.sparse.layer import FusedConvolution
-from skindx.models.exports.sparse.record import SparseRecord
+from skindx.models.exports.sparse_body import layers_that_skip, load_sparse, write_sparse
+from skindx.models.exports.sparse_convolution import SOURCE
+from skindx.models.exports.sparse_graph import FusedConvolution, SparseRecord, fuse
 
 SIDE = 48
 FASTER: dict[str, float] = {"sparse": 1.0, "packed": 2.0, "torch": 3.0, "best": 1.0, "dense": 2.0}
@@ -68,7 +64,7 @@ def _timed(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> lis
         timed.append(list(calls))
         return {name: [seconds[name]] * 4 for name in calls}
 
-    monkeypatch.setattr(measuring, "interleave", in_turns)
+    monkeypatch.setattr(sparse_body, "interleave", in_turns)
     return timed
 
 
@@ -167,7 +163,7 @@ def test_zeros_are_counted_in_the_input_of_a_layer() -> None:
     squares_BSS3 = _squares(3)
     with torch.inference_mode():
         classifier.forward_features(squares_BSS3)
-    zeros = measuring.measure_zeros(body, squares_BSS3)
+    zeros = sparse_body.measure_zeros(body, squares_BSS3)
     assert max(zeros.values()) > 0.2
     assert zeros == pytest.approx({name: seen[name] for name in zeros}, abs=0.01)
 
@@ -179,19 +175,19 @@ def test_the_faster_choice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     barren = list(body.layers)[-1]
     zeros[barren] = 0.01
     timed = _timed(monkeypatch, FASTER)
-    found = measuring.choose(body, _squares(1), zeros, "fp32", threads=1)
+    found = sparse_body.choose(body, _squares(1), zeros, "fp32", threads=1)
     able = {name for name, layer in body.layers.items() if layer.skips} - {barren}
     assert {name for name, choice in found.items() if choice == "sparse"} == able
     assert {found[name] for name in body.layers.keys() - able} == {"packed"}
     assert sum("sparse" in names for names in timed) == len(able)
     assert {name: layer.choices["one"] for name, layer in body.layers.items()} == found
     _timed(monkeypatch, FASTER | {"best": 2.0})
-    found = measuring.choose(body, _squares(2), zeros, "fp32", threads=1)
+    found = sparse_body.choose(body, _squares(2), zeros, "fp32", threads=1)
     assert set(found.values()) == {"packed"}
     assert {layer.choices["many"] for layer in body.layers.values()} == {"packed"}
     assert {layer.choices["one"] for layer in body.layers.values()} == {"packed", "sparse"}
     _timed(monkeypatch, FASTER | {"sparse": 1.99})
-    found = measuring.choose(body, _squares(1), zeros, "fp32", threads=1)
+    found = sparse_body.choose(body, _squares(1), zeros, "fp32", threads=1)
     assert set(found.values()) == {"packed"}
 
 
@@ -229,15 +225,15 @@ def test_another_machine_measures_again_once(
 def _slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[list[str]]:
     """Let every layer and every network take these seconds to time; return what was timed."""
     timed = _timed(monkeypatch, FASTER)
-    in_turns = measuring.interleave
+    in_turns = sparse_body.interleave
     now = [1000.0]
 
     def slowly(*arguments: Any, **others: Any) -> dict[str, list[float]]:
         now[0] += seconds
         return in_turns(*arguments, **others)
 
-    monkeypatch.setattr(measuring, "interleave", slowly)
-    for module in (measuring, sparse_body):
+    monkeypatch.setattr(sparse_body, "interleave", slowly)
+    for module in (sparse_body, sparse_body):
         monkeypatch.setattr(
             module,
             "time",
@@ -349,7 +345,7 @@ def test_a_diagnosis_uses_it_where_it_is_fastest(
     skipping: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(serving, "fastest", lambda candidates: max(candidates, key=str))
+    monkeypatch.setattr(backend_choice, "fastest", lambda candidates: max(candidates, key=str))
     _timed(monkeypatch, FASTER)  # the kernel may be another one than that of the fixture
     done = CliRunner().invoke(app, ["diagnose", str(skipping), str(PHOTO), "--json"])
     assert done.exit_code == 0, done.output

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from tower_folders import MEAN, SIGLIP, STD, open_clip_folder, siglip_folder, timm_folder
 
 from skindx.core.errors import UserError
-from skindx.models.classifier.classifier import Classifier, build_classifier, load_weights
-from skindx.models.classifier.trial import try_network
-from skindx.models.towers import hub
-from skindx.models.towers.origin import TowerOrigin, origin_lines
-from skindx.models.towers.resolving import Tower, is_tower, resolve_tower
+from skindx.models import towers
+from skindx.models.classifier.classifier import (
+    Classifier,
+    build_classifier,
+    load_weights,
+    try_network,
+)
+from skindx.models.towers import Tower, TowerOrigin, is_tower, origin_lines, resolve_tower
 
 
 @pytest.fixture(autouse=True)
@@ -287,7 +290,7 @@ def test_only_the_files_of_a_tower_are_fetched(
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: there)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", there.hf_hub_download)
     folder = tmp_path / "cache/skindx/towers/org--tower"
-    assert hub.main(["org/tower", str(folder)]) == 0
+    assert towers.main(["org/tower", str(folder)]) == 0
     assert there.fetched == ["config.json", "model.safetensors", "README.md"]
     tower = resolve_tower("hf-hub:org/tower", pretrained=True, own_args={}, own_preprocess={})
     assert tower.origin.revision == "0a1b"
@@ -301,7 +304,7 @@ def test_names_of_towers() -> None:
 
 
 def test_an_attention_pool_needs_a_vision_transformer() -> None:
-    from skindx.models.classifier.attention_pool import AttentionPool, put_attention_pool
+    from skindx.models.classifier.heads import AttentionPool, put_attention_pool
 
     with pytest.raises(ValueError, match="plain vision transformer"):
         put_attention_pool(nn.Sequential(), AttentionPool(width=8, heads=1), 3)

@@ -12,14 +12,15 @@ from scipy.stats import binom, norm
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.models.calibration.urgent_risk import (
+from skindx.models.urgent_risk import (
     RiskPromise,
     UrgentRisk,
     check_level,
+    fit_risk_on_records,
+    fit_urgent_risk,
     rank_of,
     why_no_threshold,
 )
-from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records, fit_urgent_risk
 from skindx.taxonomy import SkinClass, load_taxonomy
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,7 @@ import torch
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, Views, views_of
-from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble import Member
 
 SIZE = Preprocess(size=64, crop=1.0)
 

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from skindx.models.ensemble.combination import Combination, log, pool
-from skindx.models.ensemble.weighting import fit_weights, select_greedily
+from skindx.models.combination import Combination, fit_weights, log, pool, select_greedily
 
 SPACES = ("probability", "logit")
 

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save
 
 from skindx.core.errors import UserError
+from skindx.models.bounded_files import read_state
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.pretrained import pretrained_file
-from skindx.models.weights import read_state
 
 SMALL = ClassifierSettings(model="test_resnet")
 STATE = {"conv.weight": torch.ones(2, 3), "fc.bias": torch.zeros(2)}

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from skindx.data.splits.folds import fold_groups
-from skindx.models.calibration.temperature import fit_temperature
-from skindx.models.ensemble.combination import Combination, log
+from skindx.models.combination import Combination, log
+from skindx.models.probability_scaling import fit_temperature
 from skindx.training.config.ensemble import Auto, Combiner, Greedy, Mean, Weighted
 from skindx.training.ensembles.combiners import (
     COMBINERS,

@@ -21,7 +21,7 @@ from skindx.data.box import Box
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
 from skindx.models.bundle.bundle import DetectorParts
-from skindx.models.detector.detector import DetectorSpec
+from skindx.models.detector import DetectorSpec
 from skindx.training.checkpoint.finished import CHECKPOINT, load_parts, save_parts
 from skindx.training.checks import check_detector
 from skindx.training.config.engine import EngineSettings

@@ -10,10 +10,10 @@ from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
 from skindx.models.bundle.bundle import Bundle, pack
-from skindx.models.bundle.spec import MemberSpec
+from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.ensemble.predicting import predict_records
+from skindx.models.ensemble import predict_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.checks import check

@@ -9,9 +9,8 @@ from tiny_bundle import MODELS, pack_tiny
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.evaluation.answers import Answers
-from skindx.models.calibration.temperature import apply_temperature
-from skindx.models.ensemble.predicting import predict_members
-from skindx.models.ensemble.prediction import Prediction
+from skindx.models.ensemble import Prediction, predict_members
+from skindx.models.probability_scaling import apply_temperature
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import FinishedMember, save_member
 from skindx_bench.model_comparison import passes

@@ -14,10 +14,10 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.decode import decode
-from skindx.models.bundle.provenance import FOLD_TRAINED_IMAGES, TRAINING_IMAGES
-from skindx.models.calibration.conformal_fit import fit_on_records
-from skindx.models.ensemble.combination import log
-from skindx.models.ensemble.predicting import predict_members, predict_records
+from skindx.models.bundle.bundle_index import FOLD_TRAINED_IMAGES, TRAINING_IMAGES
+from skindx.models.combination import log
+from skindx.models.conformal import fit_on_records
+from skindx.models.ensemble import predict_members, predict_records
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.pack import fit_on_calibration
 from skindx.training.feeding.folds import partition
@@ -90,9 +90,8 @@ def test_a_fold_member_was_judged_on_its_fold(run: Path, small_dataset: Path) ->
 @pytest.mark.distributed
 def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) -> None:
     """The fold members' word on validation, by hand: of each image that of who did not see it."""
-    from skindx.models.calibration.temperature import apply_temperature, fit_temperature
-    from skindx.models.ensemble.combination import combine
-    from skindx.models.ensemble.weighting import fit_weights
+    from skindx.models.combination import combine, fit_weights
+    from skindx.models.probability_scaling import apply_temperature, fit_temperature
 
     predictor = Predictor.load(run / "bundle")
     records = read_manifest(small_dataset)

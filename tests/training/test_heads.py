@@ -17,8 +17,7 @@ from tower_folders import timm_folder
 from skindx.core.errors import UserError
 from skindx.data.manifest import read_manifest
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.ensemble.ensemble import Ensemble
-from skindx.models.ensemble.predicting import predict_records
+from skindx.models.ensemble import Ensemble, predict_records
 from skindx.training import state
 from skindx.training.checkpoint.finished import FinishedMember, load_member
 from skindx.training.config.run import TrainSettings

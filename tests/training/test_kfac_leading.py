@@ -5,7 +5,7 @@ import torch
 from plain_engine import Alone
 from torch import Tensor, nn
 
-from skindx.gemm.product import plain_nt
+from skindx.models.nt_product import plain_nt
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.preconditioners.kfac import bases
 from skindx.training.preconditioners.kfac.eigen import Eigen, decompose, leading, make_inverse

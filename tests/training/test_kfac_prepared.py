@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from skindx.gemm.product import plain_nt
+from skindx.models.nt_product import plain_nt
 from skindx.training.preconditioners.kfac.eigen import Eigen, Inverse, make_inverse, precondition
 
 DAMPING, NEGLIGIBLE = 0.5, 0.04

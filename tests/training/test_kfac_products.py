@@ -10,9 +10,8 @@ from planted_products import ALWAYS_COPY, one_leaf
 from torch import Tensor, nn
 
 from skindx.core.state_checks import UnfitStateError
-from skindx.gemm import product
-from skindx.gemm.product import NtChoice
-from skindx.gemm.record import NtRecord, record_file
+from skindx.models import nt_product
+from skindx.models.nt_product import NtChoice, NtRecord, record_file
 from skindx.training.checkpoint.saved_state import read_state, write_state
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
@@ -32,14 +31,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of the copies that were made."""
     made: list[int] = []
-    real = product._transposed
+    real = nt_product._transposed
 
     def spy(b_NK: Tensor, most_bytes: int | None) -> Tensor | None:
         found = real(b_NK, most_bytes)
         made.extend([b_NK.nbytes] if found is not None else [])
         return found
 
-    monkeypatch.setattr(product, "_transposed", spy)
+    monkeypatch.setattr(nt_product, "_transposed", spy)
     return made
 
 

@@ -95,7 +95,7 @@ def test_a_transformer_is_built_for_the_side_and_rebuilt_alike(size: int) -> Non
 
 
 def test_a_network_that_takes_the_images_as_it_is_stays_as_it_was() -> None:
-    from skindx.models.classifier.input_size import sized_arguments
+    from skindx.models.classifier.network_setup import sized_arguments
 
     assert sized_arguments("test_resnet", {}, 64) == {}
     assert sized_arguments("test_vit", {}, 160) == {}
@@ -105,7 +105,7 @@ def test_a_network_that_takes_the_images_as_it_is_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_stem_that_damages_memory_gives_the_same_gradient(layout: torch.memory_format) -> None:
-    from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
+    from skindx.models.classifier.network_setup import avoid_strided_pointwise_fault
 
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(3, 8, 1, stride=2)

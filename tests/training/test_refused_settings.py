@@ -14,7 +14,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.models.classifier.classifier import build_classifier
-from skindx.models.shapes_only import shapes_only
+from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check, check_smallest_step
 from skindx.training.config.run import TrainSettings

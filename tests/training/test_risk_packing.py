@@ -11,11 +11,11 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import set_fusion
-from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
-from skindx.models.ensemble.crop_fusion import FusionSpec
-from skindx.models.ensemble.predicting import predict_records
-from skindx.models.ood.collector import Collector
+from skindx.models.bundle.bundle_changes import set_fusion
+from skindx.models.combination import FusionSpec
+from skindx.models.ensemble import predict_records
+from skindx.models.ood.extraction import OodCollector
+from skindx.models.urgent_risk import fit_risk_on_records
 from skindx.training.ensembles import pack
 from skindx.training.ensembles.pack import fit_on_calibration
 
@@ -45,7 +45,7 @@ def test_packing_fits_the_risk_on_calibration_images(
     bundle, dataset = folders
     predictor, records = Predictor.load(bundle), read_manifest(dataset)
     ensemble, taxonomy = predictor.ensemble, predictor.taxonomy
-    *_, rule = fit_on_calibration(ensemble, dataset, records, taxonomy, Collector(ensemble, ()))
+    *_, rule = fit_on_calibration(ensemble, dataset, records, taxonomy, OodCollector(ensemble, ()))
     assert rule is not None
     held = calibrating(dataset)
     melanoma_N = np.array([record.label == "Melanoma" for record in held])
@@ -56,7 +56,7 @@ def test_packing_fits_the_risk_on_calibration_images(
         assert (risk_N[melanoma_N] < level.thresholds["all"]).mean() < level.miss_rate
     assert "fitted on" in capsys.readouterr().out
     few = [record for record in records if record.split != "calibration"] + held[:10]
-    *_, none = fit_on_calibration(ensemble, dataset, few, taxonomy, Collector(ensemble, ()))
+    *_, none = fit_on_calibration(ensemble, dataset, few, taxonomy, OodCollector(ensemble, ()))
     assert none is None
     assert "no urgent-risk threshold" in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_metrics
+from skindx.models.bundle.bundle_changes import add_metrics
 from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.member_refs import member_refs

@@ -5,7 +5,7 @@ from torch import nn
 
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble import Member
 from skindx.training.ensembles.builder import average, cook, mixer, recompute_statistics
 
 SIZE = Preprocess(size=32)

@@ -16,7 +16,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest
 from skindx.metrics import DetectionScore, mean_average_precision
-from skindx.models.detector.detector import load_detector
+from skindx.models.detector import load_detector
 from skindx.training.checkpoint.finished import CHECKPOINT, FOLDER, load_parts
 from skindx.training.checks import check_detector
 from skindx.training.config.engine import EngineSettings

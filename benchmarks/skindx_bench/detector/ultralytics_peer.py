@@ -16,7 +16,7 @@ from skindx.data.boxes.exporting import box_labels, images_of
 from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import Split, read_manifest, split_of
 from skindx.models.bundle.bundle import DetectorParts
-from skindx.models.detector.detector import DetectorSpec
+from skindx.models.detector import DetectorSpec
 from skindx.training.checkpoint.finished import save_parts
 from skindx.training.config.ensemble import DetectorSettings
 from skindx.training.config.run import TrainSettings

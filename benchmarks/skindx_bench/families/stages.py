@@ -9,13 +9,17 @@ import numpy as np
 import torch
 
 from skindx.diagnosis.explain.gradcam import heat_maps
-from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.classifier import (
+    Classifier,
+    ClassifierSettings,
+    build_classifier,
+    check_last_map,
+    take_gradient,
+)
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.classifier.trial import check_last_map, take_gradient
-from skindx.models.ensemble.ensemble import Ensemble, Member
-from skindx.models.exports.making import make_body
-from skindx.models.exports.runtimes import load_body
-from skindx.models.exports.spec import SUFFIX, Runtime
+from skindx.models.ensemble import Ensemble, Member
+from skindx.models.exports.export_record import SUFFIX, Runtime
+from skindx.models.exports.runtimes import load_body, make_body
 from skindx.training.tasks.optimizer import layer_depths
 
 STAGES = ("build", "step", "layer_decay", "predict", "heat_map", "onnx", "openvino")

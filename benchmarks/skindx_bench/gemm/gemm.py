@@ -12,14 +12,31 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.gemm.learning import FOLDS, LEAST_GAIN, gain, held_out_choices, learn, transposed_wins
-from skindx.gemm.measuring import Timed, by_matrices, dtypes_of, measure, shapes_of
-from skindx.gemm.product import NtChoice
-from skindx.gemm.record import Device, NtRecord, choice_in_force
-from skindx.gemm.shape import Shape
-from skindx.gemm.shapes import PRODUCTS, Sizes
-from skindx.gemm.tree import MOST_THREADS, Tree
 from skindx.metrics import Interval, Statistic, bootstrap_interval, share_interval
+from skindx.models.nt_product import (
+    MOST_THREADS,
+    Device,
+    NtChoice,
+    NtRecord,
+    ProductShape,
+    ShapeTree,
+    choice_in_force,
+)
+from skindx_bench.gemm.learning import (
+    FOLDS,
+    LEAST_GAIN,
+    PRODUCTS,
+    Sizes,
+    TimedProduct,
+    by_matrices,
+    dtypes_of,
+    gain,
+    held_out_choices,
+    learn,
+    measure,
+    shapes_of,
+    transposed_wins,
+)
 from skindx_bench.gemm.overhead import asking_tree, measure_overhead
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.conditions import Conditions
@@ -70,7 +87,7 @@ def run(settings: Config) -> Result:
 
 
 def _measured(
-    settings: Config, wanted: Mapping[str, Sequence[Sizes]], shapes: Sequence[Shape]
+    settings: Config, wanted: Mapping[str, Sequence[Sizes]], shapes: Sequence[ProductShape]
 ) -> Result:
     start = time.perf_counter()
     timed, turns = measure(shapes, settings.seconds, settings.device)
@@ -118,13 +135,13 @@ def _check(device: Device) -> None:
         raise UserError("device=cuda needs a GPU that torch can use; leave device at cpu.")
 
 
-def _keep(tree: Tree, timed: Sequence[Timed], device: Device, seconds: float) -> str:
+def _keep(tree: ShapeTree, timed: Sequence[TimedProduct], device: Device, seconds: float) -> str:
     wins = sum(not transposed_wins(one) for one in timed)
     record = NtRecord.of(tree, device, seconds=seconds, products=len(timed), nt_wins=wins)
     return f"{record.write()}: {choice_in_force(device).reason}."
 
 
-def _worth(timed: Sequence[Timed], chosen: Sequence[bool]) -> dict[str, Figure]:
+def _worth(timed: Sequence[TimedProduct], chosen: Sequence[bool]) -> dict[str, Figure]:
     """Return what is won by whom, with 95 % intervals over sizes."""
     groups_N = np.zeros(len(timed), dtype=int)
     for number, places in enumerate(by_matrices(timed).values()):
@@ -153,7 +170,7 @@ def _worth(timed: Sequence[Timed], chosen: Sequence[bool]) -> dict[str, Figure]:
     }
 
 
-def _regret(timed: Timed, transposed: bool) -> float:
+def _regret(timed: TimedProduct, transposed: bool) -> float:
     """Return log(time of what is chosen / time of the oracle).
 
     The oracle sees half of the rounds, and both are judged by the other half: an oracle that is
@@ -179,7 +196,7 @@ def _over_products(overheads: Sequence[float]) -> Figure:
     return Figure(mean, "of the time of a @ b.T", count, (mean - half, mean + half))
 
 
-def _baselines(timed: Sequence[Timed]) -> dict[str, Figure]:
+def _baselines(timed: Sequence[TimedProduct]) -> dict[str, Figure]:
     sums = {
         "all products by NT": sum(one.seconds[0] for one in timed),
         "all by a transposed copy": sum(one.seconds[1] for one in timed),
@@ -189,7 +206,7 @@ def _baselines(timed: Sequence[Timed]) -> dict[str, Figure]:
 
 
 def _by_use(
-    timed: Sequence[Timed], wanted: Mapping[str, Sequence[Sizes]]
+    timed: Sequence[TimedProduct], wanted: Mapping[str, Sequence[Sizes]]
 ) -> dict[str, dict[str, object]]:
     """Return for each use how often NT wins, and how far apart the two are."""
     found: dict[str, dict[str, object]] = {}
@@ -205,7 +222,7 @@ def _by_use(
     return found
 
 
-def _notes(tree: Tree, learned_of: int, timed: int, asked: int) -> tuple[str, ...]:
+def _notes(tree: ShapeTree, learned_of: int, timed: int, asked: int) -> tuple[str, ...]:
     decided = "NT always" if tree.always_nt else f"a tree of {tree.leaves} leaves"
     without = "" if len(dtypes_of("cpu")) > 1 else " This CPU has no bf16: fp32 alone was timed."
     return (

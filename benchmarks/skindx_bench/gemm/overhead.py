@@ -7,9 +7,16 @@ from functools import partial
 import torch
 
 from skindx.core.measurement import interleave, torch_threads
-from skindx.gemm.product import NtChoice, bound, nt_gemm, nt_product
-from skindx.gemm.shape import FEATURES
-from skindx.gemm.tree import Leaf, Split, Tree
+from skindx.models.nt_product import (
+    FEATURES,
+    NtChoice,
+    ShapeTree,
+    TreeLeaf,
+    TreeSplit,
+    bound,
+    nt_gemm,
+    nt_product,
+)
 
 TINY = ((1, 9, 64), (1, 100, 512), (8, 8, 8), (8, 64, 8), (16, 16, 64), (32, 9, 32), (64, 8, 8))
 """m, n, k."""
@@ -25,14 +32,14 @@ def measure_overhead(choice: NtChoice | None, rounds: int) -> list[float]:
         return [_overhead(sizes, rounds) for sizes in TINY]
 
 
-def asking_tree() -> Tree:
+def asking_tree() -> ShapeTree:
     """Return a tree that is asked for every tiny product and leaves it to NT."""
-    nt = Leaf(transposed=False, products=0, gain=0.0)
-    last = Leaf(transposed=True, products=0, gain=0.0)
-    return Tree(
+    nt = TreeLeaf(transposed=False, products=0, gain=0.0)
+    last = TreeLeaf(transposed=True, products=0, gain=0.0)
+    return ShapeTree(
         nodes=(
-            Split(feature="m", at=20.0, below=1, above=4),
-            Split(feature="n_over_k", at=0.0, below=2, above=3),
+            TreeSplit(feature="m", at=20.0, below=1, above=4),
+            TreeSplit(feature="n_over_k", at=0.0, below=2, above=3),
             nt,
             nt,
             last,

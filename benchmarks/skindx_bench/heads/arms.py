@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.data.store import put
+from skindx.models.bounded_files import save_tensors
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.tensors import save_tensors
 from skindx.training.callbacks import Silent
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from skindx.metrics import Statistic
-from skindx.models.ensemble.combination import EQUAL, log, pool
+from skindx.models.combination import EQUAL, log, pool
 from skindx_bench.model_comparison.passes import Floats, Ints, Seen
 
 # M = members, N = images, C = classes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skindx.models.ensemble.combination import EQUAL, pool
+from skindx.models.combination import EQUAL, pool
 from skindx_bench.model_comparison.choice import Single, affordable, best_single, single_losses
 from skindx_bench.model_comparison.diversity import disagreement_N
 from skindx_bench.model_comparison.passes import Floats, FoldPasses, Ints, Seen

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from skindx.metrics import Statistic
-from skindx.models.ensemble.combination import log
+from skindx.models.combination import log
 
 # M = members, P = pairs of members, N = images, C = classes, D = bootstrap draws, F = features
 

@@ -15,10 +15,9 @@ from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.evaluation.answers import Answers
 from skindx.models.bundle.bundle import Bundle, trunk_file
-from skindx.models.calibration.temperature import apply_temperature
 from skindx.models.classifier.preprocess import Views, centre_square, views_of
-from skindx.models.ensemble.ensemble import Member
-from skindx.models.ensemble.predicting import decoded
+from skindx.models.ensemble import Member, decoded
+from skindx.models.probability_scaling import apply_temperature
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import load_member
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from skindx.metrics import Interval, share_interval
-from skindx.models.ood.check import combine, p_values, rate_of
-from skindx.models.ood.fitted import Fitted
-from skindx.models.ood.kinds import DETECTORS, AnyDetector
+from skindx.models.ood.check import DETECTORS, AnyDetector, combine, p_values, rate_of
+from skindx.models.ood.features import OodDetector
 
 OWN, LEFT_OUT = "own", "left out"
 """Kinds of images: test images of the classes trained on, images of the others."""
@@ -49,7 +48,7 @@ def is_served(candidate: Sequence[str]) -> bool:
     return not any("layers" in _detector(kind).needs for kind in candidate)
 
 
-def _detector(kind: str) -> type[Fitted]:
+def _detector(kind: str) -> type[OodDetector]:
     return DETECTORS[kind]
 
 

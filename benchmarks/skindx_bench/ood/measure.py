@@ -15,11 +15,10 @@ from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.stored_image import read_image
 from skindx.evaluation.ood import painted_images
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.ensemble.ensemble import Ensemble
-from skindx.models.ood.extraction import features_of, last_layers
+from skindx.models.ensemble import Ensemble
+from skindx.models.ood.check import DETECTORS
+from skindx.models.ood.extraction import features_of, hooked, last_layers, taken
 from skindx.models.ood.features import Features, Learned
-from skindx.models.ood.hooks import hooked, taken
-from skindx.models.ood.kinds import DETECTORS
 from skindx_bench.ood.candidates import LEFT_OUT, OWN, settings_of
 
 _BATCH = 32

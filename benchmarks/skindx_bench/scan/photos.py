@@ -22,8 +22,8 @@ from skindx.diagnosis.scan.searching import search
 from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.detector.batch import BatchDetector
-from skindx.models.detector.detector import Detector
+from skindx.models.detector import Detector
+from skindx.models.tile_detector import BatchDetector
 from skindx_bench.harness.environments import SOURCES
 from skindx_bench.scan import sahi_peer
 from skindx_bench.scan.compose import compose

@@ -18,7 +18,7 @@ def load(job: dict[str, Any]) -> Any:
     from sahi import AutoDetectionModel
     from ultralytics import YOLO
 
-    from skindx.models.detector.detector import DetectorSpec, load_detector
+    from skindx.models.detector import DetectorSpec, load_detector
 
     torch.set_num_threads(int(job["threads"]))
     spec = DetectorSpec.parse(job["spec"])

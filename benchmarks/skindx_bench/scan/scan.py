@@ -16,7 +16,7 @@ from skindx.diagnosis.scan.precision import fast_precision
 from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.detector.batch import BatchDetector, Precision
+from skindx.models.tile_detector import BatchDetector, Precision
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import MEANS, Result
 from skindx_bench.scan.load import load_run, lost_tasks, write_mosaic, write_wide

@@ -14,7 +14,7 @@ from skindx.core.cost.assignment import plan_sharing
 from skindx.core.measurement import interleave
 from skindx.data.manifest import read_manifest
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.shapes_only import shapes_only
+from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from skindx.core.measurement import interleave, torch_threads
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.ensemble.ensemble import Member
-from skindx.models.exports.choosing import fastest
-from skindx.models.exports.making import make_body
-from skindx.models.exports.runtimes import unsupported, with_export
-from skindx.models.exports.spec import SUFFIX, Precision, Runtime
+from skindx.models.ensemble import Member
+from skindx.models.exports.backend_choice import fastest
+from skindx.models.exports.export_record import SUFFIX, Precision, Runtime
+from skindx.models.exports.runtimes import make_body, unsupported, with_export
 from skindx_bench.harness.clock import Figure, median, ratio
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")

@@ -8,11 +8,11 @@ import torch
 
 from skindx.core.machine import go_offline
 from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
-from skindx.models.bundle.spec import MemberSpec
+from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.detector.detector import DetectorSpec
-from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
+from skindx.models.detector import DetectorSpec
+from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.taxonomy import load_taxonomy
 
 QUALITY = 90

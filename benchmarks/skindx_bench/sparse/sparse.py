@@ -14,7 +14,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_flags
 from skindx.core.measurement import interleave, torch_threads
 from skindx.core.settings_base import Settings
-from skindx.models.exports.sparse.convolution import SparseConvolution
+from skindx.models.exports.sparse_convolution import SparseConvolution
 from skindx_bench.harness.clock import Figure, ratio
 from skindx_bench.harness.result import Result
 from skindx_bench.sparse.end_to_end import measure_end_to_end

@@ -8,7 +8,7 @@ from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import read_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.data.screening.ood_table import OodScores, write_ood
-from skindx.models.ood.robust import unusual_scores
+from skindx.models.ood.detectors import unusual_scores
 
 FEWEST = 40
 """Images from which on it can be said what is usual."""

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.data.box import Box
-from skindx.models.calibration.temperature import apply_temperature
-from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble import Member
+from skindx.models.probability_scaling import apply_temperature
 
 # H, W = height, width of the image; h, w = of the feature map; K = channels, C = classes
 

@@ -16,8 +16,8 @@ from skindx.data.boxes.annotations import Annotation, now, read_proposals, write
 from skindx.data.manifest import read_manifest
 from skindx.data.stored_image import read_image
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.models.bundle.files import INDEX
-from skindx.models.detector.detector import Detector
+from skindx.models.bundle.bundle_index import INDEX
+from skindx.models.detector import Detector
 
 _FLOOR = 0.05
 """A person throws a wrong box away faster than he draws a missing one."""

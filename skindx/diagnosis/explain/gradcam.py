@@ -16,7 +16,7 @@ from torch import Tensor
 from skindx.diagnosis.explain.feature_map import places
 from skindx.diagnosis.explain.token_heat import token_heat
 from skindx.models.classifier.preprocess import Preprocess, centre_square
-from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble import Ensemble, Member
 
 # N = photos, D = channels, h, w = places of a map, H, W = height, width
 

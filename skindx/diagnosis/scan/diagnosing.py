@@ -11,8 +11,8 @@ from skindx.data.box import Box
 from skindx.diagnosis.scan.crops import colour_difference, lesion_crop
 from skindx.diagnosis.scan.lesion import Lesion
 from skindx.diagnosis.scan.photo.pixels import PixelStore
-from skindx.models.calibration.urgent_risk import urgent_risks
 from skindx.models.ood.extraction import features_of
+from skindx.models.urgent_risk import urgent_risks
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from skindx.diagnosis.scan.grid import Grid, shows_skin
 from skindx.diagnosis.scan.photo.pixels import PixelStore
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.models.detector.batch import BatchDetector, TileBoxes
+from skindx.models.tile_detector import BatchDetector, TileBoxes
 
 EDGE = 3
 """Pixels: a box that ends so near to its tile's side may go on beyond it."""

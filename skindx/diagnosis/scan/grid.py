@@ -10,7 +10,7 @@ from skindx.diagnosis.scan.photo.pixels import PixelStore
 from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.diagnosis.scan.tiles import Patches
 from skindx.imaging.gates import skin_mask
-from skindx.models.detector.batch import CELL
+from skindx.models.tile_detector import CELL
 
 _LEFT = 0.8
 """Of the size up to which a lesion is whole in one tile of the next finer scale."""

@@ -1,7 +1,7 @@
 """Choice of the fastest precision of the detector's convolutions on a machine."""
 
 from skindx.core.machine import cpu_flags
-from skindx.models.detector.batch import Precision
+from skindx.models.tile_detector import Precision
 
 _FLAGS = {"avx512_bf16", "amx_bf16"}
 

@@ -8,7 +8,7 @@ from skindx.diagnosis.scan.grid import grids
 from skindx.diagnosis.scan.join import Found, join
 from skindx.diagnosis.scan.photo.pixels import PixelStore
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.models.detector.batch import BatchDetector
+from skindx.models.tile_detector import BatchDetector
 
 # K = lesions
 

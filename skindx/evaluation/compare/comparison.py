@@ -10,7 +10,7 @@ from skindx.evaluation.compare.compare import Comparison, compare
 from skindx.evaluation.compare.page import write_page
 from skindx.evaluation.evaluate import Part, evaluate
 from skindx.evaluation.predictions import read_predictions
-from skindx.models.bundle.files import INDEX
+from skindx.models.bundle.bundle_index import INDEX
 
 JSON, PAGE = "comparison.json", "comparison.html"
 _EVALUATIONS = ("first", "second")

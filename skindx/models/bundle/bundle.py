@@ -1,5 +1,6 @@
 """The bundle: one folder with everything a diagnosis needs, hashed, loaded without pickle."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,33 +13,50 @@ from skindx import __version__
 from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json, write_text
 from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json, read_json
-from skindx.data.manifest import Record, Split
+from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
-from skindx.models.bundle.card import model_card
-from skindx.models.bundle.files import INDEX, digest_of, read_index, verify_files
-from skindx.models.bundle.seen import SEEN, read_seen, write_seen
-from skindx.models.bundle.spec import BundleSpec, MemberSpec, origin_of_bundle
-from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.bounded_files import load_tensors, save_tensors
+from skindx.models.bundle.bundle_index import (
+    CALIBRATION_CLASSES,
+    INDEX,
+    SEEN,
+    BundleSpec,
+    MemberSpec,
+    digest_of,
+    origin_of_bundle,
+    provenance_value,
+    read_index,
+    read_seen,
+    verify_files,
+    write_seen,
+)
+from skindx.models.bundle.model_card import model_card
 from skindx.models.classifier.classifier import load_classifier
-from skindx.models.detector.detector import (
+from skindx.models.combination import EQUAL, Combination
+from skindx.models.conformal import Conformal
+from skindx.models.detector import (
     MODEL_WEIGHTS,
     MODEL_YAML,
     Detector,
+    DetectorRecall,
     DetectorSpec,
     load_detector,
     save_detector,
 )
-from skindx.models.detector.recall import DetectorRecall
-from skindx.models.embedding_index.index import ROWS, TENSORS, EmbeddingIndex
-from skindx.models.ensemble.combination import EQUAL, Combination
-from skindx.models.ensemble.ensemble import Ensemble, Member, share_trunks
-from skindx.models.ood.check import OodCheck
-from skindx.models.ood.images import FEATURES, OodImages
-from skindx.models.ood.images import ROWS as OOD_ROWS
-from skindx.models.ood.stored import CHECK, OodPart, load_check
-from skindx.models.ood.version_0_1 import STATISTICS, load_check_v0_1
-from skindx.models.tensors import load_tensors, save_tensors
+from skindx.models.embedding_index import ROWS, TENSORS, EmbeddingIndex
+from skindx.models.ensemble import Ensemble, Member, share_trunks
+from skindx.models.ood.check import STATISTICS, OodCheck, load_check_v0_1
+from skindx.models.ood.stored import (
+    CHECK,
+    FEATURES,
+    OodImages,
+    OodPart,
+    calibration_labels,
+    load_check,
+)
+from skindx.models.ood.stored import ROWS as OOD_ROWS
+from skindx.models.probability_scaling import Prevalence, read_prevalence
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy
 
 TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
@@ -279,3 +297,48 @@ def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
                 f"bundle {path}: {name} names class {last}, but the taxonomy has {classes}; pack "
                 "the bundle again."
             )
+
+
+# How many calibration images each class of a bundle has: the mix that its probabilities hold for.
+#
+# Temperatures and thresholds are fitted on images of one mix of diseases. Where another one is seen,
+# a rare disease is rarer, or more common, than the probabilities say.
+
+
+def calibration_classes(records: Sequence[Record]) -> dict[str, Any]:
+    """Return, for the provenance, how many calibration images each class has.
+
+    Of a dataset without a calibration split the validation images count, which the temperatures
+    were fitted on.
+    """
+    held = split_of(records, "calibration") or split_of(records, "val")
+    counts = Counter(record.label for record in held)
+    return {CALIBRATION_CLASSES: dict(sorted(counts.items()))} if counts else {}
+
+
+def mix_of(bundle: Bundle) -> dict[str, int] | None:
+    """Return how many calibration images each class has, by its key; None: the bundle has no word.
+
+    Bundles of older versions name them in their out-of-distribution check alone.
+    """
+    named = provenance_value(bundle.spec.provenance, CALIBRATION_CLASSES)
+    if not isinstance(named, dict):
+        named = Counter(calibration_labels(bundle.path)) if bundle.spec.ood else {}
+    keys = bundle.taxonomy.keys
+    counts = {
+        key: named[key]
+        for key in keys
+        if isinstance(named.get(key), int) and not isinstance(named.get(key), bool)
+    }
+    known = {key: count for key, count in counts.items() if count > 0}
+    return {key: known.get(key, 0) for key in keys} if known else None
+
+
+def given_prevalence(bundle: Bundle, path: Path | None) -> Prevalence | None:
+    """Return the mix of a file; None for no file.
+
+    Raises UserError for a file that does not fit the bundle, and for a bundle without a mix.
+    """
+    if path is None:
+        return None
+    return Prevalence.of(read_prevalence(path, bundle.taxonomy), mix_of(bundle))

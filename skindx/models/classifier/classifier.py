@@ -14,15 +14,22 @@ from skindx.core.machine import go_offline
 from skindx.core.settings_base import Settings
 from skindx.core.startup import light_imports
 from skindx.core.state_checks import UnfitStateError, check_finite, check_tensors
-from skindx.models.classifier.attention_pool import AttentionPool, put_attention_pool
-from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
-from skindx.models.classifier.heads import Head, KnnHead, LinearHead, put_head
-from skindx.models.classifier.input_size import sized_arguments
+from skindx.models.bounded_files import load_tensors, read_state
+from skindx.models.classifier.heads import (
+    AttentionPool,
+    Head,
+    KnnHead,
+    LinearHead,
+    put_attention_pool,
+    put_head,
+)
 from skindx.models.classifier.model_args import check_model_args
+from skindx.models.classifier.network_setup import (
+    avoid_strided_pointwise_fault,
+    shapes_only,
+    sized_arguments,
+)
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.shapes_only import shapes_only
-from skindx.models.tensors import load_tensors
-from skindx.models.weights import read_state
 
 # B = batch, S = side, C = classes
 
@@ -257,3 +264,77 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
     if untouched:
         log.info("%s: %s start from random values", path.name, ", ".join(untouched))
     return untouched
+
+
+# Check on random images that a network can be trained and explained, before it is trained.
+#
+# B = batch, S = side, C = classes, D = dimensions
+
+
+class TrialError(Exception):
+    """The operation that a network fails at, in words that follow its name."""
+
+
+def try_network(settings: ClassifierSettings, classes: int, smaller: int | None = None) -> None:
+    """Build a network with random weights, take a gradient, and read the last map as a bundle does.
+
+    `smaller` is another side that it is trained on. Raises TrialError for what it cannot do.
+    """
+    side = settings.preprocess.size
+    try:
+        classifier = build_classifier(settings, classes)
+        for size in {smaller or side, side}:
+            take_gradient(classifier, size, classes)
+    except TrialError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise TrialError(
+            f"cannot be trained on images of {side} x {side} pixels: {reason}"
+        ) from None
+    check_last_map(classifier, side, classes)
+
+
+def take_gradient(classifier: Classifier, side: int, classes: int) -> None:
+    """Train on two images without taking a step. Raises what the network raises, TrialError."""
+    logits_BC = classifier.train()(_images(side))
+    if tuple(logits_BC.shape) != (2, classes):
+        raise TrialError(
+            f"answers with {tuple(logits_BC.shape)} for 2 images and {classes} classes"
+        )
+    labels_B = torch.arange(2) % classes
+    torch.autograd.backward(torch.nn.functional.cross_entropy(logits_BC, labels_B))
+    classifier.zero_grad()
+
+
+def check_last_map(classifier: Classifier, side: int, classes: int) -> Tensor:
+    """Return the last map of two images, of which head and embedding were made.
+
+    Raises TrialError for a network without such a map: a diagnosis needs it.
+    """
+    classifier.eval()
+    with torch.inference_mode():
+        try:
+            map_ = classifier.forward_features(_images(side))
+            if not isinstance(map_, Tensor):
+                raise TrialError("makes several last maps, and a diagnosis needs one")
+            logits_BC, pooled_BD = classifier.forward_head(map_), classifier.forward_pooled(map_)
+        except TrialError:
+            raise
+        except Exception as error:
+            raise TrialError(
+                f"does not answer from its last map, which a diagnosis needs: {_reason(error)}"
+            ) from None
+    shapes = [tuple(logits_BC.shape), tuple(pooled_BD.shape[:1])]
+    if shapes != [(2, classes), (2,)] or pooled_BD.ndim != 2:
+        raise TrialError("does not answer from its last map as it does from images")
+    return map_
+
+
+def _images(side: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (2, side, side, 3), dtype=torch.uint8, generator=generator)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -3,19 +3,56 @@
 `python -m skindx.models.classifier.pretrained MODEL ARGS_JSON FILE` is that process.
 """
 
+import hashlib
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder, go_offline
 from skindx.core.startup import light_imports
-from skindx.models.classifier.classifier import ClassifierSettings
-from skindx.models.classifier.input_size import sized_arguments
-from skindx.models.online import fetch_by
+from skindx.models.classifier.classifier import (
+    Classifier,
+    ClassifierSettings,
+    build_classifier,
+    load_weights,
+)
+from skindx.models.classifier.heads import LinearHead, head_place
+from skindx.models.classifier.network_setup import sized_arguments
+
+
+def fetch_by(module: str, *arguments: str, limit_s: int) -> str:
+    """Run a module online; return why it may have brought nothing: its last words, or its code.
+
+    The caller looks for what it wanted.
+    """
+    # The hub's client reads the variable when it is imported: here it was, and stays offline.
+    online = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        done = subprocess.run(
+            command, env=online, check=False, capture_output=True, text=True, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"nothing came within {limit_s} s"
+    last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+    # A short last line is the cause; a long one describes it after the error's name.
+    reason = last if len(last) < 80 else last.split(":")[0].rsplit(".", 1)[-1]
+    return reason.rstrip(".")
+
+
+# Fetch something in a process of its own: this one is offline, and stays so.
 
 _LIMIT_S = 1800
 
@@ -84,3 +121,57 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+# A trunk: a network's weights below its head, and the hash that names them.
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """A network with given weights, whose head is not used."""
+
+    key: str
+    """16 hexadecimal digits of a SHA-256 over the architecture and all weights."""
+    classifier: Classifier
+    state: Mapping[str, Tensor]
+    """All tensors but the head's."""
+    head: str
+    """The name of the head's place in the network."""
+    dimensions: int
+    """Of the pooled features."""
+
+
+def open_trunk(network: ClassifierSettings, weights: Path) -> Trunk:
+    """Return the trunk of a network with the weights of a file; loaded once in a process.
+
+    Raises UserError for weights that do not fit.
+    """
+    plain = network.model_copy(update={"head": LinearHead()})
+    return _loaded(plain.model_dump_json(), weights, weights.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _loaded(network: str, weights: Path, changed: int) -> Trunk:
+    settings = ClassifierSettings.model_validate_json(network)
+    classifier = build_classifier(settings, 1)
+    load_weights(classifier, weights)
+    place = head_place(classifier.net)
+    state = {
+        name: tensor
+        for name, tensor in classifier.net.state_dict().items()
+        if not name.startswith(f"{place}.")
+    }
+    classifier.eval().requires_grad_(False)
+    dimensions = classifier.net.get_submodule(place).in_features
+    assert isinstance(dimensions, int)
+    return Trunk(_digest(settings, state), classifier, state, place, dimensions)
+
+
+def _digest(settings: ClassifierSettings, state: Mapping[str, Tensor]) -> str:
+    parts = settings.model_dump(mode="json", exclude={"preprocess"})
+    hashed = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+    for name in sorted(state):
+        tensor = state[name].contiguous()
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()[:16]

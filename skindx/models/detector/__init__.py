@@ -1,1 +1,297 @@
 """The lesion detector, built without pickle and within limits."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline, how_to_install, missing_modules
+from skindx.core.settings_base import Settings
+from skindx.core.startup import light_imports
+from skindx.core.state_checks import UnfitStateError, check_finite
+from skindx.core.untrusted import read_plain_yaml
+from skindx.data.box import Box
+from skindx.data.boxes.agreement import match
+from skindx.metrics import Interval, proportion_interval
+from skindx.models.bounded_files import load_tensors, save_tensors
+from skindx.models.classifier.network_setup import shapes_only
+from skindx.models.detector_config import DetectorConfig, refuse_work
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+# Build ultralytics' network from a checked configuration, never larger than its weights.
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def parse_config(raw: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Return the model dictionary of a model.yaml. Raises UserError for what it may not say."""
+    return DetectorConfig.parse(raw, origin, expand=False).plain()
+
+
+def build_detection_model(
+    config: dict[str, Any], labels: int, origin: str, shapes: Shapes | None = None
+) -> "nn.Module":
+    """Create ultralytics' DetectionModel with random weights.
+
+    `config` comes from `parse_config`; `shapes` are those of the weights that the network is for.
+    Raises UserError for layers that do not fit each other or the weights, or take too much work.
+    """
+    go_offline()
+    with light_imports():
+        from ultralytics.nn.modules import Conv
+        from ultralytics.nn.tasks import DetectionModel
+
+    activation = Conv.default_act
+    try:
+        _refuse_large(config, labels, origin, shapes)
+        net: nn.Module = DetectionModel(deepcopy(config), nc=labels, verbose=False)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a layer raises for arguments that do not fit it
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise UserError(
+            f"{origin}: its layers do not fit each other ({reason}); correct it, or take a model "
+            "such as yolov8n.yaml."
+        ) from None
+    finally:
+        Conv.default_act = activation  # ultralytics leaves it changed where building fails
+    return net
+
+
+def _refuse_large(config: dict[str, Any], labels: int, origin: str, shapes: Shapes | None) -> None:
+    """Build without memory, and raise UserError for a network that is not as its weights are."""
+    from ultralytics.nn.tasks import parse_model
+
+    with shapes_only():
+        layers, _ = parse_model(deepcopy({**config, "nc": labels}), ch=3, verbose=False)
+    if shapes is not None:
+        own = {f"model.{name}": tuple(tensor.shape) for name, tensor in layers.state_dict().items()}
+        if own != shapes:
+            raise UserError(
+                f"{origin} does not describe the network of the weights beside it; pack the "
+                "bundle again."
+            )
+    refuse_work([*config["backbone"], *config["head"]], layers, origin)
+
+
+# The lesion detector: ultralytics YOLO, rebuilt from YAML and safetensors, never a pickle.
+
+MODEL_YAML, MODEL_WEIGHTS = "model.yaml", "model.safetensors"
+
+_LONGEST_YAML = 65_536
+
+GREY = 114
+"""What surrounds an image that is no square, in training as later."""
+
+_PATIENCE_S = 60.0
+"""ultralytics leaves images out when choosing boxes takes long: on a busy machine, any."""
+
+
+class DetectorSpec(Settings):
+    """How a trained detector is asked: square side in pixels, thresholds, names of its classes."""
+
+    size: int = Field(320, ge=64, le=1280, multiple_of=32)
+    confidence: float = Field(0.25, ge=0, lt=1)
+    """Boxes below are not shown; an evaluation asks for all of them."""
+    overlap: float = Field(0.6, gt=0, lt=1)
+    """Of two boxes of a class that overlap more than this (IoU), only the better one stays."""
+    labels: tuple[str, ...] = ("lesion",)
+
+
+class NoUltralyticsError(UserError):
+    """The extra that runs detectors is not installed: a diagnosis can do without boxes."""
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A YOLO network in evaluation mode."""
+
+    net: "nn.Module"
+    spec: DetectorSpec
+
+    def fused(self) -> "Detector":
+        """Return a copy for answers alone: norms are folded into the convolutions before them.
+
+        Boxes and scores are the same up to rounding. Its parameters are no longer those of a file.
+        """
+        net: Any = deepcopy(self.net).eval()
+        return replace(self, net=net.fuse(verbose=False).to(memory_format=torch.channels_last))
+
+    def detect(
+        self, images: Sequence[NDArray[np.uint8]], confidence: float | None = None
+    ) -> list[tuple[Box, ...]]:
+        """Return the boxes of each decoded image (H x W x 3 RGB uint8), best first."""
+        floor = self.spec.confidence if confidence is None else confidence
+        return [self._detect_one(image, floor) for image in images]
+
+    @torch.inference_mode()
+    def _detect_one(self, image_HW3: NDArray[np.uint8], floor: float) -> tuple[Box, ...]:
+        from ultralytics.utils.nms import non_max_suppression
+
+        square_SS3, scale, (left, top) = letterbox(image_HW3, self.spec.size)
+        pixels_13SS = torch.from_numpy(square_SS3).permute(2, 0, 1)[None].float() / 255
+        device = next(self.net.parameters()).device
+        raw = self.net(pixels_13SS.to(device))
+        found = non_max_suppression(
+            raw,
+            conf_thres=floor,
+            iou_thres=self.spec.overlap,
+            nc=len(self.spec.labels),
+            max_time_img=_PATIENCE_S,
+        )[0]
+        height, width = image_HW3.shape[:2]
+        boxes = []
+        for x1, y1, x2, y2, score, label in found.cpu().tolist():
+            left_x, right_x = ((min(max((x - left) / scale, 0), width)) for x in (x1, x2))
+            top_y, bottom_y = ((min(max((y - top) / scale, 0), height)) for y in (y1, y2))
+            if left_x < right_x and top_y < bottom_y:
+                name = self.spec.labels[int(label)]
+                boxes.append(Box(left_x, top_y, right_x, bottom_y, name, "detector", score))
+        return tuple(boxes)
+
+
+def letterbox(
+    image_HW3: NDArray[np.uint8], size: int
+) -> tuple[NDArray[np.uint8], float, tuple[int, int]]:
+    """Fit an image into a grey square; return it, the scale, and the (left, top) margins."""
+    import cv2
+
+    height, width = image_HW3.shape[:2]
+    scale = size / max(height, width)
+    inner_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
+    left, top = (size - inner_wh[0]) // 2, (size - inner_wh[1]) // 2
+    square_SS3 = np.full((size, size, 3), GREY, dtype=np.uint8)
+    square_SS3[top : top + inner_wh[1], left : left + inner_wh[0]] = cv2.resize(
+        image_HW3, inner_wh, interpolation=cv2.INTER_LINEAR
+    )
+    return square_SS3, scale, (left, top)
+
+
+def save_detector(folder: Path, config: dict[str, Any], state: "dict[str, Tensor]") -> None:
+    """Write the network's YAML and tensors; `config` is ultralytics' model dictionary."""
+    import yaml
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / MODEL_YAML, yaml.safe_dump(config, sort_keys=False))
+    tensors = {name: tensor.float().contiguous().clone() for name, tensor in state.items()}
+    save_tensors(tensors, folder / MODEL_WEIGHTS)
+
+
+def load_detector(folder: Path, spec: DetectorSpec) -> Detector:
+    """Rebuild a detector from `save_detector`'s files.
+
+    Raises UserError when ultralytics is not installed, and for files that are not of one plain
+    detector.
+    """
+    go_offline()
+    config, state = read_detector(folder)
+    if missing_modules("ultralytics"):
+        raise NoUltralyticsError(
+            "the bundle has a detector, but ultralytics is not installed; "
+            f"run {how_to_install('detect')} (AGPL-3.0), or diagnose without boxes."
+        )
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    net = build_detection_model(config, len(spec.labels), str(folder / MODEL_YAML), shapes)
+    net.load_state_dict(state)
+    return Detector(net.eval(), spec)
+
+
+def read_detector(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
+    """Return the checked model dictionary and the tensors that `save_detector` wrote."""
+    file = folder / MODEL_YAML
+    config = parse_config(read_plain_yaml(file, _LONGEST_YAML), str(file))
+    state = load_tensors(folder / MODEL_WEIGHTS)
+    if any(tensor.dtype != torch.float32 for tensor in state.values()):
+        raise UserError(
+            f"{folder / MODEL_WEIGHTS} must hold single precision alone; pack it again."
+        )
+    try:
+        check_finite(state, "it")
+    except UnfitStateError as error:
+        raise UserError(
+            f"{folder / MODEL_WEIGHTS} is of a training that diverged ({error}); train the "
+            "detector again with a lower learning_rate."
+        ) from None
+    return config, state
+
+
+# How many lesions of each size a detector finds on validation images: it stays with its bundle.
+
+EDGES_PX = (10.0, 20.0, 40.0, 80.0, 160.0)
+"""Where bands of sizes begin; a scan leaves out what is smaller than the first."""
+OVERLAP = 0.5
+"""A lesion is found where a box overlaps it so far (IoU), as in the usual recall."""
+
+
+class SizeRecall(Settings):
+    """Of the lesions of a size, how many were found."""
+
+    least_px: float = Field(ge=0)
+    """Geometric mean of the box's sides, from here on and below `most_px`, in pixels of the square
+    that the detector sees: a tile of a scan at full size shows lesions with as many."""
+    most_px: float | None = Field(None, gt=0)
+    """None: any larger size."""
+    found: int = Field(ge=0)
+    lesions: int = Field(ge=0)
+
+    @property
+    def recall(self) -> Interval:
+        """Return the share that was found, with its exact 95 % interval; NaN without a lesion."""
+        return proportion_interval(self.found / self.lesions if self.lesions else 0, self.lesions)
+
+
+class DetectorRecall(Settings):
+    """What was measured of a detector, at the confidence with which the bundle uses it."""
+
+    format: Literal[1] = 1
+    images: int = Field(ge=0)
+    confidence: float
+    overlap: float = OVERLAP
+    bands: tuple[SizeRecall, ...]
+
+
+@dataclass(frozen=True)
+class SizedTruth:
+    """The lesions of one image, and what a detector found on it."""
+
+    truth: Sequence[Box]
+    found: Sequence[Box]
+    px_a_pixel: float
+    """Pixels of the detector's square in one of the image."""
+
+
+def recall_by_size(images: Iterable[SizedTruth], confidence: float) -> DetectorRecall | None:
+    """Count found lesions by size; None without any lesion of a size that counts."""
+    lesions, hits, count = [0] * len(EDGES_PX), [0] * len(EDGES_PX), 0
+    for image in images:
+        count += 1
+        found = {true for _, true, _ in match(image.found, image.truth, OVERLAP)}
+        for number, box in enumerate(image.truth):
+            side = image.px_a_pixel * math.sqrt((box.x2 - box.x1) * (box.y2 - box.y1))
+            band = sum(side >= edge for edge in EDGES_PX) - 1
+            if band >= 0:
+                lesions[band] += 1
+                hits[band] += number in found
+    if not any(lesions):
+        return None
+    ends = (*EDGES_PX[1:], None)
+    return DetectorRecall(
+        images=count,
+        confidence=confidence,
+        bands=tuple(
+            SizeRecall(least_px=least, most_px=most, found=hit, lesions=total)
+            for least, most, hit, total in zip(EDGES_PX, ends, hits, lesions, strict=True)
+        ),
+    )

@@ -17,25 +17,11 @@ from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.models.bundle.change import put_folder
+from skindx.models.bundle.bundle_changes import put_folder
 from skindx.models.classifier.preprocess import Preprocess, centre_square
-from skindx.models.ensemble.ensemble import Ensemble, Member
-from skindx.models.ensemble.predicting import predict_members
-from skindx.models.exports.accuracy import measure_accuracy, refuse_loss
-from skindx.models.exports.int8 import make_int8
-from skindx.models.exports.making import make_body
-from skindx.models.exports.parity import measure_parity, parity_with, refuse
-from skindx.models.exports.refitting import (
-    check_refittable,
-    known,
-    refit_rules,
-    refit_temperatures,
-    truth,
-)
-from skindx.models.exports.runtimes import QUANTISERS, unsupported, versions, with_export
-from skindx.models.exports.serving import with_temperatures
-from skindx.models.exports.sparse.record import SparseRecord
-from skindx.models.exports.spec import (
+from skindx.models.ensemble import Ensemble, Member, predict_members
+from skindx.models.exports.backend_choice import with_temperatures
+from skindx.models.exports.export_record import (
     SPEC,
     SUFFIX,
     ExportSpec,
@@ -44,6 +30,21 @@ from skindx.models.exports.spec import (
     Runtime,
     folder_of,
 )
+from skindx.models.exports.fidelity import (
+    check_refittable,
+    known,
+    measure_accuracy,
+    measure_parity,
+    parity_with,
+    refit_rules,
+    refit_temperatures,
+    refuse,
+    refuse_loss,
+    truth,
+)
+from skindx.models.exports.int8 import make_int8
+from skindx.models.exports.runtimes import QUANTISERS, make_body, unsupported, versions, with_export
+from skindx.models.exports.sparse_graph import SparseRecord
 
 _SAMPLES, _TIMED = 64, 8
 """Training images from which int8 learns the ranges of its activations; calibration images on

@@ -8,15 +8,74 @@ that are drawn as the calibration images were, at most the stated rate is refuse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.models.ood.features import Features, Floats, Learned
-from skindx.models.ood.fitted import Fitted, Need
-from skindx.models.ood.kinds import DETECTORS, AnyDetector
+from skindx.models.bounded_files import load_tensors
+from skindx.models.ood.candidates import (
+    EnergySettings,
+    Gram,
+    GramSettings,
+    KnnDistance,
+    KnnSettings,
+    LayersSettings,
+    LogitEnergy,
+    MahalanobisLayers,
+    ReAct,
+    ReActSettings,
+    RelativeMahalanobis,
+    RelativeSettings,
+    ViM,
+    ViMSettings,
+)
+from skindx.models.ood.detectors import (
+    ImageDistance,
+    ImageMixture,
+    ImageMixtureSettings,
+    ImageSettings,
+    Mahalanobis,
+    MahalanobisSettings,
+)
+from skindx.models.ood.features import Features, Floats, Learned, Need, OodDetector
+
+AnyDetector = Annotated[
+    EnergySettings
+    | GramSettings
+    | ImageMixtureSettings
+    | ImageSettings
+    | KnnSettings
+    | LayersSettings
+    | MahalanobisSettings
+    | ReActSettings
+    | RelativeSettings
+    | ViMSettings,
+    Field(discriminator="kind"),
+]
+
+DETECTORS: dict[str, type[OodDetector]] = {
+    "energy": LogitEnergy,
+    "gram": Gram,
+    "image": ImageDistance,
+    "image_mixture": ImageMixture,
+    "knn": KnnDistance,
+    "mahalanobis": Mahalanobis,
+    "mahalanobis_layers": MahalanobisLayers,
+    "react": ReAct,
+    "relative_mahalanobis": RelativeMahalanobis,
+    "vim": ViM,
+}
+
+DEFAULT: tuple[AnyDetector, ...] = (MahalanobisSettings(), ImageMixtureSettings())
+"""What a bundle gets: chosen by `skindx bench ood` on left-out classes and painted images."""
+
+
+# All detectors by their kind.
 
 RATE = 0.01
 FEWEST = 19
@@ -72,7 +131,7 @@ def rate_interval(images: int, level: float = 0.95) -> tuple[float, float]:
 class OodCheck:
     """Fitted detectors and the scores of the calibration images."""
 
-    detectors: tuple[Fitted, ...]
+    detectors: tuple[OodDetector, ...]
     scores_NK: Floats
 
     @property
@@ -157,3 +216,56 @@ def fit_check(
         detectors.append(detector)
     scores = [detector.scores(calibration) for detector in detectors]
     return OodCheck(tuple(detectors), np.stack(scores, axis=1))
+
+
+# The out-of-distribution check of bundles of version 0.1: `novelty` in the index.
+#
+# Newer bundles have `ood` instead, see `skindx.models.ood`.
+
+STATISTICS = "novelty.safetensors"
+
+_TENSORS = {
+    "means": ("F32", 2),
+    "axes": ("F32", 2),
+    "variances": ("F32", 1),
+    "rest": ("F64", 0),
+    "scores": ("F64", 1),
+}
+
+
+class OodSpecV01(Settings):
+    """The index entry of the check in such a bundle."""
+
+    pictures: int = Field(ge=FEWEST)
+    """Calibration images whose scores are known."""
+
+    @property
+    def rate(self) -> float:
+        """Share of photos like the calibration images that is refused, at most."""
+        return rate_of(self.pictures)
+
+
+def load_check_v0_1(folder: Path, spec: OodSpecV01) -> OodCheck:
+    """Read it from a bundle's folder: Mahalanobis distance of the embedding, alone.
+
+    Raises UserError for numbers that make no check.
+    """
+    tensors = load_tensors(folder / STATISTICS, _TENSORS)
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    means_CD, axes_AD, variances_A = (arrays[name] for name in ("means", "axes", "variances"))
+    scores_N = arrays["scores"]
+    if (
+        len(means_CD) == 0
+        or axes_AD.shape != (len(variances_A), means_CD.shape[1])
+        or len(scores_N) != spec.pictures
+        or not all(bool(np.isfinite(array).all()) for array in arrays.values())
+        or not (variances_A > 0).all()
+        or not arrays["rest"] > 0
+        or (np.diff(scores_N) < 0).any()
+    ):
+        raise UserError(
+            f"{folder / STATISTICS} does not hold the statistics of an out-of-distribution check; "
+            "copy or pack the bundle again."
+        )
+    distance = Mahalanobis(means_CD, axes_AD, variances_A, float(arrays["rest"]))
+    return OodCheck((distance,), scores_N[:, None])

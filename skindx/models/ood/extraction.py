@@ -1,17 +1,20 @@
 """From photos and what the networks made of them to the features that detectors read."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from skindx.core.errors import UserError
-from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
-from skindx.models.ood.check import OodCheck
-from skindx.models.ood.features import Features, Singles
-from skindx.models.ood.fitted import Need
-from skindx.models.ood.image_statistics import image_statistics
+from skindx.data.manifest import Record
+from skindx.models.ensemble import Ensemble, EnsembleOutput
+from skindx.models.ood.check import DEFAULT, DETECTORS, AnyDetector, OodCheck
+from skindx.models.ood.features import Features, Need, Singles, image_statistics
+from skindx.models.ood.stored import OodImages, OodPart, OodRow
 
 # M = members, N = images, C = classes, D = dimensions
 
@@ -84,3 +87,121 @@ def last_layers(ensemble: Ensemble) -> tuple[tuple[Singles, ...], tuple[Singles,
         bias = head.bias if head.bias is not None else torch.zeros(head.out_features)
         biases.append(bias.detach().float().cpu().numpy())
     return tuple(weights), tuple(biases)
+
+
+# Channel statistics of layers inside the eager networks, for detectors that need them.
+
+# B = batch, K = channels, H x W = places
+
+Layers = list[list[Tensor]]
+
+
+@contextmanager
+def hooked(ensemble: Ensemble) -> Iterator[Layers]:
+    """Collect channel means and deviations B x 2K of every stage of every eager member.
+
+    The stages are those that timm names as a network's features. Call `taken` after each batch.
+    Raises UserError for an exported member, and for a network whose stages timm does not name.
+    """
+    with ExitStack() as stack:
+        found: Layers = []
+        for member in ensemble.members:
+            names = _stages(member.classifier.net)
+            if member.exported or not names:
+                raise UserError(
+                    f"{member.name} gives no statistics of its layers; load the bundle with the "
+                    "backend eager, and leave out the detectors of layers for such a network."
+                )
+            own: list[Tensor] = []
+            found.append(own)
+            for name in names:
+                module = member.classifier.net.get_submodule(name)
+                hook = module.register_forward_hook(
+                    lambda _module, _given, out, own=own: own.append(_moments(out))
+                )
+                stack.callback(hook.remove)
+        yield found
+
+
+def taken(layers: Layers) -> tuple[Singles, ...]:
+    """Return the statistics of the last batch, all members' layers in order, and forget them."""
+    found = tuple(part.cpu().numpy() for own in layers for part in own)
+    for own in layers:
+        own.clear()
+    return found
+
+
+def _stages(net: nn.Module) -> list[str]:
+    modules = dict(net.named_modules())
+    info: Any = getattr(net, "feature_info", None) or []
+    rows = info if isinstance(info, list) else info.info
+    return [row["module"] for row in rows if row["module"] in modules]
+
+
+def _moments(map_BKHW: Tensor) -> Tensor:
+    flat_BKP = map_BKHW.float().flatten(2)
+    return torch.cat([flat_BKP.mean(2), flat_BKP.std(2, correction=0)], dim=1)
+
+
+# Features gathered while a run is packed, from passes over images that are made anyway.
+
+CAP = 5_000
+"""Training images that a check is fitted on: more change its figures little and its size much."""
+
+
+class OodCollector:
+    """Collects what some detectors need of training and of calibration images."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        learned: Collection[str],
+        detectors: Sequence[AnyDetector] = DEFAULT,
+    ) -> None:
+        """Take of the training images those whose SHA-256 is in `learned`."""
+        self._ensemble, self._learned, self._detectors = ensemble, learned, detectors
+        self._needs: set[Need] = set()
+        self._needs.update(*(DETECTORS[own.kind].needs for own in detectors))
+        self._rows: list[OodRow] = []
+        self._features: list[Features] = []
+
+    def train(
+        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], output: EnsembleOutput
+    ) -> None:
+        """Take a batch of training images that the ensemble looked at."""
+        mine_N = np.array([record.sha256 in self._learned for record in records], dtype=bool)
+        if mine_N.any():
+            self._add(
+                "train", records, mine_N, features_of(self._ensemble, photos, output, self._needs)
+            )
+
+    def calibration(
+        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], output: EnsembleOutput
+    ) -> None:
+        """Take a batch of calibration images that the ensemble looked at."""
+        all_N = np.ones(len(records), dtype=bool)
+        self._add(
+            "calibration", records, all_N, features_of(self._ensemble, photos, output, self._needs)
+        )
+
+    def part(self) -> OodPart | None:
+        """Return the fitted check; None for too few images."""
+        images = self.images()
+        return None if images is None else OodPart.fit(self._detectors, images)
+
+    def _add(
+        self, split: str, records: Sequence[Record], mine_N: NDArray[np.bool_], found: Features
+    ) -> None:
+        self._features.append(found.of(mine_N))
+        self._rows += [
+            OodRow(record.sha256, record.label, record.group, split)
+            for record, mine in zip(records, mine_N, strict=True)
+            if mine
+        ]
+
+    def images(self) -> OodImages | None:
+        """Return all that was collected; None for nothing."""
+        if not self._rows:
+            return None
+        weights, biases = last_layers(self._ensemble)
+        return OodImages(tuple(self._rows), Features.join(self._features), weights, biases)

@@ -1,11 +1,14 @@
 """Inputs of out-of-distribution detectors: one pass of each image through the networks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skindx.models.classifier.preprocess import Preprocess, centre_square
 
 # N = images, M = members, D = dimensions of one member's pooled features, E = of all members',
 # C = classes, F = image statistics, L = layers, K = channels of a layer
@@ -75,3 +78,106 @@ class Learned:
     weights_MCD: tuple[Singles, ...]
     """Each member's last layer."""
     biases_MC: tuple[Singles, ...]
+
+
+# The base of all detectors: a frozen set of arrays that scores features and can be stored.
+
+# N = images
+
+Need = Literal["pooled", "logits", "image", "layers"]
+
+
+@dataclass(frozen=True)
+class OodDetector(ABC):
+    """A fitted detector; its fields are arrays, numbers, or tuples of arrays (one a member)."""
+
+    needs: ClassVar[frozenset[Need]]
+    """The parts of `Features` that `scores` reads."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, settings: Any, learned: Learned) -> Self | None:
+        """Fit on training images; None where they are too few or do not differ."""
+
+    @abstractmethod
+    def scores(self, features: Features) -> Floats:
+        """Return N scores, higher for images that are less like the training images."""
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the fields as arrays by name; the parts of a tuple as NAME.0, NAME.1, ..."""
+        found: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                found |= {f"{field.name}.{n}": part for n, part in enumerate(value)}
+            else:
+                found[field.name] = np.asarray(value)
+        return found
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Any]) -> Self:
+        """Return the detector that `tensors` was called on. Raises KeyError for a missing one."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            if field.name in tensors:
+                array = tensors[field.name]
+                values[field.name] = array if array.ndim else array.item()
+            else:
+                parts: list[Any] = []
+                while f"{field.name}.{len(parts)}" in tensors:
+                    parts.append(tensors[f"{field.name}.{len(parts)}"])
+                if not parts:
+                    raise KeyError(field.name)
+                values[field.name] = tuple(parts)
+        return cls(**values)
+
+
+# Statistics of the image itself: colour, and contrast in bands of detail, before any network.
+#
+# Another camera, lens, lamp or software changes these, which deep features are trained to ignore.
+# The bands follow the statistics of natural scenes by which image quality is judged without a
+# reference (Mittal et al. 2013, NIQE): here of Haar wavelets (Mallat 1989), fitted to one Gaussian.
+# They need the pixels alone, so every runtime that serves a bundle delivers them.
+
+SIDE = 128
+"""Each photo is reduced to a square of so many pixels: bands then mean the same in all photos."""
+LEVELS = 4
+
+# N = images, F = statistics, S = side, B = values of a band
+
+_VIEW = Preprocess(size=SIDE)
+_OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [0.5, 0.5, -1]], dtype=np.float32).T / np.float32(3)
+"""Brightness, red against green, yellow against blue."""
+
+
+def image_statistics(photos: Sequence[NDArray[np.uint8]]) -> Singles:
+    """Return F statistics of each decoded photo (H x W x 3 RGB uint8), N x F; at least one."""
+    return np.stack([_statistics(centre_square(photo, _VIEW)) for photo in photos])
+
+
+def _statistics(square_SS3: NDArray[np.uint8]) -> Singles:
+    found: list[float] = []
+    opponent_SS3 = np.sqrt(square_SS3.astype(np.float32) / 255) @ _OPPONENT
+    for channel in range(3):
+        plane_SS = np.ascontiguousarray(opponent_SS3[..., channel])
+        found += [float(plane_SS.mean()), _log(float(plane_SS.std()))]
+        for _ in range(LEVELS):
+            plane_SS, *bands = _haar(plane_SS)
+            for band in bands:
+                size = float(np.abs(band).mean())
+                # Heavier tails than a Gaussian's: hairs and edges; lighter: noise and blur.
+                shape = float(np.sqrt((band**2).mean())) / (size + 1e-4)
+                found += [_log(size), _log(shape)]
+    return np.array(found, dtype=np.float32)
+
+
+def _log(value: float) -> float:
+    # The offset is below what 8 bits can show: a flat image is far off, but not infinitely.
+    return float(np.log(value + 1e-4))
+
+
+def _haar(plane_SS: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the halved plane, and differences across, down and crosswise."""
+    a, b = plane_SS[0::2, 0::2], plane_SS[0::2, 1::2]
+    c, d = plane_SS[1::2, 0::2], plane_SS[1::2, 1::2]
+    return (a + b + c + d) / 4, (a - b + c - d) / 4, (a + b - c - d) / 4, (a - b - c + d) / 4

@@ -1,18 +1,165 @@
 """A check as a part of a bundle: `ood` in the index, and the files below `ood/`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.models.ood.check import OodCheck, OodSpec
-from skindx.models.ood.images import OodImages
-from skindx.models.ood.kinds import DETECTORS, AnyDetector
-from skindx.models.tensors import load_arrays, save_tensors
+from skindx.models.bounded_files import load_arrays, read_rows, save_tensors
+from skindx.models.ood.check import DETECTORS, AnyDetector, OodCheck, OodSpec, fit_check
+from skindx.models.ood.features import Features, Learned, Singles
+
+ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"
+
+# N = images, M = members, C = classes, D = dimensions
+
+_COLUMNS = ("sha256", "label", "group", "split")
+
+
+@dataclass(frozen=True, slots=True)
+class OodRow:
+    """One image; `split` is train (detectors were fitted on it) or calibration (it was scored)."""
+
+    sha256: str
+    label: str
+    group: str
+    split: str
+
+
+@dataclass(frozen=True)
+class OodImages:
+    """Rows and features of training and calibration images, and the members' last layers."""
+
+    rows: tuple[OodRow, ...]
+    features: Features
+    weights_MCD: tuple[Singles, ...] = ()
+    biases_MC: tuple[Singles, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def fit(self, settings: Sequence[AnyDetector]) -> OodCheck | None:
+        """Fit a check; None where too few images are there."""
+        train_N = np.array([row.split == "train" for row in self.rows], dtype=bool)
+        labels_N = np.array([row.label for row in self.rows], dtype=str)[train_N]
+        if not train_N.any():
+            return None
+        learned = Learned(self.features.of(train_N), labels_N, self.weights_MCD, self.biases_MC)
+        return fit_check(settings, learned, self.features.of(~train_N))
+
+    def as_stored(self) -> Self:
+        """Return them in the precision in which they are stored.
+
+        A check that is fitted again without any removal is then the same check.
+        """
+        pooled = tuple(_half(part).astype(np.float32) for part in self.features.pooled_MND)
+        return replace(self, features=replace(self.features, pooled_MND=pooled))
+
+    def without(self, sha256s: Collection[str]) -> Self:
+        """Return the images without these and without all of their groups."""
+        groups = {row.group for row in self.rows if row.sha256 in sha256s}
+        kept_N = np.array([row.group not in groups for row in self.rows], dtype=bool)
+        rows = tuple(row for row, kept in zip(self.rows, kept_N, strict=True) if kept)
+        return type(self)(rows, self.features.of(kept_N), self.weights_MCD, self.biases_MC)
+
+    def save(self, folder: Path) -> None:
+        """Write them below a bundle's folder."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        (folder / ROWS).parent.mkdir(parents=True, exist_ok=True)
+        columns = {name: [getattr(row, name) for row in self.rows] for name in _COLUMNS}
+        pq.write_table(pa.table(columns, schema=_schema()), folder / ROWS)
+        tensors: dict[str, Any] = {"image": self.features.image_NF}
+        for name, parts in self._lists().items():
+            half = name == "pooled"
+            tensors |= {
+                f"{name}.{n}": _half(part) if half else part for n, part in enumerate(parts)
+            }
+        save_tensors(
+            {name: torch.from_numpy(np.array(part, order="C")) for name, part in tensors.items()},
+            folder / FEATURES,
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read them from a bundle's folder. Raises UserError for features that do not fit."""
+        rows = read_rows(folder / ROWS, _schema()).to_pylist()
+        tensors = load_arrays(folder / FEATURES)
+        pooled, logits, weights, biases = (
+            _listed(tensors, name) for name in ("pooled", "logits", "weights", "biases")
+        )
+        if not _fit_each_other(tensors, (pooled, logits, weights, biases), len(rows)):
+            raise UserError(
+                f"{folder / FEATURES} does not hold the features of the {len(rows)} images in "
+                f"{folder / ROWS}; copy or pack the bundle again."
+            )
+        features = Features(pooled, logits, tensors["image"])
+        return cls(tuple(OodRow(**row) for row in rows), features, weights, biases)
+
+    def _lists(self) -> dict[str, tuple[Singles, ...]]:
+        return {
+            "pooled": self.features.pooled_MND,
+            "logits": self.features.logits_MNC,
+            "weights": self.weights_MCD,
+            "biases": self.biases_MC,
+        }
+
+
+def _half(part: Singles) -> NDArray[np.float16]:
+    largest = float(np.finfo(np.float16).max)
+    return np.clip(part, -largest, largest).astype(np.float16)
+
+
+def _listed(tensors: dict[str, Singles], name: str) -> tuple[Singles, ...]:
+    found: list[Singles] = []
+    while (key := f"{name}.{len(found)}") in tensors:
+        found.append(tensors[key].astype(np.float32))
+    return tuple(found)
+
+
+def _fit_each_other(
+    tensors: dict[str, Any], lists: tuple[tuple[Singles, ...], ...], rows: int
+) -> bool:
+    """True when every member has its features of every image, all of them finite numbers."""
+    pooled, logits, weights, biases = lists
+    image, members = tensors.get("image"), len(pooled)
+    if image is None or image.ndim != 2 or len(image) != rows or not members:
+        return False
+    if len(logits) != members or len(weights) != len(biases) or len(weights) not in (0, members):
+        return False
+    if len(tensors) != 1 + 2 * members + 2 * len(weights):
+        return False
+    given = all(part.ndim == 2 and len(part) == rows for part in (*pooled, *logits))
+    layers = given and all(
+        weight.shape == (logit.shape[1], pool.shape[1]) and bias.shape == (logit.shape[1],)
+        for weight, bias, pool, logit in zip(weights, biases, pooled, logits, strict=False)
+    )
+    return layers and all(
+        part.dtype.kind == "f" and bool(np.isfinite(part).all()) for part in tensors.values()
+    )
+
+
+def calibration_labels(folder: Path) -> list[str]:
+    """Return the class of each calibration image below a bundle's folder. Raises UserError."""
+    rows = read_rows(folder / ROWS, _schema()).to_pylist()
+    return [row["label"] for row in rows if row["split"] == "calibration"]
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.string()) for name in _COLUMNS])
+
+
+# The features that a check was fitted on, kept in the bundle so that it can be fitted again.
+#
+# When images are removed from a dataset, their features go and the check is fitted without them.
 
 CHECK = "ood/check.safetensors"
 _SCORES = "scores"

@@ -28,18 +28,18 @@ from skindx.core.atomic_files import (
 from skindx.core.errors import UserError
 from skindx.core.untrusted import open_plain, read_json
 from skindx.data.layout import MANIFEST
+from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle import DetectorParts
-from skindx.models.detector.detector import (
+from skindx.models.detector import (
     MODEL_WEIGHTS,
     MODEL_YAML,
+    DetectorRecall,
     DetectorSpec,
     NoUltralyticsError,
     load_detector,
     read_detector,
     save_detector,
 )
-from skindx.models.detector.recall import DetectorRecall
-from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.checkpoint.fingerprints import detector_fingerprint, made_from, matches
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import MemberSettings, TrainSettings

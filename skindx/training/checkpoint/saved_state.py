@@ -19,7 +19,7 @@ from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.core.untrusted import MEGABYTE, read_json
-from skindx.models.tensors import load_tensors
+from skindx.models.bounded_files import load_tensors
 from skindx.training.parallel.sharding.whole import whole_shapes
 
 State = dict[str, Any]

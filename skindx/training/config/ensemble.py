@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from skindx.core.settings_base import Settings
-from skindx.models.ensemble.weighting import Space
+from skindx.models.combination import Space
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 """Of a member: it is the name of a folder as well, and those have 255 characters at most."""

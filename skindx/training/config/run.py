@@ -11,8 +11,8 @@ from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
-from skindx.models.towers.origin import TowerOrigin
-from skindx.models.towers.resolving import NAME as TOWER
+from skindx.models.towers import NAME as TOWER
+from skindx.models.towers import TowerOrigin
 from skindx.training.config.engine import SETTINGS as SETTINGS  # noqa: PLC0414 (its users)
 from skindx.training.config.engine import CheckpointSettings, EngineSettings
 from skindx.training.config.ensemble import (

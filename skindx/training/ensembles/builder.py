@@ -16,11 +16,10 @@ from skindx.core.errors import UserError
 from skindx.core.untrusted import read_json
 from skindx.data.manifest import Record
 from skindx.metrics import balanced_accuracy
-from skindx.models.bundle.spec import MemberSpec
+from skindx.models.bundle.bundle_index import MemberSpec
 from skindx.models.classifier.classifier import build_classifier, check_weights, fitted_network
-from skindx.models.ensemble.combination import Combination
-from skindx.models.ensemble.ensemble import Ensemble, Member, share_trunks
-from skindx.models.ensemble.predicting import predict_members
+from skindx.models.combination import Combination
+from skindx.models.ensemble import Ensemble, Member, predict_members, share_trunks
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
 from skindx.training.checkpoint.finished import (

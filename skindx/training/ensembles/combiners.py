@@ -18,9 +18,8 @@ from skindx.metrics import (
     share_interval,
     top_k_accuracy,
 )
-from skindx.models.calibration.temperature import apply_temperature, fit_temperature
-from skindx.models.ensemble.combination import Combination, combine, log, pool
-from skindx.models.ensemble.weighting import fit_weights, select_greedily
+from skindx.models.combination import Combination, combine, fit_weights, log, pool, select_greedily
+from skindx.models.probability_scaling import apply_temperature, fit_temperature
 from skindx.training.config.ensemble import Auto, Combine, Combiner, Greedy, Mean, Vote, Weighted
 from skindx.training.ensembles.member_refs import Mask, out_of_fold_P
 

@@ -15,12 +15,12 @@ from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import read_json
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.models.bounded_files import save_tensors
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
-from skindx.models.calibration.temperature import apply_temperature
-from skindx.models.ensemble.combination import log
-from skindx.models.ensemble.predicting import predict_records
-from skindx.models.tensors import save_tensors
+from skindx.models.bundle.bundle_index import MANIFEST_SHA256, provenance_value
+from skindx.models.combination import log
+from skindx.models.ensemble import predict_records
+from skindx.models.probability_scaling import apply_temperature
 from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
 from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.ensemble import EnsembleSettings, ReusedSettings, SoupSettings

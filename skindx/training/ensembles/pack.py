@@ -22,30 +22,25 @@ from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.origin import origin_of
-from skindx.models.bundle.bundle import Bundle, open_bundle, pack
-from skindx.models.bundle.change import add_provenance, set_fusion
-from skindx.models.bundle.least_side import calibration_side
-from skindx.models.bundle.mix import calibration_classes
-from skindx.models.bundle.provenance import (
+from skindx.models.bundle.bundle import Bundle, calibration_classes, open_bundle, pack
+from skindx.models.bundle.bundle_changes import add_provenance, set_fusion
+from skindx.models.bundle.bundle_index import (
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
     PACKED_FROM,
     TRAINING_IMAGES,
+    calibration_side,
     provenance_value,
 )
-from skindx.models.calibration.conformal import ALL, Conformal
-from skindx.models.calibration.conformal_fit import fit_on_records
-from skindx.models.calibration.urgent_risk import UrgentRisk, why_no_threshold
-from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
-from skindx.models.detector.detector import Detector
-from skindx.models.embedding_index.index import EmbeddingIndex
-from skindx.models.embedding_index.making import make_embedding_index, stratified
-from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops, fit_weight
-from skindx.models.ensemble.ensemble import Ensemble
-from skindx.models.ensemble.predicting import outputs_of_records
+from skindx.models.combination import FusionSpec, assist, box_crops, fit_weight
+from skindx.models.conformal import ALL, Conformal, fit_on_records
+from skindx.models.detector import Detector
+from skindx.models.embedding_index import EmbeddingIndex, make_embedding_index, stratified
+from skindx.models.ensemble import Ensemble, outputs_of_records
 from skindx.models.ood.check import FEWEST
-from skindx.models.ood.collector import CAP, Collector
+from skindx.models.ood.extraction import CAP, OodCollector
 from skindx.models.ood.stored import OodPart
+from skindx.models.urgent_risk import UrgentRisk, fit_risk_on_records, why_no_threshold
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import (
@@ -212,7 +207,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
     ensemble = builder.ensemble(packed, assembly.temperature, assembly.combination)
-    collector = Collector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
+    collector = OodCollector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
     gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
     conformal, ood, urgent_risk = fit_on_calibration(
@@ -250,7 +245,7 @@ def fit_on_calibration(
     dataset: Path,
     records: Sequence[Record],
     taxonomy: Taxonomy,
-    collector: Collector,
+    collector: OodCollector,
 ) -> tuple[Conformal | None, OodPart | None, UrgentRisk | None]:
     """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
 

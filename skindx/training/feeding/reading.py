@@ -13,7 +13,7 @@ from skindx.core.state_checks import UnfitStateError, check_finite, check_like
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.models.tensors import load_tensors
+from skindx.models.bounded_files import load_tensors
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.cache_policy import CacheContext, Say, node_of, open_cached
 from skindx.training.feeding.images import TrainingSet, ValidationSet, class_numbers

@@ -15,8 +15,8 @@ import torch
 
 from skindx.core.atomic_files import atomic_file, sha256_file
 from skindx.core.errors import UserError
+from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.classifier.classifier import Classifier, build_classifier
-from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.callbacks import Silent, member_callbacks
 from skindx.training.checkpoint.finished import FinishedMember, read_arrays, snapshot_keeper
 from skindx.training.checkpoint.keeper import At, checkpoint_folder

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier.classifier import Classifier
-from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble import Member
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings

@@ -19,7 +19,7 @@ from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record, Split, split_of
-from skindx.models.detector.detector import GREY, letterbox
+from skindx.models.detector import GREY, letterbox
 from skindx.training.config.ensemble import BoxAugment, DetectorSettings
 from skindx.training.feeding.augment import turn
 from skindx.training.feeding.batches import sample_seed

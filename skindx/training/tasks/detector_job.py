@@ -19,7 +19,7 @@ from skindx.core.startup import light_imports
 from skindx.core.state_checks import check_like
 from skindx.data.manifest import Record
 from skindx.models.bundle.bundle import DetectorParts
-from skindx.models.detector.network import build_detection_model, parse_config
+from skindx.models.detector import build_detection_model, parse_config
 from skindx.training.callbacks import CallbackList, detector_callbacks
 from skindx.training.checkpoint.fingerprints import detector_fingerprint
 from skindx.training.checkpoint.finished import CHECKPOINT, is_trained, save_parts

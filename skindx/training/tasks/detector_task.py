@@ -14,8 +14,13 @@ from skindx.data.box import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.bundle.bundle import DetectorParts
-from skindx.models.detector.detector import Detector, DetectorSpec
-from skindx.models.detector.recall import DetectorRecall, SizedTruth, recall_by_size
+from skindx.models.detector import (
+    Detector,
+    DetectorRecall,
+    DetectorSpec,
+    SizedTruth,
+    recall_by_size,
+)
 from skindx.training.config.ensemble import DetectorSettings
 from skindx.training.feeding.batches import epoch_plan, steps_of
 from skindx.training.parallel.mesh import Mesh

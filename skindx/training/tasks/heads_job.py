@@ -18,9 +18,8 @@ from skindx.core.errors import UserError
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
-from skindx.models.classifier.pretrained import pretrained_file
-from skindx.models.classifier.trunk import Trunk, open_trunk
-from skindx.models.ensemble.predicting import decoded
+from skindx.models.classifier.pretrained import Trunk, open_trunk, pretrained_file
+from skindx.models.ensemble import decoded
 from skindx.training.callbacks import CallbackList, TrainingBar, member_callbacks
 from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
 from skindx.training.checkpoint.finished import FinishedMember, is_finished, save_member

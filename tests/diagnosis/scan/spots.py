@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.models.detector.batch import CELL, TileBoxes
-from skindx.models.detector.detector import DetectorSpec
+from skindx.models.detector import DetectorSpec
+from skindx.models.tile_detector import CELL, TileBoxes
 
 DARK = 120
 """Brightness below which a pixel is of a spot."""

@@ -17,7 +17,7 @@ from skindx.diagnosis.scan.photo.opening import photo_store
 from skindx.diagnosis.scan.photo.pixels import PixelStore, PixelWriter, level_sizes
 from skindx.imaging.decode import decode, turned
 from skindx.imaging.formats import DamagedImage
-from skindx.models.detector.detector import GREY
+from skindx.models.detector import GREY
 
 PHOTO = photo_with([(200, 150, 20), (420, 300, 9)], 523, 387)
 

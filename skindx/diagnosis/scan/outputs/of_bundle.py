@@ -9,7 +9,7 @@ from skindx.diagnosis.scan.lesion import ScannedPhoto
 from skindx.diagnosis.scan.outputs.missed import RecallBand
 from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.detector.recall import DetectorRecall
+from skindx.models.detector import DetectorRecall
 
 
 def recall_bands(recall: DetectorRecall | None) -> tuple[RecallBand, ...] | None:

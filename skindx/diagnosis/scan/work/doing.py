@@ -16,7 +16,7 @@ from skindx.diagnosis.scan.work.tasks import ScanTask
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
-    from skindx.models.detector.batch import BatchDetector
+    from skindx.models.tile_detector import BatchDetector
 
     Load = Callable[[Path, str, str, ScanSettings], tuple[Predictor, BatchDetector]]
 
@@ -85,7 +85,7 @@ def load_networks(
 ) -> "tuple[Predictor, BatchDetector]":
     """Load a bundle once for all tasks of a scan. Raises UserError for one without a detector."""
     from skindx.diagnosis.predictor import Predictor
-    from skindx.models.detector.batch import BatchDetector
+    from skindx.models.tile_detector import BatchDetector
 
     predictor = Predictor.load(bundle, device, expect=digest, miss_rate=settings.miss_rate)
     if predictor.detector is None:

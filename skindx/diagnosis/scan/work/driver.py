@@ -30,7 +30,7 @@ from skindx.diagnosis.scan.work.result import (
 )
 from skindx.diagnosis.scan.work.stage import Stages
 from skindx.diagnosis.scan.work.tasks import ScanTask, lesion_tasks, tile_tasks
-from skindx.models.calibration.urgent_risk import check_level
+from skindx.models.urgent_risk import check_level
 from skindx.workers.leases.tables import DONE
 
 TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN = "1-tiles", "2-tiles", "3-lesions", "4-lesions"

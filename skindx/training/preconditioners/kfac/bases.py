@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skindx.comm.grouping import fixed_buckets
 from skindx.core.cost.assignment import Sharing
-from skindx.gemm.product import Multiply, plain_nt
+from skindx.models.nt_product import Multiply, plain_nt
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import (
     NARROWEST,

@@ -8,8 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from skindx.gemm.onednn import LEAST
-from skindx.gemm.product import Multiply, plain_nt
+from skindx.models.nt_product import LEAST, Multiply, plain_nt
 
 # S = blocks, W = width of a factor, G = outputs, A = inputs
 

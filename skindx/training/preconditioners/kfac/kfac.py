@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from skindx.core.cost.assignment import plan_sharing
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError, check_like
-from skindx.gemm.onednn import by_onednn, onednn_is_faster
-from skindx.gemm.product import (
+from skindx.models.nt_product import (
     SHARE_OF_FREE,
     Multiply,
     NtChoice,
+    by_onednn,
     current_threads,
     free_bytes,
     learned,
     nt_product,
+    onednn_is_faster,
 )
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh

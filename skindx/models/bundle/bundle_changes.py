@@ -1,0 +1,272 @@
+"""Changes of a packed bundle; each one replaces its parts in one step."""
+
+import re
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from skindx.core.atomic_files import (
+    atomic_folder,
+    finish_folder,
+    is_unfinished,
+    write_json,
+    write_text,
+)
+from skindx.core.errors import UserError
+from skindx.data.blocklist import Blocked
+from skindx.models.bundle.bundle import BUNDLE, CARD, METRICS, Bundle, open_bundle, write_index
+from skindx.models.bundle.bundle_index import (
+    FOLD_TRAINED_IMAGES,
+    INDEX,
+    MANIFEST_SHA256,
+    REMOVED_MAYBE_TRAINED_ON,
+    REMOVED_TRAINED_ON,
+    BundleSpec,
+    provenance_value,
+    without_old_keys,
+)
+from skindx.models.bundle.model_card import model_card
+from skindx.models.combination import FusionSpec
+from skindx.models.conformal import Conformal
+from skindx.models.embedding_index import EmbeddingIndex
+from skindx.models.ood.stored import OodPart
+from skindx.models.urgent_risk import UrgentRisk
+
+GALLERY, OOD = "gallery", "ood"
+"""Folders of a bundle that one part fills alone."""
+
+
+def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) -> Bundle:
+    """Put what an evaluation measured into the bundle and its model card, in one step.
+
+    Returns the bundle as it is then, with another digest. Raises UserError where the one that is
+    there does not have the digest that is expected.
+    """
+    _rewrite(open_bundle(path, expect), {}, metrics)
+    return open_bundle(path)
+
+
+def set_fusion(
+    path: Path,
+    fusion: FusionSpec,
+    conformal: Conformal | None,
+    whole_conformal: Conformal | None = None,
+    *,
+    urgent_risk: UrgentRisk | None = None,
+    whole_urgent_risk: UrgentRisk | None = None,
+) -> Bundle:
+    """Put how the crop around the best box is judged, and the rules for it, into the bundle.
+
+    `whole_conformal` and `whole_urgent_risk` are for serving the bundle without its
+    detector.
+    """
+    bundle = open_bundle(path)
+    change = {
+        "fusion": fusion,
+        "conformal": conformal,
+        "whole_conformal": whole_conformal,
+        "urgent_risk": urgent_risk,
+        "whole_urgent_risk": whole_urgent_risk,
+    }
+    _rewrite(_changed(bundle, change), {}, bundle.metrics())
+    return open_bundle(path)
+
+
+def set_embedding_index(path: Path, index: EmbeddingIndex) -> None:
+    """Replace the embedding index of a bundle, in one step."""
+    bundle = open_bundle(path)
+    _rewrite(_changed(bundle, {"gallery": index.spec}), {}, bundle.metrics(), {GALLERY: index})
+
+
+def set_learned_parts(path: Path, index: EmbeddingIndex | None, ood: OodPart | None) -> None:
+    """Replace the embedding index and the OOD check of a bundle, in one step.
+
+    None for the index leaves it as it is; None for the check takes it out of the bundle.
+    """
+    bundle = open_bundle(path)
+    parts: dict[str, EmbeddingIndex | OodPart | None] = {OOD: ood}
+    change: dict[str, Any] = {"ood": ood.spec if ood else None}
+    if index is not None:
+        parts[GALLERY], change["gallery"] = index, index.spec
+    _rewrite(_changed(bundle, change), {}, bundle.metrics(), parts)
+
+
+def add_provenance(path: Path, facts: dict[str, Any]) -> None:
+    """Put what became known later into the bundle's provenance and its model card, in one step."""
+    bundle = open_bundle(path)
+    _rewrite(bundle, facts, bundle.metrics())
+
+
+def _changed(bundle: Bundle, change: dict[str, Any]) -> Bundle:
+    return replace(bundle, spec=bundle.spec.model_copy(update=change))
+
+
+def put_folder(path: Path, name: str, source: Path) -> None:
+    """Put the files of a folder into the bundle under `name`, in the place of what is there."""
+    bundle = open_bundle(path)
+    with atomic_folder(path, BUNDLE) as folder:
+        kept = [file for file in bundle.spec.files if not file.startswith(f"{name}/")]
+        files = [(path / file, folder / file) for file in kept]
+        files += [(file, folder / name / file.name) for file in source.iterdir()]
+        for old, new in files:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            _link(old, new)
+        write_index(folder, bundle.spec)
+
+
+def _rewrite(
+    bundle: Bundle,
+    facts: dict[str, Any],
+    metrics: dict[str, Any] | None,
+    parts: Mapping[str, EmbeddingIndex | OodPart | None] | None = None,
+) -> None:
+    """Write the bundle again; `parts` take the place of all files in the folders they name."""
+    parts = parts or {}
+    provenance = without_old_keys(bundle.spec.provenance, facts) | facts
+    spec = bundle.spec.model_copy(update={"provenance": provenance})
+    with atomic_folder(bundle.path, BUNDLE) as folder:
+        for name in spec.files:
+            if name not in (METRICS, CARD) and name.split("/")[0] not in parts:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                _link(bundle.path / name, folder / name)
+        for part in parts.values():
+            if part is not None:
+                part.save(folder)
+        if metrics is not None:
+            write_json(folder / METRICS, metrics)
+        write_text(folder / CARD, _card(spec, bundle, metrics))
+        write_index(folder, spec)
+
+
+def _card(spec: BundleSpec, bundle: Bundle, metrics: dict[str, Any] | None) -> str:
+    try:
+        return model_card(spec, bundle.taxonomy, metrics)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{bundle.path / METRICS} does not hold the figures of an evaluation "
+            f"({type(error).__name__}); run `skindx evaluate` again."
+        ) from None
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)
+
+
+# Removing images from a bundle.
+#
+# The embedding index and the out-of-distribution check lose them. Weights cannot, so the provenance
+# lists the removed images that the members were trained on.
+
+
+def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
+    """Return what a bundle did with images that were taken down: SHA-256 -> split.
+
+    The split is that of the manifest which the bundle was trained on: it learned from train, was
+    chosen by val, measured by test; "" if the image was not in it. None: the bundle is of an
+    older version and its manifest another one, so the split is unknown. Members that were trained
+    in folds learned from val as well. Raises UserError for no bundle.
+    """
+    bundle = open_bundle(path)
+    provenance, seen = bundle.spec.provenance, bundle.seen()
+    manifest = provenance_value(provenance, MANIFEST_SHA256)
+    folded = provenance_value(provenance, FOLD_TRAINED_IMAGES, 0) > 0
+    trained_on = provenance_value(provenance, REMOVED_TRAINED_ON, [])
+    found: dict[str, str | None] = {}
+    for entry in entries:
+        if entry.sha256 in trained_on:
+            found[entry.sha256] = "train"
+            continue
+        split: str | None
+        if seen is not None:
+            split = seen.get(entry.sha256, "")
+        else:
+            split = entry.manifests.get(str(manifest))
+        found[entry.sha256] = "train" if split == "val" and folded else split
+    return found
+
+
+def record_removal(path: Path, used: Mapping[str, str | None]) -> None:
+    """Write into provenance and model card which removed images the bundle learned from.
+
+    What is written already is not written again.
+    """
+    provenance = open_bundle(path).spec.provenance
+    facts = {}
+    for key, split in ((REMOVED_TRAINED_ON, "train"), (REMOVED_MAYBE_TRAINED_ON, None)):
+        before = provenance_value(provenance, key, [])
+        listed = sorted({*before, *(sha256 for sha256, of in used.items() if of == split)})
+        if listed != before:
+            facts[key] = listed
+    if facts:
+        add_provenance(path, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """How many images the parts of a bundle lose to a take-down; both 0: nothing changes."""
+
+    gallery: int = 0
+    ood: int = 0
+    """Of the images that the out-of-distribution check was fitted on."""
+    refitted: bool = False
+    """Whether the check is fitted again on the rest; otherwise it goes, if it loses images."""
+
+
+def would_forget(path: Path, sha256s: Collection[str]) -> Forgotten:
+    """Return what `forget` would take out of a bundle, and write nothing. Raises UserError."""
+    return _without(open_bundle(path), sha256s)[0]
+
+
+def forget(path: Path, sha256s: Collection[str]) -> Forgotten:
+    """Take images and their groups out of a bundle's embedding index and OOD check, in one step.
+
+    An image goes with all of its group: what shows the same lesion may be a copy that no hash
+    finds. The check is fitted again on the rest, or goes where too few images are left. That of a
+    bundle of version 0.1 holds no image, only means over many, and stays. Nothing is written where
+    none of them is there. Raises UserError for no bundle.
+    """
+    forgotten, index, check = _without(open_bundle(path), sha256s)
+    if forgotten.ood:
+        set_learned_parts(path, index, check)
+    elif forgotten.gallery and index is not None:
+        set_embedding_index(path, index)
+    return forgotten
+
+
+def _without(
+    bundle: Bundle, sha256s: Collection[str]
+) -> tuple[Forgotten, EmbeddingIndex | None, OodPart | None]:
+    """Return what goes, and the index and the check that are left; None: there is none."""
+    index, images, spec = bundle.gallery(), bundle.ood_images(), bundle.spec.ood
+    left = index.without(sha256s) if index is not None else None
+    shown = len(index) - len(left) if index is not None and left is not None else 0
+    if images is None or spec is None:
+        return Forgotten(shown), left, None
+    rest = images.without(sha256s)
+    lost = len(images) - len(rest)
+    check = OodPart.fit(spec.detectors, rest) if lost else None
+    return Forgotten(shown, lost, check is not None), left, check
+
+
+def clear_leftovers(path: Path) -> None:
+    """Finish or undo what a kill cut short while the bundle was written again.
+
+    An unfinished copy holds an older embedding index with the removed images. Call this only while
+    nothing else writes the bundle.
+    """
+    path = path.resolve()
+    finish_folder(path, INDEX)
+    mine = re.compile(re.escape(path.name) + r"\.tmp-[a-z0-9_]{8}(\.old)?")
+    around = path.parent.iterdir() if path.parent.is_dir() else ()
+    unfinished = sorted(path for path in around if mine.fullmatch(path.name))
+    if not path.exists():  # killed between the two renames: the older one is whole
+        for old in (path for path in unfinished if path.suffix == ".old"):
+            old.replace(path)
+    within = path.iterdir() if path.is_dir() else ()
+    for rest in (*unfinished, *(other for other in within if is_unfinished(other.name))):
+        shutil.rmtree(rest, ignore_errors=True)

@@ -1,0 +1,322 @@
+"""The index of a bundle: what is in it, and the hash of every file."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from skindx.core.atomic_files import finish_folder, is_unfinished
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
+from skindx.data.manifest import Record, Split, split_of
+from skindx.data.origin import ImageOrigin
+from skindx.models.bounded_files import MOST_BYTES, read_rows
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.classifier.preprocess import Views
+from skindx.models.combination import EQUAL, Combination, FusionSpec
+from skindx.models.conformal import Conformal
+from skindx.models.detector import DetectorRecall, DetectorSpec
+from skindx.models.embedding_index import EmbeddingIndexSpec
+from skindx.models.ood.check import OodSpec, OodSpecV01
+from skindx.models.towers import TowerOrigin
+from skindx.models.urgent_risk import UrgentRisk
+
+
+class MemberSpec(Settings):
+    """One member: how to rebuild it, how it looks at an image, and its temperature."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    classifier: ClassifierSettings
+    temperature: float = Field(1.0, gt=0)
+    views: Views = 1
+    tower: TowerOrigin | None = None
+    """Whose weights it started from, where they were a tower's."""
+    trunk: str = Field("", pattern="^([0-9a-f]{16})?$")
+    """Which file of the folder `trunks` holds the weights below its head; empty: its own does."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What bundles had no need of before is written where it is used.
+        parts: dict[str, Any] = write(self)
+        unused = {key for key in ("tower", "trunk") if not parts[key]}
+        return {key: value for key, value in parts.items() if key not in unused}
+
+
+class BundleSpec(Settings):
+    """The index of a bundle, `bundle.json`."""
+
+    format: Literal[1] = 1
+    name: str = Field(max_length=256)
+    created: str = Field(max_length=64)
+    skindx: str = Field(max_length=64)
+    temperature: float = Field(1.0, gt=0)
+    combination: Combination = EQUAL
+    members: tuple[MemberSpec, ...] = Field(min_length=1)
+    detector: DetectorSpec | None = None
+    detector_recall: DetectorRecall | None = None
+    """How many lesions of each size the detector finds on validation images; None for an older
+    bundle, and where no validation image has boxes."""
+    fusion: FusionSpec | None = None
+    """How the crop around the best box is judged beside the whole image; none: it is not."""
+    conformal: Conformal | None = None
+    """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
+    whole_conformal: Conformal | None = None
+    """Those of answers by the whole image alone, where `conformal` is of answers with a crop."""
+    urgent_risk: UrgentRisk | None = None
+    """From which risk the next step is urgent; None for an older bundle, and where there were too
+    few calibration images of urgent classes. The next step then follows the set of classes."""
+    whole_urgent_risk: UrgentRisk | None = None
+    """That of answers by the whole image alone, where `urgent_risk` is of answers with a crop."""
+    gallery: EmbeddingIndexSpec | None = None
+    ood: OodSpec | None = None
+    """Whether a photo is out of distribution; None without enough calibration images."""
+    novelty: OodSpecV01 | None = None
+    """The same in bundles of version 0.1."""
+    images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
+    """What the images are that it learned from; None for an older bundle."""
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of every file of the bundle, by its path inside it."""
+
+    @model_validator(mode="after")
+    def _a_weight_each(self) -> Self:
+        weights = self.combination.weights
+        if weights is not None and len(weights) != len(self.members):
+            raise ValueError(f"{len(weights)} weights for {len(self.members)} members")
+        return self
+
+
+DEMO = "skindx-demo"
+"""The name of the demo's bundle, by which one of an older version is recognised."""
+
+
+def origin_of_bundle(spec: BundleSpec) -> ImageOrigin:
+    """Return what the images are that a bundle learned from, as far as it says."""
+    if spec.images is None and spec.name == DEMO:
+        return ImageOrigin(painted="all")
+    return spec.images or ImageOrigin()
+
+
+def largest_crop(spec: BundleSpec) -> float:
+    """Return the share of a photo's shorter side that the member sees which sees most."""
+    return max(member.classifier.preprocess.crop for member in spec.members)
+
+
+# Keys of a bundle's provenance: what it was made from, and what was removed since.
+#
+# Version 0.1 wrote other names; they are still read.
+
+MANIFEST_SHA256 = "manifest_sha256"
+"""Of the manifest that the members were trained on."""
+TRAINING_IMAGES = "training_images"
+FOLD_TRAINED_IMAGES = "validation_images_trained_on"
+"""How many validation images members in folds trained on."""
+REMOVED_TRAINED_ON = "removed_trained_on"
+"""SHA-256 of images that were removed from the dataset after the members trained on them."""
+REMOVED_MAYBE_TRAINED_ON = "removed_maybe_trained_on"
+LEAST_SIDE_PX = "calibration_least_side_px"
+"""The shorter side that 95 % of the calibration images reach."""
+
+CALIBRATION_CLASSES = "calibration_images_by_class"
+"""How many calibration images each class has: the mix that the probabilities hold for."""
+
+PACKED_FROM = "packed_from_sha256"
+"""Of the members, settings and data that the bundle was packed from."""
+
+OLD_KEYS = {
+    MANIFEST_SHA256: "manifest sha256",
+    TRAINING_IMAGES: "training pictures",
+    FOLD_TRAINED_IMAGES: "validation pictures learned from",
+    REMOVED_TRAINED_ON: "taken down since, but learned from",
+    REMOVED_MAYBE_TRAINED_ON: "taken down since, perhaps learned from",
+    LEAST_SIDE_PX: "least side of calibration pictures (px)",
+}
+"""The key of version 0.1, by the key of today."""
+
+_CARD = {
+    MANIFEST_SHA256: "SHA-256 of the manifest",
+    TRAINING_IMAGES: "training images",
+    FOLD_TRAINED_IMAGES: "validation images that members in folds trained on",
+    REMOVED_TRAINED_ON: "removed from the dataset after training",
+    REMOVED_MAYBE_TRAINED_ON: "removed from the dataset, possibly after training",
+    LEAST_SIDE_PX: "shorter side that 95 % of the calibration images reach (px)",
+    CALIBRATION_CLASSES: "calibration images by class, whose mix the probabilities hold for",
+    PACKED_FROM: "SHA-256 of the members, settings and data it was packed from",
+}
+
+
+def provenance_value(provenance: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """Return a value by today's key, or by that of version 0.1."""
+    return provenance.get(key, provenance.get(OLD_KEYS.get(key, key), default))
+
+
+def without_old_keys(provenance: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a provenance without version 0.1's names of some keys, which are written again."""
+    old = {OLD_KEYS[key] for key in keys if key in OLD_KEYS}
+    return {name: value for name, value in provenance.items() if name not in old}
+
+
+def card_title(key: str) -> str:
+    """Return what the model card calls a value."""
+    today = {old: key for key, old in OLD_KEYS.items()}
+    return _CARD.get(today.get(key, key), key)
+
+
+# The smallest photo that a bundle accepts: no smaller than what it was calibrated on.
+
+RARE = 0.05
+"""Share of the calibration images that may be smaller: too few to support an answer."""
+
+
+def calibration_side(records: Sequence[Record]) -> dict[str, Any]:
+    """Return, for the provenance, the shorter side that 95 % of calibration images reach.
+
+    Empty for a dataset without calibration images.
+    """
+    sides = [min(record.width, record.height) for record in split_of(records, "calibration")]
+    return {LEAST_SIDE_PX: int(np.quantile(sides, RARE, method="lower"))} if sides else {}
+
+
+def least_side(spec: BundleSpec) -> int:
+    """Return the pixels that the shorter side of a photo needs.
+
+    That is what the smallest member sees, so that at least one network needs no enlarged photo;
+    less only where calibration images themselves were smaller, since sets and temperatures were
+    then fitted on enlarged ones.
+    """
+    seen = min(member.classifier.preprocess.margin_size for member in spec.members)
+    checked = provenance_value(spec.provenance, LEAST_SIDE_PX)
+    whole = isinstance(checked, int) and not isinstance(checked, bool) and checked > 0
+    return min(seen, checked) if whole and isinstance(checked, int) else seen
+
+
+# The files of a bundle on disk: exactly those that its index lists, each plain and as packed.
+
+INDEX = "bundle.json"
+
+_LONGEST_INDEX = 32 * MEGABYTE
+"""It names each image that was taken down after it was learned from."""
+_MOST_FILES, _DEEPEST = 10_000, 6
+_FEWEST_DIGITS = 16
+
+
+def read_index(path: Path, expect: str | None = None) -> bytes:
+    """Return the bytes of a bundle's index, whose SHA-256 is the bundle's digest.
+
+    Raises UserError for a folder that is no bundle, and for one that does not begin with the
+    digest that a user expects.
+    """
+    index = path / INDEX
+    if not path.exists():
+        raise UserError(f"bundle {path} does not exist; give the folder `skindx train` packed.")
+    if not index.is_file():
+        finish_folder(path, INDEX)  # a kill may have left the files half in their places
+    if not index.is_file():
+        raise UserError(f"{path} is no bundle (it has no {INDEX}); give RUN/bundle.")
+    wanted = None if expect is None else _parsed(expect)
+    content = read_plain(index, _LONGEST_INDEX)
+    found = digest_of(content)
+    if wanted is not None and not found.startswith(wanted):
+        raise UserError(
+            f"bundle {path} has the digest {found}, not {wanted}; it is another bundle, or was "
+            "changed since: ask who gave you the digest for the bundle that it belongs to."
+        )
+    return content
+
+
+def digest_of(index: bytes) -> str:
+    """Return a bundle's digest, what `sha256sum bundle.json` prints: the index lists all hashes."""
+    return hashlib.sha256(index).hexdigest()
+
+
+def _parsed(expect: str) -> str:
+    wanted = expect.strip().lower().removeprefix("sha256:")
+    if not re.fullmatch("[0-9a-f]+", wanted) or not _FEWEST_DIGITS <= len(wanted) <= 64:
+        raise UserError(
+            f"--expect {expect[:80]!r} is no digest of a bundle: give its {_FEWEST_DIGITS} to 64 "
+            "first hexadecimal digits, as `skindx train` prints them."
+        )
+    return wanted
+
+
+def verify_files(path: Path, files: Mapping[str, str]) -> None:
+    """Raise UserError unless the folder holds these files and nothing else, each with its SHA-256.
+
+    Links, pipes and devices are no files of a bundle, whatever they lead to.
+    """
+    for name in files:
+        pure = PurePosixPath(name)
+        if pure.is_absolute() or ".." in pure.parts or pure.as_posix() != name or "\0" in name:
+            raise UserError(f"bundle {path}: {name!r} points outside the bundle; do not use it.")
+    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+    found = set()
+    for number, (name, is_folder) in enumerate(_walk(path, path, 0)):
+        if number > _MOST_FILES:
+            raise UserError(f"bundle {path} holds more than {_MOST_FILES} files; do not use it.")
+        if name not in (folders if is_folder else {INDEX, *files}):
+            raise UserError(
+                f"bundle {path}: {INDEX} does not list {name!r}; remove it, or pack the bundle "
+                "again."
+            )
+        found.add(name)
+    for name, expected in files.items():
+        if name not in found:
+            raise UserError(f"bundle {path}: {name} is missing; copy or pack the bundle again.")
+        if _sha256(path / name) != expected:
+            raise UserError(f"bundle {path}: {name} was altered; copy or pack the bundle again.")
+
+
+def _walk(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, bool]]:
+    """Yield each name below a folder and whether it is a folder. Raises UserError."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = Path(entry.path).relative_to(root).as_posix()
+            if is_unfinished(name):  # of a bundle that is written within its folder: never read
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if not is_folder and not entry.is_file(follow_symlinks=False):
+                raise UserError(
+                    f"bundle {root}: {name!r} is a link, a pipe or a device, and a bundle holds "
+                    "plain files; copy the bundle again with what its links lead to."
+                )
+            yield name, is_folder
+            if is_folder and depth < _DEEPEST:
+                yield from _walk(root, Path(entry.path), depth + 1)
+
+
+def _sha256(file: Path) -> str:
+    with open(open_plain(file, MOST_BYTES), "rb") as opened:  # noqa: PTH123 (a descriptor)
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+# SHA-256 of the images that a bundle was made from.
+
+SEEN = "seen.parquet"
+
+
+def write_seen(path: Path, records: Iterable[Record]) -> None:
+    """Write SHA-256 and split of each image of the dataset that a bundle is packed from."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = sorted((record.sha256, record.split) for record in records)
+    columns = {"sha256": [sha256 for sha256, _ in rows], "split": [split for _, split in rows]}
+    pq.write_table(pa.table(columns, schema=_schema()), path)
+
+
+def read_seen(path: Path) -> Mapping[str, Split]:
+    """Return the split of each image. Raises UserError for what is no such table."""
+    table = read_rows(path, _schema())
+    return dict(zip(table["sha256"].to_pylist(), table["split"].to_pylist(), strict=True))
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("sha256", pa.string()), ("split", pa.string())])

@@ -1,0 +1,257 @@
+"""The urgent risk in the model card: what each level promises, what it costs, what was measured."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from skindx.models.bundle.bundle_index import BundleSpec, card_title, origin_of_bundle
+from skindx.models.conformal import ALL
+from skindx.models.ood.check import FEWEST, rate_interval
+from skindx.models.towers import origin_lines
+from skindx.models.urgent_risk import UrgentRisk, why_no_threshold
+from skindx.taxonomy import SkinClass, Taxonomy
+
+
+def urgent_risk_lines(rule: UrgentRisk | None, taxonomy: Taxonomy) -> list[str]:
+    """Return a line on the score and one for each level."""
+    if all(skin_class.urgency != "urgent" for skin_class in taxonomy.classes):
+        return ["urgent risk: none, because no class is urgent; answers say nothing of urgency"]
+    if rule is None:
+        return [
+            f"urgent risk: no threshold; {why_no_threshold(taxonomy.classes)}; the next step "
+            "follows the conformal set"
+        ]
+    lines = [
+        "urgent risk: the summed probability of the urgent classes; thresholds fitted on "
+        f"{rule.lesions[ALL]} calibration lesions with an urgent condition, one image each; the "
+        f"next step goes by a miss rate of {rule.default:.0%} unless the operator chooses another"
+    ]
+    for level in rule.levels:
+        promise = rule.promise(level)
+        line = (
+            f"urgent from a risk of {level.thresholds[ALL]:.4f}: expected miss rate at most "
+            f"{level.miss_rate:.0%} (confidence that this threshold keeps to it: "
+            f"{promise.confidence:.0%}; with 95% confidence at most {promise.bound:.1%})"
+        )
+        if level.sent_on:
+            sent = level.sent_on
+            line += (
+                f"; of {sent.pictures} calibration images of other classes {sent.value:.1%} "
+                f"[{sent.low:.1%}, {sent.high:.1%}] are urgent by it"
+            )
+        own = [group for group in level.thresholds if group != ALL]
+        if own:
+            line += f"; thresholds of their own for {', '.join(own)}"
+        lines.append(line)
+    return lines
+
+
+def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
+    """Return what an evaluation measured at each level, as lines of a list."""
+    if not measured:
+        return []
+    return [
+        f"- at a miss rate of {level['miss_rate']:.0%}: "
+        + "; ".join(
+            f"{part[count]} of {part['n']} {what}, {interval_text(part['rate'])}"
+            for part, count, what in (
+                (level["misses"], "missed", "urgent images missed"),
+                (level["false_alarms"], "raised", "images of other classes urgent"),
+            )
+            if part
+        )
+        for level in measured["levels"]
+    ]
+
+
+def interval_text(value: dict[str, float | None]) -> str:
+    """Return a measured figure with its interval, as the card writes it."""
+    figures = [value[key] for key in ("value", "low", "high")]
+    middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
+    return f"{middle} [{low}, {high}]"
+
+
+# The model card of a bundle.
+
+_FIGURES = (
+    ("top1", "top-1"),
+    ("top_k", "top-k"),
+    ("balanced_accuracy", "balanced accuracy"),
+    ("macro_f1", "macro-F1"),
+    ("auroc", "AUROC"),
+    ("calibration_error", "expected calibration error"),
+    ("brier", "Brier score"),
+)
+
+
+def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
+    """Return the card as Markdown; `metrics` is what `skindx evaluate` measured, if it did."""
+    images = origin_of_bundle(spec)
+    members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
+    lines = [
+        f"# {spec.name}",
+        "",
+        "An ensemble for images of skin. It is no medical device and gives no diagnosis.",
+        f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
+        "",
+        *([f"**{images.warning}**", ""] if images.warning else []),
+        f"- learned from: {images.words}",
+        f"- packed {spec.created} by skindx {spec.skindx}",
+        f"- members: {', '.join(members)}",
+        f"- combined by: {_combined(spec)}",
+        f"- detector: {'yes' if spec.detector else 'none'}",
+        *_recall(spec),
+        f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
+        f"- conformal sets: {_sets(spec)}",
+        *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk, taxonomy)),
+        f"- similar cases: {_embedding_index(spec)}",
+        f"- out-of-distribution photos: {_out_of_distribution(spec)}",
+        f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
+    ]
+    lines += [f"- {card_title(key)}: {_plain(value)}" for key, value in spec.provenance.items()]
+    lines += origin_lines([member.tower for member in spec.members if member.tower])
+    if missing := missing_parts(spec, taxonomy.classes):
+        lines += ["", "## What could not be fitted", "", *(f"- {line}" for line in missing)]
+    lines += ["", "## Measured on the test split", ""]
+    lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
+    return "\n".join(lines) + "\n"
+
+
+def _combined(spec: BundleSpec) -> str:
+    rules = {"probability": "mean of probabilities", "logit": "mean of logits", "vote": "vote"}
+    rule, weights = rules[spec.combination.rule], spec.combination.weights
+    return (
+        f"{rule}, weights {', '.join(f'{weight:.2f}' for weight in weights)}" if weights else rule
+    )
+
+
+def _measured(metrics: dict[str, Any]) -> list[str]:
+    # An evaluation of an older version lacks the newer figures.
+    figures = [(key, title) for key, title in _FIGURES if key in metrics["ensemble"]]
+    lines = [
+        f"{metrics['pictures']} images in {metrics['groups']} independent groups; "
+        f"{100 * metrics['level']:.0f} % intervals over groups.",
+        "",
+        "| predictor | " + " | ".join(title for _, title in figures) + " |",
+        "|---" * (len(figures) + 1) + "|",
+    ]
+    for scores in (*metrics["members"], metrics["ensemble"]):
+        cells = [interval_text(scores[key]) for key, _ in figures]
+        lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
+    if misses := _misses(metrics):
+        lines += ["", *misses]
+    lines += ["", "| class | images | sensitivity | specificity |", "|---|---|---|---|"]
+    for row in metrics["classes"]:
+        specificity = interval_text(row["specificity"]) if "specificity" in row else "–"
+        lines.append(
+            f"| {row['name']} | {row['n']} | {interval_text(row['sensitivity'])} | {specificity} |"
+        )
+    if metrics["detector"]:
+        lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
+    return lines
+
+
+def _misses(metrics: dict[str, Any]) -> list[str]:
+    """Return the miss rates of urgent classes and cancers, and the coverage of the sets."""
+    urgent, sets = metrics.get("urgent"), metrics.get("sets")
+    lines = []
+    if urgent:
+        lines.append(f"- urgent classes: {_missed(urgent)}")
+    lines += [
+        f"- {cancer['name']}: {_missed(cancer)}"
+        for cancer in metrics.get("cancers", ())
+        if cancer["n"]
+    ]
+    lines += measured_risk_lines(metrics.get("urgent_risk"))
+    if sets:
+        lines.append(
+            f"- conformal sets for {sets['level']:.0%}: {interval_text(sets['coverage'])} hold the "
+            f"true class, with {interval_text(sets['size'])} classes"
+        )
+    return lines
+
+
+def _missed(row: dict[str, Any]) -> str:
+    return f"{row['missed']} of {row['n']} images missed, {interval_text(row['rate'])}"
+
+
+def _sets(spec: BundleSpec) -> str:
+    fitted = spec.conformal
+    if fitted is None:
+        return "none, because the dataset has no calibration images"
+    said = (
+        f"every class of at least {fitted.least_probability:.3f}, for a coverage of "
+        f"{fitted.level:.0%}; fitted on {fitted.pictures} images"
+    )
+    if fitted.urgent and fitted.urgent_level:
+        least = fitted.urgent[ALL]
+        said += f"; an urgent class from {least:.3f}, for a coverage of {fitted.urgent_level:.0%}"
+    if fitted.group_pictures:
+        said += f"; thresholds of their own for {', '.join(fitted.group_pictures)}"
+    if fitted.urgent_missed:
+        missed = fitted.urgent_missed
+        said += (
+            f"; of the {missed.pictures} of urgent classes {missed.value:.1%} "
+            f"[{missed.low:.1%}, {missed.high:.1%}] have no urgent class in their set"
+        )
+    return said
+
+
+def _recall(spec: BundleSpec) -> list[str]:
+    """Return what the detector finds of each size, where that was measured."""
+    if spec.detector_recall is None:
+        return []
+    bands = [
+        f"{band.least_px:.0f} px and more"
+        if band.most_px is None
+        else f"{band.least_px:.0f} to {band.most_px:.0f} px"
+        for band in spec.detector_recall.bands
+    ]
+    found = [
+        f"{name}: {band.found} of {band.lesions} [{band.recall.low:.1%}, {band.recall.high:.1%}]"
+        for name, band in zip(bands, spec.detector_recall.bands, strict=True)
+        if band.lesions
+    ]
+    return [f"- lesions found by the detector on validation images, by size: {'; '.join(found)}"]
+
+
+def _embedding_index(spec: BundleSpec) -> str:
+    if spec.gallery is None:
+        return "none"
+    return f"{spec.gallery.pictures} training images, {spec.gallery.shown} of them may be shown"
+
+
+def _out_of_distribution(spec: BundleSpec) -> str:
+    """Return what the check refuses, or that there is none."""
+    if spec.ood:
+        kinds = " and ".join(detector.kind for detector in spec.ood.detectors)
+        images, rate = spec.ood.images, spec.ood.rate
+    elif spec.novelty:
+        kinds, images, rate = "mahalanobis", spec.novelty.pictures, spec.novelty.rate
+    else:
+        return "not checked"
+    low, high = rate_interval(images)
+    return (
+        f"refused above the {1 - rate:.1%} quantile of {images} calibration images ({kinds}); of "
+        f"photos like these {low:.1%} to {high:.1%} (95 % interval) are then refused"
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {count}" for key, count in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def missing_parts(spec: BundleSpec, classes: Sequence[SkinClass]) -> list[str]:
+    """Return a line for each part that could not be fitted, with why; none for a whole bundle."""
+    lines = []
+    if spec.conformal is None:
+        lines.append("no conformal sets: the dataset has no calibration images to fit them on")
+    if spec.urgent_risk is None:
+        lines.append(f"no threshold of the urgent risk: {why_no_threshold(classes)}")
+    if spec.ood is None and spec.novelty is None:
+        lines.append(
+            "no check for photos unlike the training images (out of distribution): it takes "
+            f"{FEWEST} calibration images, and training images that differ"
+        )
+    return lines

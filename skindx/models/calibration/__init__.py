@@ -1,1 +1,0 @@
-"""Probabilities that hold what they say: temperature, conformal sets, urgent risk."""

@@ -1,0 +1,261 @@
+"""Checks of a detector's model.yaml before ultralytics builds a network from it.
+
+ultralytics evaluates `activation` as Python, looks modules up by any name, and replaces strings
+among the arguments by variables of its own. Here a file may name only the layers below, with
+numbers in their ranges, and a few fixed words.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+
+ACTIVATIONS = tuple(
+    f"{package}.{call}"
+    for package in ("torch.nn", "nn")
+    for call in (
+        "ReLU()",
+        "ReLU6()",
+        "SiLU()",
+        "GELU()",
+        "Hardswish()",
+        "LeakyReLU(0.1)",
+        "Mish()",
+        "ELU()",
+        "Identity()",
+    )
+)
+
+_MOST_CHANNELS, _MOST_LAYERS, _MOST_REPEATS = 4096, 128, 512
+
+Check = Callable[[Any], bool]
+
+
+def _whole(low: int, high: int) -> Check:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _list_of(check: Check, most: int) -> Check:
+    return lambda value: (
+        isinstance(value, list) and 1 <= len(value) <= most and all(check(item) for item in value)
+    )
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _ratio(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and 0 < value <= 8
+
+
+def _nothing(value: Any) -> bool:
+    return value is None or value == "None"
+
+
+_channels = _whole(1, _MOST_CHANNELS)
+_step = _whole(0, 32)
+_count = _whole(1, 8)
+_place = _whole(-_MOST_LAYERS, _MOST_LAYERS)
+
+
+def _padding(value: Any) -> bool:
+    return _nothing(value) or _step(value)
+
+
+LAYERS: dict[str, tuple[Check, ...]] = {
+    "A2C2f": (_channels, _flag, _whole(-1, 16), _flag, _ratio, _ratio, _channels, _flag),
+    "AConv": (_channels,),
+    "ADown": (_channels,),
+    "Bottleneck": (_channels, _flag, _channels, _list_of(_step, 2), _ratio),
+    "C2": (_channels, _flag, _channels, _ratio),
+    "C2PSA": (_channels, _ratio),
+    "C2f": (_channels, _flag, _channels, _ratio),
+    "C3": (_channels, _flag, _channels, _ratio),
+    "C3Ghost": (_channels, _flag, _channels, _ratio),
+    "C3k2": (_channels, _flag, _ratio, _flag, _channels, _flag),
+    "CBFuse": (_list_of(_step, 16),),
+    "CBLinear": (_list_of(_channels, 16), _step, _step, _padding, _channels),
+    "Concat": (_whole(1, 1),),
+    "Conv": (_channels, _step, _step, _padding, _channels, _step, _flag),
+    "DWConv": (_channels, _step, _step, _step, _flag),
+    "Detect": (lambda value: value == "nc" or _whole(1, 1000)(value),),
+    "ELAN1": (_channels, _channels, _channels),
+    "GhostConv": (_channels, _step, _step, _channels, _flag),
+    "RepNCSPELAN4": (_channels, _channels, _channels, _count),
+    "SPP": (_channels, _list_of(_step, 8)),
+    "SPPELAN": (_channels, _channels, _step),
+    "SPPF": (_channels, _step, _count, _flag),
+    "nn.ConvTranspose2d": (_channels, _step, _step, _step),
+    "nn.Identity": (),
+    "nn.MaxPool2d": (_step, _step, _step, _step),
+    "nn.Upsample": (_nothing, _whole(1, 4), lambda value: value in ("nearest", "bilinear")),
+    "nn.ZeroPad2d": (lambda value: _step(value) or _list_of(_step, 4)(value),),
+}
+"""The layers of ultralytics' plain detectors (YOLOv3 to YOLO12): what each argument may be."""
+
+
+class DetectorConfig(Settings):
+    """ultralytics' model dictionary; the network is built from these values and no others."""
+
+    nc: int = Field(80, ge=1, le=1000)
+    backbone: list[list[Any]] = Field(min_length=1, max_length=_MOST_LAYERS)
+    head: list[list[Any]] = Field(min_length=1, max_length=_MOST_LAYERS)
+    scales: dict[str, tuple[float, float, float]] | None = None
+    """By letter: factors of depth and width, and the most channels."""
+    scale: str = Field("", pattern=r"^[a-z]?$")
+    depth_multiple: float = Field(1.0, gt=0, le=4)
+    width_multiple: float = Field(1.0, gt=0, le=4)
+    activation: Literal[ACTIVATIONS] | None = None  # type: ignore[valid-type]
+    end2end: Literal[False] | None = None
+    reg_max: int = Field(16, ge=1, le=64)
+    channels: Literal[3] = 3
+    inplace: bool = True
+    yaml_file: str = ""
+    """Path at which the file was read: ultralytics notes it, and nothing uses it."""
+
+    @field_validator("scales")
+    @classmethod
+    def _usable_scales(
+        cls, scales: dict[str, tuple[float, float, float]] | None
+    ) -> dict[str, tuple[float, float, float]] | None:
+        for letter, (depth, width, most) in (scales or {}).items():
+            if not (len(letter) == 1 and 0 < depth <= 4 and 0 < width <= 4 and 1 <= most <= 8192):
+                raise ValueError(
+                    f"scale {letter!r} must be one letter with [depth, width, most channels]: "
+                    "factors above 0 and up to 4, channels up to 8192"
+                )
+        return scales
+
+    @model_validator(mode="after")
+    def _known_layers(self) -> "DetectorConfig":
+        rows = [*self.backbone, *self.head]
+        for number, row in enumerate(rows):
+            _check_row(number, row)
+        if [row[2] for row in rows].count("Detect") != 1 or rows[-1][2] != "Detect":
+            raise ValueError("Detect must be its last layer, and stand nowhere else")
+        if self.scale and self.scales and self.scale not in self.scales:
+            raise ValueError(f"scale {self.scale!r} is none of {', '.join(self.scales)}")
+        if sum(row[1] for row in rows) > _MOST_REPEATS:
+            raise ValueError(f"its layers are repeated more than {_MOST_REPEATS} times")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """Return the dictionary that ultralytics takes, without what the file left out."""
+        raw = self.model_dump(mode="json", exclude={"yaml_file"}, exclude_unset=True)
+        return {"nc": self.nc, **raw}
+
+
+def _check_row(number: int, row: Sequence[Any]) -> None:
+    """Raise ValueError for a row that is not [from, number, layer, arguments]."""
+    if len(row) != 4:
+        raise ValueError(f"layer {number} must be [from, number, layer, arguments]")
+    source, repeats, layer, arguments = row
+    if not (_place(source) or _list_of(_place, 16)(source)):
+        raise ValueError(f"layer {number}: `from` must be a number of a layer, or a list of them")
+    sources = source if isinstance(source, list) else [source]
+    if any(not -number - 1 <= index < max(number, 1) for index in sources):
+        raise ValueError(f"layer {number}: `from` must name a layer before it")
+    if not _whole(1, 64)(repeats):
+        raise ValueError(f"layer {number} must be repeated 1 to 64 times")
+    kinds = LAYERS.get(layer) if isinstance(layer, str) else None
+    if kinds is None:
+        raise ValueError(
+            f"layer {number}: {str(layer)[:40]!r} is no layer of a plain detector; "
+            f"valid: {', '.join(LAYERS)}"
+        )
+    if not isinstance(arguments, list) or len(arguments) > len(kinds):
+        raise ValueError(f"layer {number}: {layer} takes a list of up to {len(kinds)} arguments")
+    for place, (value, fits) in enumerate(zip(arguments, kinds, strict=False)):
+        if not fits(value):
+            raise ValueError(
+                f"layer {number}: argument {place} of {layer} cannot be {str(value)[:40]!r}"
+            )
+
+
+# How much memory and work a detector's layers take, by arithmetic, before any of it is spent.
+#
+# ultralytics passes a square through each new network to learn its strides. A few rows of YAML
+# with few weights can make that square, or what is computed from it, as large as one likes.
+
+_SIDE = 256
+"""Of the square that ultralytics passes through a new network."""
+
+_MOST_ELEMENTS, _MOST_PRODUCTS = 2**26, 5e11
+"""Of one result, and of all layers: several times what the largest YOLO needs."""
+
+_STRIDED = ("Conv", "GhostConv", "DWConv", "CBLinear")
+"""Their stride is their third argument."""
+_PADDED = {"Conv": 3, "CBLinear": 3, "nn.MaxPool2d": 2}
+"""Which argument says how much is added on each side, where one does."""
+
+_HEAD_CHANNELS = 32
+
+
+def refuse_work(rows: Sequence[Sequence[Any]], layers: Any, origin: str) -> None:
+    """Raise UserError for layers that take too much memory or work on a square of 256 pixels.
+
+    `rows` are the checked rows of the model.yaml, `layers` the modules made of them (no tensor of
+    which needs to have memory).
+    """
+    sides: list[int] = []
+    channels: list[int] = []
+    products = 0.0
+    for number, ((source, _, layer, arguments), module) in enumerate(
+        zip(rows, layers, strict=True)
+    ):
+        before = _before(source, number, sides, _SIDE)
+        width = sum(_before(source, number, channels, 3))
+        side = _side_after(layer, arguments, max(before))
+        weights = [weight for weight in module.parameters() if weight.ndim > 1]
+        widest = max([width, *(size for weight in weights for size in weight.shape[:2])])
+        area = max(side, *before) ** 2
+        elements = widest * area
+        if areas := _areas_of_attention(layer, arguments):
+            elements += -(-widest // _HEAD_CHANNELS) * area**2 // areas
+        products += area * sum(weight.numel() for weight in weights) + elements
+        if elements > _MOST_ELEMENTS or products > _MOST_PRODUCTS:
+            raise UserError(
+                f"{origin}: layer {number} ({layer}) takes too much memory or work; "
+                "take a smaller model."
+            )
+        sides.append(side)
+        made = [weight.shape[0] for weight in weights] or [width]
+        channels.append(max(made))
+
+
+def _before(source: Any, number: int, known: Sequence[int], first: int) -> list[int]:
+    """Return what is known of the layers that a row takes its input from."""
+    if number == 0:
+        return [first]
+    return [known[index] for index in (source if isinstance(source, list) else [source])]
+
+
+def _areas_of_attention(layer: str, arguments: Sequence[Any]) -> int:
+    """Return into how many parts a layer's attention cuts the square; 0: it has no attention."""
+    if layer == "A2C2f":
+        return max([1, *arguments[2:3]]) if arguments[1:2] != [False] else 0
+    return int(layer == "C2PSA" or (layer == "C3k2" and arguments[3:4] == [True]))
+
+
+def _side_after(layer: str, arguments: Sequence[Any], side: int) -> int:
+    """Return the side of a layer's result, or a little more."""
+
+    def given(place: int, default: int) -> int:
+        value = arguments[place] if place < len(arguments) else None
+        return value if type(value) is int else default
+
+    if layer == "nn.Upsample":
+        return side * given(1, 1)
+    if layer == "nn.ConvTranspose2d":
+        return side * max(1, given(2, 1)) + given(1, 0)
+    if layer == "nn.ZeroPad2d":
+        return side + 64
+    strides = {**dict.fromkeys(_STRIDED, given(2, 1)), "AConv": 2, "ADown": 2}
+    strides["nn.MaxPool2d"] = given(1, given(0, 1))
+    padding = given(_PADDED[layer], 0) if layer in _PADDED else 0
+    return (side + 2 * padding) // max(1, strides.get(layer, 1)) + (layer in strides)

@@ -1,1 +1,0 @@
-"""Embeddings of training images, for similar cases."""

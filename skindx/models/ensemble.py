@@ -1,0 +1,307 @@
+"""Several classifiers that give one answer."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from skindx.core.machine import cpu_count
+from skindx.data.box import Box
+from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.source import Files
+from skindx.data.manifest import Record
+from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.heads import head_place
+from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.combination import EQUAL, Combination, combine
+from skindx.models.probability_scaling import apply_temperature
+
+# Several classifiers whose calibrated probabilities are combined.
+
+# M = members, N = images, C = classes, D = dimensions, B = batch, S = side
+
+Memo = dict[Any, Any]
+"""What members of one trunk, or of one preprocessing, made of the same images."""
+
+Body = Callable[[Tensor], Tensor]
+"""Squares B x S x S x 3 uint8 in, a network's last map out: eager, or what it was exported to."""
+
+
+@dataclass(frozen=True)
+class EnsembleOutput:
+    """The predictions and features of images, from one pass through the networks."""
+
+    probabilities_NC: NDArray[np.float64]
+    member_MNC: NDArray[np.float64]
+    """Each member's own, calibrated."""
+    embeddings_ND: NDArray[np.float32]
+    """Pooled features of all trunks side by side, of length 1 in all."""
+    maps: tuple[Tensor, ...]
+    """Each member's last map of the image as it is (the first view), N x ..."""
+    pooled_MND: tuple[NDArray[np.float32], ...]
+    """Each trunk's own pooled features, before they are made of length 1; a member without a
+    common trunk is one by itself."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One trained classifier in evaluation mode, with its temperature (Guo et al. 2017)."""
+
+    name: str
+    classifier: Classifier
+    preprocess: Preprocess
+    temperature: float = 1.0
+    views: Views = 1
+    """It sees each image so often, flipped and turned, and answers with the mean probability."""
+    exported: Body | None = None
+    """The body in another runtime; none: eager."""
+    trunk: str = ""
+    """The same for members whose bodies are the same; empty: its body is its own."""
+
+    @property
+    def body(self) -> Body:
+        """Layers that compute the last map of a batch of squares."""
+        return self.exported or self.classifier.forward_features
+
+    def log_probabilities(
+        self, images: Sequence[NDArray[np.uint8]], batch: int = 64, memo: Memo | None = None
+    ) -> NDArray[np.float64]:
+        """Return uncalibrated log-probabilities N x C of decoded images (H x W x 3 uint8).
+
+        Members that are given the same `memo` for the same images pass a common trunk once.
+        """
+        memo = {} if memo is None else memo
+        parts = []
+        for at in range(0, len(images), batch):
+            own = memo.setdefault((at, batch), {})
+            squares_BSS3 = self._squares(images[at : at + batch], own)
+            with torch.inference_mode():
+                parts.append(self._forward(squares_BSS3, own)[0])
+        return np.concatenate(parts)
+
+    @torch.inference_mode()
+    def log_probabilities_of_squares(
+        self, batches: Iterable[NDArray[np.uint8]]
+    ) -> NDArray[np.float64]:
+        """Return uncalibrated log-probabilities N x C of central squares, B x S x S x 3 uint8."""
+        return np.concatenate([self._forward(squares_BSS3)[0] for squares_BSS3 in batches])
+
+    @torch.inference_mode()
+    def predict_with_features(
+        self, images: Sequence[NDArray[np.uint8]], memo: Memo | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32], Tensor]:
+        """Return what `log_probabilities` does, pooled features N x D, and the maps."""
+        memo = {} if memo is None else memo
+        log_NC, map_ = self._forward(self._squares(images, memo), memo)
+        return log_NC, self.classifier.forward_pooled(map_).float().cpu().numpy(), map_
+
+    def _squares(self, images: Sequence[NDArray[np.uint8]], memo: Memo) -> NDArray[np.uint8]:
+        """Return the central squares; members of one preprocessing cut them once."""
+        key = ("squares", self.preprocess)
+        if key not in memo:
+            memo[key] = np.stack([centre_square(image, self.preprocess) for image in images])
+        squares_BSS3: NDArray[np.uint8] = memo[key]
+        return squares_BSS3
+
+    def _map(self, view: int, squares_BSS3: Tensor, memo: Memo) -> Tensor:
+        """Return the body's last map of one view; members of one trunk pass it once."""
+        if not self.trunk:
+            return self.body(squares_BSS3)
+        key = ("map", self.trunk, id(self.exported), self.preprocess, view)
+        if key not in memo:
+            memo[key] = self.body(squares_BSS3)
+        map_: Tensor = memo[key]
+        return map_
+
+    def _forward(
+        self, squares_BSS3: NDArray[np.uint8], memo: Memo | None = None
+    ) -> tuple[NDArray[np.float64], Tensor]:
+        """Return log-probabilities, the mean over the views, and the first view's map."""
+        memo = {} if memo is None else memo
+        device = next(self.classifier.parameters()).device
+        views = views_of(torch.from_numpy(squares_BSS3).to(device), self.views)
+        first = self._map(0, views[0], memo)
+        seen = [
+            self._log_probabilities(first),
+            *(
+                self._log_probabilities(self._map(number, view, memo))
+                for number, view in enumerate(views[1:], start=1)
+            ),
+        ]
+        # The log of the mean probability; one view is left as it is, to the bit.
+        log_BC = torch.stack(seen).logsumexp(0) - math.log(self.views) if seen[1:] else seen[0]
+        return log_BC.cpu().numpy(), first
+
+    def _log_probabilities(self, map_: Tensor) -> Tensor:
+        return torch.log_softmax(self.classifier.forward_head(map_).double(), dim=1)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Members whose calibrated probabilities are combined, then sharpened by one temperature."""
+
+    members: tuple[Member, ...]
+    temperature: float = 1.0
+    combination: Combination = EQUAL
+
+    @property
+    def trunk_places(self) -> tuple[int, ...]:
+        """Return the first member of each trunk: what the embedding is made of."""
+        first: dict[Any, int] = {}
+        for place, member in enumerate(self.members):
+            first.setdefault((member.trunk, member.preprocess) if member.trunk else place, place)
+        return tuple(first.values())
+
+    def probabilities(
+        self, images: Sequence[NDArray[np.uint8]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the ensemble's probabilities N x C, and each member's M x N x C."""
+        memo: Memo = {}
+        member_MNC = np.stack(
+            [
+                apply_temperature(member.log_probabilities(images, memo=memo), member.temperature)
+                for member in self.members
+            ]
+        )
+        return combine(member_MNC, self.temperature, self.combination), member_MNC
+
+    def predict_with_features(self, images: Sequence[NDArray[np.uint8]]) -> EnsembleOutput:
+        """Return the same probabilities and what they were made from, in one batch."""
+        memo: Memo = {}
+        logs, pooled, maps = zip(
+            *(member.predict_with_features(images, memo) for member in self.members), strict=True
+        )
+        member_MNC = np.stack(
+            [
+                apply_temperature(log_NC, member.temperature)
+                for log_NC, member in zip(logs, self.members, strict=True)
+            ]
+        )
+        pooled = tuple(pooled[place] for place in self.trunk_places)
+        units = [
+            pooled_ND / np.maximum(np.linalg.norm(pooled_ND, axis=1, keepdims=True), 1e-12)
+            for pooled_ND in pooled
+        ]
+        return EnsembleOutput(
+            combine(member_MNC, self.temperature, self.combination),
+            member_MNC,
+            (np.concatenate(units, axis=1) / math.sqrt(len(units))).astype(np.float32),
+            maps,
+            pooled,
+        )
+
+
+def share_trunks(members: Sequence[Member]) -> None:
+    """Let members of one trunk hold one copy of its weights, on the device where they lie."""
+    first: dict[str, Member] = {}
+    for member in members:
+        if not member.trunk:
+            continue
+        other = first.setdefault(member.trunk, member)
+        if other is not member:
+            own = member.classifier.net.state_dict(keep_vars=True)
+            place = head_place(member.classifier.net)
+            state = {
+                name: tensor
+                for name, tensor in other.classifier.net.state_dict(keep_vars=True).items()
+                if name in own and not name.startswith(f"{place}.")
+            }
+            member.classifier.net.load_state_dict(state, strict=False, assign=True)
+
+
+# Predictions of members or an ensemble for many stored images, streamed in their order.
+
+# M = members, N = images, C = classes
+
+_BATCH = 32
+
+
+def predict_members(
+    members: Sequence[Member], dataset: Path, records: Sequence[Record]
+) -> NDArray[np.float64]:
+    """Return uncalibrated log-probabilities M x N x C, on the device where each member lies.
+
+    Each image is decoded once for all members, and only a batch of them is in memory. Raises
+    UserError for an image that is gone or damaged.
+    """
+    parts = []
+    for batch in decoded(dataset, records):
+        memo: Memo = {}
+        parts.append(np.stack([member.log_probabilities(batch, memo=memo) for member in members]))
+    return np.concatenate(parts, axis=1)
+
+
+def predict_records(
+    ensemble: Ensemble, dataset: Path, records: Sequence[Record]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the ensemble's probabilities N x C and each member's M x N x C, as it serves them.
+
+    Raises UserError for an image that is gone or damaged.
+    """
+    parts = [ensemble.probabilities(batch) for batch in decoded(dataset, records)]
+    whole, members = zip(*parts, strict=True)
+    return np.concatenate(whole), np.concatenate(members, axis=1)
+
+
+def outputs_of_records(
+    ensemble: Ensemble, dataset: Path, records: Sequence[Record]
+) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], EnsembleOutput]]:
+    """Yield batches of records, their images, and the outputs of the ensemble.
+
+    Raises UserError for an image that is gone or damaged.
+    """
+    first = 0
+    for images in decoded(dataset, records):
+        batch = records[first : first + len(images)]
+        first += len(images)
+        yield batch, images, ensemble.predict_with_features(images)
+
+
+def decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
+    """Yield batches of decoded images, H x W x 3 each, in the order of the records."""
+    files = Files(dataset, records)
+    reading = work_ahead(files.image, range(len(records)), threads=cpu_count(), ahead=_BATCH)
+    # Of nearly equal size: batch-norm statistics must not rest on a remainder of one image.
+    batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))
+    with closing(reading) as images:
+        for batch in batches:
+            yield list(islice(images, len(batch)))
+
+
+# The prediction of an ensemble for one image.
+
+# C = classes, M = members
+
+
+@dataclass(frozen=True, slots=True)
+class OodResult:
+    """The p-value of the out-of-distribution check; at `rate` and below the image is refused."""
+
+    p_value: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Calibrated class probabilities of one image, and its lesion boxes.
+
+    `probabilities_C` sums to 1 in the bundle's class order; `member_probabilities_MC` holds each
+    member's own. `boxes` are pixels of the image as given, best first; None means that the
+    bundle has no detector, () that the detector found nothing.
+    """
+
+    probabilities_C: NDArray[np.float64]
+    member_probabilities_MC: NDArray[np.float64]
+    boxes: tuple[Box, ...] | None = None
+    whole_C: NDArray[np.float64] | None = None
+    """The ensemble's probabilities by the whole image alone, where a box was looked at beside."""
+    ood: OodResult | None = None
+    """The out-of-distribution check; None where there is none, or where it was not asked."""

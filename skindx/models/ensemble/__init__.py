@@ -1,1 +1,0 @@
-"""Several classifiers that give one answer."""
