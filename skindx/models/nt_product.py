@@ -448,10 +448,6 @@ def _transposed(b_NK: Tensor, most_bytes: int | None) -> Tensor | None:
         return None
 
 
-# Products by oneDNN on processors where torch's own product uses half of the vector width.
-#
-# torch multiplies by MKL, which computes with AVX2 on a processor that is not Intel's, whatever that
-# processor has. oneDNN, which comes with torch too, computes with AVX-512 there.
 #
 # M, N, K = sizes of a product; S = blocks of a stack
 

@@ -1,4 +1,4 @@
-"""Temperature scaling: confidence that means what it says (Guo et al. 2017, section 4.2)."""
+"""Probabilities corrected: by a temperature, and for another mix of diseases."""
 
 import math
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ COLDEST, HOTTEST = 0.05, 20.0
 
 def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer]) -> float:
     """Return the temperature in [0.05, 20] with the least negative log-likelihood.
+
+    Confidence then means what it says (Guo et al. 2017, section 4.2).
 
     `scores_NC` are logits or log-probabilities of validation images; both give the same
     temperature. The targets are smoothed as Platt (1999, section 2.2) does: of N images, all
@@ -66,12 +68,6 @@ def _log_softmax(scores_NC: NDArray[np.floating]) -> NDArray[np.float64]:
     return result_NC
 
 
-# Probabilities for another mix of diseases than that of the calibration images.
-#
-# By Bayes' rule the probability of a class changes by the ratio of its shares in both mixes (Saerens,
-# Latinne and Decaestecker 2002, "Adjusting the outputs of a classifier to new a priori
-# probabilities", equation 4). It assumes that a disease looks the same in both.
-
 _SUM_SLACK = 0.005
 """Shares with few digits do not add up to 1 exactly."""
 
@@ -105,7 +101,12 @@ class Prevalence:
         return cls(tuple(shares_C / shares_C.sum()), tuple(counts_C / counts_C.sum()))
 
     def correct(self, probabilities_NC: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probabilities for the operator's mix; rows sum to 1."""
+        """Return the probabilities for the operator's mix; rows sum to 1.
+
+        By Bayes' rule the probability of a class changes by the ratio of its shares in both mixes
+        (Saerens, Latinne and Decaestecker 2002, "Adjusting the outputs of a classifier to new a
+        priori probabilities", equation 4), if a disease looks the same in both.
+        """
         weighed_NC = probabilities_NC * (np.array(self.shares_C) / np.array(self.calibration_C))
         corrected_NC: NDArray[np.float64] = weighed_NC / weighed_NC.sum(axis=-1, keepdims=True)
         return corrected_NC

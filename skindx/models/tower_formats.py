@@ -233,7 +233,7 @@ def _settings(raw: dict[str, Any], origin: str) -> ClassifierSettings:
 # A tower's weights under timm's names, without its head and without what is not of the image.
 
 _TRUNK, _VISUAL = "visual.trunk.", "visual."
-_weights_POOL = "attn_pool."
+_ATTENTION_POOL = "attn_pool."
 _FAILS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RuntimeError, TypeError, ValueError),
@@ -287,12 +287,12 @@ def _renamed(given: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         cut = {k.removeprefix(_TRUNK): v for k, v in given.items() if k.startswith(_TRUNK)}
         return _filtered(cut, net)
     pool = {}
-    if any(name.startswith(_VISUAL + _weights_POOL) for name in given):
+    if any(name.startswith(_VISUAL + _ATTENTION_POOL) for name in given):
         pool = _pool_state(given)
         given = {
             name: tensor
             for name, tensor in given.items()
-            if not name.startswith((_VISUAL + _weights_POOL, f"{_VISUAL}ln_post."))
+            if not name.startswith((_VISUAL + _ATTENTION_POOL, f"{_VISUAL}ln_post."))
         }
     if f"{_VISUAL}class_embedding" in given:
         given = {name: tensor for name, tensor in given.items() if name.startswith(_VISUAL)}
@@ -312,15 +312,15 @@ def _filtered(state: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
 
 def _pool_state(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return open_clip's attention pool under our names; see attention_pool.py."""
-    start = _VISUAL + _weights_POOL
+    start = _VISUAL + _ATTENTION_POOL
     pool = {
-        _weights_POOL + name.removeprefix(start): tensor
+        _ATTENTION_POOL + name.removeprefix(start): tensor
         for name, tensor in given.items()
         if name.startswith(start)
     }
-    pool[f"{_weights_POOL}query"] = pool[f"{_weights_POOL}query"][:1].clone()
+    pool[f"{_ATTENTION_POOL}query"] = pool[f"{_ATTENTION_POOL}query"][:1].clone()
     for part in ("weight", "bias"):
-        pool[f"{_weights_POOL}norm.{part}"] = given[f"{_VISUAL}ln_post.{part}"]
+        pool[f"{_ATTENTION_POOL}norm.{part}"] = given[f"{_VISUAL}ln_post.{part}"]
     return pool
 
 

@@ -117,10 +117,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 # Origin of a tower's weights, and the terms of their licence.
 
 _SHOWN = 200
@@ -275,3 +271,7 @@ def _configured_licence(path: Path) -> str:
     cfg = read_json(file).get("pretrained_cfg")
     said = cfg.get("license") if isinstance(cfg, dict) else None
     return " ".join(said.split())[:200] if isinstance(said, str) else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -299,12 +299,6 @@ def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
             )
 
 
-# How many calibration images each class of a bundle has: the mix that its probabilities hold for.
-#
-# Temperatures and thresholds are fitted on images of one mix of diseases. Where another one is seen,
-# a rare disease is rarer, or more common, than the probabilities say.
-
-
 def calibration_classes(records: Sequence[Record]) -> dict[str, Any]:
     """Return, for the provenance, how many calibration images each class has.
 

@@ -119,10 +119,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 # A trunk: a network's weights below its head, and the hash that names them.
 
 
@@ -175,3 +171,7 @@ def _digest(settings: ClassifierSettings, state: Mapping[str, Tensor]) -> str:
         hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return hashed.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

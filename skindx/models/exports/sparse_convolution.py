@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from skindx.core.compiled_loops import CppSource
 
 SOURCE = CppSource(
-    Path(__file__).parents[1] / "convolution.cpp", "sparse convolution", "convolutions stay dense"
+    Path(__file__).with_name("convolution.cpp"), "sparse convolution", "convolutions stay dense"
 )
 _LINE = 64
 """Bytes of a line of the cache."""

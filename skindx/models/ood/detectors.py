@@ -216,13 +216,6 @@ class ImageDistance(OodDetector):
         return distances_N
 
 
-# Likelihood of the image's own statistics under a mixture of Gaussians.
-#
-# Images of one kind come in several sorts (with and without a ring of the dermatoscope, hairs, gel):
-# one Gaussian around all of them is so wide that other cameras lie inside. Statistics as in
-# `image.py`, made uncorrelated, then a mixture with diagonal covariances by expectation maximisation
-# (Dempster et al. 1977; McLachlan and Peel 2000, ch. 3), whose variances have a floor.
-
 _FLOOR = 0.05
 
 # N = images, F = statistics, J = components
