@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import how_to_install
 from skindx.data.loader.drawing import SOURCE as CROPS
 from skindx.imaging.resize import SOURCE as RESIZE
@@ -285,25 +286,22 @@ def headers() -> DoctorFinding:
     return DoctorFinding("Python headers", ok, detail, advice, required=False)
 
 
-_TRAINING_LOADS = (
-    "Trainings load images faster with a C++ compiler (Debian, Ubuntu: apt install g++)."
-)
-KERNELS = (
-    (
-        "sparse convolutions",
-        CONVOLUTION,
-        "Only exports to sparse use it; install a C++ compiler (Debian, Ubuntu: apt install g++).",
-    ),
-    ("resize of images", RESIZE, _TRAINING_LOADS),
-    ("drawing of crops", CROPS, _TRAINING_LOADS),
-)
+def _kernel(name: str, source: CppSource, use: str) -> DoctorFinding:
+    advice = f"{use} a C++ compiler (Debian, Ubuntu: apt install g++)."
+    return DoctorFinding(name, *source.state(), advice, required=False)
 
 
-def kernels() -> list[DoctorFinding]:
-    return [
-        DoctorFinding(name, *source.state(), advice, required=False)
-        for name, source, advice in KERNELS
-    ]
+def sparse_kernel() -> DoctorFinding:
+    use = "Only exports to sparse use it; install"
+    return _kernel("sparse convolutions", CONVOLUTION, use)
+
+
+def resize_kernel() -> DoctorFinding:
+    return _kernel("resize of images", RESIZE, "Trainings load images faster with")
+
+
+def crop_kernel() -> DoctorFinding:
+    return _kernel("drawing of crops", CROPS, "Trainings load images faster with")
 
 
 def products() -> DoctorFinding:
@@ -332,7 +330,9 @@ def examine() -> list[DoctorFinding]:
         *extras(),
         opencv(),
         chromium(),
-        *kernels(),
+        sparse_kernel(),
+        resize_kernel(),
+        crop_kernel(),
         products(),
         disk("disk here", Path.cwd()),
         disk("disk of the cache", cache()),
