@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
+from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_issues, write_manifest
-from skindx.data.store import put
 
 
 def skin(seed: int, width: int = 120, height: int = 96) -> NDArray[np.uint8]:
@@ -34,7 +34,7 @@ def tiny_dataset(folder: Path, count: int = 40) -> list[Record]:
     """Write `count` images of classes a and b; two neighbours are one group; no issues."""
     records = []
     for n in range(count):
-        sha256, path = put(folder, jpeg(skin(n)), ".jpg")
+        sha256, path = store_bytes(folder, jpeg(skin(n)), ".jpg")
         group = n // 2
         split = SPLITS[0] if group % 4 else SPLITS[3]
         label = "ab"[group % 2 ^ (group // 4) % 2]

@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 if TYPE_CHECKING:
     from skindx.core.progress import Progress
     from skindx.curation.labels.review import Ranker
-    from skindx.data.dedup.near import Embeddings
+    from skindx.data.image_tables import Embeddings
     from skindx.data.manifest import Record
 
 
@@ -123,8 +123,7 @@ def _off_topic(
     progress: "Progress",
 ) -> list[str]:
     from skindx.curation.audit.off_topic import off_topic as score
-    from skindx.data.dedup.near import EMBEDDINGS
-    from skindx.data.screening.ood_table import OOD, THRESHOLD
+    from skindx.data.image_tables import EMBEDDINGS, OOD, THRESHOLD
 
     least = THRESHOLD if threshold is None else threshold
     if not least > 0:
@@ -160,7 +159,7 @@ def _labels(
     from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
     from skindx.curation.labels.page import PAGE, write_review
     from skindx.curation.labels.review import review_labels
-    from skindx.data.dedup.near import label_table
+    from skindx.data.image_tables import label_table
     from skindx.data.manifest import read_manifest
 
     require_extra("audit", "cleanlab", purpose="the label review")
@@ -218,7 +217,7 @@ def _embeddings(
     progress: "Progress",
 ) -> "Embeddings":
     from skindx.cli.dedup import embed_dataset
-    from skindx.data.dedup.near import read_embeddings
+    from skindx.data.image_tables import read_embeddings
 
     if sum(path is not None for path in sources.values()) > 1:
         raise UserError("give one of --embeddings, --weights and --bundle.")

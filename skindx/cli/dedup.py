@@ -12,7 +12,7 @@ from skindx.cli.options import Sets, console
 from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
-    from skindx.data.dedup.near import Embeddings
+    from skindx.data.image_tables import Embeddings
 
 dedup = typer.Typer(
     name="dedup",
@@ -77,7 +77,7 @@ def embed_dataset(
     """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
     from skindx.curation.embeddings import EmbedSettings, embed_with_bundle
     from skindx.curation.embeddings import embed as embed_images
-    from skindx.data.dedup.near import EMBEDDINGS, LABEL_FEATURES
+    from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES
 
     if (weights is None and config is None) == (bundle is None):
         raise UserError(
@@ -115,7 +115,7 @@ def sweep(
     from skindx.curation.sweep.files import print_sweep, write_sweep
     from skindx.curation.sweep.sweep import SweepSettings
     from skindx.curation.sweep.sweep import sweep as run_sweep
-    from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
+    from skindx.data.image_tables import EMBEDDINGS, read_embeddings
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)

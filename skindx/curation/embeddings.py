@@ -13,7 +13,7 @@ from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.curation.features import all_layers, join_parts, last_layer
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
-from skindx.data.dedup.near import Embeddings, write_embeddings
+from skindx.data.image_tables import Embeddings, write_embeddings
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.stored_image import read_image
 from skindx.models.classifier.classifier import (

@@ -1,14 +1,37 @@
 """A reviewer's walk through questions: what is asked next, what is saved, what is undone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
-from skindx.data.answers import Answer, answer_now
 from skindx.data.boxes.annotations import check_person
+from skindx.data.copies.records import (
+    COPIES,
+    CopyRecord,
+    Pair,
+    pair_of,
+    put_answer,
+    read_answers,
+    read_copies,
+)
+from skindx.data.copies.verify import ACCEPT
+from skindx.data.layout import store_files
+from skindx.data.manifest import Issue, Record, read_issues, read_manifest
+from skindx.data.review import (
+    REVIEWED,
+    SKIN_REASONS,
+    Flag,
+    ReviewAnswer,
+    answer_now,
+    put_skin_answer,
+    read_flags,
+    read_skin_answers,
+)
 
 _WAIT_S = 0.5
 
@@ -27,8 +50,8 @@ class AnswerReview(Generic[Asked]):
         dataset: Path,
         by: str,
         asked: Sequence[Asked],
-        read: Callable[[Path], Mapping[Asked, Answer]],
-        put: Callable[[Path, Asked, Answer | None], None],
+        read: Callable[[Path], Mapping[Asked, ReviewAnswer]],
+        put: Callable[[Path, Asked, ReviewAnswer | None], None],
     ) -> None:
         """Take what is asked, the most urgent first. Raises UserError for damaged answers."""
         self.dataset, self.by = dataset, by
@@ -36,7 +59,7 @@ class AnswerReview(Generic[Asked]):
         self._answers = read(dataset)
         self.order = tuple(sorted(asked, key=self._answers.__contains__))
         self._place = {one: place for place, one in enumerate(self.order)}
-        self._before: list[tuple[Asked, Answer | None]] = []
+        self._before: list[tuple[Asked, ReviewAnswer | None]] = []
 
     @property
     def answered(self) -> int:
@@ -59,7 +82,7 @@ class AnswerReview(Generic[Asked]):
         """Return the question so many places on; after the last comes the first."""
         return self.order[(self.place(one) + by) % len(self.order)]
 
-    def said(self, one: Asked) -> Answer | None:
+    def said(self, one: Asked) -> ReviewAnswer | None:
         """Return what a person said."""
         return self._answers.get(one)
 
@@ -76,7 +99,7 @@ class AnswerReview(Generic[Asked]):
         self._write(one, before)
         return one
 
-    def _write(self, one: Asked, answer: Answer | None) -> None:
+    def _write(self, one: Asked, answer: ReviewAnswer | None) -> None:
         self._put(self.dataset, one, answer)
         self._answers = self._read(self.dataset)
 
@@ -91,3 +114,127 @@ def held_for(dataset: Path, by: str) -> Iterator[str]:
         raise UserError(f"dataset {dataset} does not exist; give a folder of `skindx build`.")
     with only_writer(dataset, "review or build", wait_s=_WAIT_S):
         yield by.strip()
+
+
+# A reviewer's walk through images that look like no skin, or unusual.
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtfulImage:
+    """One image of which a program, or a person before, doubts that it shows skin."""
+
+    sha256: str
+    path: str
+    """Relative to the dataset folder."""
+    label: str
+    detail: str
+    score: float
+    """The highest of its flags, 0..1; 1 for one that the build took out."""
+    kept: bool
+    """Whether it is in the dataset."""
+
+
+class SkinReview(AnswerReview[str]):
+    """One reviewer's answers for images: those in the dataset, and those taken out as no skin.
+
+    Of the unanswered ones, the least certain flags come first.
+    """
+
+    def __init__(self, dataset: Path, by: str) -> None:
+        """Read a dataset. Raises UserError for one in which nothing is flagged."""
+        self.images = {image.sha256: image for image in doubtful(dataset)}
+        if not self.images:
+            raise UserError(
+                f"{dataset} has no images that are flagged as not skin or off-topic: there is "
+                f"nothing to do. A build flags them with `screen.not_skin: review`."
+            )
+        asked = sorted(self.images, key=lambda sha256: (self.images[sha256].score, sha256))
+        super().__init__(dataset, by, asked, read_skin_answers, put_skin_answer)
+
+    def record(self, sha256: str) -> DoubtfulImage:
+        """Return an image. Raises UserError for one that is not asked about."""
+        if sha256 not in self.images:
+            raise UserError("no such image is asked about; load the page again.")
+        return self.images[sha256]
+
+
+def doubtful(dataset: Path) -> Iterator[DoubtfulImage]:
+    """Yield the images that are flagged, taken out, or answered for, and whose bytes are here."""
+    flags: dict[str, list[Flag]] = defaultdict(list)
+    for flag in read_flags(dataset):
+        if flag.reason in SKIN_REASONS:
+            flags[flag.sha256].append(flag)
+    answered, seen = read_skin_answers(dataset).keys(), set()
+    for record in read_manifest(dataset):
+        raised = flags.get(record.sha256, [])
+        if raised or record.sha256 in answered:
+            seen.add(record.sha256)
+            detail = "; ".join(flag.detail or flag.reason for flag in raised)
+            score = max((flag.score for flag in raised), default=0.0)
+            yield DoubtfulImage(record.sha256, record.path, record.label, detail, score, True)
+    for issue in read_issues(dataset):
+        files = store_files(dataset, issue.sha256) if _taken_out(issue, answered) else []
+        if files and issue.sha256 not in seen:
+            seen.add(issue.sha256)
+            path = files[0].relative_to(dataset).as_posix()
+            yield DoubtfulImage(issue.sha256, path, issue.label, issue.detail, 1.0, False)
+
+
+def _taken_out(issue: Issue, answered: Collection[str]) -> bool:
+    return issue.reason == "not-skin" or (issue.reason == REVIEWED and issue.sha256 in answered)
+
+
+@contextmanager
+def reviewing_skin(dataset: Path, by: str) -> Iterator[SkinReview]:
+    """Hold a dataset for one reviewer. Raises UserError while another reviewer holds it."""
+    with held_for(dataset, by) as name:
+        yield SkinReview(dataset, name)
+
+
+# A reviewer's walk through pairs of images that may be copies.
+
+
+class CopyReview(AnswerReview[Pair]):
+    """One reviewer's answers for pairs.
+
+    Of the unanswered ones, the uncertain come first, the most probable of them first,
+    and then the verified ones, the least probable first.
+    """
+
+    def __init__(self, dataset: Path, by: str) -> None:
+        """Read a dataset. Raises UserError for one whose build found no pairs."""
+        if not (dataset / COPIES).exists():
+            raise UserError(
+                f"{dataset} was built without the search for copies; build it again with "
+                f"`dedup.copies: group`."
+            )
+        self.records = {record.sha256: record for record in read_manifest(dataset)}
+        rows = read_copies(dataset / COPIES)
+        shown = {row.pair: row for row in rows if self.records.keys() >= set(row.pair)}
+        if not shown:
+            raise UserError(f"{dataset} has no pairs that may be copies: there is nothing to do.")
+        self.rows: dict[Pair, CopyRecord] = shown
+        super().__init__(dataset, by, sorted(shown, key=self._rank), read_answers, put_answer)
+
+    def _rank(self, pair: Pair) -> tuple[bool, float, Pair]:
+        probability = self.rows[pair].probability
+        sure = probability >= ACCEPT
+        return sure, probability if sure else -probability, pair
+
+    def pair(self, one: str, other: str) -> Pair:
+        """Return the pair of two SHA-256. Raises UserError for one that is not here."""
+        pair = pair_of(one, other)
+        if pair not in self:
+            raise UserError("the dataset has no such pair; load the page again.")
+        return pair
+
+    def images(self, pair: Pair) -> tuple[Record, Record]:
+        """Return the records of a pair's images."""
+        return self.records[pair[0]], self.records[pair[1]]
+
+
+@contextmanager
+def reviewing_copies(dataset: Path, by: str) -> Iterator[CopyReview]:
+    """Hold a dataset for one reviewer. Raises UserError while another reviewer holds it."""
+    with held_for(dataset, by) as name:
+        yield CopyReview(dataset, name)

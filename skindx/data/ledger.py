@@ -13,8 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
-from skindx.data.layout import LEDGER
-from skindx.data.store import is_inside
+from skindx.data.layout import LEDGER, is_inside
 
 _WAIT_S = 10.0
 """The crawl of a killed run needs a moment to see that its parent is gone."""

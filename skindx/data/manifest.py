@@ -10,9 +10,7 @@ from typing import Any, Literal, get_args
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.layout import ISSUES, MANIFEST
-from skindx.data.store import is_inside
-from skindx.data.transaction import recover
+from skindx.data.layout import ISSUES, MANIFEST, is_inside, recover
 
 Split = Literal["train", "val", "calibration", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

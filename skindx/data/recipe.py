@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.boxes import BoxSource
-from skindx.data.dedup.select import DedupSettings
+from skindx.data.copies.deduplicate import DedupSettings
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.sources import Source

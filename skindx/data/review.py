@@ -3,17 +3,131 @@
 import csv
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from skindx.core.atomic_files import atomic_file
+from skindx.core.atomic_files import atomic_file, write_csv
 from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, read_rows
-from skindx.data.skin_answers import read_skin_answers
+
+Key = tuple[str, ...]
+"""The SHA-256 of the images that an answer is about."""
+
+_NOTES = ("by", "when", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewAnswer:
+    """A person's answer, one of the verdicts of its file."""
+
+    verdict: str
+    by: str = ""
+    when: str = ""
+    """UTC, ISO 8601."""
+    note: str = ""
+
+
+def answer_now(verdict: str, by: str) -> ReviewAnswer:
+    """Return an answer that is given at this moment."""
+    return ReviewAnswer(verdict, by, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+@dataclass(frozen=True)
+class AnswerFile:
+    """One kind of question: the columns that name the images, and the two verdicts."""
+
+    name: str
+    keys: tuple[str, ...]
+    verdicts: tuple[str, str]
+
+    def read(self, dataset: Path) -> dict[Key, ReviewAnswer]:
+        """Read a dataset folder's answers; the last row of a key counts. Raises UserError."""
+        path, needed = dataset / self.name, (*self.keys, "verdict")
+        if not path.exists():
+            return {}
+        answers: dict[Key, ReviewAnswer] = {}
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                reader = csv.DictReader(file)
+                missing = [name for name in needed if name not in (reader.fieldnames or ())]
+                if missing:
+                    raise UserError(
+                        f"{path} has no column {missing[0]}; its first line names "
+                        f"{', '.join(needed)}."
+                    )
+                for row in reader:
+                    key, answer = self._row(row, f"{path}, line {reader.line_num}")
+                    answers[key] = answer
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None
+        return answers
+
+    def put(self, dataset: Path, key: Key, answer: ReviewAnswer | None) -> None:
+        """Give a key this answer, or none, atomically."""
+        answers = self.read(dataset)
+        answers.pop(key, None)
+        if answer:
+            answers[key] = answer
+        rows = ((*key, a.verdict, a.by, a.when, a.note) for key, a in answers.items())
+        write_csv(dataset / self.name, (*self.keys, "verdict", *_NOTES), rows)
+
+    def _row(self, row: Mapping[str, str | None], where: str) -> tuple[Key, ReviewAnswer]:
+        key = tuple(sorted((row[name] or "").strip().lower() for name in self.keys))
+        for sha256 in key:
+            if not is_sha256(sha256):
+                raise UserError(f"{where}: {sha256[:70]!r} is no whole SHA-256 of 64 digits.")
+        if len(set(key)) < len(key):
+            raise UserError(f"{where}: a pair has two images, and this is one.")
+        said = (row["verdict"] or "").strip()
+        if said not in self.verdicts:
+            one, other = self.verdicts
+            raise UserError(
+                f"{where}: the verdict {said!r} is neither {one} nor {other}; correct it."
+            )
+        by, when, note = (row.get(name) or "" for name in _NOTES)
+        return key, ReviewAnswer(said, by, when, note)
+
+
+# People's answers on whether flagged images show skin: DATASET/skin_answers.csv.
+#
+# It is no decision of `decisions.csv`: who says that an image shows skin has not said that it may be
+# published.
+
+SKIN_ANSWERS = "skin_answers.csv"
+
+SkinVerdict = Literal["skin", "not skin"]
+_FILE = AnswerFile(SKIN_ANSWERS, ("sha256",), ("skin", "not skin"))
+
+
+def read_skin_answers(dataset: Path) -> dict[str, ReviewAnswer]:
+    """Read a dataset folder's answers; the last row of an image counts. Raises UserError."""
+    return {sha256: answer for (sha256,), answer in _FILE.read(dataset).items()}
+
+
+def answered_skin(dataset: Path) -> dict[str, bool]:
+    """Return for each image of which a person said something whether it shows skin."""
+    answers = read_skin_answers(dataset)
+    return {sha256: answer.verdict == "skin" for sha256, answer in answers.items()}
+
+
+def write_skin_answer(dataset: Path, sha256: str, said: SkinVerdict, by: str = "") -> None:
+    """Write what a person says of an image, atomically."""
+    put_skin_answer(dataset, sha256, answer_now(said, by))
+
+
+def put_skin_answer(dataset: Path, sha256: str, answer: ReviewAnswer | None) -> None:
+    """Give an image this answer, or none, atomically."""
+    _FILE.put(dataset, (sha256,), answer)
+
+
+# People's answers about images or pairs: a CSV file in the dataset folder.
+#
+# A page writes it, or a person by hand; the next build obeys it.
 
 FLAGS = "flags.parquet"
 DECISIONS = "decisions.csv"

@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
+from skindx.data.layout import stored_file
 from skindx.data.manifest import Record
-from skindx.data.store import stored_file
 from skindx.imaging.decode import decode
 
 
-class Stored(Protocol):
+class StoredImage(Protocol):
     """What has a path relative to its dataset folder: a manifest's record, for one."""
 
     @property
     def path(self) -> str: ...
 
 
-def read_image(dataset: Path, record: Stored) -> NDArray[np.uint8]:
+def read_image(dataset: Path, record: StoredImage) -> NDArray[np.uint8]:
     """Return an image's pixels_HWC. Raises UserError for one that is gone or damaged."""
     file = stored_file(dataset, record.path)
     try:

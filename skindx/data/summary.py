@@ -1,20 +1,311 @@
 """Summary of a build: images found, kept and dropped, as text and as JSON."""
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.text import cell, printable
 from skindx.data.boxes.joining import BoxCounts
-from skindx.data.class_counts import ClassCount, print_counts
-from skindx.data.copy_counts import CopyCounts
-from skindx.data.funnel import ClassFunnel, print_funnel
+from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.data.review import Flag
+from skindx.taxonomy import Taxonomy, normalise
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCount:
+    """One class: the aim, and by source the sound images found and those kept of them."""
+
+    label: str
+    target: int | None
+    found: Mapping[str, int]
+    kept: Mapping[str, int]
+
+    @property
+    def all_kept(self) -> int:
+        """Kept images of all sources."""
+        return sum(self.kept.values())
+
+    @property
+    def missing(self) -> int:
+        """Images still missing to the aim; 0 where there is none."""
+        return max(0, (self.target or 0) - self.all_kept)
+
+
+def print_counts(counts: Sequence[ClassCount], console: "Console") -> None:
+    """Print each class's kept images by source, the aim, and how much of it is reached.
+
+    Sources are columns by number: their names may be long and begin alike.
+    """
+    from rich.table import Table
+
+    sources = _sources(counts)
+    numbers = [str(number) for number in range(1, len(sources) + 1)]
+    table = Table("class", "target", "kept", "reached", *numbers)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in counts:
+        table.add_row(
+            cell(row.label),
+            *_against(row.target, row.all_kept),
+            *(str(row.kept.get(source, 0)) for source in sources),
+        )
+    table.add_section()
+    target = sum(row.target or 0 for row in counts)
+    totals = [sum(row.kept.get(source, 0) for row in counts) for source in sources]
+    table.add_row("all", *_against(target, sum(totals)), *map(str, totals))
+    console.print(table)
+    for number, source in zip(numbers, sources, strict=True):
+        console.print(f"source {number}: {printable(source)}", markup=False, highlight=False)
+
+
+def _against(target: int | None, kept: int) -> tuple[str, str, str]:
+    return str(target or "–"), str(kept), f"{kept / target:.0%}" if target else "–"
+
+
+def _sources(counts: Sequence[ClassCount]) -> list[str]:
+    return sorted({source for row in counts for source in row.found})
+
+
+# How much of planted copies the search finds, as `skindx bench clean` measured it.
+
+RECALL_FILE = Path(__file__).parent / "recall.json"
+
+
+@cache
+def _read() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(RECALL_FILE.read_text(encoding="utf-8"))
+    return read
+
+
+def measured_recall() -> dict[str, dict[str, Any]]:
+    """Return found, n, low and high by kind of copy; `skindx_bench.clean.recall` writes them."""
+    recall: dict[str, dict[str, Any]] = _read()["recall"]
+    return recall
+
+
+def false_links() -> tuple[int, int]:
+    """Return how many links of the same runs join different images, and how many links they are."""
+    counted = _read()["false_links"]
+    return counted["false"], counted["links"]
+
+
+def recall_sentence() -> str:
+    """Say which share of which kinds is found, and how many links are false."""
+    recall = measured_recall()
+    whole = [row for row in recall.values() if row["found"] == row["n"]]
+    parts = []
+    if whole:
+        low = 100 * min(row["low"] for row in whole)
+        parts.append(f"all of {len(whole)} of {len(recall)} kinds (lower bound {low:.0f} %)")
+    parts += [
+        f"{100 * row['found'] / row['n']:.0f} % of {kind.replace('_', ' ')} "
+        f"[{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
+        for kind, row in recall.items()
+        if row["found"] < row["n"]
+    ]
+    false, links = false_links()
+    return (
+        f"Of planted copies this search finds {', '.join(parts)}; {false or 'none'} of its "
+        f"{links:,} links there joined different images."
+    )
+
+
+# Counts of copies that hashes miss: joined, uncertain, and divided by frozen splits.
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCounts:
+    """Pairs of copies that a build verified, and the families that they make."""
+
+    pairs: int = 0
+    """Pairs verified by the images alone."""
+    by_people: int = 0
+    """Pairs that a person called the same."""
+    refused: int = 0
+    """Pairs that a person called different."""
+    uncertain: int = 0
+    """Pairs that wait for a person; they join nothing."""
+    families: int = 0
+    """Families of images that are one group because of such pairs."""
+    images: int = 0
+    """Kept images in these families."""
+    dropped: int = 0
+    """Images that `dedup.copies: drop` took out."""
+    mixed: int = 0
+    """Families with images of several classes."""
+    torn: int = 0
+    """Families that stand in several splits, since earlier builds placed them there."""
+    torn_images: Mapping[str, int] = field(default_factory=dict)
+    """Images of torn families, by split."""
+    would_leave: Mapping[str, int] = field(default_factory=dict)
+    """Images that joining torn families would drop, by split."""
+
+    def lines(self) -> Iterator[str]:
+        """Say it in sentences; nothing where no pair was found."""
+        if self.pairs or self.by_people:
+            by = f", {self.by_people} more by people" if self.by_people else ""
+            yield (
+                f"Copies that hashes miss: {self.pairs} pairs verified{by}; "
+                + (f"{self.dropped} images dropped; " if self.dropped else "")
+                + f"{self.families} families of {self.images} images are one group each."
+            )
+            yield recall_sentence()
+        if self.mixed:
+            yield (
+                f"{self.mixed} families of copies have images of several classes: check their "
+                f"labels in the gallery."
+            )
+        if self.uncertain:
+            yield (
+                f"{self.uncertain} pairs may be copies and join nothing yet: say `same` or "
+                f"`different` with `skindx annotate DATASET --copies`."
+            )
+        if self.torn:
+            where = ", ".join(f"{count} in {split}" for split, count in self.torn_images.items())
+            gone = ", ".join(f"{count} of {split}" for split, count in self.would_leave.items())
+            yield (
+                f"{self.torn} families of copies are divided between splits: earlier builds "
+                f"placed them there ({where}). Build with --resplit to place all images again, or "
+                f"with --join-copies to keep the splits and drop {gone}."
+            )
+
+
+# Number of images of each class after each stage, from sources to the kept ones.
+
+STAGES = ("named", "fetched", "screened", "distinct", "kept")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFunnel:
+    """One class: how many of its images came through each stage of a build."""
+
+    label: str
+    named: int
+    """Addresses or files that the sources give for it."""
+    fetched: int
+    screened: int
+    """Of those, the ones that decode and show something."""
+    distinct: int
+    """Of those, the ones left by de-duplication."""
+    kept: int
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> images (or pages, which would have named images), the most frequent first."""
+
+    @property
+    def looked_for(self) -> bool:
+        """Tell whether any image was named, or might have been by a page that failed."""
+        return bool(self.named or self.lost)
+
+    @property
+    def why(self) -> str:
+        """Say in a sentence's end how its images were lost."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.lost.items())
+        if not self.named:
+            return f"no page that lists its images could be used ({reasons})"
+        return (
+            f"{self.named} images named, {self.fetched} fetched, {self.screened} sound, "
+            f"{self.distinct} distinct, {self.kept} kept ({reasons})"
+        )
+
+
+class ClassNames:
+    """The class of each label: the taxonomy's key, or the label where no taxonomy was given."""
+
+    def __init__(self, taxonomy: Taxonomy, labels: Iterable[str], *, closed: bool) -> None:
+        """`closed`: the user chose the taxonomy, so that other labels belong to no class."""
+        self._key: dict[str, str | None] = {}
+        others: dict[str, str] = {}
+        for label in dict.fromkeys(labels):
+            match = taxonomy.recognise(label)
+            if match:
+                self._key[label] = match.key
+            elif closed or not normalise(label):
+                self._key[label] = None
+            else:
+                self._key[label] = others.setdefault(normalise(label), label)
+        self.keys: tuple[str, ...] = (*taxonomy.keys, *others.values())
+
+    def count(self, labels: Iterable[str]) -> Counter[str]:
+        """Count labels by their class; those of no class are left out."""
+        keys = (self._key.get(label, label) for label in labels)
+        return Counter(key for key in keys if key)
+
+
+def count_funnel(
+    names: ClassNames,
+    *,
+    rows: Sequence[LedgerRow],
+    sound: Iterable[str],
+    distinct: Iterable[str],
+    records: Iterable[Record],
+    issues: Sequence[Issue],
+) -> tuple[ClassFunnel, ...]:
+    """Count each class; `sound` and `distinct` hold a label an image.
+
+    Classes of which images were found and none is kept come first, then those of which none was
+    found, then the others; else in the order of `names`.
+    """
+    images = [row for row in rows if not is_page(row)]
+    counts = (
+        names.count(row.label for row in images),
+        names.count(row.label for row in images if row.status == "stored"),
+        names.count(sound),
+        names.count(distinct),
+        names.count(record.label for record in records),
+    )
+    reasons = {
+        reason: names.count(issue.label for issue in issues if issue.reason == reason)
+        for reason, _ in Counter(issue.reason for issue in issues).most_common()
+    }
+    found = []
+    for key in names.keys:
+        lost = Counter({why: count[key] for why, count in reasons.items() if count[key]})
+        named, fetched, screened, unlike, kept = (count[key] for count in counts)
+        found.append(
+            ClassFunnel(key, named, fetched, screened, unlike, kept, dict(lost.most_common()))
+        )
+    return tuple(sorted(found, key=lambda row: (row.kept > 0, not row.looked_for)))
+
+
+def is_page(row: LedgerRow) -> bool:
+    """Tell whether a row is of a page that gave no image, and not of an image."""
+    return row.status != "stored" and row.page_url == row.url
+
+
+def recounted(
+    funnel: Sequence[dict[str, Any]], records: Collection[Record]
+) -> list[dict[str, Any]]:
+    """Return a stored funnel with the images that are still kept, after some were taken down."""
+    kept = Counter(record.label for record in records)
+    return [{**row, "kept": kept[row["label"]]} for row in funnel]
+
+
+def print_funnel(funnel: Sequence[ClassFunnel], console: "Console") -> None:
+    """Print a table of classes by stages; where nothing is kept, the class stands on top."""
+    from rich.table import Table
+
+    table = Table("class", *STAGES, "not kept")
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    for row in funnel:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in row.lost.items())
+        numbers = [str(getattr(row, stage)) for stage in STAGES]
+        table.add_row(cell(row.label), *numbers, cell(reasons))
+    table.add_section()
+    sums = [str(sum(getattr(row, stage) for row in funnel)) for stage in STAGES]
+    table.add_row("all", *sums, "")
+    console.print(table)
+
+
+# How many images each source gave of each class, beside the number that a recipe aims at.
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +426,9 @@ def print_summary(summary: BuildSummary, console: "Console") -> None:
     table.add_row("all", *map(str, sums), str(sum(sums)))
     console.print(table)
     print_funnel(summary.funnel, console)
-    if any(row.target for row in summary.counts) or _sources(summary) > 1:
+    if any(row.target for row in summary.counts) or _summary_sources(summary) > 1:
         print_counts(summary.counts, console)
 
 
-def _sources(summary: BuildSummary) -> int:
+def _summary_sources(summary: BuildSummary) -> int:
     return len({source for row in summary.counts for source in row.found})

@@ -16,10 +16,9 @@ from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, wri
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.measurement import MeasurementOrigin, hardware, versions
-from skindx.data.layout import MANIFEST, TAXONOMY
+from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, read_manifest, split_of
-from skindx.data.store import stored_file
 from skindx.data.stored_image import check_sample
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.assisted import measure_assistance

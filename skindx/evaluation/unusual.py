@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.atomic_files import sha256_file
-from skindx.data.screening.ood_table import THRESHOLD
+from skindx.data.image_tables import THRESHOLD
 from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.metrics import Ranked, bootstrap_interval, share_interval
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights

@@ -1,6 +1,6 @@
 """What the package says of its search is pooled from what the bench wrote."""
 
-from skindx.data.copies.recall import false_links, measured, sentence
+from skindx.data.summary import false_links, measured_recall, recall_sentence
 from skindx_bench.clean.recall import pooled
 
 
@@ -23,8 +23,8 @@ def test_runs_are_pooled_by_kind() -> None:
 
 
 def test_the_sentence_names_what_is_not_always_found() -> None:
-    said = sentence()
-    for kind, row in measured().items():
+    said = recall_sentence()
+    for kind, row in measured_recall().items():
         named = f" of {kind.replace('_', ' ')} [" in said
         assert named == (row["found"] < row["n"])
     false, links = false_links()

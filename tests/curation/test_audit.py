@@ -16,9 +16,9 @@ from skindx.curation.audit import audit as module
 from skindx.curation.audit.audit import JOURNAL, audit, summary_lines
 from skindx.curation.audit.privacy import PrivacySettings, Sighting
 from skindx.curation.audit.quality import audit_quality
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import DECISIONS, Flag, read_flags, write_flags
-from skindx.data.store import put
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def test_other_thresholds_look_again(fake: type[Fake], tmp_path: Path) -> None:
 def test_only_what_is_new_is_looked_at(fake: type[Fake], tmp_path: Path) -> None:
     records = tiny_dataset(tmp_path, 8)
     run(tmp_path)
-    sha256, path = put(tmp_path, jpeg(skin(99)), ".jpg")
+    sha256, path = store_bytes(tmp_path, jpeg(skin(99)), ".jpg")
     new = Record(path, sha256, "0" * 16, 120, 96, "a", "new", "train")
     write_manifest(tmp_path, [*records[2:], new])
     summary = run(tmp_path)
@@ -164,7 +164,7 @@ def test_processes_see_what_one_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_quality_flags_what_cleanvision_finds_odd(tmp_path: Path) -> None:
     records = tiny_dataset(tmp_path, 8)
-    black, path = put(tmp_path, jpeg(np.full((96, 120, 3), 8, np.uint8)), ".jpg")
+    black, path = store_bytes(tmp_path, jpeg(np.full((96, 120, 3), 8, np.uint8)), ".jpg")
     odd = Record(path, black, "0" * 16, 120, 96, "a", "dark", "train")
     write_manifest(tmp_path, [*records, odd])
     write_flags(tmp_path, [Flag("aa", "face", 0.5)], ["face"])

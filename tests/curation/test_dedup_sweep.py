@@ -12,8 +12,8 @@ from skindx.core.errors import UserError
 from skindx.curation.sweep.files import JSON, PLOT, TABLE, lines, print_sweep, write_sweep
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.curation.sweep.sweep import Point, Sweep, SweepSettings, choose, sweep
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, read_manifest, write_issues, write_manifest
-from skindx.data.store import put
 from skindx.metrics import Interval
 
 FEW = SweepSettings(
@@ -30,7 +30,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     issues = []
     for n, record in enumerate(train):
         pixels = skin(int(record.source_url))
-        sha256, path = put(folder, jpeg(pixels, quality=60), ".jpg")
+        sha256, path = store_bytes(folder, jpeg(pixels, quality=60), ".jpg")
         label = record.label if n else "ab"[record.label == "a"]
         if n:
             issues.append(Issue(f"t{n}", sha256, label, "near-duplicate", "", record.sha256))

@@ -9,9 +9,9 @@ from tiny_dataset import jpeg, skin, tiny_dataset
 from skindx.core.errors import UserError
 from skindx.curation.embeddings import EmbedSettings, embed, embed_with_bundle
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
-from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
+from skindx.data.image_tables import EMBEDDINGS, read_embeddings
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, write_issues
-from skindx.data.store import put
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 
@@ -77,7 +77,7 @@ def test_wrong_weights_leave_nothing(settings: EmbedSettings, tmp_path: Path) ->
 
 def test_stored_near_duplicates_are_known_again(tmp_path: Path) -> None:
     records = tiny_dataset(tmp_path, 8)
-    twin, path = put(tmp_path, jpeg(skin(3), quality=50), ".jpg")
+    twin, path = store_bytes(tmp_path, jpeg(skin(3), quality=50), ".jpg")
     gone = "f" * 64
     stays = records[0]
     write_issues(

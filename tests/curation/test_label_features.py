@@ -17,7 +17,7 @@ from skindx.curation.features import (
     join_parts,
     last_layer,
 )
-from skindx.data.dedup.near import EMBEDDINGS, LABEL_FEATURES, label_table, read_embeddings
+from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES, label_table, read_embeddings
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 

@@ -19,7 +19,7 @@ from skindx.curation.labels.review import (
     plant_errors,
     review_labels,
 )
-from skindx.data.dedup.near import Embeddings
+from skindx.data.image_tables import Embeddings
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.review import Flag, read_flags, write_flags
 

@@ -11,9 +11,15 @@ from tiny_dataset import tiny_dataset
 
 from skindx.core.errors import UserError
 from skindx.curation.audit.off_topic import off_topic
-from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
+from skindx.data.image_tables import (
+    EMBEDDINGS,
+    OOD,
+    THRESHOLD,
+    Embeddings,
+    read_ood,
+    write_embeddings,
+)
 from skindx.data.review import Flag, read_flags, write_flags
-from skindx.data.screening.ood_table import OOD, THRESHOLD, read_ood
 from skindx.models.ood.detectors import unusual_scores
 
 

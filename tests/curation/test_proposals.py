@@ -17,9 +17,8 @@ from skindx.curation.proposals.proposals import propose
 from skindx.data.box import Box
 from skindx.data.boxes.agreement import iou
 from skindx.data.boxes.annotations import PROPOSALS, read_proposals
-from skindx.data.layout import MANIFEST
+from skindx.data.layout import MANIFEST, store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
-from skindx.data.store import put
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
@@ -106,7 +105,7 @@ def dataset(tmp_path: Path) -> Path:
     records = []
     for n in range(8):
         coded = cv2.imencode(".png", spot(n, n % 2)[0])[1].tobytes()
-        sha256, path = put(folder, coded, ".png")
+        sha256, path = store_bytes(folder, coded, ".png")
         boxes = {0: (Box(1, 2, 30, 40, "mole", "Ann"),), 1: ()}.get(n)
         records.append(Record(path, sha256, "0" * 16, 96, 72, "x", sha256, "train", boxes=boxes))
     write_manifest(folder, records)

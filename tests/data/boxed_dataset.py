@@ -5,15 +5,15 @@ from pathlib import Path
 from paint_images import encode, paint
 
 from skindx.data.box import Box
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_manifest
-from skindx.data.store import put
 
 
 def boxed_dataset(folder: Path, boxes: dict[int, tuple[Box, ...]], count: int = 8) -> list[Record]:
     """Write `count` images of 120 x 96 named n.jpg; return their records, in order."""
     records = []
     for n in range(count):
-        sha256, path = put(folder, encode(paint(n)), ".jpg")
+        sha256, path = store_bytes(folder, encode(paint(n)), ".jpg")
         records.append(
             Record(
                 path,

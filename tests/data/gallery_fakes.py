@@ -7,9 +7,9 @@ from paint_images import encode, paint
 from PIL import Image
 
 from skindx.core.atomic_files import write_json
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.review import Flag, write_flags
-from skindx.data.store import put
 
 HOSTILE = (
     '<script>document.title="owned"</script>',
@@ -30,7 +30,7 @@ def gallery_dataset(folder: Path, kept: int = 12) -> Path:
         exif = Image.Exif()
         exif[0x010E] = "taken at home"
         data = encode(paint(number), exif=exif)
-        sha256, path = put(folder, data, ".jpg")
+        sha256, path = store_bytes(folder, data, ".jpg")
         label, split = ("acne", "wart")[number % 2], ("train", "val", "test")[number % 3]
         url = f"http://atlas.example/{number}.jpg"
         records.append(
@@ -48,9 +48,9 @@ def gallery_dataset(folder: Path, kept: int = 12) -> Path:
             group=words,
         )
     first = records[0]
-    smaller, _ = put(folder, encode(paint(0), quality=40), ".jpg")
-    contested, _ = put(folder, encode(paint(900)), ".jpg")
-    damaged, _ = put(folder, b"\xff\xd8\xff\xe0 damaged", ".jpg")
+    smaller, _ = store_bytes(folder, encode(paint(0), quality=40), ".jpg")
+    contested, _ = store_bytes(folder, encode(paint(900)), ".jpg")
+    damaged, _ = store_bytes(folder, b"\xff\xd8\xff\xe0 damaged", ".jpg")
     issues = [
         Issue("smaller.jpg", smaller, "acne", "near-duplicate", "shows the same", first.sha256),
         Issue("a.jpg", contested, "acne", "conflicting-duplicate", "acne and wart"),

@@ -8,15 +8,14 @@ from kill_everywhere import kill_everywhere
 from paint_images import encode, paint, save
 
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.layout import BLOCKLIST
+from skindx.data.layout import BLOCKLIST, store_bytes
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.removal import copies
 from skindx.data.removal.takedown import carry_out, plan
-from skindx.data.screening import shards
+from skindx.data.screening import screen
 from skindx.data.screening.screen import Screened, screen_bytes
 from skindx.data.splits.freeze import read_places
-from skindx.data.store import put
 from skindx.taxonomy import load_taxonomy
 
 PER_CLASS = 6
@@ -27,7 +26,7 @@ def screened_here(files, settings, hashes, **_: object) -> list[Screened]:
     return [screen_bytes(file.read_bytes(), settings, hashes) for file in files]
 
 
-shards.screen_files = copies.screen_files = screened_here
+screen.screen_files = copies.screen_files = screened_here
 
 
 def fill(root: Path, labels: str, first: int = 0) -> None:
@@ -95,7 +94,7 @@ def take_down(folder: Path) -> str:
     build(settings(source), start)
     url, painter = "http://atlas.example/0.jpg", "A. Painter"
     data = encode(paint(0))
-    sha256, path = put(start, data, ".jpg")
+    sha256, path = store_bytes(start, data, ".jpg")
     with open_ledger(start) as ledger:
         row = LedgerRow(url, "a", "stored", sha256=sha256, path=path, creator=painter)
         ledger.append(row)

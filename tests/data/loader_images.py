@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.data.layout import store_bytes
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.data.store import put
 
 
 def photo(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -30,6 +30,6 @@ def jpeg(image: np.ndarray, quality: int = 92) -> bytes:
 def dataset(folder: Path, count: int = 6, height: int = 60, width: int = 90) -> Files:
     records = []
     for index in range(count):
-        sha256, path = put(folder, jpeg(photo(height, width, index)), ".jpg")
+        sha256, path = store_bytes(folder, jpeg(photo(height, width, index)), ".jpg")
         records.append(Record(path, sha256, "", width, height, "x", sha256, "train"))
     return Files(folder, records)

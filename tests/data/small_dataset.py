@@ -9,10 +9,9 @@ from paint_images import encode, paint
 
 from skindx.data.box import Box
 from skindx.data.labels import taxonomy_of
-from skindx.data.layout import RECIPE, TAXONOMY
+from skindx.data.layout import RECIPE, TAXONOMY, store_bytes
 from skindx.data.manifest import SPLITS, Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.store import put
 
 LABELS = ("Acne", "Eczema")
 
@@ -28,7 +27,7 @@ class SmallDataset:
     def add(self, data: bytes | None = None, suffix: str = ".jpg", **said: Any) -> str:
         """Store an image; by default free ones, over all splits and classes."""
         number = len(self.records)
-        sha256, path = put(self.folder, data or encode(paint(number), quality=90), suffix)
+        sha256, path = store_bytes(self.folder, data or encode(paint(number), quality=90), suffix)
         fields: dict[str, Any] = {
             "width": 120,
             "height": 96,

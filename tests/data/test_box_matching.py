@@ -18,8 +18,8 @@ from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.frames import Placed, place, turn_upright
 from skindx.data.boxes.importing import import_boxes
 from skindx.data.boxes.matching import AMBIGUOUS, CLAIMED, COPY, ELSEWHERE, UNKNOWN, match_entries
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Issue, Record, read_manifest, write_issues, write_manifest
-from skindx.data.store import put
 from skindx.imaging.decode import turned
 
 NFC, NFD = (unicodedata.normalize(form, "läsion 1.jpg") for form in ("NFC", "NFD"))
@@ -116,7 +116,7 @@ def photos(folder: Path, kinds: Sequence[tuple[int, tuple[int, int]]]) -> list[R
     """Write a dataset of photos n.jpg of an EXIF orientation and a stored size."""
     records = []
     for n, (orientation, size) in enumerate(kinds):
-        sha256, path = put(folder, photo(orientation, size, n), ".jpg")
+        sha256, path = store_bytes(folder, photo(orientation, size, n), ".jpg")
         width, height = size[::-1] if orientation >= 5 else size
         url = f"p/{n}.jpg"
         records.append(

@@ -12,10 +12,9 @@ from rich.console import Console
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.build.build import BuildSettings, build, load_build_settings
-from skindx.data.funnel import STAGES
 from skindx.data.labels import taxonomy_of
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.summary import print_summary
+from skindx.data.summary import STAGES, print_summary
 from skindx.taxonomy import load_taxonomy
 
 DATASET = {"store", "manifest.parquet", "issues.parquet", "taxonomy.yaml", "recipe.yaml"}

@@ -26,9 +26,8 @@ from skindx.data.runner import LocalRunner
 from skindx.data.runner.cluster import RayRunner, connected
 from skindx.data.runner.workers import Answer as WorkerAnswer
 from skindx.data.runner.workers import compare
-from skindx.data.screening import shards
-from skindx.data.screening.screen import ScreenSettings
-from skindx.data.screening.shards import screen
+from skindx.data.screening import screen as shards
+from skindx.data.screening.screen import ScreenSettings, screen
 from skindx.data.sources import AtlasSource
 
 

@@ -16,18 +16,17 @@ from ray_cluster import RayCluster, ray_cluster
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings
+from skindx.data.copies import candidates, hash_links
 from skindx.data.copies import shards as copies_shards
-from skindx.data.copies import votes
 from skindx.data.copies.find import find_copies
-from skindx.data.dedup import chunks
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.runner import LocalRunner
 from skindx.data.runner.cluster import ATTEMPTS, connected
-from skindx.data.screening import shards
+from skindx.data.screening import screen
 from skindx.data.sources import AtlasSource
-from skindx.data.store import put
 
 IMAGES = 48
 SHARD = 6
@@ -57,8 +56,8 @@ def settings(tmp_path: Path) -> BuildSettings:
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut few images into many tasks."""
-    monkeypatch.setattr(shards, "SHARD_PICTURES", SHARD)
-    monkeypatch.setattr(chunks, "CHUNK_CODES", 16)
+    monkeypatch.setattr(screen, "SHARD_PICTURES", SHARD)
+    monkeypatch.setattr(hash_links, "CHUNK_CODES", 16)
 
 
 def content(out: Path) -> dict[str, bytes]:
@@ -143,13 +142,13 @@ def test_a_cluster_finds_the_copies_that_this_machine_finds(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies_shards, "SHARD_IMAGES", 8)
-    monkeypatch.setattr(votes, "CHUNK_IMAGES", 12)
+    monkeypatch.setattr(candidates, "CHUNK_IMAGES", 12)
     found = []
     for name in ("alone", "cluster"):
         painted = [paint(n) for n in range(IMAGES // 2)]
         files = [save(tmp_path / "painted" / f"{n}.jpg", image) for n, image in enumerate(painted)]
         files += [save(tmp_path / "painted" / f"{n}-9.jpg", painted[n][9:, 9:]) for n in (0, 5)]
-        paths = [put(tmp_path / name, file.read_bytes(), ".jpg")[1] for file in files]
+        paths = [store_bytes(tmp_path / name, file.read_bytes(), ".jpg")[1] for file in files]
         if name == "alone":
             found.append(find_copies(tmp_path / name, paths, runner=LocalRunner(1)))
             continue
@@ -180,7 +179,7 @@ def test_a_killed_driver_goes_on_with_the_shards_that_are_finished(
     while not finished:
         assert driver.poll() is None
         time.sleep(0.01)
-        found = (out / shards.SHARDS).glob("screened-*.parquet")
+        found = (out / screen.SHARDS).glob("screened-*.parquet")
         finished = {path: path.stat().st_mtime_ns for path in found}
     driver.send_signal(signal.SIGKILL)
     driver.wait()

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 import skindx
 from skindx.core.errors import UserError
-from skindx.data.dedup import join
-from skindx.data.dedup.join import turned_pairs_within
-from skindx.data.dedup.links import near_links
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import Cleaned, deduplicate, distinct
+from skindx.data.copies import hash_links
+from skindx.data.copies.deduplicate import Cleaned, LabelledImage, deduplicate, distinct
+from skindx.data.copies.hash_links import near_links, turned_pairs_within
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
@@ -80,11 +78,11 @@ def test_equal_codes_as_one_give_the_same_dataset(images: list[LabelledImage], r
 MANY = """
 import resource, sys
 import numpy as np
-import skindx.data.dedup.join_kernels
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import deduplicate, distinct
+import skindx.data.copies.hash_kernels
+from skindx.data.copies.deduplicate import LabelledImage
+from skindx.data.copies.deduplicate import deduplicate, distinct
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
-from skindx.data.dedup.links import near_links
+from skindx.data.copies.hash_links import near_links
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 
@@ -125,8 +123,8 @@ def test_twenty_thousand_equal_images_fit_into_memory() -> None:
 
 
 def test_too_many_near_pairs_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "MOST_PAIRS", 100)
+    monkeypatch.setattr(hash_links, "MOST_PAIRS", 100)
     codes = np.arange(16, dtype=np.uint64)
-    assert len(join.pairs_within(codes[:14], 4)[0]) == 91
+    assert len(hash_links.pairs_within(codes[:14], 4)[0]) == 91
     with pytest.raises(UserError, match=r"more than 100 pairs among 16 .*lower dedup\.radius"):
-        join.pairs_within(codes, 4)
+        hash_links.pairs_within(codes, 4)

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from paint_images import save
 
 from skindx.core.errors import UserError
+from skindx.data.answer_review import CopyReview, reviewing_copies
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.copies.answers import read_answers, write_answer
-from skindx.data.copies.records import COPIES, read_copies
-from skindx.data.copies.review import CopyReview, reviewing_copies
+from skindx.data.copies.records import COPIES, read_answers, read_copies, write_answer
 from skindx.data.copies.shards import Library
 from skindx.data.gallery import write_gallery
 from skindx.data.manifest import Record, read_issues, read_manifest

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.manifest import SPLITS, Split
-from skindx.data.splits.copy_groups import Swallowed, count_crossing, join_groups, swallowed_classes
+from skindx.data.splits.groups import SwallowedClass, count_crossing, join_groups, swallowed_classes
 
 IMAGES = "012345"
 GROUPS = dict(zip(IMAGES, "abcdef", strict=True))
@@ -69,7 +69,7 @@ def test_families_in_several_splits_are_counted_by_image() -> None:
 def test_a_chain_that_takes_most_of_a_class_is_named() -> None:
     labels = dict.fromkeys("01234", "nevus") | {"5": "wart"}
     chain = {**GROUPS, "1": "a", "2": "a"}
-    assert swallowed_classes(labels, GROUPS, chain) == [Swallowed("nevus", "a", 3, 5)]
+    assert swallowed_classes(labels, GROUPS, chain) == [SwallowedClass("nevus", "a", 3, 5)]
     # A pair is no chain, and a family that a source named was as large before.
     assert swallowed_classes(dict.fromkeys("012", "nevus"), GROUPS, {**GROUPS, "1": "a"}) == []
     named = {**GROUPS, "1": "a", "2": "a"}

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import Cleaned, deduplicate, distinct
+from skindx.data.copies.deduplicate import Cleaned, LabelledImage, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.splits.fold_view import fold_view, refold
-from skindx.data.store import put
 from skindx.taxonomy import SkinClass, Taxonomy
 
 
@@ -44,7 +44,7 @@ def test_test_splits_are_disjoint_and_make_up_the_dataset() -> None:
 def test_the_view_is_a_dataset_of_the_same_images(tmp_path: Path) -> None:
     records = []
     for n in range(12):
-        sha256, path = put(tmp_path / "data", bytes([n]), ".png")
+        sha256, path = store_bytes(tmp_path / "data", bytes([n]), ".png")
         records.append(Record(path, sha256, "", 9, 9, "a", sha256, "train"))
     write_manifest(tmp_path / "data", records)
     Taxonomy(name="t", title="T", classes=(SkinClass(key="a", name="a"),)).save(

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.splits.folds import fold_groups
-from skindx.data.splits.split import SplitSettings
+from skindx.data.splits.split import SplitSettings, fold_groups
 
 any_groups = st.lists(st.tuples(st.sampled_from("ghijklmnop"), st.sampled_from("abc")), min_size=1)
 

@@ -10,16 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import distinct
+from skindx.data.copies.deduplicate import LabelledImage, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening.screen import Screened
 from skindx.data.sources.folder import FolderSource
-from skindx.data.splits.freeze import Place, fitting_folds, read_places, write_places
+from skindx.data.splits.freeze import (
+    Placement,
+    fitting_folds,
+    group_aliases,
+    hold_splits,
+    place_groups,
+    read_places,
+    write_places,
+)
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
-from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
 from skindx.data.splits.split import SplitSettings, split_groups
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
@@ -189,16 +195,16 @@ def test_a_published_table_and_an_old_manifest_are_read(tmp_path: Path) -> None:
         f"sha256,group,split,fold\n{sha(1)},L1,train,3\n{sha(2)},L2,test,\n,P9,val,0\n"
     )
     assert read_places(table) == {
-        sha(1): Place("train", 3),
-        "L1": Place("train", 3),
-        sha(2): Place("test"),
-        "L2": Place("test"),
-        "P9": Place("val", 0),
+        sha(1): Placement("train", 3),
+        "L1": Placement("train", 3),
+        sha(2): Placement("test"),
+        "L2": Placement("test"),
+        "P9": Placement("val", 0),
     }
     old = tmp_path / "old"
     record = Record("store/x.jpg", sha(3), "0" * 16, 9, 9, "a", "L3", "calibration")
     write_manifest(old, [record])
-    assert read_places(old) == {sha(3): Place("calibration"), "L3": Place("calibration")}
+    assert read_places(old) == {sha(3): Placement("calibration"), "L3": Placement("calibration")}
 
 
 @pytest.mark.parametrize(

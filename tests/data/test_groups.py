@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import distinct
+from skindx.data.copies.deduplicate import LabelledImage, distinct
 from skindx.data.ledger import LedgerRow, file_name
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable, group_names

@@ -14,7 +14,7 @@ from small_dataset import SmallDataset
 from skindx.core.errors import UserError
 from skindx.data.boxes.exporting import export_boxes
 from skindx.data.gallery import write_gallery
-from skindx.data.layout import LEDGER, STORE
+from skindx.data.layout import LEDGER, STORE, store_bytes, store_files, stored_files, sweep_store
 from skindx.data.ledger import read_ledger
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, write_manifest
@@ -22,7 +22,6 @@ from skindx.data.publish.assemble import publish
 from skindx.data.publish.drop import drop
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.manifest import read_published, write_rows
-from skindx.data.store import put, store_files, stored_files, sweep_store
 from skindx.data.stored_image import read_image
 
 
@@ -161,7 +160,7 @@ def test_links_within_the_store_and_a_store_elsewhere_are_followed(
     inside = first.with_name(f"{'0' * 64}.jpg")
     inside.symlink_to(second)
     assert set(stored_files(small.folder)) == {first, second, inside}
-    assert put(small.folder, first.read_bytes(), ".jpg")[1] == small.records[0].path
+    assert store_bytes(small.folder, first.read_bytes(), ".jpg")[1] == small.records[0].path
     publish(small.folder, tmp_path / "pub", settings())
     assert len(read_published(tmp_path / "pub")) == 2
 
@@ -183,7 +182,7 @@ def test_a_rebuild_deletes_nothing_behind_a_link_in_the_store(
     with pytest.raises(UserError, match="is a link that leads out"):
         store_files(small.folder, sha256)
     with pytest.raises(UserError, match="is a link that leads out"):
-        put(small.folder, encode(paint(0), quality=90), ".jpg")
+        store_bytes(small.folder, encode(paint(0), quality=90), ".jpg")
 
 
 def test_a_ledger_names_no_file_outside_its_dataset(tmp_path: Path) -> None:

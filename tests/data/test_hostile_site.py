@@ -24,7 +24,7 @@ from skindx.data.build import build as building
 from skindx.data.layout import LEDGER, LOG
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.screening import shards
+from skindx.data.screening import screen
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import image_suffix
 
@@ -233,7 +233,7 @@ def test_a_sound_dataset_comes_of_it(
     monkeypatch.setattr(building, "acquire", lambda *_, **__: hostile.found)
     screened = hostile.screened
     monkeypatch.setattr(
-        shards,
+        screen,
         "screen_files",
         lambda files, *_, **__: [screened[file.relative_to(out).as_posix()] for file in files],
     )

@@ -17,14 +17,13 @@ from skindx.curation.labels.page import render
 from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.build.diff import compare, print_diff, read_version
-from skindx.data.class_counts import ClassCount, print_counts
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.card import plain
 from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.imagefolder import no_formula
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import print_report, report
-from skindx.data.summary import print_summary
+from skindx.data.summary import ClassCount, print_counts, print_summary
 
 WORDS = "[/bold][red]\x1b]0;owned\x07\x1b[2J\u202egnp\u2066\r\x08[link=http://x]"
 SHOWN = "[/bold][red]\ufffd]0;owned\ufffd\ufffd[2J\ufffdgnp\ufffd\ufffd\ufffd[link=http://x]"

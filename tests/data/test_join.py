@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 import skindx
 from skindx.core.errors import UserError
-from skindx.data.dedup import join
-from skindx.data.dedup.join import pairs_within, turned_pairs_within
+from skindx.data.copies import hash_links
+from skindx.data.copies.hash_links import pairs_within, turned_pairs_within
 
 ONES = 2**64 - 1
 
@@ -49,7 +49,7 @@ def test_the_join_is_brute_force(codes: NDArray[np.uint64], radius: int, agree: 
     # Equality with this list also says: sorted, unique, first < second.
     assert found(codes, radius) == brute_force(codes, radius)
     # So few codes would be compared without buckets, so the blocks are asked for.
-    with patch.object(join, "_must_agree", lambda n, radius: agree):
+    with patch.object(hash_links, "_must_agree", lambda n, radius: agree):
         assert found(codes, radius) == brute_force(codes, radius)
 
 
@@ -71,7 +71,7 @@ def test_every_radius_and_number_of_blocks(radius: int) -> None:
 @pytest.mark.parametrize("agree", [0, 1, 2, 5])
 def test_many_equal_codes_give_each_pair_once(agree: int) -> None:
     n = 1000
-    with patch.object(join, "_must_agree", lambda n, radius: agree):
+    with patch.object(hash_links, "_must_agree", lambda n, radius: agree):
         first, second, distance = pairs_within(np.full(n, ONES, np.uint64), 4)
     expected_first, expected_second = np.triu_indices(n, k=1)
     np.testing.assert_array_equal(first, expected_first)
@@ -80,11 +80,11 @@ def test_many_equal_codes_give_each_pair_once(agree: int) -> None:
 
 
 def test_the_plan_buckets_where_it_pays() -> None:
-    assert join._must_agree(100, 4) == 0
-    assert join._must_agree(1_000_000, 4) == 1
-    assert join._must_agree(1_000_000, 8) > 1
-    assert join._must_agree(10_000, 40) == 0
-    assert join._must_agree(1_000_000, 64) == 0
+    assert hash_links._must_agree(100, 4) == 0
+    assert hash_links._must_agree(1_000_000, 4) == 1
+    assert hash_links._must_agree(1_000_000, 8) > 1
+    assert hash_links._must_agree(10_000, 40) == 0
+    assert hash_links._must_agree(1_000_000, 64) == 0
 
 
 def test_single_bit_neighbours_by_hand() -> None:
@@ -128,7 +128,7 @@ def test_turned_codes_are_brute_force(
             distance = int(differ.max(axis=0).min())
             if distance <= radius:
                 expected.append((i, j, distance))
-    with patch.object(join, "_must_agree", lambda n, radius: agree):
+    with patch.object(hash_links, "_must_agree", lambda n, radius: agree):
         columns = [column.tolist() for column in turned_pairs_within(codes, radius)]
     assert list(zip(*columns, strict=True)) == expected
 
@@ -163,7 +163,7 @@ def test_compiled_code_is_kept_where_numba_is_reported(tmp_path: Path) -> None:
 
 
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "skindx.data.dedup.join_kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "skindx.data.copies.hash_kernels", raising=False)
     monkeypatch.delattr(skindx.data.dedup, "join_kernels", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"run `pip install '\.\[data\]'`"):

@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skindx.core.errors import JobError
-from skindx.data.dedup import chunks
-from skindx.data.dedup.chunks import chunk_pairs, in_order, near_links_by_chunks
-from skindx.data.dedup.join import turned_pairs_within
-from skindx.data.dedup.links import near_links
+from skindx.data.copies import hash_links
+from skindx.data.copies.hash_links import (
+    chunk_pairs,
+    in_order,
+    near_links,
+    near_links_by_chunks,
+    turned_pairs_within,
+)
 from skindx.data.runner import LocalRunner
 
 
@@ -71,7 +75,7 @@ class Noted(LocalRunner):
 def test_a_killed_join_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_CODES", 10)
+    monkeypatch.setattr(hash_links, "CHUNK_CODES", 10)
     rng = np.random.default_rng(1)
     codes = rng.integers(0, 2**64, (35, 2, 8), dtype=np.uint64)
     codes[20:30] = codes[:10] ^ np.uint64(1)

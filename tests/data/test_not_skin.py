@@ -14,13 +14,11 @@ from paint_images import encode, save
 from skin_photo import skin_pixels
 
 from skindx.core.errors import UserError
+from skindx.data.answer_review import reviewing_skin
 from skindx.data.build.build import BuildSummary, build, load_build_settings
 from skindx.data.build.older import as_before
 from skindx.data.gallery import write_gallery
-from skindx.data.manifest import Record, read_issues, read_manifest
-from skindx.data.removal.takedown import carry_out, plan
-from skindx.data.review import DECISIONS, FLAGS, Flag, read_flags, write_flags
-from skindx.data.screening.ood_table import (
+from skindx.data.image_tables import (
     OOD,
     THRESHOLD,
     OodScores,
@@ -29,10 +27,18 @@ from skindx.data.screening.ood_table import (
     unusual,
     write_ood,
 )
-from skindx.data.screening.screen import ScreenSettings, screen_bytes
-from skindx.data.screening.shards import read_shard, write_shard
-from skindx.data.skin_answers import read_skin_answers, write_skin_answer
-from skindx.data.skin_review import reviewing_skin
+from skindx.data.manifest import Record, read_issues, read_manifest
+from skindx.data.removal.takedown import carry_out, plan
+from skindx.data.review import (
+    DECISIONS,
+    FLAGS,
+    Flag,
+    read_flags,
+    read_skin_answers,
+    write_flags,
+    write_skin_answer,
+)
+from skindx.data.screening.screen import ScreenSettings, read_shard, screen_bytes, write_shard
 from skindx.data.synthetic.no_skin import KINDS, WARM
 
 FOREIGN = {"document": KINDS["document"], "screenshot": WARM["warm screenshot"]}

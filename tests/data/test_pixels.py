@@ -13,12 +13,12 @@ import pytest
 from loader_images import dataset, jpeg, photo
 
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.loader.crop import Window, resize_into
 from skindx.data.loader.drawing import draw_windows
 from skindx.data.loader.load import fill_crops
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
-from skindx.data.store import put
 from skindx.imaging.decode import decode
 from skindx.imaging.resize import shrink
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_written_anew(files: Files, file: Path) -> None:
     assert written(file, files, side=41)
     assert written(file, files, side=40)
     # The same number of bytes, but another image in one place.
-    sha256, path = put(files.dataset, jpeg(photo(60, 90, 77)), ".jpg")
+    sha256, path = store_bytes(files.dataset, jpeg(photo(60, 90, 77)), ".jpg")
     records = [
         *files.records[:-1],
         dataclasses.replace(files.records[-1], path=path, sha256=sha256),

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from paint_images import encode, paint
 
-from skindx.data.dedup.clusters import graph
-from skindx.data.dedup.rank import LabelledImage, best_first
-from skindx.data.dedup.select import deduplicate, distinct
+from skindx.data.copies.deduplicate import LabelledImage, best_first, deduplicate, distinct
+from skindx.data.copies.hash_links import near_graph
 from skindx.data.ledger import LedgerRow
-from skindx.data.screening.resolution import NOISE, effective_pixels, worth
+from skindx.data.screening.measures import NOISE, effective_pixels, worth
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_bytes
 
 
@@ -114,5 +113,5 @@ def test_levels_of_detail_start_at_the_best_of_each_component() -> None:
         one("d", 50, 100, 1),  # of no other's component
     ]
     links = np.array([(0, 1, 1), (1, 2, 1)], np.int64)
-    order = best_first(same, graph(4, links, 4))
+    order = best_first(same, near_graph(4, links, 4))
     assert [same[i].row.url for i in order if i != 3] == ["b", "a", "c"]

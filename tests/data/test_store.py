@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.store import put
+from skindx.data.layout import store_bytes
 from skindx.imaging.formats import image_suffix
 
 
 def test_the_same_bytes_are_stored_once(tmp_path: Path) -> None:
-    first = put(tmp_path, b"skin", ".jpg")
-    assert put(tmp_path, b"skin", ".jpg") == first
+    first = store_bytes(tmp_path, b"skin", ".jpg")
+    assert store_bytes(tmp_path, b"skin", ".jpg") == first
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files == [tmp_path / first[1]]
     assert files[0].read_bytes() == b"skin"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.loader.source import Files, InMemory
 from skindx.data.manifest import Record
-from skindx.data.store import put
 from skindx.data.stored_image import check_sample
 
 
@@ -20,7 +20,7 @@ def stored(tmp_path: Path) -> tuple[Path, list[Record]]:
     records = []
     for number in range(3):
         pixels = np.full((300 + number, 400, 3), 40 * number, np.uint8)
-        sha256, path = put(tmp_path, cv2.imencode(".jpg", pixels)[1].tobytes(), ".jpg")
+        sha256, path = store_bytes(tmp_path, cv2.imencode(".jpg", pixels)[1].tobytes(), ".jpg")
         records.append(Record(path, sha256, "0" * 16, 400, 300 + number, "a", sha256, "train"))
     return tmp_path, records
 

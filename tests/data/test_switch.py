@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from skindx.data.layout import READY, recover, transaction
 from skindx.data.manifest import read_issues, write_issues
-from skindx.data.transaction import READY, recover, transaction
 
 HERE = Path(__file__).parent
 PATHS = (HERE.parents[1], HERE.parent, HERE)

@@ -15,7 +15,7 @@ from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, join, read_blocklist, write_blocklist
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.dedup.links import near_links
+from skindx.data.copies.hash_links import near_links
 from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.layout import BLOCKLIST, LEDGER
 from skindx.data.ledger import read_ledger

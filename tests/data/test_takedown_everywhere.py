@@ -23,10 +23,10 @@ from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build.build import build
 from skindx.data.build.diff import diff, write_diff
-from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.fetch.parts import PARTS, make_part
 from skindx.data.fetch.settings import OriginPolicy, Partition
 from skindx.data.gallery import write_gallery
+from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.layout import CACHE
 from skindx.data.ledger import read_ledger
 from skindx.data.loader.pixels import open_pixels
@@ -38,7 +38,7 @@ from skindx.data.publish.formats import FORMATS
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.review import Flag, write_flags
-from skindx.data.screening.shards import SHARDS
+from skindx.data.screening.screen import SHARDS
 
 JANE = "Jane Q. Victim"
 MAY_NAME_IT = {"blocklist.jsonl", "ledger.jsonl", "issues.parquet"}

@@ -6,11 +6,11 @@ from rich.console import Console
 
 from skindx.core.errors import UserError
 from skindx.data.build.targets import check_targets, count_by_source
-from skindx.data.class_counts import print_counts
-from skindx.data.dedup.rank import LabelledImage
+from skindx.data.copies.deduplicate import LabelledImage
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
 from skindx.data.screening.screen import Screened
+from skindx.data.summary import print_counts
 from skindx.taxonomy import load_taxonomy
 
 

@@ -8,8 +8,8 @@ from paint_images import save
 from skin_photo import skin_pixels
 
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.store import put
 from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.evaluation.not_skin import CHANGES, main, report
 from skindx.evaluation.unusual import unusual_figures
@@ -26,7 +26,7 @@ def typed_dataset(folder: Path) -> Path:
     images += [(KINDS["landscape"](np.random.default_rng(0)), 3)]
     records = []
     for n, (pixels, kind) in enumerate(images):
-        sha256, path = put(folder, encode(pixels, quality=95), ".jpg")
+        sha256, path = store_bytes(folder, encode(pixels, quality=95), ".jpg")
         records.append(
             Record(path, sha256, "0" * 16, 200, 160, "nevus", f"g{n}", "train", skin_type=kind)
         )

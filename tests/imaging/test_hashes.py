@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from paint_images import encode, paint
 
-from skindx.data.dedup.clusters import EQUAL
-from skindx.data.dedup.links import near_links
+from skindx.data.copies.hash_links import EQUAL, near_links
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_images, hash_thumbnails, thumbnail
 

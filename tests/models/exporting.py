@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.store import put
 
 
 def export_image(seed: int) -> NDArray[np.uint8]:
@@ -22,7 +22,7 @@ def export_dataset(
     records = []
     for n in range(24):
         data = cv2.imencode(".png", export_image(n))[1].tobytes()
-        sha256, path = put(folder, data, ".png")
+        sha256, path = store_bytes(folder, data, ".png")
         split = splits[n % len(splits)]
         records.append(Record(path, sha256, "0" * 16, 90, 72, label, f"g{n}", split))
     write_manifest(folder, records)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from skindx.data.box import Box
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_manifest
-from skindx.data.store import put
 from skindx.taxonomy import SkinClass, Taxonomy
 
 CLASSES = ("Disc", "Stripes", "Plain")
@@ -38,7 +38,7 @@ def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index in range(30):
             image, boxes = _paint(label, 100 * number + index)
             coded = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
-            sha256, path = put(folder, coded, ".png")
+            sha256, path = store_bytes(folder, coded, ".png")
             split = SPLITS[0] if index < 18 else SPLITS[1 + index % 3]
             records.append(
                 Record(path, sha256, "0" * 16, 96, 72, label, sha256, split, boxes=boxes)

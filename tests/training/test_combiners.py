@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from skindx.data.splits.folds import fold_groups
+from skindx.data.splits.split import fold_groups
 from skindx.models.combination import Combination, log
 from skindx.models.probability_scaling import fit_temperature
 from skindx.training.config.ensemble import Auto, Combiner, Greedy, Mean, Weighted

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from skindx.core import machine
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.loader import node_memory
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
-from skindx.data.store import put
 from skindx.imaging.decode import decode
 from skindx.models.classifier.preprocess import centre_square
 from skindx.training.checkpoint.fingerprints import fingerprint
@@ -175,7 +175,11 @@ def test_a_damaged_dataset_is_one_sentence(
 ) -> None:
     records = read_manifest(small_dataset)[:8]
     data = (small_dataset / records[3].path).read_bytes()
-    path = put(tmp_path, data[: len(data) // 2], ".png")[1] if damage == "truncated" else "gone.png"
+    path = (
+        store_bytes(tmp_path, data[: len(data) // 2], ".png")[1]
+        if damage == "truncated"
+        else "gone.png"
+    )
     bad = [dataclasses.replace(record, path=path) for record in records]
 
     def epoch() -> None:

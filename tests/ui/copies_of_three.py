@@ -5,8 +5,8 @@ from pathlib import Path
 from paint_images import encode, paint
 
 from skindx.data.copies.records import COPIES, CopyRecord, Pair, pair_of, write_copies
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.store import put
 
 _EVEN = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
@@ -15,7 +15,7 @@ def three_images(folder: Path) -> list[Pair]:
     """Write the dataset; return the uncertain pair and the verified one."""
     records = []
     for number, label in enumerate(("acne", "wart", "<b>wart")):
-        sha256, path = put(folder, encode(paint(number)), ".jpg")
+        sha256, path = store_bytes(folder, encode(paint(number)), ".jpg")
         records.append(Record(path, sha256, "0" * 16, 120, 96, label, sha256, "train"))
     write_manifest(folder, records)
     shas = [record.sha256 for record in records]

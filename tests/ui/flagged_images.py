@@ -4,9 +4,9 @@ from pathlib import Path
 
 from paint_images import encode, paint
 
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.review import Flag, write_flags
-from skindx.data.store import put
 
 DETAIL = "hardly any colour of skin"
 
@@ -15,7 +15,7 @@ def flagged_images(folder: Path) -> list[str]:
     """Write the dataset; return the SHA-256 of two flagged images and of one taken out."""
     shas, records = [], []
     for number, label in enumerate(("acne", "<b>wart", "wart", "acne")):
-        sha256, path = put(folder, encode(paint(number)), ".jpg")
+        sha256, path = store_bytes(folder, encode(paint(number)), ".jpg")
         shas.append(sha256)
         if number < 3:
             records.append(Record(path, sha256, "0" * 16, 120, 96, label, sha256, "train"))

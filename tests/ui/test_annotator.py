@@ -21,8 +21,8 @@ from served import free_port
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, read_annotations, write_proposals
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
-from skindx.data.store import put
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, shown_size
 from skindx.ui.annotator.names import Names
@@ -136,7 +136,7 @@ def _dataset(folder: Path) -> list[str]:
     for n, (width, height) in enumerate([WIDE, SMALL, SMALL, SMALL]):
         pixels = cv2.resize(random.integers(90, 230, (6, 8, 3), dtype=np.uint8), (width, height))
         data = cv2.imencode(".jpg", pixels)[1].tobytes()
-        sha256, path = put(folder, data, ".jpg")
+        sha256, path = store_bytes(folder, data, ".jpg")
         records.append(Record(path, sha256, "0" * 16, width, height, "naevus", f"g{n}", "train"))
         if n < 2:
             box = Box(100.5, 50.25, 300.125, 200.0, "lesion", "m", 0.2 + n / 2)

@@ -7,9 +7,8 @@ import pytest
 from copies_of_three import three_images
 from starlette.testclient import TestClient
 
-from skindx.data.copies.answers import read_answers, write_answer
-from skindx.data.copies.records import Pair
-from skindx.data.copies.review import CopyReview, reviewing_copies
+from skindx.data.answer_review import CopyReview, reviewing_copies
+from skindx.data.copies.records import Pair, read_answers, write_answer
 from skindx.ui.annotator.copies_page import CopyController
 from skindx.ui.annotator.images import PairImages
 

@@ -8,10 +8,9 @@ from flagged_images import DETAIL, flagged_images
 from starlette.testclient import TestClient
 
 from skindx.core.errors import UserError
+from skindx.data.answer_review import SkinReview, reviewing_skin
 from skindx.data.manifest import write_issues
-from skindx.data.review import undecided
-from skindx.data.skin_answers import SKIN_ANSWERS, read_skin_answers, write_skin_answer
-from skindx.data.skin_review import SkinReview, reviewing_skin
+from skindx.data.review import SKIN_ANSWERS, read_skin_answers, undecided, write_skin_answer
 from skindx.ui.annotator.images import ReviewImages
 from skindx.ui.annotator.skin_page import SkinController
 

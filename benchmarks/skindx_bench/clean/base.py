@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.data.dedup.clusters import connected
-from skindx.data.dedup.links import near_links
+from skindx.data.copies.hash_links import connected, near_links
 from skindx.data.layout import MANIFEST
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import read_manifest

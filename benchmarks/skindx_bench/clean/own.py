@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from skindx import __version__
 from skindx.core.atomic_files import write_json
 from skindx.core.machine import cpu_count
-from skindx.data.dedup.clusters import EQUAL
-from skindx.data.dedup.links import near_links
-from skindx.data.dedup.select import DedupSettings
+from skindx.data.copies.deduplicate import DedupSettings
+from skindx.data.copies.hash_links import EQUAL, near_links
 from skindx.data.runner import LocalRunner
 from skindx.data.splits.groups import GroupSettings
 from skindx.imaging.decode import decode
@@ -43,9 +42,9 @@ def copies(folder: Path, names: list[str]) -> Said:
     A pair that the hashes alone link is accepted, and stands behind all verified ones, unless its
     pixels deny it; of a pair within the radius of duplicates one image would be dropped.
     """
-    from skindx.data.copies.copy import ACCEPT
-    from skindx.data.copies.denied import denied
     from skindx.data.copies.find import find_copies
+    from skindx.data.copies.verified import denied
+    from skindx.data.copies.verify import ACCEPT
 
     paths = [f"{IMAGES}/{name}" for name in names]
     links_L3 = _near(folder, names, GroupSettings().radius)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from skindx.core.atomic_files import write_json
-from skindx.data.copies.recall import FILE
+from skindx.data.summary import RECALL_FILE
 from skindx.metrics import share_interval
 
 _KEY = "copies_recall_"
@@ -52,7 +52,9 @@ def pooled(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Pool the runs, and write what the package ships."""
-    write_json(FILE, pooled([json.loads(Path(name).read_text("utf-8")) for name in arguments]))
+    write_json(
+        RECALL_FILE, pooled([json.loads(Path(name).read_text("utf-8")) for name in arguments])
+    )
     return 0
 
 

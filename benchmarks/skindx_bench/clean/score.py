@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dedup.clusters import connected
+from skindx.data.copies.hash_links import connected
 from skindx.data.splits.split import SplitSettings, split_groups
 from skindx.metrics import Interval, share_interval
 from skindx_bench.clean.answer import Answer

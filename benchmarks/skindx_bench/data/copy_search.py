@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from skindx.core.errors import JobError, UserError
-from skindx.data import store
+from skindx.data import layout
 from skindx.data.runner import LocalRunner
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.data.synthetic.variants import KINDS, make_copy
@@ -178,7 +178,7 @@ def _measure(images: Images, workers: int, pipe: Connection) -> None:
 
     with TemporaryDirectory(prefix="skindx-scale-") as temporary:
         out = Path(temporary)
-        paths = [store.put(out, data, suffix)[1] for data, suffix in images]
+        paths = [layout.store_bytes(out, data, suffix)[1] for data, suffix in images]
         order = np.random.default_rng(images.seed).permutation(len(paths))
         # Compiled functions are loaded, as in any process that has searched before.
         find_copies(out, sorted({paths[at] for at in order[:8]}), runner=LocalRunner(workers))

@@ -14,6 +14,7 @@ from pydantic import Field
 from skindx.core.machine import cpu_count
 from skindx.core.measurement import timed_rounds
 from skindx.core.settings_base import Settings
+from skindx.data.layout import store_bytes
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import Window
 from skindx.data.loader.drawing import draw_windows, sample_seeds
@@ -22,7 +23,6 @@ from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
-from skindx.data.store import put
 from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv
 from skindx_bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
 from skindx_bench.harness.clock import Figure, median, ratio
@@ -120,7 +120,7 @@ def make_images(folder: Path, settings: Config) -> Files:
     """Write noisy JPEGs in one class folder of a dataset's store, the same for the same seed."""
     records = []
     for data in noisy_jpegs(settings.images, settings.seed):
-        sha256, path = put(folder, data, ".jpg")
+        sha256, path = store_bytes(folder, data, ".jpg")
         records.append(Record(path, sha256, "", WIDTH, HEIGHT, "skin", sha256, "train"))
     return Files(folder, records)
 

@@ -20,14 +20,14 @@ from skindx.core.settings_base import Settings
 from skindx.data.build.records import make_records
 from skindx.data.build.run import Run
 from skindx.data.build.stages import clean, drop_small_classes, label_rows
-from skindx.data.dedup.join import turned_pairs_between
+from skindx.data.copies.hash_links import turned_pairs_between
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.runner import LocalRunner
 from skindx.data.screening.screen import Screened
+from skindx.data.splits.freeze import place_groups
 from skindx.data.splits.groups import GroupKeys
-from skindx.data.splits.placing import place_groups
 from skindx_bench.data import copy_search
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import Result

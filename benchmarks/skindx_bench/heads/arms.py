@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record
-from skindx.data.store import put
 from skindx.models.bounded_files import save_tensors
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.training.callbacks import Silent
@@ -66,7 +66,7 @@ class Arms:
         classes = tuple(f"class{number}" for number in range(count))
         records = []
         for number, data in enumerate(files):
-            sha256, path = put(folder, data, ".jpg")
+            sha256, path = store_bytes(folder, data, ".jpg")
             label = classes[number % len(classes)]
             records.append(Record(path, sha256, "", WIDTH, HEIGHT, label, sha256, "train"))
         torch.manual_seed(0)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_manifest
-from skindx.data.store import put
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.data.images import HEIGHT, WIDTH, noisy_jpegs
 
@@ -15,7 +15,7 @@ def write_dataset(folder: Path, train: int, val: int) -> None:
     """Write a dataset of noisy images."""
     records = []
     for number, data in enumerate(noisy_jpegs(train + val)):
-        sha256, path = put(folder, data, ".jpg")
+        sha256, path = store_bytes(folder, data, ".jpg")
         label, split = CLASSES[number % len(CLASSES)], SPLITS[0 if number < train else 1]
         records.append(Record(path, sha256, "0" * 16, WIDTH, HEIGHT, label, sha256, split))
     classes = tuple(SkinClass(key=key, name=key) for key in CLASSES)

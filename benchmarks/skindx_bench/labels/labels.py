@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.core.settings_base import Settings
-from skindx.data.dedup.near import label_table, read_embeddings
+from skindx.data.image_tables import label_table, read_embeddings
 from skindx.data.manifest import read_manifest
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.result import MEANS, Result

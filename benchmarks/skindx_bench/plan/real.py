@@ -12,8 +12,8 @@ from pathlib import Path
 import yaml
 
 from skindx.core.errors import JobError
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.store import put
 from skindx.plan.saved_plan import happened_of
 from skindx.plan.search import Limits, strategy_of
 from skindx.plan.trace_plan import Asked
@@ -112,7 +112,7 @@ def paint(folder: Path, count: int) -> Path:
     for number, (data, split) in enumerate(
         zip(noisy_jpegs(count), _all_splits(count), strict=True)
     ):
-        sha256, path = put(folder, data, ".jpg")
+        sha256, path = store_bytes(folder, data, ".jpg")
         label = "ab"[number // len(_SPLITS) % 2]
         records.append(Record(path, sha256, "0" * 16, WIDTH, HEIGHT, label, sha256, split))  # type: ignore[arg-type]
     classes = tuple(SkinClass(key=key, name=key) for key in "ab")

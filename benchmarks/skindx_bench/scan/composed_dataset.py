@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.box import Box
-from skindx.data.layout import TAXONOMY
+from skindx.data.layout import TAXONOMY, store_bytes
 from skindx.data.manifest import Record, Split, write_issues, write_manifest
-from skindx.data.store import put
 from skindx.taxonomy import Taxonomy
 
 # H, W = image
@@ -35,7 +34,7 @@ def composed_record(
     """Store an image and return its line of the manifest; `quality` is a JPEG's."""
     flags = [cv2.IMWRITE_JPEG_QUALITY, quality] if suffix == ".jpg" else []
     image = cv2.cvtColor(image_HW3, cv2.COLOR_RGB2BGR)
-    sha256, path = put(out, cv2.imencode(suffix, image, flags)[1].tobytes(), suffix)
+    sha256, path = store_bytes(out, cv2.imencode(suffix, image, flags)[1].tobytes(), suffix)
     return Record(
         *(path, sha256, sha256[:16]),
         *(image_HW3.shape[1], image_HW3.shape[0]),

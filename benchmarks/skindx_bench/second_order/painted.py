@@ -4,8 +4,8 @@ from pathlib import Path
 
 import cv2
 
+from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.store import put
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.taxonomy import SkinClass, Taxonomy
 
@@ -21,7 +21,7 @@ def write_painted(folder: Path, images: int, side: int) -> None:
         square = pixels[top : top + edge, left : left + edge]
         small = cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA)
         coded = cv2.imencode(".png", small[..., ::-1])[1].tobytes()
-        sha256, path = put(folder, coded, ".png")
+        sha256, path = store_bytes(folder, coded, ".png")
         records.append(Record(path, sha256, "0" * 16, side, side, label, sha256, "train"))
     classes = tuple(SkinClass(key=key, name=key) for key in CLASSES)
     Taxonomy(name="painted", title="Painted", classes=classes).save(folder / "taxonomy.yaml")

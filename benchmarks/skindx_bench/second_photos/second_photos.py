@@ -19,16 +19,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.core.settings_base import Settings
-from skindx.data import store
-from skindx.data.copies import votes
-from skindx.data.copies.copy import ACCEPT
+from skindx.data import layout
+from skindx.data.copies import candidates
+from skindx.data.copies.candidates import recurring_keys
 from skindx.data.copies.find import find_copies
-from skindx.data.copies.recurring import recurring_keys
+from skindx.data.copies.hash_links import connected, near_links
 from skindx.data.copies.shards import Library, sha256_of
 from skindx.data.copies.verified import VALUES, read_verified, verified_files
-from skindx.data.copies.verify import verify
-from skindx.data.dedup.clusters import connected
-from skindx.data.dedup.links import near_links
+from skindx.data.copies.verify import ACCEPT, verify
 from skindx.data.runner import LocalRunner
 from skindx.data.splits.groups import GroupSettings
 from skindx.imaging.hashes import HashKind, hash_images
@@ -106,7 +104,7 @@ def run(settings: Config) -> Result:
 
 
 def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
-    paths = [store.put(dataset, photo.data, ".jpg")[1] for photo in photos]
+    paths = [layout.store_bytes(dataset, photo.data, ".jpg")[1] for photo in photos]
     codes_NKO = np.concatenate([hash_images([photo.data], HASHES) for photo in photos])
     hashed_P2 = near_links(codes_NKO, GroupSettings().radius)[:, :2]
     start = time.perf_counter()
@@ -185,12 +183,12 @@ def _voted(library: Library, names: Sequence[str]) -> set[tuple[str, str]]:
     """Return the pairs that are candidates by their votes, the smaller name first."""
     ordered = sorted(names)
     recurring = recurring_keys(library, ordered, np.arange(len(ordered)))
-    size = votes.CHUNK_IMAGES
+    size = candidates.CHUNK_IMAGES
     runs = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    chunks = [votes.load_chunk(library, run, recurring) for run in runs]
+    chunks = [candidates.load_chunk(library, run, recurring) for run in runs]
     found = set()
     for a, b in itertools.combinations_with_replacement(range(len(runs)), 2):
-        for i, j, _ in votes.chunk_candidates(chunks[a], chunks[b], a == b).tolist():
+        for i, j, _ in candidates.chunk_candidates(chunks[a], chunks[b], a == b).tolist():
             found.add(_named(runs[a][i], runs[b][j]))
     return found
 

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from skindx.core.machine import go_offline
+from skindx.data.layout import store_bytes
 from skindx.data.loader.source import InMemory
 from skindx.data.manifest import Record
-from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
 from skindx.training.callbacks import Silent
 from skindx.training.config.run import TrainSettings
@@ -49,7 +49,7 @@ def job(
     """Put JPEG files into a dataset folder's store and return a job that trains on them."""
     records = []
     for number, data in enumerate(files):
-        sha256, path = put(folder, data, ".jpg")
+        sha256, path = store_bytes(folder, data, ".jpg")
         label = CLASSES[number % len(CLASSES)]
         records.append(Record(path, sha256, "", WIDTH, HEIGHT, label, sha256, "train"))
     settings = TrainSettings.parse(

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from skindx.data.layout import store_files
 from skindx.data.manifest import Record, read_issues
-from skindx.data.store import store_files
 from skindx.data.stored_image import read_image
 
 

@@ -17,14 +17,13 @@ from skindx.core.progress import Progress, silent
 from skindx.core.settings_base import Settings
 from skindx.curation.labels.review import Floats, Ints, classifier, vectors_of
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
-from skindx.data.dedup.links import near_links
-from skindx.data.dedup.near import Embeddings
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import deduplicate, distinct
+from skindx.data.copies.deduplicate import LabelledImage, deduplicate, distinct
+from skindx.data.copies.hash_links import near_links
+from skindx.data.image_tables import Embeddings
+from skindx.data.layout import stored_file
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.screening.screen import Screened
-from skindx.data.store import stored_file
 from skindx.data.stored_image import read_image
 from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval

@@ -19,8 +19,8 @@ from skindx.data.boxes.formats import BoxFormat
 from skindx.data.boxes.labelstudio import Drawing, Task, write_labelstudio
 from skindx.data.boxes.voc import write_voc
 from skindx.data.boxes.yolo import write_yolo
+from skindx.data.layout import stored_file
 from skindx.data.manifest import SPLITS, Record, Split, read_manifest, split_of
-from skindx.data.store import stored_file
 
 _BOXES = FolderKind("an export of boxes")
 

@@ -25,22 +25,29 @@ from skindx.data.build.stages import (
     screen_rows,
 )
 from skindx.data.build.targets import check_targets, count_by_source
-from skindx.data.copies.kept import keep_stored
-from skindx.data.dedup.join import import_kernels
+from skindx.data.copies.hash_links import import_kernels
+from skindx.data.copies.verified import keep_stored
 from skindx.data.fetch.checks import check_sources
-from skindx.data.funnel import ClassNames, count_funnel
-from skindx.data.layout import BLOCKLIST, MANIFEST
+from skindx.data.image_tables import read_ood
+from skindx.data.layout import BLOCKLIST, MANIFEST, sweep_store
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.exclusions import Exclusions
 from skindx.data.runner import TaskRunner, open_runner
-from skindx.data.screening.ood_table import read_ood
-from skindx.data.screening.shards import remove_shards
-from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
+from skindx.data.screening.screen import remove_shards
+from skindx.data.splits.freeze import (
+    SPLITS_TABLE,
+    Placements,
+    fitting_folds,
+    group_aliases,
+    hold_splits,
+    place_groups,
+    read_places,
+    untrained_notes,
+    write_places,
+)
 from skindx.data.splits.groups import GroupKeys
-from skindx.data.splits.placing import group_aliases, hold_splits, place_groups, untrained_notes
-from skindx.data.store import sweep_store
-from skindx.data.summary import BuildSummary, count_flagged, totals
+from skindx.data.summary import BuildSummary, ClassNames, count_flagged, count_funnel, totals
 from skindx.taxonomy import load_taxonomy
 from skindx.taxonomy.matching import check_urgencies, with_urgencies
 
@@ -188,7 +195,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
     return summary
 
 
-def _places(settings: BuildSettings, out: Path) -> Places:
+def _places(settings: BuildSettings, out: Path) -> Placements:
     """Return what `out` has placed; what `split.frozen` says of the same image goes before."""
     built = any((out / name).exists() for name in (MANIFEST, SPLITS_TABLE))
     before = read_places(out) if built else {}

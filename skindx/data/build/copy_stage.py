@@ -9,20 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.build.run import Run
-from skindx.data.copies.answers import read_answers, said_same
-from skindx.data.copies.denied import denied
-from skindx.data.copies.families import families
+from skindx.data.copies.deduplicate import Cleaned, Distinct, LabelledImage, deduplicate
 from skindx.data.copies.find import find_copies
-from skindx.data.copies.records import CopyRecord, Pair, records_of, verdict
-from skindx.data.copy_counts import CopyCounts
-from skindx.data.dedup.links import with_pairs
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import Cleaned, Distinct, deduplicate
+from skindx.data.copies.hash_links import with_pairs
+from skindx.data.copies.records import (
+    CopyRecord,
+    Pair,
+    answered_same,
+    families,
+    read_answers,
+    records_of,
+    verdict,
+)
+from skindx.data.copies.verified import denied
 from skindx.data.manifest import Split
-from skindx.data.splits.copy_groups import Crossing, count_crossing, join_groups, swallowed_classes
-from skindx.data.splits.freeze import Place, Places, hold_groups
-from skindx.data.splits.groups import group_names
-from skindx.data.splits.placing import group_aliases
+from skindx.data.splits.freeze import Placement, Placements, group_aliases, hold_groups
+from skindx.data.splits.groups import (
+    CrossingFamilies,
+    count_crossing,
+    group_names,
+    join_groups,
+    swallowed_classes,
+)
+from skindx.data.summary import CopyCounts
 
 # L = links, P = pairs
 
@@ -58,7 +67,7 @@ def group_images(
     if settings.dedup.copies == "off":
         apart = names(links_L3=links_L3)
         return Grouped(cleaned, apart, apart)
-    said = said_same(read_answers(run.out))
+    said = answered_same(read_answers(run.out))
     records, links_L3 = _records(run, images, cleaned, links_L3)
     # Also what was dropped ties images together: a duplicate may bear the lesion's id.
     apart = names(links_L3=links_L3)
@@ -123,8 +132,8 @@ def _sides(run: Run, images: Distinct, apart: Mapping[str, str]) -> dict[str, Sp
 
 
 def hold_swallowed(
-    run: Run, kept: Sequence[LabelledImage], grouped: Grouped, held: Places
-) -> dict[str, Place]:
+    run: Run, kept: Sequence[LabelledImage], grouped: Grouped, held: Placements
+) -> dict[str, Placement]:
     """Return `held`, with train for each group of copies that holds most of a class.
 
     Such a group is rarely one family and mostly a chain of links. To cut it could bring a copy
@@ -135,7 +144,7 @@ def hold_swallowed(
     held = dict(held)
     chains = families(grouped.copies, dict(grouped.said)) if found else []
     for swallowed in found:
-        placed = held.setdefault(swallowed.group, Place("train"))
+        placed = held.setdefault(swallowed.group, Placement("train"))
         weak = [
             chain.weakest
             for chain in chains
@@ -175,7 +184,7 @@ def count_copies(
     ]
     verdicts = [verdict(row, dict(grouped.said)) for row in grouped.copies]
     said = {pair: same for pair, same in grouped.said.items() if shas.issuperset(pair)}
-    torn: Crossing | None = count_crossing(grouped.crossing, grouped.groups, splits)
+    torn: CrossingFamilies | None = count_crossing(grouped.crossing, grouped.groups, splits)
     return CopyCounts(
         pairs=sum(
             answer == "same" and row.pair not in said

@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from skindx.data.build.run import Run
-from skindx.data.dedup.rank import LabelledImage
+from skindx.data.copies.deduplicate import LabelledImage
+from skindx.data.image_tables import unusual
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
-from skindx.data.review import Flag, Reason, read_decisions
-from skindx.data.screening.ood_table import unusual
+from skindx.data.review import Flag, Reason, answered_skin, read_decisions
 from skindx.data.screening.screen import Screened
-from skindx.data.skin_answers import said_skin
 from skindx.imaging.skin_content import LIMIT, SAID
 
 NOT_SKIN: Reason = "not-skin"
@@ -30,7 +29,7 @@ def not_skin_issues(
         return {}
     decisions = read_decisions(run.out)
     wanted = {sha256 for sha256, decision in decisions.items() if decision.verdict == "keep"}
-    wanted |= {sha256 for sha256, skin in said_skin(run.out).items() if skin}
+    wanted |= {sha256 for sha256, skin in answered_skin(run.out).items() if skin}
     return {
         row.sha256: said(verdicts[row.path])
         for row in rows
@@ -46,7 +45,7 @@ def flag_records(
     What a person called skin is flagged for neither. Raises UserError for a table of another
     dataset.
     """
-    settings, answered = run.settings.screen, said_skin(run.out)
+    settings, answered = run.settings.screen, answered_skin(run.out)
     if settings.not_skin == "review":
         for record in records:
             screened = by_sha[record.sha256][0].screened

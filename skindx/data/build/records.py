@@ -7,9 +7,9 @@ from skindx.data.box import Box
 from skindx.data.boxes.box_file import refuse_all
 from skindx.data.boxes.joining import Stored, join
 from skindx.data.build.run import Run
-from skindx.data.dedup.rank import LabelledImage
+from skindx.data.copies.deduplicate import LabelledImage
 from skindx.data.manifest import Record
-from skindx.data.splits.freeze import Places
+from skindx.data.splits.freeze import Placements
 from skindx.data.splits.split import assert_disjoint
 from skindx.taxonomy import Taxonomy
 
@@ -21,7 +21,7 @@ def make_records(
     by_sha: Mapping[str, Sequence[LabelledImage]],
     taxonomy: Taxonomy,
     *,
-    placed: Places,
+    placed: Placements,
 ) -> list[Record]:
     """Write down what is known of each kept image, in the taxonomy's order."""
     boxes = _boxes(run, kept, by_sha)

@@ -12,7 +12,7 @@ from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings
 from skindx.data.review import Flag
 from skindx.data.runner import TaskRunner
-from skindx.data.splits.freeze import Places
+from skindx.data.splits.freeze import Placements
 from skindx.data.splits.groups import GroupKeys
 from skindx.taxonomy import Taxonomy
 
@@ -30,7 +30,7 @@ class Run:
     boxes: BoxFile | None
     drawn: Mapping[str, tuple[Box, ...]]
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
-    places: Places
+    places: Placements
     """Splits and groups of earlier builds."""
     join_copies: bool = False
     """Join copies also where earlier builds placed them in different splits."""

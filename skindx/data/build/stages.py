@@ -11,10 +11,9 @@ from skindx.data.build.copy_stage import Grouped, group_images
 from skindx.data.build.not_skin import NOT_SKIN, not_skin_issues
 from skindx.data.build.run import Run
 from skindx.data.build.thumbnail_sources import thumbnail_notes
-from skindx.data.dedup.chunks import near_links_by_chunks
-from skindx.data.dedup.near import add_similar
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import Distinct, deduplicate, distinct
+from skindx.data.copies.deduplicate import Distinct, LabelledImage, deduplicate, distinct
+from skindx.data.copies.hash_links import near_links_by_chunks
+from skindx.data.image_tables import add_similar
 from skindx.data.labels import (
     UNMAPPED,
     left_out_notes,
@@ -26,8 +25,7 @@ from skindx.data.labels import (
 from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
-from skindx.data.screening.screen import Screened
-from skindx.data.screening.shards import screen
+from skindx.data.screening.screen import Screened, screen
 from skindx.data.sources import FilesSource, FolderSource, HuggingFaceSource, WebSource
 from skindx.data.sources.folder import look_at_folder
 from skindx.taxonomy import Taxonomy, normalise

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from skindx.core.errors import UserError
-from skindx.data.class_counts import ClassCount
-from skindx.data.dedup.select import Distinct
+from skindx.data.copies.deduplicate import Distinct
 from skindx.data.manifest import Record
+from skindx.data.summary import ClassCount
 from skindx.taxonomy import Taxonomy
 
 

@@ -15,10 +15,15 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file, sha256_file
 from skindx.core.progress import Progress
-from skindx.data.copies.codebook import COMPONENTS, FILE, NEAREST
-from skindx.data.copies.describe import Description, describe_bytes
+from skindx.data.copies.describe import (
+    CODEBOOK_FILE,
+    COMPONENTS,
+    NEAREST,
+    Description,
+    describe_bytes,
+)
+from skindx.data.layout import stored_file
 from skindx.data.runner import TaskRunner
-from skindx.data.store import stored_file
 from skindx.imaging.decode import import_decoders
 from skindx.imaging.formats import DamagedImage
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
@@ -39,7 +44,7 @@ def sha256_of(path: str) -> str:
 
 def folder_of(dataset: Path) -> Path:
     """Return the folder of the descriptions that this version makes."""
-    return dataset / DESCRIPTIONS / f"v{_VERSION}-{sha256_file(FILE)[:12]}"
+    return dataset / DESCRIPTIONS / f"v{_VERSION}-{sha256_file(CODEBOOK_FILE)[:12]}"
 
 
 def describe_missing(
@@ -50,7 +55,7 @@ def describe_missing(
     An image that cannot be decoded, or ends its decoder, is described by no points.
     """
     folder = folder_of(dataset.absolute())
-    known = {sha256 for file in shard_files(folder) for sha256 in Shard(file).sha256s}
+    known = {sha256 for file in shard_files(folder) for sha256 in DescriptionShard(file).sha256s}
     missing = [path for path in paths if sha256_of(path) not in known]
     done = len(paths) - len(missing)
     progress("describe", done, len(paths))
@@ -143,7 +148,7 @@ def shard_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("described-*.arrow"))
 
 
-class Shard:
+class DescriptionShard:
     """One file of descriptions, mapped into memory."""
 
     def __init__(self, file: Path) -> None:
@@ -187,7 +192,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardRow:
     """Position of one image's description."""
 
     shard: int
@@ -199,9 +204,11 @@ class Library:
 
     def __init__(self, dataset: Path) -> None:
         """Open the shards."""
-        self._shards = [Shard(file) for file in shard_files(folder_of(dataset.absolute()))]
+        self._shards = [
+            DescriptionShard(file) for file in shard_files(folder_of(dataset.absolute()))
+        ]
         self._places = {
-            sha256: Place(number, row)
+            sha256: ShardRow(number, row)
             for number, shard in enumerate(self._shards)
             for row, sha256 in enumerate(shard.sha256s)
         }

@@ -16,13 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file
-from skindx.data.copies import acceptance
-from skindx.data.copies.copy import Copy
-from skindx.data.copies.shards import folder_of
-from skindx.data.copies.verify import VERSION
+from skindx.data.copies import verify
+from skindx.data.copies.describe import Description
+from skindx.data.copies.shards import (
+    DescriptionShard,
+    Library,
+    folder_of,
+    sha256_of,
+    shard_files,
+    write_shard,
+)
+from skindx.data.copies.verify import RANGES, VERSION, Copy, evidence_of
+from skindx.data.layout import stored_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 # P = pairs, V = values of a pair
 
@@ -42,7 +51,7 @@ _BATCH = 1 << 16
 
 def verified_folder(dataset: Path) -> Path:
     """Return where the evidence lies: in a folder named by all that decides it but the images."""
-    decides = acceptance.FILE.read_bytes() + repr(sorted(acceptance.RANGES.items())).encode()
+    decides = verify.ACCEPTANCE_FILE.read_bytes() + repr(sorted(verify.RANGES.items())).encode()
     name = f"pairs-v{VERSION}-{hashlib.sha256(decides).hexdigest()[:12]}"
     return folder_of(dataset.absolute()) / name
 
@@ -164,3 +173,80 @@ def _tables(files: Iterable[Path]) -> Iterator["pa.Table"]:
                     waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+# Stored results of searches for copies, of the images that a dataset still has.
+
+
+def keep_stored(dataset: Path) -> None:
+    """Delete what is known of images whose bytes the store no longer has. See `keep_only`."""
+    keep_only(dataset, {sha256_of(file.name) for file in stored_files(dataset)})
+
+
+def keep_only(dataset: Path, sha256s: Collection[str]) -> None:
+    """Delete the descriptions and the evidence of all other images, and those of other versions.
+
+    For who holds `only_writer`: after a removal nothing may be left that shows a removed image.
+    """
+    folder, wanted = folder_of(dataset.absolute()), set(sha256s)
+    for other in folder.parent.glob("*"):
+        if other != folder and other.is_dir():
+            shutil.rmtree(other)
+    keep_pairs(dataset, wanted)
+    for file in shard_files(folder):
+        shard = DescriptionShard(file)
+        kept = [at for at, sha256 in enumerate(shard.sha256s) if sha256 in wanted]
+        if len(kept) == len(shard.sha256s):
+            continue
+        if kept:
+            rows = shard.rows()
+            write_shard(folder, [shard.sha256s[at] for at in kept], [rows[at] for at in kept])
+        file.unlink()
+
+
+# Pairs whose hashes are near, and whose points deny it: different photos in one frame.
+#
+# A hash sees 64 numbers of an image. Where a frame, a page or a bar fills most of it, the hashes of
+# all images in it are near. Their points align by the frame, and what it surrounds does not agree.
+
+# P = pairs
+
+DENY = 0.01
+"""Up to this probability a pair is of different images, if MANY points align it."""
+MANY = 24
+"""Inliers. With fewer it may be the points that are missing: of a blurred copy, of smooth skin."""
+
+
+def denied(dataset: Path, paths: Sequence[str], pairs_P2: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which pairs, positions in `paths`, show different images although hashes are near.
+
+    `find_copies` has verified them before, as its `hash_candidates`; a pair that it has not is not
+    denied.
+    """
+    sha256s = sorted({sha256_of(path) for path in paths})
+    row = {sha256: number for number, sha256 in enumerate(sha256s)}
+    row_N = np.array([row[sha256_of(path)] for path in paths], np.int64)
+    asked_P2 = np.sort(row_N[pairs_P2.reshape(-1, 2)], axis=1)
+    wanted_P2 = np.unique(asked_P2, axis=0)
+    files = verified_files(dataset)
+    _, read_PV = read_verified(files, sha256s, wanted_P2, 0.0)
+    probability_P, inliers_P = (
+        read_PV[:, 2 + VALUES.index(name)] for name in ("probability", "inliers")
+    )
+    doubtful_P2 = read_PV[(probability_P <= DENY) & (inliers_P >= MANY), :2].astype(np.int64)
+    library = Library(dataset)
+    no = [
+        i * len(sha256s) + j
+        for i, j in doubtful_P2.tolist()
+        if _differ(library[sha256s[i]], library[sha256s[j]])
+    ]
+    key_P = asked_P2[:, 0] * len(sha256s) + asked_P2[:, 1]
+    return np.isin(key_P, np.array(no, np.int64))
+
+
+def _differ(first: Description, second: Description) -> bool:
+    """Return whether the gradients disagree where most points agree.
+
+    A copy under a large opaque overlay may be refused for other reasons.
+    """
+    return evidence_of(first, second)[0]["beneath"] < RANGES["beneath"][1]

@@ -1,14 +1,248 @@
 """Verification of a pair of described images, by the best alignment of one with the other."""
 
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.copies.acceptance import Acceptance, shipped
-from skindx.data.copies.alignment import align
-from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
-from skindx.data.copies.describe import Description
-from skindx.data.copies.evidence import Evidence, measure
-from skindx.data.copies.geometry import models_of
+from skindx.data.copies.describe import Description, describe, describe_bytes
+from skindx.data.copies.geometry import (
+    FINE,
+    FINE_NOISE,
+    FINE_WINDOW,
+    NOISE,
+    WINDOW,
+    Aligned,
+    AlignmentModel,
+    align,
+    local_correlation,
+    models_of,
+)
+from skindx.data.copies.overlap import (
+    away,
+    beneath,
+    both,
+    closed,
+    consent,
+    shown_points,
+    tone,
+    void,
+)
+from skindx.imaging.hashes import grey
+
+# F = features, I = inliers, H, W = sides of the frame
+
+FEATURES = (
+    "inliers",
+    "unique",
+    "rate",
+    "spread",
+    "ncc",
+    "low",
+    "agree",
+    "fine",
+    "outside",
+    "covered",
+    "consent",
+    "whole",
+    "tone",
+    "void",
+    "closed",
+    "beneath",
+)
+_LEAST_TEXTURE = 30.0
+"""Sum of weights from which on a part of the overlap has a say."""
+
+
+@dataclass(frozen=True)
+class PairEvidence:
+    """One model of a pair, laid on each other and measured."""
+
+    model: AlignmentModel
+    aligned: Aligned
+    features_F: NDArray[np.float64]
+
+    def __getitem__(self, name: str) -> float:
+        return float(self.features_F[FEATURES.index(name)])
+
+
+def measure(
+    first: Description, second: Description, model: AlignmentModel, aligned: Aligned
+) -> PairEvidence:
+    """Measure one model; the order of the features is FEATURES."""
+    import cv2
+
+    pair = both(aligned)
+    ncc_HW, weight_HW = local_correlation(*pair, aligned.shown_HW, WINDOW, NOISE)
+    first_HW, second_HW = (field - cv2.GaussianBlur(field, (0, 0), FINE) for field in pair)
+    fine_HW, fine_weight_HW = local_correlation(
+        first_HW, second_HW, aligned.shown_HW, FINE_WINDOW, FINE_NOISE
+    )
+    at_I2 = model.from_I2 @ aligned.to_frame_23[:, :2].T + aligned.to_frame_23[:, 2]
+    away_HW = away(at_I2, (ncc_HW.shape[0], ncc_HW.shape[1]))
+    ncc = _mean(ncc_HW, weight_HW)
+    away_weight_HW = weight_HW * away_HW
+    outside = _mean(ncc_HW, away_weight_HW) if away_weight_HW.sum() > _LEAST_TEXTURE else ncc
+    shown = max(1.0, float(aligned.shown_HW.sum()))
+    visible = min(
+        _visible(first, aligned, to_first=True), _visible(second, aligned, to_first=False)
+    )
+    features = (
+        np.log(model.inliers / 8),
+        np.log((1 + model.unique) / 4),
+        model.inliers / max(model.inliers, visible),
+        np.sqrt(_hull(at_I2) / shown),
+        ncc,
+        _quantile(ncc_HW, weight_HW, 0.15),
+        _mean((ncc_HW > 0.5).astype(np.float32), weight_HW),
+        _mean(fine_HW, fine_weight_HW),
+        outside,
+        aligned.covered,
+        *consent(first, second, aligned, at_I2, (ncc_HW, weight_HW)),
+        tone(aligned, at_I2),
+        -void(first, second, aligned, at_I2),
+        closed(at_I2, (ncc_HW.shape[0], ncc_HW.shape[1])),
+        beneath(aligned),
+    )
+    return PairEvidence(model, aligned, np.array(features, np.float64))
+
+
+def _mean(value_HW: NDArray[np.float32], weight_HW: NDArray[np.float32]) -> float:
+    return float((value_HW * weight_HW).sum() / (weight_HW.sum() + _LEAST_TEXTURE))
+
+
+def _quantile(value_HW: NDArray[np.float32], weight_HW: NDArray[np.float32], share: float) -> float:
+    """Return the value below which `share` of the weight lies; 0 without weight."""
+    value, weight = value_HW[::3, ::3].ravel(), weight_HW[::3, ::3].ravel()
+    if weight.sum() * 9 < _LEAST_TEXTURE:
+        return 0.0
+    order = np.argsort(value, kind="stable")
+    below = np.cumsum(weight[order])
+    return float(value[order][np.searchsorted(below, share * below[-1])])
+
+
+def _hull(at_I2: NDArray[np.float64]) -> float:
+    import cv2
+
+    return float(cv2.contourArea(cv2.convexHull(at_I2.astype(np.float32))))
+
+
+def _visible(image: Description, aligned: Aligned, *, to_first: bool) -> int:
+    """Return how many places with points of an image the overlap shows."""
+    at_P2 = shown_points(image, aligned, to_first=to_first) // 3
+    return len(np.unique(at_P2[:, 1] * 4096 + at_P2[:, 0]))
+
+
+# The learned acceptance: a logistic regression on what a pair shows, weights in a JSON.
+#
+# `learn.acceptance` fits it to planted pairs of painted images, so that no foreign licence is in it.
+
+# F = features, T = terms: the features, and the products of pairs of them
+
+ACCEPTANCE_FILE = Path(__file__).parent / "acceptance.json"
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """probability = 1 / (1 + exp(-(weights . terms + bias)))."""
+
+    weights_T: NDArray[np.float64]
+    bias: float
+
+    def probability(self, features_F: NDArray[np.float64]) -> float:
+        """Return how likely a pair with these features is one image, rounded to 1e-6."""
+        logit = float(terms(features_F[None])[0] @ self.weights_T + self.bias)
+        return round(float(1 / (1 + np.exp(-np.clip(logit, -40, 40)))), 6)
+
+
+def terms(features_NF: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return terms_NT: each feature, clipped to its range."""
+    low_F, high_F = np.array([RANGES[name] for name in FEATURES]).T
+    return np.clip(features_NF, low_F, high_F)
+
+
+RANGES = {
+    "inliers": (-0.7, 0.8),
+    "unique": (-1.4, 2.0),
+    "rate": (0.0, 0.6),
+    "spread": (0.0, 0.9),
+    "ncc": (0.0, 1.0),
+    "low": (-0.5, 0.9),
+    "agree": (0.0, 1.0),
+    "fine": (-0.1, 0.6),
+    "outside": (0.0, 1.0),
+    "covered": (0.2, 1.0),
+    "consent": (0.0, 1.0),
+    "whole": (0.5, 1.0),
+    "tone": (0.2, 1.0),
+    "void": (-40.0, -12.0),
+    "closed": (0.5, 1.0),
+    "beneath": (0.5, 0.75),
+}
+"""Beyond these a feature says no more."""
+
+
+@cache
+def shipped_acceptance() -> Acceptance:
+    """Return the acceptance of the package."""
+    read = json.loads(ACCEPTANCE_FILE.read_text(encoding="utf-8"))
+    weights_T = np.array([read["weights"][name] for name in FEATURES], np.float64)
+    return Acceptance(weights_T, read["bias"])
+
+
+# One verified pair of images.
+
+ACCEPT = 0.9
+"""From this probability on two images are copies; `learn.acceptance` fits the weights to it."""
+REVIEW = 0.5
+"""From this one on a person should look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One verified pair of images, positions first < second in the caller's order."""
+
+    first: int
+    second: int
+    probability: float
+    """Of the learned acceptance; it depends on the two images alone."""
+    inliers: int
+    """Points of the first that lie where the transform puts them, at different places."""
+    ncc: float
+    """Mean local normalised cross-correlation of the aligned pair, weighted by texture."""
+    covered: float
+    """Share of the smaller image that the overlap covers."""
+    mirrored: bool
+    transform_23: tuple[float, ...]
+    """Affine, row by row: maps (x, y, 1) of first to second, in pixels of the described size."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the pair is accepted without a person."""
+        return self.probability >= ACCEPT
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a person should decide."""
+        return REVIEW <= self.probability < ACCEPT
+
+    def turned(self) -> "Copy":
+        """Return the same evidence with the two images exchanged."""
+        linear_22, move_2 = np.reshape(self.transform_23, (2, 3))[:, :2], self.transform_23[2::3]
+        back_22 = np.linalg.inv(linear_22)
+        back_23 = np.column_stack([back_22, -back_22 @ np.array(move_2)])
+        transform_23 = tuple(float(value) for value in back_23.ravel())
+        return dataclasses.replace(
+            self, first=self.second, second=self.first, transform_23=transform_23
+        )
+
+
+# Evidence for and against a pair: the numbers that the learned acceptance weighs.
 
 VERSION = 3
 """Counts up when a pair's evidence changes, so that pairs are verified again."""
@@ -25,7 +259,7 @@ The dots of a frame agree in many places, and what denies the best of them decid
 """
 
 
-def evidence_of(first: Description, second: Description) -> list[Evidence]:
+def evidence_of(first: Description, second: Description) -> list[PairEvidence]:
     """Return the evidence of every model under which the images overlap."""
     found = []
     for model in models_of(first, second):
@@ -45,7 +279,7 @@ def verify(
     if first.digest > second.digest:
         copy = verify(second, first, acceptance)
         return None if copy is None else _as(copy.turned(), 0, 1)
-    acceptance = acceptance or shipped()
+    acceptance = acceptance or shipped_acceptance()
     found = [
         (_judged(acceptance.probability(evidence.features_F), evidence), evidence)
         for evidence in evidence_of(first, second)
@@ -69,7 +303,7 @@ def verify(
     )
 
 
-def _judged(probability: float, evidence: Evidence) -> float:
+def _judged(probability: float, evidence: PairEvidence) -> float:
     """Accept what a person would be asked about where many points agree on a turn.
 
     The acceptance is as strict as it is because of overlays that different images share. Those lie
@@ -92,3 +326,20 @@ def _as(copy: Copy, first: int, second: int) -> Copy:
     import dataclasses
 
     return dataclasses.replace(copy, first=first, second=second)
+
+
+# Two images alone: the decision that `find_copies` makes for them in any pool.
+
+
+def compare_pair(first_HW3: NDArray[Any], second_HW3: NDArray[Any]) -> Copy | None:
+    """Compare two RGB images, uint8; None where no points agree.
+
+    A stored JPEG is described at the scale its decoder gives (`compare_bytes`), which differs
+    from these pixels by a grey level here and there.
+    """
+    return verify(describe(grey(first_HW3)), describe(grey(second_HW3)))
+
+
+def compare_bytes(first: bytes, second: bytes) -> Copy | None:
+    """Compare two encoded images as `find_copies` does. Raises DamagedImage."""
+    return verify(describe_bytes(first), describe_bytes(second))

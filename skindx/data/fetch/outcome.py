@@ -18,7 +18,7 @@ from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
 from skindx.data.fetch.settings import origin_of
 from skindx.data.labels import UNMAPPED
-from skindx.data.store import put
+from skindx.data.layout import store_bytes
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def of_image(response: "Response", dataset: Path, md5: str = "") -> Outcome:
     came = hashlib.md5(response.body, usedforsecurity=False).hexdigest() if md5 else ""
     if came != md5:
         return Outcome("md5-mismatch", f"Its MD5 is {came}, the source says {md5}.")
-    sha256, path = put(dataset, response.body, suffix)
+    sha256, path = store_bytes(dataset, response.body, suffix)
     return Outcome("stored", "", sha256, path, len(response.body))
 
 

@@ -7,13 +7,19 @@ from typing import Any
 from skindx.core.atomic_files import atomic_file
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
-from skindx.data.answers import Answer
-from skindx.data.copies.answers import read_answers, said_same
 from skindx.data.copies.drawing import draw_pair
-from skindx.data.copies.records import COPIES, CopyRecord, read_copies, verdict
+from skindx.data.copies.records import (
+    COPIES,
+    CopyRecord,
+    answered_same,
+    read_answers,
+    read_copies,
+    verdict,
+)
 from skindx.data.gallery.tile import Tile
+from skindx.data.layout import stored_files
 from skindx.data.manifest import Record
-from skindx.data.store import stored_files
+from skindx.data.review import ReviewAnswer
 from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.formats import DamagedImage
 from skindx.imaging.sandboxed_images import small_jpeg
@@ -33,7 +39,7 @@ def copy_tiles(dataset: Path, records: Sequence[Record]) -> Iterator[Tile]:
         return
     known = {record.sha256: record for record in records}
     answers = read_answers(dataset)
-    said = said_same(answers)
+    said = answered_same(answers)
     rows = [row for row in read_copies(file) if known.keys() >= set(row.pair)]
     named = {row: verdict(row, said) for row in rows}
     rows.sort(key=lambda row: (named[row] != "uncertain", row.probability, row.pair))
@@ -63,7 +69,7 @@ def copy_tiles(dataset: Path, records: Sequence[Record]) -> Iterator[Tile]:
 _FACETS = {"same": "copies", "uncertain": "uncertain", "different": "no copies"}
 
 
-def _facts(row: CopyRecord, answer: Answer | None) -> Iterator[tuple[str, str]]:
+def _facts(row: CopyRecord, answer: ReviewAnswer | None) -> Iterator[tuple[str, str]]:
     yield "probability", f"{row.probability:.3f}"
     yield "points that agree", str(row.inliers)
     yield "correlation", f"{row.ncc:.2f}"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from skindx.core.text import html_environment, printable
-from skindx.data.funnel import STAGES
 from skindx.data.gallery.tile import Tile
 from skindx.data.gallery.tiles import VIEWS, Tiles, View
 from skindx.data.manifest import SPLITS
+from skindx.data.summary import STAGES
 from skindx.imaging.sandboxed_images import thumbnail_path
 
 if TYPE_CHECKING:

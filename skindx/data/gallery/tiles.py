@@ -9,16 +9,22 @@ from typing import Any, Literal, get_args
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
-from skindx.data.answers import Answer
 from skindx.data.boxes.joining import read_counts
-from skindx.data.funnel import STAGES
 from skindx.data.gallery.copies import copy_tiles
 from skindx.data.gallery.tile import Tile
-from skindx.data.layout import RECIPE, SUMMARY
+from skindx.data.layout import RECIPE, SUMMARY, stored_files
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
-from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
-from skindx.data.skin_answers import read_skin_answers
-from skindx.data.store import stored_files
+from skindx.data.review import (
+    Decision,
+    Flag,
+    Reason,
+    ReviewAnswer,
+    read_decisions,
+    read_flags,
+    read_skin_answers,
+    undecided,
+)
+from skindx.data.summary import STAGES
 
 View = Literal["kept", "dropped", "review", "copies"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -89,7 +95,7 @@ def _name(dataset: Path) -> str:
 
 
 def _kept(
-    record: Record, flags: Sequence[Flag], decision: Decision | None, skin: Answer | None
+    record: Record, flags: Sequence[Flag], decision: Decision | None, skin: ReviewAnswer | None
 ) -> Tile:
     facts = [("size", f"{record.width} × {record.height}"), *_origin(record)]
     if record.fold is not None:

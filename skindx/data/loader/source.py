@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
+from skindx.data.layout import stored_file
 from skindx.data.manifest import Record
-from skindx.data.store import stored_file
 from skindx.data.stored_image import check_size
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import DamagedImage

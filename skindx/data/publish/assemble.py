@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from skindx.core.atomic_files import atomic_folder
 from skindx.core.errors import UserError
 from skindx.data.labels import check_labels
-from skindx.data.layout import RECIPE, TAXONOMY
+from skindx.data.layout import RECIPE, TAXONOMY, stored_file
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.clean_files import CleanFile, clean_files
 from skindx.data.publish.croissant import import_mlcroissant
@@ -23,7 +23,6 @@ from skindx.data.publish.place import PUBLISHED, check_place, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, public_issues, rows_of
 from skindx.data.publish.side_files import write_side_files
 from skindx.data.recipe import BuildSettings
-from skindx.data.store import stored_file
 from skindx.taxonomy import load_taxonomy
 
 Progress = Callable[[int, int], None]

@@ -13,7 +13,7 @@ from typing import Any
 
 from skindx.core.machine import cpu_count
 from skindx.data.publish.clean import clean_image
-from skindx.data.screening.judge import ScreenSettings
+from skindx.data.screening.measures import ScreenSettings
 from skindx.imaging.decode import import_decoders
 from skindx.imaging.formats import DamagedImage
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed

@@ -7,7 +7,7 @@ from pathlib import Path
 from skindx.core.atomic_files import atomic_folder
 from skindx.core.errors import UserError
 from skindx.data.labels import check_labels
-from skindx.data.layout import TAXONOMY
+from skindx.data.layout import TAXONOMY, stored_file
 from skindx.data.manifest import Issue, read_issues
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.formats import FORMATS
@@ -15,7 +15,6 @@ from skindx.data.publish.manifest import read_published
 from skindx.data.publish.place import PUBLISHED, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, name_groups, public_issues
 from skindx.data.publish.side_files import write_side_files
-from skindx.data.store import stored_file
 from skindx.taxonomy import load_taxonomy
 
 

@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
 from skindx.data.blocklist import KINDS, Blocked, BlockList
-from skindx.data.copies.answers import read_answers, said_same
-from skindx.data.copies.records import COPIES, read_copies, verdict
-from skindx.data.dedup.select import DedupSettings
-from skindx.data.layout import RECIPE
+from skindx.data.copies.deduplicate import DedupSettings
+from skindx.data.copies.records import COPIES, answered_same, read_answers, read_copies, verdict
+from skindx.data.layout import RECIPE, store_files, stored_files
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening.screen import ScreenSettings, screen_files
-from skindx.data.store import store_files, stored_files
 
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(
@@ -88,7 +86,7 @@ def verified_copies(
     be, and are for a person. Both are empty for a dataset whose build did not look for copies.
     """
     file = dataset / COPIES
-    said = said_same(read_answers(dataset))
+    said = answered_same(read_answers(dataset))
     records = read_copies(file) if file.exists() else []
     linked: dict[str, set[str]] = defaultdict(set)
     doubtful: dict[str, set[str]] = defaultdict(set)

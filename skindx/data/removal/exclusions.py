@@ -18,17 +18,14 @@ from skindx.data.blocklist import (
     withheld,
     write_blocklist,
 )
-from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import Cleaned, DedupSettings
-from skindx.data.layout import BLOCKLIST
+from skindx.data.copies.deduplicate import Cleaned, DedupSettings, LabelledImage
+from skindx.data.layout import BLOCKLIST, store_files, stored_file
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.copies import near_files
 from skindx.data.removal.purge import purge, taken_down
-from skindx.data.review import REVIEWED, read_decisions
+from skindx.data.review import REVIEWED, answered_skin, read_decisions
 from skindx.data.screening.screen import Screened
-from skindx.data.skin_answers import said_skin
-from skindx.data.store import store_files, stored_file
 
 _REMOVE, _NO_SKIN = "decided to remove it", "said that it shows no skin"
 
@@ -51,7 +48,7 @@ class Exclusions:
     @classmethod
     def read(cls, dataset: Path, blocklists: Sequence[Path], dedup: DedupSettings) -> "Exclusions":
         """Read block lists and what people decided. Raises UserError for damaged ones."""
-        rejected = {sha256: _NO_SKIN for sha256, skin in said_skin(dataset).items() if not skin}
+        rejected = {sha256: _NO_SKIN for sha256, skin in answered_skin(dataset).items() if not skin}
         for sha256, decision in read_decisions(dataset).items():
             if decision.verdict == "remove":
                 rejected[sha256] = _REMOVE

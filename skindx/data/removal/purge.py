@@ -14,10 +14,9 @@ from pathlib import Path
 
 from skindx.core.atomic_files import sha256_file, write_json
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
-from skindx.data.copies.kept import keep_stored
+from skindx.data.copies.verified import keep_stored
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
-from skindx.data.funnel import recounted
 from skindx.data.gallery import MARK
 from skindx.data.layout import (
     BLOCKLIST,
@@ -30,15 +29,16 @@ from skindx.data.layout import (
     LOG,
     MANIFEST,
     SUMMARY,
+    recover,
+    store_files,
+    transaction,
 )
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
 from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
 from skindx.data.removal.purge_others import purge_others
 from skindx.data.review import read_flags
-from skindx.data.screening.shards import remove_shards
-from skindx.data.store import store_files
-from skindx.data.summary import count_flagged, totals
-from skindx.data.transaction import recover, transaction
+from skindx.data.screening.screen import remove_shards
+from skindx.data.summary import count_flagged, recounted, totals
 
 _REPORTS = (LABEL_REVIEW, DIFF, LOG)
 """What verbs leave in a dataset folder beside its tables, and can write again."""

@@ -19,7 +19,7 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
-from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY
+from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY, store_files
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
@@ -32,7 +32,6 @@ from skindx.data.removal.copies import (
 from skindx.data.removal.purge import purge
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
-from skindx.data.store import store_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.text import cell
-from skindx.data.screening.judge import Measured, ScreenSettings, measure
+from skindx.data.screening.measures import ImageMeasures, ScreenSettings, measure
 from skindx.data.screening.screen import Screened, screen_files
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import image_suffix
@@ -28,7 +28,7 @@ SHARES = (0.0, 0.001, 0.01, 0.5, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ScreenReport:
     """Verdicts on a folder; the arrays hold what was measured of its sound images."""
 
     reasons: Counter[str]
@@ -54,7 +54,7 @@ def report(
     *,
     blurred: int = 500,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> ScreenReport:
     """Screen all images below a folder, and up to `blurred` blurred copies of sound ones.
 
     Raises UserError for a folder without a sound image.
@@ -84,7 +84,7 @@ def report(
         if verdict.shows
     }
     min_detail, lost = fit_limit(measured_N3[:, 2], np.array(copies))
-    return Report(
+    return ScreenReport(
         Counter(str(verdict.reason) for _, verdict in refused),
         len(sound),
         {str(verdict.reason): str(path.relative_to(folder)) for path, verdict in reversed(refused)},
@@ -112,7 +112,7 @@ def fit_limit(
     return limit, (float((sharp_N < limit).mean()), float((blurred_M >= limit).mean()))
 
 
-def print_report(report: Report, settings: ScreenSettings, console: "Console") -> None:
+def print_report(report: ScreenReport, settings: ScreenSettings, console: "Console") -> None:
     """Print verdicts, the spread of what was measured, and the fitted limit."""
     from rich.table import Table
 
@@ -156,7 +156,7 @@ def _measures(screened: Screened) -> tuple[float, float, float]:
     return screened.luminance, screened.contrast, screened.sharpness
 
 
-def _blurred(sound: Path) -> Measured:
+def _blurred(sound: Path) -> ImageMeasures:
     import cv2
 
     grey_HW = grey(decode(sound.read_bytes()))

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.sources.columns import Columns, cell, read_table
 from skindx.data.sources.folder_files import MAX_BYTES
 from skindx.data.sources.source import LocalSource
-from skindx.data.store import put
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 
@@ -51,7 +51,7 @@ class FilesSource(LocalSource):
         if not label:
             status, detail = "no-label", "The source says nothing about what it shows."
         if status == "stored":
-            sha256, path = put(dataset, data, image_suffix(data[:16]) or "")
+            sha256, path = store_bytes(dataset, data, image_suffix(data[:16]) or "")
         return LedgerRow(
             url=name,
             label=label,

@@ -12,11 +12,10 @@ from pydantic import Field, field_validator
 from skindx.core.errors import UserError
 from skindx.data.boxes.box_file import Columns, Rules
 from skindx.data.boxes.yolo import label_files, read_yolo
-from skindx.data.layout import MANIFEST, STORE
+from skindx.data.layout import MANIFEST, STORE, store_bytes
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.sources.folder_files import FoundFile, Walk, look_at, unreadable, visible
 from skindx.data.sources.source import LocalSource
-from skindx.data.store import put
 from skindx.taxonomy import normalise
 
 MIN_PER_CLASS = 3
@@ -206,7 +205,7 @@ def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
         except OSError as error:
             status, detail = "unreadable", unreadable(error)
         else:
-            sha256, path = put(dataset, data, file.suffix)
+            sha256, path = store_bytes(dataset, data, file.suffix)
             size_bytes = len(data)
     return LedgerRow(
         url=_text(file.path.relative_to(source.path).as_posix()),

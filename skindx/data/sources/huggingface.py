@@ -12,6 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.core.errors import UserError
+from skindx.data.layout import store_bytes
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.sources.columns import cell, read_table
 from skindx.data.sources.hub_items import (
@@ -22,7 +23,6 @@ from skindx.data.sources.hub_items import (
     labels_of_shard,
 )
 from skindx.data.sources.source import LocalSource
-from skindx.data.store import put
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -118,7 +118,7 @@ class HuggingFaceSource(LocalSource):
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
         status, detail, sha256, path = _judge(item, self.max_bytes), item.problem, "", ""
         if status == "stored":
-            sha256, path = put(dataset, item.data, image_suffix(item.data[:16]) or "")
+            sha256, path = store_bytes(dataset, item.data, image_suffix(item.data[:16]) or "")
         return LedgerRow(
             item.url,
             item.label,

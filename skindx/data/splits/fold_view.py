@@ -9,7 +9,7 @@ from skindx.core.atomic_files import FolderKind, atomic_folder
 from skindx.core.errors import UserError
 from skindx.data.layout import CACHE, MANIFEST, STORE, TAXONOMY
 from skindx.data.manifest import Record, Split, read_manifest, write_manifest
-from skindx.data.splits.folds import fold_groups
+from skindx.data.splits.split import fold_groups
 
 VIEW = FolderKind("a view of a dataset", MANIFEST, (TAXONOMY, STORE, CACHE))
 

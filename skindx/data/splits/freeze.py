@@ -9,16 +9,19 @@ been trained on, or chosen by, is never what it is tested on, neither an old mod
 """
 
 import csv
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
-from skindx.data.layout import MANIFEST
-from skindx.data.manifest import SPLITS, Split, read_manifest
-from skindx.data.transaction import recover
+from skindx.data.copies.deduplicate import Distinct, LabelledImage
+from skindx.data.layout import MANIFEST, recover
+from skindx.data.manifest import SPLITS, Issue, Split, read_manifest
+from skindx.data.splits.groups import GroupKeys
+from skindx.data.splits.split import SplitSettings, fold_groups, split_groups
 
 SPLITS_TABLE = "splits.csv"
 SPLIT_CONFLICT = "split-conflict"
@@ -26,18 +29,18 @@ _COLUMNS = ("sha256", "group", "split", "fold")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Place of an image or group; `fold` is None outside train and val, and without folds."""
 
     split: Split
     fold: int | None = None
 
 
-Places = Mapping[str, Place]
+Placements = Mapping[str, Placement]
 """By SHA-256, or by the name of a group (patient, lesion, page …)."""
 
 
-def read_places(path: Path) -> dict[str, Place]:
+def read_places(path: Path) -> dict[str, Placement]:
     """Read what is placed in a dataset folder, a published one, or a splits.csv of either.
 
     The table has the columns sha256, group, split and, if it has folds, fold; a line may leave
@@ -50,7 +53,7 @@ def read_places(path: Path) -> dict[str, Place]:
         path = path / SPLITS_TABLE
     elif not path.exists():
         raise UserError(f"{path} does not exist; give a dataset folder or a splits.csv.")
-    rows: list[tuple[str, str, Place]] = []
+    rows: list[tuple[str, str, Placement]] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -65,15 +68,17 @@ def read_places(path: Path) -> dict[str, Place]:
     return _collect(rows, path)
 
 
-def _of_manifest(folder: Path) -> dict[str, Place]:
+def _of_manifest(folder: Path) -> dict[str, Placement]:
     records = read_manifest(folder)
-    rows = [(record.sha256, record.group, Place(record.split, record.fold)) for record in records]
+    rows = [
+        (record.sha256, record.group, Placement(record.split, record.fold)) for record in records
+    ]
     return _collect(rows, folder / MANIFEST)
 
 
-def _collect(rows: Iterable[tuple[str, str, Place]], path: Path) -> dict[str, Place]:
-    images: dict[str, Place] = {}
-    groups: dict[str, Place] = {}
+def _collect(rows: Iterable[tuple[str, str, Placement]], path: Path) -> dict[str, Placement]:
+    images: dict[str, Placement] = {}
+    groups: dict[str, Placement] = {}
     for sha256, group, place in rows:
         if group:
             groups[group] = nearest((groups.get(group, place), place))
@@ -86,38 +91,38 @@ def _collect(rows: Iterable[tuple[str, str, Place]], path: Path) -> dict[str, Pl
     return groups | images
 
 
-def _place(row: Mapping[str, str | None], where: str) -> Place:
+def _place(row: Mapping[str, str | None], where: str) -> Placement:
     split, fold = (row["split"] or "").strip(), (row.get("fold") or "").strip()
     if split not in SPLITS:
         raise UserError(f"{where}: the split {split!r} is none of {', '.join(SPLITS)}; correct it.")
     if fold and not fold.isdecimal():
         raise UserError(f"{where}: the fold {fold!r} is no number; correct it.")
-    return Place(split, int(fold) if fold else None)
+    return Placement(split, int(fold) if fold else None)
 
 
-def nearest(places: Iterable[Place]) -> Place:
+def nearest(places: Iterable[Placement]) -> Placement:
     """Return the place nearest to training; of several folds the first."""
     return min(places, key=lambda place: (SPLITS.index(place.split), _fold(place)))
 
 
-def _fold(place: Place) -> float:
+def _fold(place: Placement) -> float:
     return float("inf") if place.fold is None else place.fold
 
 
-def hold_groups(names: Mapping[str, Collection[str]], places: Places) -> dict[str, Place]:
+def hold_groups(names: Mapping[str, Collection[str]], places: Placements) -> dict[str, Placement]:
     """Return the place of each group that an earlier build placed, by any of its names.
 
     `names` holds of each group its own name, the keys that tie it, and the SHA-256 of every
     image in it, also of those that cleaning dropped.
     """
-    held: dict[str, Place] = {}
+    held: dict[str, Placement] = {}
     for group, known_as in names.items():
         if known := [places[name] for name in known_as if name in places]:
             held[group] = nearest(known)
     return held
 
 
-def fitting_folds(places: Places, folds: int) -> dict[str, Place]:
+def fitting_folds(places: Placements, folds: int) -> dict[str, Placement]:
     """Return `places`, without their folds when the earlier build had another number of them.
 
     Then, and while there are fewer groups than folds, all folds are assigned again.
@@ -125,15 +130,15 @@ def fitting_folds(places: Places, folds: int) -> dict[str, Place]:
     used = {place.fold for place in places.values() if place.fold is not None}
     if not folds or (len(used) == folds and max(used) < folds):
         return dict(places)
-    return {name: Place(place.split) for name, place in places.items()}
+    return {name: Placement(place.split) for name, place in places.items()}
 
 
 def write_places(
     folder: Path,
     names: Mapping[str, Collection[str]],
     shas: Collection[str],
-    placed: Places,
-    before: Places,
+    placed: Placements,
+    before: Placements,
 ) -> None:
     """Write `folder`/splits.csv: what `before` knew, and what has been `placed` (by group) now.
 
@@ -141,7 +146,7 @@ def write_places(
     """
     group_of = {name: group for group, known_as in names.items() for name in known_as}
     now = {name: placed[group] for name, group in group_of.items() if group in placed}
-    rows: list[tuple[str, str, Place]] = []
+    rows: list[tuple[str, str, Placement]] = []
     for name in sorted({*now, *before}):
         place = _kept(before.get(name), now.get(name))
         if name in shas or is_sha256(name):
@@ -156,10 +161,84 @@ def write_places(
     write_csv(folder / SPLITS_TABLE, _COLUMNS, lines)
 
 
-def _kept(before: Place | None, now: Place | None) -> Place:
+def _kept(before: Placement | None, now: Placement | None) -> Placement:
     """Return the first placement; its fold alone may change (see `fitting_folds`, and merges)."""
     if before and now and before.split == now.split and now.fold is not None:
         return now
     kept = before or now
     assert kept is not None
     return kept
+
+
+# Groups get a split and a fold, around those that earlier builds have placed.
+
+
+def group_aliases(
+    images: Distinct, groups: Mapping[str, str], keys: GroupKeys
+) -> dict[str, set[str]]:
+    """Return all names of each group: its own, its keys, the SHA-256 of every image in it."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for same in images:
+        sha256 = same[0].row.sha256
+        group = groups[sha256]
+        names[group] |= {group, sha256, *(key for image in same for key in keys.of(image.row))}
+    return dict(names)
+
+
+def hold_splits(
+    places: Placements, kept: Sequence[LabelledImage], names: Mapping[str, Collection[str]]
+) -> tuple[list[LabelledImage], dict[str, Placement], list[Issue]]:
+    """Return the images that may stay, the place of each group that is in `places`, and issues.
+
+    `names` holds all names of each group, `places` where earlier builds put images and groups. An
+    image becomes an issue when it was placed on another side than its group now stands on.
+    """
+    held = hold_groups(names, places)
+    sides = {name: held[group].split for group in held for name in names[group]}
+    staying, issues = [], []
+    for image in kept:
+        row = image.row
+        own = places.get(row.sha256)
+        if own and own.split != sides[row.sha256]:
+            side = sides[row.sha256]
+            detail = f"it was in {own.split}, and what it is now seen to belong with is in {side}"
+            issues.append(Issue(row.url, row.sha256, image.label, SPLIT_CONFLICT, detail))
+        else:
+            staying.append(image)
+    return staying, held, issues
+
+
+def place_groups(
+    settings: SplitSettings,
+    seed: int,
+    kept: Sequence[LabelledImage],
+    groups: Mapping[str, str],
+    held: Placements,
+) -> dict[str, Placement]:
+    """Return the split and fold of each group: where it is held, or around those."""
+    members = _members(kept, groups)
+    splits = split_groups(members, settings, seed, {g: p.split for g, p in held.items()})
+    folds: dict[str, int] = {}
+    if settings.folds:
+        learning = [member for member in members if splits[member[0]] in ("train", "val")]
+        known = {group: place.fold for group, place in held.items() if place.fold is not None}
+        folds = fold_groups(learning, settings.folds, seed, known)
+    return {group: Placement(split, folds.get(group)) for group, split in splits.items()}
+
+
+def untrained_notes(
+    kept: Sequence[LabelledImage], groups: Mapping[str, str], placed: Placements
+) -> list[str]:
+    """Return a sentence for each class that has no image in train."""
+    members = _members(kept, groups)
+    trained = {label for group, label in members if placed[group].split == "train"}
+    return [
+        f"{label} has no image in train, because the splits are frozen: add images, or "
+        f"place all again with --resplit."
+        for label in sorted({label for _, label in members} - trained)
+    ]
+
+
+def _members(kept: Sequence[LabelledImage], groups: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return (group, label) of each image."""
+    return [(groups[image.row.sha256], image.label) for image in kept]

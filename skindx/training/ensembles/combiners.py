@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.splits.folds import fold_groups
+from skindx.data.splits.split import fold_groups
 from skindx.metrics import (
     balanced_accuracy,
     expected_calibration_error,

@@ -18,7 +18,7 @@ from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.splits.folds import fold_groups
+from skindx.data.splits.split import fold_groups
 from skindx.metrics import (
     Interval,
     Statistic,

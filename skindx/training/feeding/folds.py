@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from skindx.data.manifest import Record, split_of
-from skindx.data.splits.folds import fold_groups
+from skindx.data.splits.split import fold_groups
 
 _SEED = 0
 """The same in all runs, so that members of several runs may stand in one ensemble."""

@@ -3,9 +3,9 @@
 import html
 from typing import TYPE_CHECKING
 
-from skindx.data.copies.copy import ACCEPT
+from skindx.data.answer_review import CopyReview
 from skindx.data.copies.records import Pair
-from skindx.data.copies.review import CopyReview
+from skindx.data.copies.verify import ACCEPT
 from skindx.data.manifest import Record
 from skindx.ui.annotator.answers_page import AnswerController, Shown, build_answers_page
 from skindx.ui.annotator.names import Names

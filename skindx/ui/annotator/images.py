@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
+from skindx.data.answer_review import CopyReview, SkinReview
 from skindx.data.boxes.review import Review
 from skindx.data.copies.drawing import draw_pair
-from skindx.data.copies.review import CopyReview
-from skindx.data.skin_review import SkinReview
 from skindx.data.stored_image import read_image
 from skindx.diagnosis.view import view_jpeg
 from skindx.imaging.formats import DamagedImage

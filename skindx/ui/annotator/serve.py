@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.machine import go_offline, require_extra
-from skindx.data.answer_review import AnswerReview
+from skindx.data.answer_review import AnswerReview, reviewing_copies, reviewing_skin
 from skindx.data.boxes.review import reviewing
-from skindx.data.copies.review import reviewing_copies
-from skindx.data.skin_review import reviewing_skin
 from skindx.ui.listening import LOOPBACK, check_free, gradio_options, stoppable, uploads_folder
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import html
 from typing import TYPE_CHECKING
 
-from skindx.data.skin_review import SkinReview
+from skindx.data.answer_review import SkinReview
 from skindx.ui.annotator.answers_page import AnswerController, Shown, build_answers_page
 from skindx.ui.annotator.images import address
 from skindx.ui.annotator.names import Names

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data import store
+from skindx.data import layout
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 
 ORIGINALS = 6
@@ -19,7 +19,7 @@ def painted(number: int) -> NDArray[np.uint8]:
 
 
 def put(dataset: Path, pixels: NDArray[np.uint8]) -> str:
-    return store.put(dataset, encode_jpeg(np.ascontiguousarray(pixels)), ".jpg")[1]
+    return layout.store_bytes(dataset, encode_jpeg(np.ascontiguousarray(pixels)), ".jpg")[1]
 
 
 def make_dataset(dataset: Path) -> tuple[list[str], set[tuple[int, int]]]:

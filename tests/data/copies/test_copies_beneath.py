@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from skindx.data.copies.alignment import Aligned
-from skindx.data.copies.beneath import beneath
+from skindx.data.copies.geometry import Aligned
+from skindx.data.copies.overlap import beneath
 
 SIDE = 120
 EVEN = np.eye(3)[:2]

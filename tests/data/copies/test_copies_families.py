@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
-from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
-from skindx.data.copies.families import copies_of, families
 from skindx.data.copies.records import (
     CopyRecord,
+    copies_of,
+    families,
     pair_of,
     read_copies,
     records_of,
     verdict,
     write_copies,
 )
+from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
 
 TURN = (0.0, -2.0, 30.0, 2.0, 0.0, -4.0)
 

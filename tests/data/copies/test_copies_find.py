@@ -15,12 +15,11 @@ import pytest
 from copies_dataset import make_dataset, painted, put
 
 from skindx.core.errors import JobError
-from skindx.data.copies import alike, shards, votes
-from skindx.data.copies.copy import Copy
-from skindx.data.copies.denied import denied
+from skindx.data.copies import candidates, shards
 from skindx.data.copies.find import find_copies
-from skindx.data.copies.kept import keep_only
-from skindx.data.copies.shards import Library, Shard, folder_of, sha256_of, shard_files
+from skindx.data.copies.shards import DescriptionShard, Library, folder_of, sha256_of, shard_files
+from skindx.data.copies.verified import denied, keep_only
+from skindx.data.copies.verify import Copy
 from skindx.data.runner import LocalRunner
 from skindx.data.synthetic.overlays import screenshot
 from skindx.data.synthetic.painter import CLASSES, paint
@@ -61,7 +60,7 @@ class Threads(LocalRunner):
 
 def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_IMAGES", 3)
-    monkeypatch.setattr(votes, "CHUNK_IMAGES", 2)
+    monkeypatch.setattr(candidates, "CHUNK_IMAGES", 2)
     monkeypatch.setattr("skindx.data.copies.find.PART_PAIRS", 1)
 
 
@@ -108,8 +107,8 @@ def test_a_pair_that_only_hashes_name_is_verified_too(
     made: Made, found: list[Copy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, paths, _ = made
-    monkeypatch.setattr(votes, "VOTES", 250)
-    monkeypatch.setattr(alike, "LEAST", 250)
+    monkeypatch.setattr(candidates, "VOTES", 250)
+    monkeypatch.setattr(candidates, "LEAST", 250)
     assert find_copies(dataset, paths, runner=LocalRunner(1)) == []
     named = np.array([[6, 0], [0, 1], [3, 3], [0, 6]])
     only = find_copies(dataset, paths, runner=LocalRunner(1), hash_candidates=named)
@@ -160,7 +159,7 @@ def test_a_removed_image_leaves_no_description(tmp_path: Path) -> None:
     assert sha256_of(paths[0]) not in Library(tmp_path)
     (file,) = shard_files(folder_of(tmp_path))
     assert sha256_of(paths[0]).encode() not in file.read_bytes()
-    assert sorted(Shard(file).sha256s) == sorted(sha256_of(path) for path in paths[1:])
+    assert sorted(DescriptionShard(file).sha256s) == sorted(sha256_of(path) for path in paths[1:])
     keep_only(tmp_path, [])
     assert shard_files(folder_of(tmp_path)) == []
 
@@ -187,7 +186,11 @@ def test_a_killed_search_goes_on_after_its_last_shard(
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     monkeypatch.setattr(shards, "SHARD_IMAGES", 2)
-    there = [sha256 for file in shard_files(folder_of(tmp_path)) for sha256 in Shard(file).sha256s]
+    there = [
+        sha256
+        for file in shard_files(folder_of(tmp_path))
+        for sha256 in DescriptionShard(file).sha256s
+    ]
     runner = Threads()
     assert find_copies(tmp_path, paths, runner=runner) == found
     described = [task[1] for name, task in runner.asked if name == "describe_shard"]

@@ -14,20 +14,21 @@ from copies_dataset import make_dataset, painted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skindx.data.copies import acceptance, parts, verified
-from skindx.data.copies.copy import Copy
+from skindx.data.copies import find, verified
+from skindx.data.copies import verify as acceptance
 from skindx.data.copies.describe import Description, describe
 from skindx.data.copies.find import find_copies
-from skindx.data.copies.kept import keep_only, keep_stored
 from skindx.data.copies.shards import sha256_of
 from skindx.data.copies.verified import (
     VALUES,
+    keep_only,
+    keep_stored,
     read_verified,
     verified_files,
     verified_folder,
     write_verified,
 )
-from skindx.data.copies.verify import evidence_of, verify
+from skindx.data.copies.verify import Copy, evidence_of, verify
 from skindx.data.runner import LocalRunner
 from skindx.imaging.hashes import grey
 
@@ -49,7 +50,7 @@ class Counted:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted()
-    monkeypatch.setattr(parts, "verify", counted)
+    monkeypatch.setattr(find, "verify", counted)
     return counted
 
 

@@ -6,8 +6,8 @@ import pytest
 from numpy.typing import NDArray
 from test_copies_void import described
 
-from skindx.data.copies.alignment import Aligned
 from skindx.data.copies.describe import describe
+from skindx.data.copies.geometry import Aligned
 from skindx.data.copies.overlap import shown_points
 from skindx.data.copies.verify import evidence_of
 from skindx.data.synthetic.painter import paint

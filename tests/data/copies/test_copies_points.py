@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.copies import codebook
+from skindx.data.copies import describe as codebook
 from skindx.data.copies.describe import LONG_SIDE, POINTS, describe, fitted, root_sift
 from skindx.data.copies.geometry import mirrored_points
 from skindx.data.synthetic.painter import CLASSES, paint
@@ -40,7 +40,7 @@ def test_a_mirrored_image_has_the_mirrored_points_and_descriptors() -> None:
 
 
 def test_a_mirrored_code_is_the_code_with_other_signs() -> None:
-    shipped = codebook.shipped()
+    shipped = codebook.shipped_codebook()
     descriptors = root_sift(fitted(painted()))[1]
     codes = shipped.encode(descriptors)
     mirrored = shipped.encode(descriptors[:, codebook.mirror_permutation()])
@@ -48,7 +48,7 @@ def test_a_mirrored_code_is_the_code_with_other_signs() -> None:
 
 
 def test_the_nearest_words_are_the_nearest() -> None:
-    shipped = codebook.shipped()
+    shipped = codebook.shipped_codebook()
     codes = describe(painted()).codes_PC
     nearest = shipped.nearest(codes)
     for half in (0, 1):
@@ -59,8 +59,8 @@ def test_the_nearest_words_are_the_nearest() -> None:
 
 
 def test_the_shipped_codebook_is_small_and_keeps_distances() -> None:
-    assert codebook.FILE.stat().st_size < 100_000
-    shipped = codebook.shipped()
+    assert codebook.CODEBOOK_FILE.stat().st_size < 100_000
+    shipped = codebook.shipped_codebook()
     descriptors = root_sift(fitted(painted(5)))[1].astype(np.float64)
     codes = shipped.encode(descriptors.astype(np.float32)).astype(np.float64) / codebook.SCALE
     exact = ((descriptors[:50, None] - descriptors[None]) ** 2).sum(2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.data.copies.compare import compare_bytes
+from skindx.data.copies.verify import compare_bytes
 
 pytestmark = pytest.mark.real
 

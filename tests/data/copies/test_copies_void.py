@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from skindx.data.copies.alignment import Aligned
 from skindx.data.copies.describe import Description
+from skindx.data.copies.geometry import Aligned
 from skindx.data.copies.overlap import void
 
 SIDE = 101

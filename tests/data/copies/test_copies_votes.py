@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from skindx.data.copies import alike, recurring
-from skindx.data.copies.codebook import shipped
-from skindx.data.copies.describe import Description
+from skindx.data.copies import candidates as alike
+from skindx.data.copies import candidates as recurring
+from skindx.data.copies.describe import Description, shipped_codebook
+from skindx.data.copies.find import join_chunks
 from skindx.data.copies.geometry import mirrored_points
-from skindx.data.copies.parts import join_chunks
 
 SHAPE = (256, 256)
 NONE = np.empty(0, np.uint64)
 
 
 def described(points: NDArray[np.float32], codes: NDArray[np.int8]) -> Description:
-    book = shipped()
+    book = shipped_codebook()
     small = np.zeros((128, 128), np.uint8)
     both = book.nearest(codes), book.nearest(codes * book.signs)
     return Description(SHAPE, small, points.astype(np.float32), codes, *both)
@@ -33,7 +33,7 @@ def drawn(rng: np.random.Generator, count: int) -> Description:
 def turned(image: Description, degrees: float, *, mirror: bool) -> Description:
     points, codes = image.points_P4.copy(), image.codes_PC
     if mirror:
-        points, codes = mirrored_points(points, 256), codes * shipped().signs
+        points, codes = mirrored_points(points, 256), codes * shipped_codebook().signs
     points[:, 3] = (points[:, 3] + degrees) % 360
     points[:, 2] *= 1.5
     return described(points, codes)

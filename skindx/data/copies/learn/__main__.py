@@ -2,11 +2,11 @@
 
 import sys
 
-from skindx.data.copies import codebook
+from skindx.data.copies import describe
 from skindx.data.copies.learn import codebook as learn_codebook
 
 if sys.argv[1:] == ["codebook"]:
-    codebook.write_codebook(codebook.FILE, learn_codebook.learn())
+    describe.write_codebook(describe.CODEBOOK_FILE, learn_codebook.learn())
 elif sys.argv[1:] == ["acceptance"]:
     from skindx.data.copies.learn import acceptance
 

@@ -12,11 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_json
-from skindx.data.copies.acceptance import FILE, RANGES, terms
-from skindx.data.copies.copy import ACCEPT
 from skindx.data.copies.describe import Description, describe, describe_bytes
-from skindx.data.copies.evidence import FEATURES
-from skindx.data.copies.verify import evidence_of
+from skindx.data.copies.verify import ACCEPT, ACCEPTANCE_FILE, FEATURES, RANGES, evidence_of, terms
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.data.synthetic.variants import KINDS, make_copy
@@ -180,4 +177,4 @@ def write(found: tuple[NDArray[np.float64], NDArray[np.bool_]] | None = None) ->
             "wrongly_accepted": int(accepted_N[~same_N].sum()),
         },
     }
-    write_json(FILE, value)
+    write_json(ACCEPTANCE_FILE, value)

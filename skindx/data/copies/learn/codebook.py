@@ -3,8 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.copies.codebook import COMPONENTS, LEADING, Codebook, mirror_permutation
-from skindx.data.copies.describe import fitted, root_sift
+from skindx.data.copies.describe import (
+    COMPONENTS,
+    LEADING,
+    Codebook,
+    fitted,
+    mirror_permutation,
+    root_sift,
+)
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.hashes import grey
 

@@ -1,8 +1,4 @@
-"""Duplicates: the same bytes, or near the same image; one stays, a contradiction goes entirely.
-
-Clusters as in CE-Dedup (Li, Chang, Liu 2021, arXiv 2109.00899), with a guard against chaining:
-every image removed is itself within the radius of the image kept in its place.
-"""
+"""Order of near duplicates by quality: the best one is kept."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -14,11 +10,61 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.core.settings_base import OFF, Settings
-from skindx.data.dedup.clusters import Graph, centres, graph
-from skindx.data.dedup.near import EmbeddingSettings
-from skindx.data.dedup.rank import LabelledImage, best_first
+from skindx.data.copies.hash_links import NearGraph, centres, connected, near_graph
+from skindx.data.image_tables import EmbeddingSettings
+from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
+from skindx.data.screening.measures import NOISE, worth
+from skindx.data.screening.screen import Screened
 from skindx.imaging.hashes import HashKind
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledImage:
+    """One ledger row that became a sound, labelled image. `label` is a taxonomy key."""
+
+    row: LedgerRow
+    label: str
+    screened: Screened
+
+
+def best_first(images: Sequence[LabelledImage], near: NearGraph) -> list[int]:
+    """Return positions in `images` so that of any that are linked the best comes first.
+
+    Best: most detail, most pixels, most bytes, the smallest SHA-256. In each connected component
+    the images are cut into levels of detail: from the most detailed image on, all that lie within
+    NOISE of it are of its level, and the next image opens another.
+    """
+    details = [_detail(image) for image in images]
+    components = connected(len(images), near.links_L2)
+    component_N = [components[node] for node in near.node_N.tolist()]
+    level, top = 0, 0.0
+    last = -1
+    levels = [0] * len(images)
+    for i in np.lexsort((-np.array(details), component_N)).tolist():
+        if component_N[i] != last:
+            last, level, top = component_N[i], 0, details[i]
+        elif details[i] < (1 - NOISE) * top:
+            level, top = level + 1, details[i]
+        levels[i] = level
+
+    def rank(i: int) -> tuple[int, int, int, str]:
+        row, screened = images[i].row, images[i].screened
+        return levels[i], -screened.width * screened.height, -row.size_bytes, row.sha256
+
+    return sorted(range(len(images)), key=rank)
+
+
+def _detail(image: LabelledImage) -> float:
+    pixels = image.screened.width * image.screened.height
+    effective = image.screened.effective_pixels or pixels
+    return worth(effective, pixels) if pixels else 0.0
+
+
+# Duplicates: the same bytes, or near the same image; one stays, a contradiction goes entirely.
+#
+# Clusters as in CE-Dedup (Li, Chang, Liu 2021, arXiv 2109.00899), with a guard against chaining:
+# every image removed is itself within the radius of the image kept in its place.
 
 # N = images, L = links
 
@@ -75,7 +121,7 @@ def deduplicate(images: Distinct, links_L3: NDArray[np.int64], radius: int) -> C
     dropped when any of its images has a duplicate, exact or near, under another label, also one
     that another cluster took.
     """
-    near = graph(len(images), links_L3, radius)
+    near = near_graph(len(images), links_L3, radius)
     order = best_first([same[0] for same in images], near)
     centre = centres(near, np.array(order, np.int64)).tolist()
     labels = [frozenset(image.label for image in same) for same in images]
@@ -105,7 +151,7 @@ def deduplicate(images: Distinct, links_L3: NDArray[np.int64], radius: int) -> C
 
 
 def _contradictions(
-    near: Graph, labels: Sequence[frozenset[str]], centre: Sequence[int]
+    near: NearGraph, labels: Sequence[frozenset[str]], centre: Sequence[int]
 ) -> tuple[dict[int, set[str]], int]:
     """Return (centre -> labels that contradict each other there, number of contradicting pairs).
 

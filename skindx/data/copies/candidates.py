@@ -1,0 +1,274 @@
+"""Points that recur at the same place in many images: captions, watermarks, rulers, frames.
+
+They would make every image of a site a candidate for every other one. A point's key is its cell,
+its place, its direction and its size, all rounded; a key that stands in more than `limit` families
+has no vote. Families, and not images, are counted: a family is what verified copies by hash join,
+so that a thousand copies of one image do not lose their points. The count is a sum over the
+images, so shards, order and cluster do not change it. It decides only which pairs are looked at:
+a pair that is looked at is accepted by what it shows itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.machine import require_extra
+from skindx.data.copies.describe import LEADING, POINTS, Description, shipped_codebook
+from skindx.data.copies.shards import Library
+
+# P = points, K = keys
+
+LEAST_FAMILIES = 24
+SHARE = 0.001
+"""A key stands in more than this share of the families before it counts as recurring."""
+_PLACE = 16.0
+"""Pixels; an overlay that lies across the edge of two squares is counted in both."""
+_PASS_KEYS = 1 << 25
+"""So many keys are sorted at once: some 0.5 GB."""
+
+
+class Described(Protocol):
+    """Position of an image's description, by its SHA-256."""
+
+    def __getitem__(self, sha256: str) -> Description: ...
+
+
+def family_limit(families: int) -> int:
+    """Return in how many families a key may stand."""
+    return max(LEAST_FAMILIES, int(SHARE * families))
+
+
+def point_keys(description: Description) -> NDArray[np.uint64]:
+    """Return keys_P of the points of an image."""
+    words_P2 = description.nearest_PHR[:, :, 0].astype(np.uint64)
+    x_P, y_P, size_P, angle_P = description.points_P4.T
+    parts = (
+        (words_P2[:, 0], 8),
+        (words_P2[:, 1], 8),
+        (np.floor(x_P / _PLACE).clip(0, 63).astype(np.uint64), 6),
+        (np.floor(y_P / _PLACE).clip(0, 63).astype(np.uint64), 6),
+        (np.floor(angle_P / 22.5).clip(0, 15).astype(np.uint64), 4),
+        (np.floor(np.log2(size_P.clip(1))).clip(0, 15).astype(np.uint64), 4),
+    )
+    keys_P = np.zeros(len(x_P), np.uint64)
+    for value_P, bits in parts:
+        keys_P = (keys_P << np.uint64(bits)) | value_P
+    return keys_P
+
+
+def recurring_keys(
+    library: Described, sha256s: Sequence[str], family_N: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """Return the sorted keys that stand in more families than `limit` allows.
+
+    `family_N` numbers the family of each image. Beyond _PASS_KEYS points the keys are counted in
+    several passes, which give the same.
+    """
+    most = family_limit(len(np.unique(family_N)))
+    found = [np.empty(0, np.uint64)]
+    if len(sha256s) <= most:
+        return found[0]
+    passes = max(1, -(-len(sha256s) * POINTS // _PASS_KEYS))
+    for number in range(passes):
+        keys, families = [], []
+        for sha256, family in zip(sha256s, family_N.tolist(), strict=True):
+            own_K = point_keys(library[sha256])
+            own_K = np.unique(own_K[own_K % np.uint64(passes) == number])
+            keys.append(own_K)
+            families.append(np.full(len(own_K), family, np.int32))
+        keys_K, family_K = np.concatenate(keys), np.concatenate(families)
+        order_K = np.lexsort((family_K, keys_K))
+        keys_K, family_K = keys_K[order_K], family_K[order_K]
+        again_K = np.zeros(len(keys_K), bool)
+        again_K[1:] = (keys_K[1:] == keys_K[:-1]) & (family_K[1:] == family_K[:-1])
+        every_K, count_K = np.unique(keys_K[~again_K], return_counts=True)
+        found.append(every_K[count_K > most])
+    return np.sort(np.concatenate(found))
+
+
+# Candidates: pairs of images some of whose points agree, also in how the image was turned.
+#
+# Whether a pair is a candidate by its votes depends on the pair alone: cells are fixed, a point votes
+# within a fixed distance, and votes for one turn and one change of size are counted (weak geometric
+# consistency: Jegou, Douze, Schmid 2008, "Hamming embedding and weak geometric consistency").
+
+# N = images, P = points, L = leading components, X = chiralities, T = probes, C = candidates
+
+CHUNK_IMAGES = 2000
+PROBES = ((0, 0), (0, 1), (1, 0))
+"""Which nearest words of the two halves are looked up: a rank of either half."""
+VOTE_RADIUS = 2000
+"""Squared distance of two codes that agree, in the leading components."""
+VOTES = 4
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The points of some images, one after the other."""
+
+    starts_N: NDArray[np.int64]
+    """One more than there are images."""
+    codes_PL: NDArray[np.int8]
+    probes_PXT: NDArray[np.uint16]
+    angle_P: NDArray[np.int16]
+    """Of 256 in a full turn."""
+    scale_P: NDArray[np.int16]
+    """Half octaves of the diameter."""
+    points_P4: NDArray[np.float32]
+    """As `Description` has them."""
+    widths_N: NDArray[np.int64]
+
+
+def load_chunk(library: Library, sha256s: Sequence[str], recurring: NDArray[np.uint64]) -> Chunk:
+    """Read images' points without those whose keys are recurring (sorted)."""
+    codes, probes, points, counts, widths = [], [], [], [0], []
+    for sha256 in sha256s:
+        description = library[sha256]
+        keep_P = np.ones(len(description.points_P4), bool)
+        if len(recurring):
+            keys_P = point_keys(description)
+            at_P = np.searchsorted(recurring, keys_P).clip(max=len(recurring) - 1)
+            keep_P = recurring[at_P] != keys_P
+        codes.append(description.codes_PC[keep_P, :LEADING])
+        points.append(description.points_P4[keep_P])
+        widths.append(description.shape_hw[1])
+        both = (description.nearest_PHR[keep_P], description.mirrored_PHR[keep_P])
+        probes.append(np.stack([_cells(nearest_PHR) for nearest_PHR in both], axis=1))
+        counts.append(int(keep_P.sum()))
+    points_P4 = np.concatenate([np.empty((0, 4), np.float32), *points])
+    octaves_P = np.log2(np.maximum(points_P4[:, 2], 1e-3))
+    return Chunk(
+        np.cumsum(counts),
+        np.concatenate([np.empty((0, LEADING), np.int8), *codes]),
+        np.concatenate([np.empty((0, 2, len(PROBES)), np.uint16), *probes]),
+        np.rint(points_P4[:, 3] * (256 / 360)).astype(np.int16),
+        np.rint(2 * octaves_P).astype(np.int16),
+        points_P4,
+        np.array(widths, np.int64),
+    )
+
+
+def _cells(nearest_PHR: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    words_PHR = nearest_PHR.astype(np.uint16)
+    return np.stack([words_PHR[:, 0, i] * 256 + words_PHR[:, 1, j] for i, j in PROBES], axis=1)
+
+
+def by_cell(
+    chunk: Chunk,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.intp]]:
+    """Return (cells_B, image_Q, order_Q): its points sorted by cell, and where each cell starts."""
+    cell_Q = chunk.probes_PXT[:, 0, 0]
+    order_Q = np.argsort(cell_Q, kind="stable")
+    cells_B = np.searchsorted(cell_Q[order_Q], np.arange((1 << 16) + 1)).astype(np.int64)
+    images = np.arange(len(chunk.widths_N), dtype=np.int32)
+    return cells_B, np.repeat(images, np.diff(chunk.starts_N))[order_Q], order_Q
+
+
+def chunk_candidates(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
+    """Return candidates_C3, rows (first, second, votes) in positions of the two chunks.
+
+    `own`: both are the same chunk, and only first < second counts.
+    """
+    require_extra("data", "numba", purpose="the search for copies")
+    from skindx.data.copies.candidate_kernels import vote
+
+    cells_B, image_Q, order_Q = by_cell(seconds)
+    signs_L = shipped_codebook().signs[:LEADING]
+    found = np.empty((1024, 3), np.int64)
+    while True:
+        count = vote(
+            own,
+            firsts.starts_N,
+            firsts.codes_PL,
+            firsts.probes_PXT,
+            firsts.angle_P,
+            firsts.scale_P,
+            signs_L,
+            cells_B,
+            image_Q,
+            seconds.codes_PL[order_Q],
+            seconds.angle_P[order_Q],
+            seconds.scale_P[order_Q],
+            len(seconds.widths_N),
+            VOTE_RADIUS,
+            VOTES,
+            found,
+        )
+        if count <= len(found):
+            return found[:count]
+        found = np.empty((count, 3), np.int64)
+
+
+# More candidates: for each image those few whose points lie in it most alike.
+#
+# Second photos of a lesion, nearer, turned and in another light, share few points, and not nearly
+# the same ones: `votes` misses a third of them. Here codes may differ twice as much, and in return
+# matches must agree on the whole similarity, place included (Philbin et al. 2007, "Object retrieval
+# with large vocabularies and fast spatial matching"). Strangers reach that too, by chance, so only
+# the LEADING_IMAGES most alike of each image are candidates: their number grows with the images, not
+# with the pairs. Which these are depends on the other images; whether a candidate is accepted does
+# not.
+
+# A = pairs with their likeness
+
+ALIKE_RADIUS = 4000
+"""Squared distance of two codes that match, in the leading components."""
+ALIKE_NEAR = 20.0
+"""Pixels within which a match agrees with another one."""
+ALIKE_LEAST = 3
+LEADING_IMAGES = 5
+
+
+def chunk_alike(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
+    """Return alike_A3, rows (first, second, likeness) in positions of the two chunks.
+
+    Only pairs that are among the LEADING_IMAGES of either image, as far as these chunks know.
+    `own`: both are the same chunk, and only first < second counts.
+    """
+    require_extra("data", "numba", purpose="the search for copies")
+    from skindx.data.copies.candidate_kernels import compare
+
+    cells_B, image_Q, order_Q = by_cell(seconds)
+    found_A3 = np.empty((1 << 16, 3), np.int64)
+    while True:
+        count = compare(
+            own,
+            firsts.starts_N,
+            firsts.codes_PL,
+            firsts.probes_PXT,
+            firsts.points_P4,
+            firsts.widths_N,
+            shipped_codebook().signs[:LEADING],
+            cells_B,
+            image_Q,
+            seconds.codes_PL[order_Q],
+            seconds.points_P4[order_Q],
+            len(seconds.widths_N),
+            ALIKE_RADIUS,
+            ALIKE_NEAR,
+            ALIKE_LEAST,
+            found_A3,
+        )
+        if count <= len(found_A3):
+            # The two chunks count their images apart: they are different ones.
+            apart = 0 if own else len(firsts.widths_N)
+            move = np.array([0, apart, 0], np.int64)
+            return leading(found_A3[:count] + move) - move
+        found_A3 = np.empty((count, 3), np.int64)
+
+
+def leading(alike_A3: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows that are among the LEADING_IMAGES most alike of one of their two images.
+
+    Among equals those of the smaller position are taken.
+    """
+    image_R = alike_A3[:, :2].T.ravel()
+    other_R = alike_A3[:, 1::-1].T.ravel()
+    order_R = np.lexsort((other_R, -np.tile(alike_A3[:, 2], 2), image_R))
+    image_R = image_R[order_R]
+    rank_R = np.arange(len(image_R)) - np.searchsorted(image_R, image_R)
+    rows = order_R[rank_R < LEADING_IMAGES] % max(1, len(alike_A3))
+    return alike_A3[np.unique(rows)]
