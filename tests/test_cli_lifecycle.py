@@ -15,7 +15,7 @@ from tiny_bundle import pack_tiny, pack_whole
 
 from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_manifest
-from skindx.data.publish import drop as published
+from skindx.data.publish import assemble as published
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import add_provenance, set_learned_parts
 from skindx.models.bundle.bundle_index import REMOVED_TRAINED_ON
@@ -253,7 +253,7 @@ def test_a_write_without_room_is_one_sentence(
     def no_room(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("skindx.data.gallery.write_pages", no_room)
+    monkeypatch.setattr("skindx.data.publish.gallery_pages.write_pages", no_room)
     code, _, err = skindx("gallery", data)
     assert code == 2
     assert err.splitlines()[-1] == (

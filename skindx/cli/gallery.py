@@ -20,7 +20,7 @@ def gallery(
     Example: skindx gallery runs/mine/data
     """
     from skindx.core.progress import progress_bars
-    from skindx.data.gallery import write_gallery
+    from skindx.data.publish.gallery_pages import write_gallery
 
     with progress_bars() as progress:
         index = write_gallery(dataset, out or dataset / "gallery", progress=progress)

@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.core.text import cell, printable
 
 if TYPE_CHECKING:
-    from skindx.data.removal.takedown import Going, Plan
+    from skindx.data.removal.takedown import AffectedImage, RemovalPlan
 
 
 def remove(
@@ -84,14 +84,14 @@ def remove(
 
 
 def _take_down(
-    planned: "Plan",
+    planned: "RemovalPlan",
     galleries: Sequence[tuple[Path, Path]],
     published: Sequence[Path],
     used: Sequence[tuple[Path, dict[str, str | None]]],
 ) -> None:
-    from skindx.data.gallery import write_gallery
     from skindx.data.layout import BLOCKLIST
-    from skindx.data.publish.drop import drop
+    from skindx.data.publish.assemble import drop
+    from skindx.data.publish.gallery_pages import write_gallery
     from skindx.data.removal.takedown import carry_out
 
     gone = list(planned.blocked.by_sha)
@@ -113,7 +113,7 @@ def _take_down(
 
 
 def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Path, Path]]:
-    from skindx.data.gallery import dataset_of, galleries_in
+    from skindx.data.publish.gallery_pages import dataset_of, galleries_in
 
     pairs = [(folder, other) for other in datasets for folder in galleries_in(other)]
     for folder in named:
@@ -129,7 +129,7 @@ def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Pa
 
 
 def _check_published(folders: Sequence[Path]) -> None:
-    from skindx.data.publish.place import is_published
+    from skindx.data.publish.published_folder import is_published
 
     for folder in folders:
         if not is_published(folder):
@@ -141,7 +141,7 @@ def _check_published(folders: Sequence[Path]) -> None:
 def _would(
     galleries: Sequence[tuple[Path, Path]], published: Sequence[Path], gone: Sequence[str]
 ) -> None:
-    from skindx.data.publish.drop import held_in
+    from skindx.data.publish.assemble import held_in
 
     for folder, _ in galleries:
         print(f"gallery {folder}: would be written again without them")
@@ -149,7 +149,7 @@ def _would(
         print(f"published {folder}: {held_in(folder, gone)} would be taken out")
 
 
-def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
+def _used(bundle: Path, planned: "RemovalPlan") -> dict[str, str | None]:
     from skindx.models.bundle.bundle_changes import uses
 
     return uses(bundle, planned.blocked.by_sha.values())
@@ -161,7 +161,7 @@ def _clear(bundle: Path) -> None:
     clear_leftovers(bundle)
 
 
-def _part_lines(bundle: Path, planned: "Plan") -> list[str]:
+def _part_lines(bundle: Path, planned: "RemovalPlan") -> list[str]:
     from skindx.models.bundle.bundle_changes import would_forget
 
     change = would_forget(bundle, planned.blocked.by_sha)
@@ -204,7 +204,7 @@ def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:
     return lines or [f"bundle {path} did not learn from them."]
 
 
-def _print_plan(planned: "Plan", dry_run: bool) -> None:
+def _print_plan(planned: "RemovalPlan", dry_run: bool) -> None:
     from rich.table import Table
 
     table = Table("dataset", "image", "label", "split", "because", "URL")
@@ -239,7 +239,7 @@ _STAYING = {
 }
 
 
-def _cells(going: "Going") -> list[str]:
+def _cells(going: "AffectedImage") -> list[str]:
     known = going.known
     cells = (str(going.dataset), known.sha256[:12], known.label, known.split or "not kept")
     return [cell(text) for text in cells]

@@ -14,8 +14,7 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
-from skindx.data.publish.decide import PRIVATE_REASONS, withheld_of
-from skindx.data.publish.row import web_address
+from skindx.data.publish.published_rows import PRIVATE_REASONS, web_address, withheld_of
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.bounded_files import load_tensors, read_rows, save_tensors
 from skindx.models.ensemble import Ensemble, EnsembleOutput, outputs_of_records

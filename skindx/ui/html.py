@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.text import html_environment, keep_units
-from skindx.data.publish.row import web_address
+from skindx.data.publish.published_rows import web_address
 
 if TYPE_CHECKING:
     from jinja2 import Environment

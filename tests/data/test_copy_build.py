@@ -16,8 +16,8 @@ from skindx.data.answer_review import CopyReview, reviewing_copies
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.copies.records import COPIES, read_answers, read_copies, write_answer
 from skindx.data.copies.shards import Library
-from skindx.data.gallery import write_gallery
 from skindx.data.manifest import Record, read_issues, read_manifest
+from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.summary import BuildSummary
 from skindx.data.synthetic.painter import CLASSES, paint

@@ -10,12 +10,19 @@ from gallery_fakes import HOSTILE, gallery_dataset
 from PIL import Image
 
 from skindx.core.errors import UserError
-from skindx.data.gallery import MARK, dataset_of, write_gallery
-from skindx.data.gallery import pages as gallery_pages
-from skindx.data.gallery.pages import PER_PAGE, Shelf, near_numbers, web, write_pages
-from skindx.data.gallery.tile import Tile
-from skindx.data.gallery.tiles import Tiles
 from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.publish import gallery_pages
+from skindx.data.publish.gallery_pages import (
+    MARK,
+    PER_PAGE,
+    Shelf,
+    dataset_of,
+    near_numbers,
+    web,
+    write_gallery,
+    write_pages,
+)
+from skindx.data.publish.gallery_tiles import Tile, Tiles
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "nav", "ul", "li", "a"),

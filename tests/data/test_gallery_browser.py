@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gallery_fakes import gallery_dataset
 
-from skindx.data.gallery import write_gallery
+from skindx.data.publish.gallery_pages import write_gallery
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -21,7 +21,7 @@ from skindx.data.fetch.parts import make_part
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
 from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, read_ledger
-from skindx.data.publish.row import web_address
+from skindx.data.publish.published_rows import web_address
 from skindx.data.sources import (
     FilesSource,
     FolderSource,

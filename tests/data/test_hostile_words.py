@@ -18,9 +18,9 @@ from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.build.diff import compare, print_diff, read_version
 from skindx.data.publish.assemble import publish
-from skindx.data.publish.card import plain
+from skindx.data.publish.dataset_card import plain
 from skindx.data.publish.facts import PublishSettings
-from skindx.data.publish.imagefolder import no_formula
+from skindx.data.publish.formats import no_formula
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import print_report, report
 from skindx.data.summary import ClassCount, print_counts, print_summary

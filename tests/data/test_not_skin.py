@@ -17,7 +17,6 @@ from skindx.core.errors import UserError
 from skindx.data.answer_review import reviewing_skin
 from skindx.data.build.build import BuildSummary, build, load_build_settings
 from skindx.data.build.older import as_before
-from skindx.data.gallery import write_gallery
 from skindx.data.image_tables import (
     OOD,
     THRESHOLD,
@@ -28,6 +27,7 @@ from skindx.data.image_tables import (
     write_ood,
 )
 from skindx.data.manifest import Record, read_issues, read_manifest
+from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.review import (
     DECISIONS,

@@ -32,11 +32,11 @@ from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes import read_coco
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
-from skindx.data.publish import clean_files
+from skindx.data.publish import clean_images
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import Format
-from skindx.data.publish.manifest import read_published
+from skindx.data.publish.published_rows import read_published
 from skindx.data.review import Flag, write_flags
 from skindx.imaging.decode import decode
 
@@ -297,7 +297,7 @@ from pathlib import Path
 from skindx.data.publish import croissant
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.facts import PublishSettings
-import skindx.data.publish.side_files as side, shutil, skindx.core.atomic_files as files
+import skindx.data.publish.published_folder as side, shutil, skindx.core.atomic_files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None
 where = sys.argv[3]
@@ -349,7 +349,7 @@ def test_a_killed_publish_leaves_an_old_or_a_new_one(tmp_path: Path, where: str)
 def test_processes_give_what_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: Free
 ) -> None:
-    monkeypatch.setattr(clean_files, "_PER_PROCESS", 4)
+    monkeypatch.setattr(clean_images, "_PER_PROCESS", 4)
     publish(free[0].folder, tmp_path / "pub", OPEN)
     name = "data/train-00000-of-00001.parquet"
     assert (tmp_path / "pub" / name).read_bytes() == (free[1]["hub"] / name).read_bytes()

@@ -10,8 +10,7 @@ import pytest
 from paint_images import encode, paint
 from PIL import Image, ImageCms, PngImagePlugin
 
-from skindx.data.publish.clean import clean_image
-from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
+from skindx.data.publish.clean_images import NotStrippable, clean_image, strip_jpeg
 from skindx.imaging.decode import decode
 
 SECRET = b"Jane Doe, Main Street 5"

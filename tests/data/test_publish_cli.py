@@ -7,7 +7,7 @@ from command_line import Skindx
 from paint_images import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.publish.manifest import read_published
+from skindx.data.publish.published_rows import read_published
 
 
 def test_what_was_published_and_withheld_is_reported(skindx: Skindx, tmp_path: Path) -> None:

@@ -18,11 +18,10 @@ from small_dataset import SmallDataset, free_dataset
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Issue
-from skindx.data.publish.assemble import publish
-from skindx.data.publish.drop import drop, held_in
+from skindx.data.publish.assemble import drop, held_in, publish
 from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import FORMATS, Format
-from skindx.data.publish.manifest import read_published
+from skindx.data.publish.published_rows import read_published
 
 
 def settings(form: Format = "hub") -> PublishSettings:
@@ -187,8 +186,8 @@ KILL = """
 import os, signal, sys
 from pathlib import Path
 from skindx.data.publish import croissant
-from skindx.data.publish.drop import drop
-import skindx.data.publish.side_files as side, skindx.core.atomic_files as files
+from skindx.data.publish.assemble import drop
+import skindx.data.publish.published_folder as side, skindx.core.atomic_files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)

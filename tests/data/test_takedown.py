@@ -21,7 +21,7 @@ from skindx.data.layout import BLOCKLIST, LEDGER
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.removal.takedown import Plan, carry_out, plan
+from skindx.data.removal.takedown import RemovalPlan, carry_out, plan
 from skindx.data.review import Flag, read_decisions, read_flags, write_flags
 from skindx.data.splits.freeze import read_places
 from skindx.imaging.hashes import hash_thumbnails, thumbnail
@@ -39,7 +39,7 @@ def make(root: Path, out: Path, *sets: str) -> dict[str, Record]:
     return {record.source_url: record for record in read_manifest(out)}
 
 
-def take_down(*datasets: Path, **asked: object) -> Plan:
+def take_down(*datasets: Path, **asked: object) -> RemovalPlan:
     planned = plan(datasets, **asked)
     carry_out(planned)
     return planned

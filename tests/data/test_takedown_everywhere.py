@@ -25,7 +25,6 @@ from skindx.data.build.build import build
 from skindx.data.build.diff import diff, write_diff
 from skindx.data.fetch.parts import PARTS, make_part
 from skindx.data.fetch.settings import OriginPolicy, Partition
-from skindx.data.gallery import write_gallery
 from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.layout import CACHE
 from skindx.data.ledger import read_ledger
@@ -35,6 +34,7 @@ from skindx.data.manifest import Record, read_issues, read_manifest, write_manif
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.facts import PublishSettings
 from skindx.data.publish.formats import FORMATS
+from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.review import Flag, write_flags

@@ -14,7 +14,7 @@ from hostile_images import memory_bomb, scan_bomb
 from paint_images import paint, save
 
 import skindx
-from skindx.data.publish import clean_files
+from skindx.data.publish import clean_images
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening
 from skindx.imaging import sandboxed_images
 from skindx.workers import process
@@ -203,7 +203,7 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
 ) -> None:
     """A gallery shows dropped images too, also one that its decoder never came back from."""
     monkeypatch.setattr(sandboxed_images, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
-    monkeypatch.setattr(clean_files, "_TIMES", 1)
+    monkeypatch.setattr(clean_images, "_TIMES", 1)
     paths = images(tmp_path, 3)
     fifo = pipe_at(paths, 1)
     files = {path.stem: path for path in paths}
@@ -215,7 +215,7 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
     assert reported == [1, 2, 3, 4]
     settings = ScreenSettings(timeout_s=1)
     (tmp_path / "clean").mkdir()
-    clean = list(clean_files.clean_files(paths, tmp_path / "clean", settings))
+    clean = list(clean_images.clean_files(paths, tmp_path / "clean", settings))
     assert [outcome.problem for outcome in clean] == [
         "",
         "its decoder took longer than 1 s",
@@ -230,12 +230,12 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
 def test_a_lack_of_memory_is_the_problem_of_one_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clean_files, "_TIMES", 1)
+    monkeypatch.setattr(clean_images, "_TIMES", 1)
     sound, bomb, gone = (tmp_path / name for name in ("a.jpg", "b.png", "c.png"))
     save(sound, paint(1))
     bomb.write_bytes(memory_bomb())
     settings = ScreenSettings(memory_mb=200)
-    clean = list(clean_files.clean_files([sound, bomb, gone], tmp_path, settings))
+    clean = list(clean_images.clean_files([sound, bomb, gone], tmp_path, settings))
     assert [outcome.suffix for outcome in clean] == [".jpg", "", ""]
     assert clean[1].problem.startswith("does not decode")
     assert clean[2].problem == "cannot be read (No such file or directory)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import skindx
-from skindx.data.publish.clean_files import cleaning
+from skindx.data.publish.clean_images import cleaning
 from skindx.data.screening.screen import screening
 from skindx.imaging.sandboxed_images import heic_decoding, shrinking
 from skindx.workers.process import Limits
@@ -27,11 +27,11 @@ def test_marked_functions_are_found_by_their_reference(function: MakeWork) -> No
         "os:system",
         "skindx:cleaning",
         "skindx.core.atomic_files:write_text",  # ours, but not marked
-        "skindx.data.publish.clean_files:sandboxed",
-        "skindx.data.publish.clean_files:screening",
+        "skindx.data.publish.clean_images:sandboxed",
+        "skindx.data.publish.clean_images:screening",
         "skindx.workers.sandbox.pool:reference.__globals__",
-        "skindx.data.publish.clean_files:run_sandboxed",
-        "skindx.data.publish.clean_files:subprocess",
+        "skindx.data.publish.clean_images:run_sandboxed",
+        "skindx.data.publish.clean_images:subprocess",
         "../skindx.core.atomic_files:write_text",
         "",
     ],

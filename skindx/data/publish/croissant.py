@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.machine import require_extra
-from skindx.data.publish.columns import NAMES, SHARD_NAMES
-from skindx.data.publish.facts import Facts, newest
-from skindx.data.publish.row import Row
+from skindx.data.publish.facts import PublishedFacts, newest
+from skindx.data.publish.published_rows import NAMES, SHARD_NAMES, PublishedRow
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -38,9 +37,9 @@ def import_mlcroissant() -> Any:
 def write_croissant(
     folder: Path,
     *,
-    rows: Sequence[Row],
+    rows: Sequence[PublishedRow],
     taxonomy: Taxonomy,
-    facts: Facts,
+    facts: PublishedFacts,
     sums: Mapping[str, str],
     limits: Sequence[str],
 ) -> None:
@@ -86,7 +85,7 @@ def _validate(mlc: "mlc", path: Path) -> None:
 
 
 def _distribution(
-    mlc: "mlc", folder: Path, facts: Facts, sums: Mapping[str, str]
+    mlc: "mlc", folder: Path, facts: PublishedFacts, sums: Mapping[str, str]
 ) -> list["mlc.FileObject | mlc.FileSet"]:
     files = [
         mlc.FileObject(
@@ -113,7 +112,7 @@ def _distribution(
 
 
 def _record_sets(
-    mlc: "mlc", facts: Facts, taxonomy: Taxonomy, any_published: bool
+    mlc: "mlc", facts: PublishedFacts, taxonomy: Taxonomy, any_published: bool
 ) -> list["mlc.RecordSet"]:
     manifest = mlc.Source(file_object="manifest.parquet")
     sets = [

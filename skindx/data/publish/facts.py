@@ -41,7 +41,7 @@ class PublishSettings(Settings):
         return str(value)
 
 
-class Facts(Settings):
+class PublishedFacts(Settings):
     """Settings and recipe as far as others may know them: no path of the maker's disk."""
 
     name: str
@@ -59,7 +59,7 @@ class Facts(Settings):
     """Licences that the recipe gives to images whose source names none."""
 
     @classmethod
-    def of(cls, recipe: BuildSettings, settings: PublishSettings) -> "Facts":
+    def of(cls, recipe: BuildSettings, settings: PublishSettings) -> "PublishedFacts":
         """Collect the facts. Raises UserError without a contact for take-down requests."""
         contact = settings.contact.strip() or recipe.fetch.contact.strip()
         if "@" not in contact and "://" not in contact:
@@ -94,7 +94,7 @@ class Facts(Settings):
         write_json(folder / FACTS, self.model_dump(mode="json"))
 
     @classmethod
-    def read(cls, folder: Path) -> "Facts":
+    def read(cls, folder: Path) -> "PublishedFacts":
         """Read a published folder's facts. Raises UserError when it is none."""
         try:
             return cls.model_validate_json((folder / FACTS).read_text(encoding="utf-8"))

@@ -5,30 +5,283 @@ in shard order with their bytes and returns the rows with `path` set; `read` giv
 back as (SHA-256 of the original, bytes), in the same order.
 """
 
+import dataclasses
+import io
+import json
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from skindx.data.publish import imagefolder, parquet_shards, webdataset
-from skindx.data.publish.row import Row
+from skindx.core.atomic_files import write_csv
+from skindx.data.publish.published_rows import SHARD_NAMES, PublishedRow, shard_schema
+
+DATA = "data"
+
+
+def cut(
+    items: Iterable[tuple[PublishedRow, bytes]], shard_bytes: int
+) -> Iterator[tuple[str, int, Iterator[tuple[PublishedRow, bytes]]]]:
+    """Cut images into shards: yield (split, shard's number in it, its images).
+
+    A shard ends with the image that fills it, or with its split.
+    """
+    for split, members in groupby(items, key=lambda item: item[0].split):
+        stream = iter(members)
+        number, pending = 0, next(stream, None)
+        while pending is not None:
+            shard = _Shard(stream, pending, shard_bytes)
+            yield split, number, iter(shard)
+            number, pending = number + 1, shard.next
+
+
+class _Shard:
+    """Some images from a stream; afterwards `next` is the first that did not fit."""
+
+    def __init__(
+        self,
+        stream: Iterator[tuple[PublishedRow, bytes]],
+        first: tuple[PublishedRow, bytes],
+        most_bytes: int,
+    ) -> None:
+        self.next: tuple[PublishedRow, bytes] | None = first
+        self._stream = stream
+        self._left = most_bytes
+
+    def __iter__(self) -> Iterator[tuple[PublishedRow, bytes]]:
+        while self.next is not None and self._left > 0:
+            self._left -= len(self.next[1])
+            yield self.next
+            self.next = next(self._stream, None)
+
+
+def temporary_name(split: str, number: int, suffix: str) -> str:
+    """Return where a shard lies while the number of its siblings is not known."""
+    return f"{DATA}/{split}-{number:05d}{suffix}"
+
+
+def name_shards(folder: Path, rows: Iterable[PublishedRow], suffix: str) -> list[PublishedRow]:
+    """Rename shards to split-00000-of-0000N, and so the paths of their rows."""
+    rows = list(rows)
+    paths = sorted({row.path for row in rows})
+    total = {split: len(list(same)) for split, same in groupby(paths, key=_split)}
+    final = {
+        path: f"{path.removesuffix(suffix)}-of-{total[_split(path)]:05d}{suffix}" for path in paths
+    }
+    for path, name in final.items():
+        (folder / path).rename(folder / name)
+    return [dataclasses.replace(row, path=final[row.path]) for row in rows]
+
+
+def _split(path: str) -> str:
+    return Path(path).name.partition("-")[0]
+
+
+def shards(rows: Iterable[PublishedRow]) -> list[str]:
+    """Return the shards that the rows name, in shard order."""
+    return list(dict.fromkeys(row.path for row in rows if row.path))
+
+
+# Parquet shards with embedded images, as the Hugging Face hub shows and loads them.
+
+ROW_GROUP_BYTES = 32_000_000
+ROW_GROUP_ROWS = 500
+"""The hub's viewer fetches whole row groups: small ones let it show a page at once."""
+_FLAT = [name for name in SHARD_NAMES if name not in ("image", "boxes")]
+
+
+def write_parquet(
+    folder: Path,
+    items: Iterable[tuple[PublishedRow, bytes]],
+    classes: Sequence[str],
+    shard_bytes: int,
+) -> list[PublishedRow]:
+    """Write data/{split}-00000-of-0000N.parquet; images are not compressed a second time."""
+    import pyarrow.parquet as pq
+
+    schema, number_of = shard_schema(classes), {key: i for i, key in enumerate(classes)}
+    (folder / DATA).mkdir()
+    done: list[PublishedRow] = []
+    for split, number, members in cut(items, shard_bytes):
+        path = temporary_name(split, number, ".parquet")
+        with pq.ParquetWriter(
+            folder / path,
+            schema,
+            # Images are compressed already, and their bytes make no useful statistics.
+            compression=dict.fromkeys(_FLAT, "zstd"),
+            use_dictionary=["split", "label", "licence", "licence_url", "source", "creator"],
+            write_statistics=_FLAT,
+        ) as writer:
+            group: list[dict[str, Any]] = []
+            size = 0
+            for row, data in members:
+                done.append(dataclasses.replace(row, path=path))
+                group.append(_plain(row, data, number_of))
+                size += len(data)
+                if size >= ROW_GROUP_BYTES or len(group) >= ROW_GROUP_ROWS:
+                    _flush(writer, group)
+                    group, size = [], 0
+            _flush(writer, group)
+    return name_shards(folder, done, ".parquet")
+
+
+def read_parquet_images(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tuple[str, bytes]]:
+    """Give each image back as (SHA-256 of the original, bytes), in shard order."""
+    import pyarrow.parquet as pq
+
+    for path in shards(rows):
+        with pq.ParquetFile(folder / path) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=["sha256", "image"])
+                for row in table.to_pylist():
+                    yield row["sha256"], row["image"]["bytes"]
+
+
+def _plain(row: PublishedRow, data: bytes, number_of: dict[str, int]) -> dict[str, Any]:
+    plain = dataclasses.asdict(row)
+    plain["image"] = {"bytes": data, "path": row.file_name}
+    plain["label"] = number_of[row.label]
+    return {name: plain[name] for name in SHARD_NAMES}
+
+
+def _flush(writer: Any, group: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+
+    if group:
+        writer.write_table(pa.Table.from_pylist(group, schema=writer.schema))
+
+
+# Plain files: {split}/{class}/{sha256}.jpg, with what is known of them beside.
+
+FOR_PEOPLE = "metadata.csv"
+FOR_DATASETS = "metadata.parquet"
+"""In each split's folder, for `datasets`: from CSV it guesses types, differently in each split."""
+
+_COLUMNS = tuple(name for name in SHARD_NAMES if name != "image")
+_CSV_COLUMNS = ("file_name", *(name for name in _COLUMNS if name not in ("file_name", "boxes")))
+
+
+def write_image_folder(
+    folder: Path,
+    items: Iterable[tuple[PublishedRow, bytes]],
+    classes: Sequence[str],
+    shard_bytes: int,
+) -> list[PublishedRow]:
+    """Write the files; names are hashes and class keys alone, so none can lead elsewhere.
+
+    There are no shards here, so `shard_bytes` says nothing.
+    """
+    done: list[PublishedRow] = []
+    for split, members in groupby(items, key=lambda item: item[0].split):
+        for key in classes:  # also an empty one: torchvision numbers the folders
+            (folder / split / key).mkdir(parents=True)
+        for row, data in members:
+            path = f"{split}/{row.label}/{row.file_name}"
+            (folder / path).write_bytes(data)
+            done.append(dataclasses.replace(row, path=path))
+        _write_metadata(folder, [row for row in done if row.split == split], classes)
+    named = (dataclasses.replace(row, file_name=row.path) for row in done)
+    lines = ([no_formula(getattr(row, name)) for name in _CSV_COLUMNS] for row in named)
+    write_csv(folder / FOR_PEOPLE, _CSV_COLUMNS, lines)
+    return done
+
+
+def no_formula(value: object) -> object:
+    """Keep a spreadsheet from computing untrusted text; metadata.parquet has it as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return value
+
+
+def _write_metadata(folder: Path, rows: Sequence[PublishedRow], classes: Sequence[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number_of = {key: position for position, key in enumerate(classes)}
+    plain: list[dict[str, Any]] = [
+        {
+            **dataclasses.asdict(row),
+            "label": number_of[row.label],
+            "file_name": f"{row.label}/{row.file_name}",
+        }
+        for row in rows
+    ]
+    table = pa.Table.from_pylist(plain, schema=shard_schema(classes, _COLUMNS))
+    pq.write_table(table, folder / rows[0].split / FOR_DATASETS)
+
+
+def read_image_folder(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tuple[str, bytes]]:
+    """Give each image back as (SHA-256 of the original, bytes), in shard order."""
+    for row in rows:
+        yield row.sha256, (folder / row.path).read_bytes()
+
+
+# WebDataset: tar shards in which {sha256}.jpg, .json and .cls are one sample.
+
+
+def write_webdataset(
+    folder: Path,
+    items: Iterable[tuple[PublishedRow, bytes]],
+    classes: Sequence[str],
+    shard_bytes: int,
+) -> list[PublishedRow]:
+    """Write data/{split}-00000-of-0000N.tar; `.cls` holds the class's number in taxonomy.yaml."""
+    number_of = {key: position for position, key in enumerate(classes)}
+    (folder / DATA).mkdir()
+    done: list[PublishedRow] = []
+    for split, number, members in cut(items, shard_bytes):
+        path = temporary_name(split, number, ".tar")
+        with tarfile.open(folder / path, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for row, data in members:
+                plain = dataclasses.asdict(row)
+                about = {name: plain[name] for name in SHARD_NAMES if name != "image"}
+                _add(tar, row.file_name, data)
+                text = json.dumps(about, ensure_ascii=False)
+                _add(tar, f"{row.sha256}.json", text.encode("utf-8", "replace"))
+                _add(tar, f"{row.sha256}.cls", str(number_of[row.label]).encode())
+                done.append(dataclasses.replace(row, path=path))
+    return name_shards(folder, done, ".tar")
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a member whose header says nothing of this machine, its users or its clock."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    member.mode = 0o644
+    tar.addfile(member, io.BytesIO(data))
+
+
+def read_webdataset(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tuple[str, bytes]]:
+    """Give each image back as (SHA-256 of the original, bytes), in shard order."""
+    for path in shards(rows):
+        with tarfile.open(folder / path) as tar:
+            for member in tar:
+                sha256, _, suffix = member.name.partition(".")
+                file = tar.extractfile(member)
+                if suffix not in ("json", "cls") and file:
+                    yield sha256, file.read()
+
+
+# Shards of one split: numbered while they are written, named when their number is known.
 
 Format = Literal["hub", "imagefolder", "webdataset"]
 
-Items = Iterable[tuple[Row, bytes]]
+Items = Iterable[tuple[PublishedRow, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishFormat:
     """One way to lay out images; see the module."""
 
-    write: Callable[[Path, Items, Sequence[str], int], list[Row]]
+    write: Callable[[Path, Items, Sequence[str], int], list[PublishedRow]]
     """Folder, images, class keys in order, shard size in bytes -> rows with their paths."""
-    read: Callable[[Path, Sequence[Row]], Iterator[tuple[str, bytes]]]
+    read: Callable[[Path, Sequence[PublishedRow]], Iterator[tuple[str, bytes]]]
 
 
 FORMATS: dict[Format, PublishFormat] = {
-    "hub": PublishFormat(parquet_shards.write, parquet_shards.read),
-    "imagefolder": PublishFormat(imagefolder.write, imagefolder.read),
-    "webdataset": PublishFormat(webdataset.write, webdataset.read),
+    "hub": PublishFormat(write_parquet, read_parquet_images),
+    "imagefolder": PublishFormat(write_image_folder, read_image_folder),
+    "webdataset": PublishFormat(write_webdataset, read_webdataset),
 }

@@ -23,19 +23,19 @@ from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY, store_files
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.removal.copies import (
+from skindx.data.removal.purge import purge
+from skindx.data.removal.removed_copies import (
     looked_for_copies,
     near_copies,
     upright_codes,
     verified_copies,
 )
-from skindx.data.removal.purge import purge
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownImage:
     """One name under which a dataset knows an image; `split` is "" when it was not kept."""
 
     sha256: str
@@ -46,24 +46,24 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class AffectedImage:
     """One image that goes from one dataset, or that its group makes one think of."""
 
     dataset: Path
-    known: Known
+    known: KnownImage
     why: Literal["asked", "copy", "uncertain", "group"]
     """asked for, same bytes included; a copy; maybe a copy, which stays; only of the same group,
     which stays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RemovalPlan:
     """Plan of a take-down: block these, and take them out of these datasets."""
 
     datasets: tuple[Path, ...]
     blocked: BlockList
-    going: tuple[Going, ...]
-    staying: tuple[Going, ...]
+    going: tuple[AffectedImage, ...]
+    staying: tuple[AffectedImage, ...]
     """Maybe a copy, or of the same patient, lesion or page: for a person to decide."""
     not_compared: tuple[Path, ...] = ()
     """Datasets whose build did not look for copies beyond hashes."""
@@ -77,7 +77,7 @@ def plan(
     reason: str = "",
     near: bool = True,
     progress: Progress = silent,
-) -> Plan:
+) -> RemovalPlan:
     """Find the images of these URLs and SHA-256s, and their near copies, in `datasets`.
 
     Near copies lie within the radius and hashes of the dataset's own recipe, or are linked by pairs
@@ -121,10 +121,10 @@ def plan(
     blocked = BlockList([*(entry for entry in before if entry.sha256 in mine), *entries])
     going, staying = _sort(known, asked, mine, uncertain)
     left = tuple(dataset for dataset in datasets if not looked_for_copies(dataset))
-    return Plan(tuple(datasets), blocked, going, staying, left if near else ())
+    return RemovalPlan(tuple(datasets), blocked, going, staying, left if near else ())
 
 
-def carry_out(planned: Plan) -> None:
+def carry_out(planned: RemovalPlan) -> None:
     """Block first, then purge: killed at any moment, the same take-down can be asked for again."""
     for dataset in planned.datasets:
         with only_writer(dataset, "build or removal", wait_s=0):
@@ -133,7 +133,7 @@ def carry_out(planned: Plan) -> None:
             purge(dataset, planned.blocked)
 
 
-def own_copies(planned: Plan) -> list[Path]:
+def own_copies(planned: RemovalPlan) -> list[Path]:
     """Return the files in the user's own source folders that show what was taken down.
 
     They are not ours to delete; the next build reads them and leaves them out.
@@ -164,12 +164,13 @@ def _verified(
     return verified, {name: root for name, root in uncertain.items() if name not in verified}
 
 
-def _known(dataset: Path) -> list[Known]:
+def _known(dataset: Path) -> list[KnownImage]:
     rows = [
-        Known(r.sha256, r.source_url, r.label, r.split, r.group) for r in read_manifest(dataset)
+        KnownImage(r.sha256, r.source_url, r.label, r.split, r.group)
+        for r in read_manifest(dataset)
     ]
-    rows += [Known(i.sha256, i.url, i.label) for i in read_issues(dataset)]
-    rows += [Known(r.sha256, r.url, r.label) for r in read_ledger(dataset)]
+    rows += [KnownImage(i.sha256, i.url, i.label) for i in read_issues(dataset)]
+    rows += [KnownImage(r.sha256, r.url, r.label) for r in read_ledger(dataset)]
     return rows
 
 
@@ -181,7 +182,7 @@ def _lists(dataset: Path) -> list[Path]:
 
 
 def _resolve(
-    known: Mapping[Path, Sequence[Known]],
+    known: Mapping[Path, Sequence[KnownImage]],
     lists: Mapping[Path, BlockList],
     urls: Collection[str],
     sha256s: Collection[str],
@@ -211,12 +212,12 @@ def _resolve(
     return list(asked)
 
 
-def _web(known: Iterable[Sequence[Known]], sha256: str) -> tuple[str, ...]:
+def _web(known: Iterable[Sequence[KnownImage]], sha256: str) -> tuple[str, ...]:
     urls = {row.url for rows in known for row in rows if row.sha256 == sha256}
     return tuple(address for url in sorted(urls) for address in web_address(url))
 
 
-def _manifests(known: Mapping[Path, Sequence[Known]]) -> dict[str, dict[str, str]]:
+def _manifests(known: Mapping[Path, Sequence[KnownImage]]) -> dict[str, dict[str, str]]:
     """Return SHA-256 of an image -> SHA-256 of each manifest that holds it -> its split there.
 
     A take-down only takes rows away: the manifests before earlier ones held the image as well.
@@ -233,11 +234,11 @@ def _manifests(known: Mapping[Path, Sequence[Known]]) -> dict[str, dict[str, str
 
 
 def _sort(
-    known: Mapping[Path, Sequence[Known]],
+    known: Mapping[Path, Sequence[KnownImage]],
     asked: Collection[str],
     going: Collection[str],
     uncertain: Collection[str],
-) -> tuple[tuple[Going, ...], tuple[Going, ...]]:
+) -> tuple[tuple[AffectedImage, ...], tuple[AffectedImage, ...]]:
     out, beside = [], []
     for dataset, rows in known.items():
         # The manifest comes first; the ledger repeats what it or the issues table says.
@@ -246,9 +247,9 @@ def _sort(
         for row in sorted(named.values(), key=lambda row: (row.sha256, row.url)):
             if row.sha256 in going:
                 why: Literal["asked", "copy"] = "asked" if row.sha256 in asked else "copy"
-                out.append(Going(dataset, row, why))
+                out.append(AffectedImage(dataset, row, why))
             elif row.sha256 in uncertain:
-                beside.append(Going(dataset, row, "uncertain"))
+                beside.append(AffectedImage(dataset, row, "uncertain"))
             elif row.group in groups:
-                beside.append(Going(dataset, row, "group"))
+                beside.append(AffectedImage(dataset, row, "group"))
     return tuple(out), tuple(beside)

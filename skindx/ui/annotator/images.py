@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.data.answer_review import CopyReview, SkinReview
 from skindx.data.boxes.review import Review
-from skindx.data.copies.drawing import draw_pair
+from skindx.data.publish.gallery_tiles import draw_pair
 from skindx.data.stored_image import read_image
 from skindx.diagnosis.view import view_jpeg
 from skindx.imaging.formats import DamagedImage

@@ -1,7 +1,7 @@
 """The changes as a table for spreadsheets."""
 
 from skindx.core.text import printable
-from skindx.data.publish.imagefolder import no_formula
+from skindx.data.publish.formats import no_formula
 from skindx.diagnosis.scan.compare.comparison import ScanComparison
 
 COLUMNS = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from skindx.core.atomic_files import write_csv
 from skindx.core.text import printable
-from skindx.data.publish.imagefolder import no_formula
+from skindx.data.publish.formats import no_formula
 from skindx.diagnosis.scan.outputs.result import ScanResult
 from skindx.diagnosis.scan.ranking import RankedLesion
 

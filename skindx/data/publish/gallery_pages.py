@@ -1,5 +1,7 @@
 """Tiles become pages: for each class and each split, reason or flag, and for all of them."""
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,15 +11,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, finish_folder, leftovers, write_json
+from skindx.core.errors import UserError
+from skindx.core.progress import Progress, silent
 from skindx.core.text import html_environment, printable
-from skindx.data.gallery.tile import Tile
-from skindx.data.gallery.tiles import VIEWS, Tiles, View
+from skindx.data.layout import GALLERY
 from skindx.data.manifest import SPLITS
+from skindx.data.publish.gallery_tiles import (
+    PAIRS,
+    VIEWS,
+    Tile,
+    Tiles,
+    View,
+    read_tiles,
+    write_drawings,
+)
 from skindx.data.summary import STAGES
-from skindx.imaging.sandboxed_images import thumbnail_path
+from skindx.imaging.sandboxed_images import THUMBS, thumbnail_path, write_thumbnails
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
 
 PER_PAGE = 200
 TITLES: dict[View, str] = {
@@ -46,7 +60,7 @@ MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FilterChoice:
     """One link of a filter; `page` is "" where there is nothing to see."""
 
     name: str
@@ -56,11 +70,11 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class PageFilter:
     """The choices of a page; of too many the current one alone, and the `page` that lists them."""
 
     heading: str
-    choices: Sequence[Choice]
+    choices: Sequence[FilterChoice]
     page: str = ""
 
 
@@ -107,25 +121,25 @@ class Shelf:
             for number in range(1, count + 1):
                 yield label, facet, number, count
 
-    def filters(self, label: str, facet: str) -> tuple[Filter, Filter]:
+    def filters(self, label: str, facet: str) -> tuple[PageFilter, PageFilter]:
         """Return the filter of facets under this class, and of classes under this facet."""
         few_facets, few_labels = (len(of) <= MOST_CHOICES for of in (self.facets, self.labels))
         facets = self.facets if few_facets else [facet]
         labels = self.labels if few_labels else [label]
         return (
-            Filter(
+            PageFilter(
                 FACETS[self.view],
                 [self._choice(label, name, name, current=name == facet) for name in facets],
                 "" if few_facets else self._list_of_facets(label),
             ),
-            Filter(
+            PageFilter(
                 "Class",
                 [self._choice(name, facet, name, current=name == label) for name in labels],
                 "" if few_labels else self._list_of_labels(facet),
             ),
         )
 
-    def lists(self) -> Iterator[tuple[str, str, list[Choice]]]:
+    def lists(self) -> Iterator[tuple[str, str, list[FilterChoice]]]:
         """Yield (file name, heading, choices) of each page that lists what a filter cannot hold."""
         filled = self._filled()
         if len(self.facets) > MOST_CHOICES:
@@ -144,13 +158,13 @@ class Shelf:
     def _list_of_labels(self, facet: str) -> str:
         return f"{self.view}-classes-{self._facet_number[facet]}.html"
 
-    def facet_choices(self) -> list[Choice]:
+    def facet_choices(self) -> list[FilterChoice]:
         """Return the facets of all classes, all facets first."""
         return [self._choice(ALL, facet, facet) for facet in self.facets]
 
-    def _choice(self, label: str, facet: str, name: str, *, current: bool = False) -> Choice:
+    def _choice(self, label: str, facet: str, name: str, *, current: bool = False) -> FilterChoice:
         count = len(self.tiles(label, facet))
-        return Choice(name or "all", count, self.page(label, facet), current)
+        return FilterChoice(name or "all", count, self.page(label, facet), current)
 
 
 def write_pages(
@@ -212,7 +226,7 @@ def near_numbers(number: int, count: int) -> list[int]:
 
 
 def _environment(shown: Collection[str]) -> "Environment":
-    environment = html_environment("skindx.data.gallery")
+    environment = html_environment("skindx.data.publish.gallery_pages")
     environment.filters.update(plain=plain, web=web)
     environment.globals["thumbnail"] = lambda sha256: (
         thumbnail_path(sha256) if sha256 in shown else ""
@@ -233,3 +247,58 @@ def web(url: str) -> str:
     except ValueError:
         return ""
     return url if parts.scheme in ("http", "https") and parts.netloc else ""
+
+
+# A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
+#
+# No script, no outside reference, every value escaped: pages of untrusted text that open from the
+# disk. They show private images and are not for publishing.
+
+MARK = "gallery.json"
+INDEX = "index.html"
+_PAGES = (INDEX, *(f"{view}-*.html" for view in VIEWS))
+_GALLERY = FolderKind("a gallery", MARK, (*_PAGES, THUMBS, PAIRS))
+
+
+def write_gallery(dataset: Path, out: Path, *, progress: Progress = silent) -> Path:
+    """Write the gallery of a dataset folder; return its first page.
+
+    An older gallery in `out` stays until the new one is whole, and gives its thumbnails. Raises
+    UserError for what is no dataset, and for a folder that holds anything but a gallery.
+    """
+    finish_folder(out, MARK)
+    _GALLERY.check(out)
+    if (out / MARK).exists():
+        dataset_of(out)
+    _sweep(out)
+    tiles = read_tiles(dataset)
+    with atomic_folder(out, _GALLERY) as folder:
+        files = {sha256: dataset / path for sha256, path in tiles.files.items()}
+        shown = write_thumbnails(folder / THUMBS, files, out / THUMBS, progress)
+        drawn = write_drawings(dataset, folder, tiles.by_view["copies"], progress)
+        write_pages(folder, tiles, shown, drawn)
+        write_json(folder / MARK, {"dataset": str(dataset.resolve())})
+    return out / INDEX
+
+
+def dataset_of(gallery: Path) -> Path:
+    """Return the dataset folder that a gallery shows. Raises UserError for what is no gallery."""
+    try:
+        mark: Any = json.loads((gallery / MARK).read_text(encoding="utf-8"))
+        return Path(mark["dataset"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{gallery} is no gallery; give a folder that `skindx gallery` wrote."
+        ) from None
+
+
+def galleries_in(dataset: Path) -> list[Path]:
+    """Return DATASET/gallery, if there is one, or what a killed writing left of it."""
+    folder = dataset / GALLERY
+    return [folder] if folder.is_dir() or leftovers(folder) else []
+
+
+def _sweep(out: Path) -> None:
+    # They hold thumbnails, maybe of an image that was taken down since.
+    for folder in leftovers(out):
+        shutil.rmtree(folder)

@@ -1,0 +1,354 @@
+"""Decide which images may be published: licences, people's decisions, open flags."""
+
+import dataclasses
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
+from skindx.data.blocklist import TAKEN_DOWN
+from skindx.data.box import Box
+from skindx.data.layout import MANIFEST
+from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
+from skindx.data.manifest import SPLITS, Issue, Record, Split, check_row, read_rows
+from skindx.data.review import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+PENDING = "review-pending"
+PRIVATE_REASONS = frozenset({REVIEWED, PENDING})
+"""Of what is withheld for these, not even the address is given away."""
+
+
+def check_audited(dataset: Path, records: Sequence[Record]) -> None:
+    """Raise UserError unless a program has looked at every image for faces, text, intimacy.
+
+    An image on which a person has decided needs no program.
+    """
+    seen = looked_at(dataset) | read_decisions(dataset).keys()
+    unseen = sum(record.sha256 not in seen for record in records)
+    if unseen:
+        raise UserError(
+            f"{unseen} of the {len(records)} images of {dataset} were not audited for faces, text "
+            f"and intimate regions; run `skindx audit {dataset}` first, or give --unaudited "
+            f"to publish without."
+        )
+
+
+def withheld_of(dataset: Path, records: Sequence[Record]) -> dict[str, tuple[str, str]]:
+    """Return SHA-256 -> (reason, sentence) of the images whose bytes are not given away.
+
+    What a person decided comes first, then flags that wait for a person, then the licence.
+    """
+    decisions, waiting = read_decisions(dataset), undecided(dataset)
+    withheld = {}
+    for record in records:
+        why = _private(record, decisions, waiting) or _licensed(
+            parse_licence(record.licence), record
+        )
+        if why:
+            withheld[record.sha256] = why
+    return withheld
+
+
+def _private(
+    record: Record, decisions: Mapping[str, Decision], waiting: Mapping[str, Sequence[Flag]]
+) -> tuple[str, str] | None:
+    decision = decisions.get(record.sha256)
+    if decision and decision.verdict != "keep":
+        # Not the note: a person wrote it for colleagues.
+        return REVIEWED, f"A person who reviewed it decided: {decision.verdict}."
+    if record.sha256 in waiting:
+        # Not what for: it would be a list of such images.
+        return PENDING, "A program flagged it, and there is no decision yet."
+    return None
+
+
+def _licensed(licence: Licence, record: Record) -> tuple[str, str] | None:
+    said = f"the source says {record.licence[:200]!r}" if record.licence else "the source says none"
+    if licence == UNKNOWN:
+        return "licence-unknown", f"No known licence: {said}."
+    if licence == RESERVED or not licence.may_redistribute:
+        return "licence-reserved", f"Its licence permits no copies: {said}."
+    if not licence.may_adapt:
+        return (
+            "licence-no-derivatives",
+            f"{licence.id} permits no changed copies, and metadata is removed here.",
+        )
+    if licence.needs_attribution and not (record.creator.strip() or record.attribution.strip()):
+        return (
+            "attribution-missing",
+            f"{licence.id} requires attribution, and the source names no creator.",
+        )
+    return None
+
+
+# One published row of a kept image, with its bytes or only its address.
+
+_MAIL = re.compile(r"[^\s@]@[^\s@]+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """One row of the published manifest; the columns that `Record` has too mean the same.
+
+    `sha256` is of the image as it came, `published_sha256` of the bytes that are given away.
+    """
+
+    sha256: str
+    split: Split
+    label: str
+    group: str
+    """The smallest SHA-256 of the group: the source's own ids may name a patient."""
+    withheld: str = ""
+    """Why its bytes are not published, as a fixed short word; "": they are."""
+    withheld_detail: str = ""
+    file_name: str = ""
+    """The image's own name, made of its hash, also inside a shard."""
+    path: str = ""
+    """The file of this folder that holds its bytes: a shard, or the image itself."""
+    published_sha256: str = ""
+    reencoded: bool = False
+    """Its pixels are not exactly the original's."""
+    width: int = 0
+    height: int = 0
+    boxes: tuple[Box, ...] | None = None
+    skin_type: int | None = None
+    licence: str = ""
+    licence_url: str = ""
+    licence_said: str = ""
+    """The source's own words."""
+    creator: str = ""
+    attribution: str = ""
+    source: str = ""
+    source_url: str = ""
+    page_url: str = ""
+    retrieved: str = ""
+    perceptual_hash: str = ""
+    fold: int | None = None
+    """For cross-validation over train and val; None in the other splits."""
+
+
+def rows_of(
+    records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]
+) -> list[PublishedRow]:
+    """Return a row a record; `withheld` holds (reason, sentence) by SHA-256."""
+    rows = []
+    for record in records:
+        licence = parse_licence(record.licence)
+        reason, detail = withheld.get(record.sha256, ("", ""))
+        row = PublishedRow(
+            sha256=record.sha256,
+            split=record.split,
+            label=record.label,
+            group=record.group,
+            withheld=reason,
+            withheld_detail=detail,
+            width=record.width,
+            height=record.height,
+            boxes=_signed(record.boxes),
+            skin_type=record.skin_type,
+            fold=record.fold,
+            licence=licence.id,
+            licence_url=licence.url,
+            licence_said=record.licence,
+            creator=record.creator,
+            attribution=record.attribution,
+            source=record.source,
+            source_url=web_address(record.source_url),
+            page_url=web_address(record.page_url),
+            retrieved=record.retrieved,
+            perceptual_hash=record.perceptual_hash,
+        )
+        rows.append(_unnamed(row) if reason in PRIVATE_REASONS else row)
+    return name_groups(rows)
+
+
+def _unnamed(row: PublishedRow) -> PublishedRow:
+    """Return a row that does not identify an image of a face or an intimate region."""
+    return dataclasses.replace(
+        row,
+        creator="",
+        attribution="",
+        source_url="",
+        page_url="",
+        retrieved="",
+        perceptual_hash="",
+    )
+
+
+def _signed(boxes: tuple[Box, ...] | None) -> tuple[Box, ...] | None:
+    """Return boxes without mail addresses: Label Studio signs with the account's."""
+    return boxes and tuple(
+        dataclasses.replace(box, drawn_by="a person") if _MAIL.search(box.drawn_by) else box
+        for box in boxes
+    )
+
+
+def web_address(url: str) -> str:
+    """Return a web address as it is, else "".
+
+    A path on a person's disk may hold a name, and the part before an @ a password.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    plain = "@" not in parts.netloc and not url[:1].isspace()
+    return url if parts.scheme in ("http", "https") and plain else ""
+
+
+def name_groups(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
+    """Name each group by the smallest SHA-256 in it."""
+    members = defaultdict(list)
+    for row in rows:
+        members[row.group].append(row.sha256)
+    return [dataclasses.replace(row, group=min(members[row.group])) for row in rows]
+
+
+def public_issues(issues: Iterable[Issue], taken_down: Iterable[str] = ()) -> list[Issue]:
+    """Return the issues that others may read: no path of this disk, nothing of what was removed.
+
+    A sentence about a file of this disk, or one that names another image, is left out; the
+    reason and the hashes say the same.
+    """
+    gone = set(taken_down)
+    return [
+        dataclasses.replace(
+            issue,
+            url=web_address(issue.url),
+            detail=issue.detail if web_address(issue.url) and not issue.kept_sha256 else "",
+        )
+        for issue in issues
+        if issue.sha256 not in gone and issue.kept_sha256 not in gone and issue.reason != TAKEN_DOWN
+    ]
+
+
+def in_shard_order(rows: Iterable[PublishedRow]) -> list[PublishedRow]:
+    """Return published rows by split, then by SHA-256, which mixes the classes."""
+    chosen = (row for row in rows if not row.withheld)
+    return sorted(chosen, key=lambda row: (SPLITS.index(row.split), row.sha256))
+
+
+# The columns of published tables: for Arrow, and as features for `datasets.load_dataset`.
+
+_TYPES = {
+    "reencoded": "bool",
+    "width": "int32",
+    "height": "int32",
+    "skin_type": "int8",
+    "fold": "int8",
+    "score": "float32",
+    **dict.fromkeys(("x1", "y1", "x2", "y2"), "float32"),
+}
+_BOX = tuple(field.name for field in dataclasses.fields(Box))
+_MANIFEST_ONLY = ("withheld", "withheld_detail", "path")
+NAMES = tuple(field.name for field in dataclasses.fields(PublishedRow))
+SHARD_NAMES = ("image", *(name for name in NAMES if name not in _MANIFEST_ONLY))
+
+
+def arrow_schema() -> "pa.Schema":
+    """Return the schema of manifest.parquet: the fields of `Row`."""
+    import pyarrow as pa
+
+    return pa.schema([(name, _arrow_type(name)) for name in NAMES])
+
+
+def shard_schema(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> "pa.Schema":
+    """Return the schema of a shard's columns with their features, as `datasets` itself writes it.
+
+    The column `label` holds the class's position in `classes`.
+    """
+    import pyarrow as pa
+
+    types = {
+        "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+        "label": pa.int64(),
+    }
+    fields = [(name, types.get(name) or _arrow_type(name)) for name in names]
+    info = json.dumps({"info": {"features": features(classes, names)}})
+    return pa.schema(fields, metadata={"huggingface": info})
+
+
+def features(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> dict[str, Any]:
+    """Return the features of columns as `datasets.Features.from_dict` reads them."""
+    special: dict[str, Any] = {
+        "image": {"_type": "Image"},
+        "label": {"names": list(classes), "_type": "ClassLabel"},
+        # A list around the feature is read by every version of `datasets`.
+        "boxes": [{name: _value(name) for name in _BOX}],
+    }
+    return {name: special.get(name) or _value(name) for name in names}
+
+
+def card_features(classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the features as the front matter of a dataset card names them."""
+    names = {str(position): name for position, name in enumerate(classes)}
+    special: dict[str, dict[str, Any]] = {
+        "image": {"dtype": "image"},
+        "label": {"dtype": {"class_label": {"names": names}}},
+        "boxes": {"list": [{"name": name, "dtype": _type(name)} for name in _BOX]},
+    }
+    return [{"name": name, **(special.get(name) or {"dtype": _type(name)})} for name in SHARD_NAMES]
+
+
+def tar_features(classes: Sequence[str], suffixes: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the features of WebDataset's samples, whose images bear one of `suffixes` each.
+
+    `datasets` would guess them from the first five samples, and fail at the first box after them.
+    """
+    known = {feature["name"]: feature for feature in card_features(classes)}
+    about = [known[name] for name in SHARD_NAMES if name not in ("image", "label")]
+    return [
+        *({**known["image"], "name": suffix} for suffix in suffixes),
+        {"name": "json", "struct": [*about, {"name": "label", "dtype": "string"}]},
+        {**known["label"], "name": "cls"},
+        *({"name": name, "dtype": "string"} for name in ("__key__", "__url__")),
+    ]
+
+
+def _type(name: str) -> str:
+    return _TYPES.get(name, "string")
+
+
+def _value(name: str) -> dict[str, str]:
+    return {"dtype": _type(name), "_type": "Value"}
+
+
+def _arrow_type(name: str) -> "pa.DataType":
+    import pyarrow as pa
+
+    if name == "boxes":
+        return pa.list_(pa.struct([(part, pa.type_for_alias(_type(part))) for part in _BOX]))
+    return pa.type_for_alias(_type(name))
+
+
+# The published manifest: a Parquet table with a row an image.
+
+
+def write_rows(folder: Path, rows: Sequence[PublishedRow]) -> None:
+    """Write `folder`/manifest.parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    plain = [dataclasses.asdict(row) for row in rows]
+    with atomic_file(folder / MANIFEST) as temporary:
+        pq.write_table(pa.Table.from_pylist(plain, schema=arrow_schema()), temporary)
+
+
+def read_published(folder: Path) -> list[PublishedRow]:
+    """Read a published folder's manifest. Raises UserError when it is none."""
+    rows = read_rows(folder / MANIFEST, PublishedRow, "run `skindx publish`")
+    for row in rows:
+        check_row(folder, row)
+        if row.get("boxes") is not None:
+            row["boxes"] = tuple(Box(**box) for box in row["boxes"])
+    return [PublishedRow(**row) for row in rows]
