@@ -6,9 +6,8 @@ import yaml
 from skindx.core.errors import UserError
 from skindx.data.build.build import BuildSettings, build
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.synthetic.score import score_build
-from skindx.data.synthetic.server import serve_site
-from skindx.data.synthetic.site import make_site
+from skindx.data.synthetic.site import make_site, score_build
+from skindx.data.synthetic.site_pages import serve_site
 from skindx.demo import HERE, MARK, recipe, run_demo
 from skindx.training.config.run import TrainSettings
 

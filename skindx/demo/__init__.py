@@ -11,10 +11,8 @@ from pathlib import Path
 from skindx.core.atomic_files import FolderKind, write_text
 from skindx.core.errors import JobError
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.synthetic.score import score_build
-from skindx.data.synthetic.server import serve_site
-from skindx.data.synthetic.site import make_site
-from skindx.data.synthetic.truth import SiteTruth
+from skindx.data.synthetic.site import SiteTruth, make_site, score_build
+from skindx.data.synthetic.site_pages import serve_site
 
 MARK = ".skindx-demo"
 _DEMO = FolderKind(

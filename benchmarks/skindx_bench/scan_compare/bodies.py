@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.synthetic.patch import noise
-from skindx.data.synthetic.skin import bare_skin
+from skindx.data.synthetic.lesions import noise
+from skindx.data.synthetic.painter import bare_skin
 
 # N = lesions, H, W = rows and columns
 

@@ -2,27 +2,199 @@
 
 import hashlib
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from skindx.core.atomic_files import FolderKind, atomic_folder, write_json
-from skindx.data.synthetic.pages import (
+from skindx.core.atomic_files import FolderKind, atomic_folder, write_json, write_text
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
+from skindx.core.settings_base import Settings
+from skindx.data.box import Box
+from skindx.data.manifest import Issue
+from skindx.data.synthetic.painter import CLASSES, Painting, encode_jpeg, paint
+from skindx.data.synthetic.site_pages import (
     MARKUPS,
     ROBOTS,
     THUMB_WIDTH,
-    Figure,
+    PageFigure,
     category_page,
     index_page,
     slug,
     title,
 )
-from skindx.data.synthetic.painter import CLASSES, encode_jpeg
-from skindx.data.synthetic.plants import Entry, plan_entries
-from skindx.data.synthetic.truth import TRUTH, Served, SiteTruth
+
+LEAST_PER_CLASS = 4
+EXACT, NEAR = 10, 20
+"""Copied images within one class: same bytes, or encoded again."""
+THREES = 2
+"""So many of the near-copied images have two copies instead of one."""
+CONFLICTING = 2
+"""Images of each kind whose copy stands under another class."""
+PRIVATE, DEAD = 4, 8
+MOVED = b"<!doctype html><title>Moved</title><p>This picture has moved.</p>\n"
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLink:
+    """One link on a category page.
+
+    Entries with the same `identity` show the same image, the original comes first. `boxes` and
+    `shape` (height, width) are set for what a polite scraper can fetch and decode.
+    """
+
+    label: str
+    kind: Literal["picture", "private", "dead", "page"]
+    identity: str
+    data: bytes = b""
+    boxes: tuple[Box, ...] = ()
+    shape: tuple[int, int] = (0, 0)
+
+
+def plan_entries(rng: np.random.Generator, per_class: int, seed: int) -> list[SiteLink]:
+    """Return every entry of a site; `per_class` distinct images of each class stay when clean.
+
+    Raises UserError when `per_class` is too small to plant the duplicates.
+    """
+    if per_class < LEAST_PER_CLASS:
+        raise UserError(
+            f"per_class = {per_class} is too small to plant the duplicates; "
+            f"give at least {LEAST_PER_CLASS}."
+        )
+    keys = [(label, index) for label in CLASSES for index in range(per_class)]
+
+    def original(key: tuple[str, int]) -> SiteLink:
+        label, index = key
+        return _shown(label, index, paint(label, index, seed))
+
+    with ThreadPoolExecutor(cpu_count()) as pool:  # most of the time is in numpy and OpenCV
+        entries = list(pool.map(original, keys))
+    # Every image is copied at most once or in one way, so that the groups stay apart.
+    copied = [keys[at] for at in rng.permutation(len(keys))[: EXACT + NEAR]]
+    for label, index in copied[:EXACT]:
+        entries.append(_shown(label, index, paint(label, index, seed)))
+    for number, (label, index) in enumerate(copied[EXACT:]):
+        painting = paint(label, index, seed)
+        turns = range(2 if number < THREES else 1)
+        entries += [_shown(label, index, *_changed(painting, number + turn)) for turn in turns]
+    entries += _conflicts(per_class, seed)
+    for label in CLASSES[:PRIVATE]:
+        hidden = encode_jpeg(paint(label, per_class + 1, seed).pixels)
+        entries.append(SiteLink(label, "private", f"{label}/{per_class + 1}", hidden))
+    entries += [SiteLink(label, "dead", f"dead/{label}") for label in CLASSES[-DEAD:]]
+    return [*entries, SiteLink(CLASSES[4], "page", "page", MOVED)]
+
+
+def _conflicts(per_class: int, seed: int) -> Iterator[SiteLink]:
+    """Yield images beyond `per_class`, each followed by a copy under another class.
+
+    They are extra because a good build drops both.
+    """
+    for number in range(2 * CONFLICTING):
+        label, other = CLASSES[number], CLASSES[number + 5]
+        original = paint(label, per_class, seed)
+        yield _shown(label, per_class, original)
+        copy = (original, 90) if number < CONFLICTING else _changed(original, number)
+        yield _shown(label, per_class, *copy, under=other)
+
+
+def _shown(
+    label: str, index: int, painting: Painting, quality: int = 90, under: str = ""
+) -> SiteLink:
+    data = encode_jpeg(painting.pixels, quality)
+    height, width = painting.pixels.shape[:2]
+    identity = f"{label}/{index}"
+    return SiteLink(under or label, "picture", identity, data, painting.boxes, (height, width))
+
+
+def _changed(original: Painting, number: int) -> tuple[Painting, int]:
+    """Return a near duplicate and its JPEG quality; `number` chooses how it is changed."""
+    pixels, masks = original.pixels, original.masks
+    match number % 4:
+        case 0:
+            pixels, masks = _smaller(pixels), tuple(_smaller(mask) for mask in masks)
+        case 1:
+            pixels, masks = pixels[:, ::-1], tuple(mask[:, ::-1] for mask in masks)
+        case 2:
+            pixels, masks = np.rot90(pixels), tuple(np.rot90(mask) for mask in masks)
+        case _:
+            pixels = np.clip(pixels * 1.08 + 4, 0, 255).astype(np.uint8)
+    return Painting(np.ascontiguousarray(pixels), masks), 70
+
+
+def _smaller(layer: NDArray[np.uint8] | NDArray[np.bool_]) -> NDArray:  # type: ignore[type-arg]
+    """Resize an image or a mask to 80 % of its width and height."""
+    size = (round(0.8 * layer.shape[1]), round(0.8 * layer.shape[0]))
+    way = cv2.INTER_NEAREST if layer.dtype == np.bool_ else cv2.INTER_AREA
+    smaller = cv2.resize(layer.astype(np.uint8), size, interpolation=way)
+    return np.asarray(smaller).astype(layer.dtype)
+
+
+# Ground truth of a synthetic site: every served image, and every planted fault.
+
+TRUTH = "truth.json"
+
+
+class ServedImage(Settings):
+    """One image of the site: the class whose page shows it, and the SHA-256 of its bytes."""
+
+    label: str
+    sha256: str
+
+
+class SiteTruth(Settings):
+    """The known truth about a site; a URL path such as /pictures/a.jpg names every image.
+
+    A duplicate group lists all paths that show one image, the first one is the original. The
+    groups share no image. In a *conflicting* group the paths carry different classes, so a good
+    build drops all of it.
+    """
+
+    per_class: int
+    """Distinct images of each class that a perfect build keeps."""
+    seed: int
+    distinct: int
+    """Distinct images that a perfect build keeps in all."""
+    pictures: dict[str, ServedImage]
+    dead_links: tuple[str, ...]
+    exact_groups: tuple[tuple[str, ...], ...]
+    """Same bytes under several names."""
+    near_groups: tuple[tuple[str, ...], ...]
+    """Same image encoded again: smaller, brighter, mirrored, turned."""
+    not_pictures: tuple[str, ...]
+    disallowed: tuple[str, ...]
+    """Images that robots.txt forbids to fetch."""
+
+    def conflicting(self, group: tuple[str, ...]) -> bool:
+        """Say whether the members of a group carry different classes."""
+        return len({self.pictures[path].label for path in group}) > 1
+
+    def write(self, path: Path) -> None:
+        """Write the truth as JSON, atomically."""
+        write_text(path, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "SiteTruth":
+        """Read what `write` wrote. Raises UserError when it is absent or something else."""
+        if not path.is_file():
+            raise UserError(f"{path} does not exist; make the synthetic site first.")
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValueError:
+            raise UserError(
+                f"{path} is not the truth of a synthetic site; make the site again."
+            ) from None
+
+
+# Decide what a synthetic site shows: distinct images, their copies, and links that fail.
 
 SITE = "site"
 ANNOTATIONS = "annotations.json"
@@ -55,7 +227,7 @@ def make_site(folder: Path, *, per_class: int = 60, seed: int = 0) -> SiteTruth:
     return truth
 
 
-def _links(rng: np.random.Generator, entries: list[Entry]) -> dict[str, Entry]:
+def _links(rng: np.random.Generator, entries: list[SiteLink]) -> dict[str, SiteLink]:
     """Give every entry its URL path; neither name nor order reveals which is a copy."""
     numbers = rng.permutation(len(entries))
     links = {}
@@ -66,7 +238,7 @@ def _links(rng: np.random.Generator, entries: list[Entry]) -> dict[str, Entry]:
     return links
 
 
-def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, Entry]) -> None:
+def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, SiteLink]) -> None:
     """Write robots.txt, the start page and two pages a class."""
     (site / "category").mkdir()
     (site / "robots.txt").write_text(ROBOTS, encoding="utf-8")
@@ -90,12 +262,12 @@ def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, Entry]) 
         (site / "category" / second).write_text(text, encoding="utf-8")
 
 
-def _offered(site: Path, path: str, entry: Entry, number: int) -> Figure:
+def _offered(site: Path, path: str, entry: SiteLink, number: int) -> PageFigure:
     """Return a figure in one of the ways of MARKUPS, its thumbnail written where it needs one.
 
     What cannot be fetched is offered as one link: a smaller copy would be another image.
     """
-    plain = Figure(path, caption="", licence="", creator="")
+    plain = PageFigure(path, caption="", licence="", creator="")
     markup = MARKUPS[number % len(MARKUPS)]
     if entry.kind != "picture" or markup in ("link", "late"):
         return replace(plain, markup=markup if entry.kind == "picture" else "link")
@@ -111,7 +283,7 @@ def _offered(site: Path, path: str, entry: Entry, number: int) -> Figure:
     return replace(plain, markup=markup, thumb=thumb, width=width)
 
 
-def _truth(links: dict[str, Entry], per_class: int, seed: int) -> SiteTruth:
+def _truth(links: dict[str, SiteLink], per_class: int, seed: int) -> SiteTruth:
     shown: dict[str, list[str]] = defaultdict(list)
     for path, entry in links.items():
         if entry.kind == "picture":
@@ -127,7 +299,7 @@ def _truth(links: dict[str, Entry], per_class: int, seed: int) -> SiteTruth:
         seed=seed,
         distinct=per_class * len(CLASSES),
         pictures={
-            path: Served(label=entry.label, sha256=hashlib.sha256(entry.data).hexdigest())
+            path: ServedImage(label=entry.label, sha256=hashlib.sha256(entry.data).hexdigest())
             for path, entry in links.items()
             if entry.kind == "picture"
         },
@@ -139,7 +311,7 @@ def _truth(links: dict[str, Entry], per_class: int, seed: int) -> SiteTruth:
     )
 
 
-def _coco(links: dict[str, Entry]) -> dict[str, Any]:
+def _coco(links: dict[str, SiteLink]) -> dict[str, Any]:
     """Return the boxes of every servable image as COCO JSON (bbox = x, y, width, height)."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -156,3 +328,73 @@ def _coco(links: dict[str, Entry]) -> dict[str, Any]:
             annotations.append({"id": len(annotations) + 1} | place | bbox)
     categories = [{"id": 1, "name": "lesion"}]
     return {"images": images, "annotations": annotations, "categories": categories}
+
+
+# Compare what a build reported with what was planted: precision and recall of each finding.
+
+
+@dataclass(frozen=True, slots=True)
+class FaultScore:
+    """How well one kind of fault was found; `name` is the reason an issue carries.
+
+    `planted`, `found` (reported under that reason) and `true_found` count URLs.
+    """
+
+    name: str
+    planted: int
+    found: int
+    true_found: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the reports that are true; 1 when nothing was reported."""
+        return self.true_found / self.found if self.found else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the planted faults that were reported; 1 when nothing was planted."""
+        return self.true_found / self.planted if self.planted else 1.0
+
+
+def score_build(truth: SiteTruth, issues: Sequence[Issue], origin: str) -> list[FaultScore]:
+    """Score the issues of a build of the site that was served at `origin`.
+
+    Every planted fault counts in one row. A group of n copies under one class plants n - 1
+    duplicates; an issue is true when its URL and the image kept in its place belong to the same
+    planted group of its kind. All members of a group under several classes are to be reported as
+    conflicting-duplicate.
+    """
+    reported: dict[str, dict[str, Issue]] = {}
+    for issue in issues:
+        reported.setdefault(issue.reason, {})[issue.url.removeprefix(origin)] = issue
+    groups = (*truth.exact_groups, *truth.near_groups)
+    conflicting = [path for group in groups if truth.conflicting(group) for path in group]
+
+    def listed(name: str, planted: Iterable[str]) -> FaultScore:
+        paths, found = set(planted), reported.get(name, {})
+        return FaultScore(name, len(paths), len(found), len(paths & found.keys()))
+
+    def copies(name: str, planted: Iterable[tuple[str, ...]]) -> FaultScore:
+        agreeing = [group for group in planted if not truth.conflicting(group)]
+        found = reported.get(name, {})
+        true = sum(_true_copies(truth, group, found) for group in agreeing)
+        return FaultScore(name, sum(len(group) - 1 for group in agreeing), len(found), true)
+
+    return [
+        listed("dead-link", truth.dead_links),
+        listed("not-a-picture", truth.not_pictures),
+        listed("robots", truth.disallowed),
+        copies("exact-duplicate", truth.exact_groups),
+        copies("near-duplicate", truth.near_groups),
+        listed("conflicting-duplicate", conflicting),
+    ]
+
+
+def _true_copies(truth: SiteTruth, group: tuple[str, ...], found: dict[str, Issue]) -> int:
+    """Count the members of a group that were dropped for another member of it."""
+    true = 0
+    for path in group:
+        others = {truth.pictures[other].sha256 for other in group if other != path}
+        true += path in found and found[path].kept_sha256 in others
+    # Dropping every member for another one loses the image: the last report is false.
+    return min(true, len(group) - 1)

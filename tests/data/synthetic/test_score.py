@@ -1,8 +1,7 @@
 import pytest
 
 from skindx.data.manifest import Issue
-from skindx.data.synthetic.score import Score, score_build
-from skindx.data.synthetic.truth import Served, SiteTruth
+from skindx.data.synthetic.site import FaultScore, ServedImage, SiteTruth, score_build
 
 ORIGIN = "http://127.0.0.1:1"
 
@@ -25,7 +24,9 @@ def truth() -> SiteTruth:
         per_class=2,
         seed=0,
         distinct=4,
-        pictures={path: Served(label=label, sha256=sha) for path, (label, sha) in shown.items()},
+        pictures={
+            path: ServedImage(label=label, sha256=sha) for path, (label, sha) in shown.items()
+        },
         dead_links=("/d1", "/d2", "/d3", "/d4"),
         exact_groups=(("/e1", "/e2"),),
         near_groups=(("/n1", "/n2", "/n3"), ("/c1", "/c2")),
@@ -93,7 +94,7 @@ def test_precision_and_recall_by_hand(truth: SiteTruth) -> None:
 def test_nothing_reported_is_precise_but_recalls_nothing(truth: SiteTruth) -> None:
     for score in score_build(truth, [], ORIGIN):
         assert (score.precision, score.recall) == (1, 0)
-    assert Score("dead-link", planted=0, found=0, true_found=0).recall == 1
+    assert FaultScore("dead-link", planted=0, found=0, true_found=0).recall == 1
 
 
 def test_dropping_every_member_of_a_group_is_not_all_true(truth: SiteTruth) -> None:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.synthetic.painter import CLASSES
-from skindx.data.synthetic.server import serve_site
-from skindx.data.synthetic.site import make_site
-from skindx.data.synthetic.truth import TRUTH, SiteTruth
+from skindx.data.synthetic.site import TRUTH, SiteTruth, make_site
+from skindx.data.synthetic.site_pages import serve_site
 from skindx.imaging.formats import image_suffix
 
 PER_CLASS = 5

@@ -7,7 +7,7 @@ import numpy as np
 from found_lesions import alike, lesion
 from numpy.typing import NDArray
 
-from skindx.data.synthetic.skin import bare_skin
+from skindx.data.synthetic.painter import bare_skin
 from skindx.diagnosis.record import Source
 from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
 from skindx.diagnosis.scan.outputs.missed import RecallBand

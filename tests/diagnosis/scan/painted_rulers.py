@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.synthetic.skin import bare_skin
+from skindx.data.synthetic.painter import bare_skin
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,17 @@
 """The HTML of a synthetic site: plain files that a browser shows and a scraper reads."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from html import escape
-from typing import Literal
+from http import HTTPStatus
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Literal
+
+from skindx.core.errors import UserError
 
 _HEAD = """<!doctype html>
 <html lang="en">
@@ -34,7 +42,7 @@ ROBOTS = "User-agent: *\nDisallow: /private/\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PageFigure:
     """One image on a category page; `path` is a URL path such as /pictures/a.jpg.
 
     `thumb` is the path of a smaller copy, and `width` are the pixels of the image itself; a
@@ -70,7 +78,7 @@ def index_page(labels: Sequence[str]) -> str:
     return _HEAD.format(title="A painted atlas of skin") + f"<ul>\n{links}</ul>\n" + _FOOT
 
 
-def category_page(label: str, figures: Sequence[Figure], following: str = "") -> str:
+def category_page(label: str, figures: Sequence[PageFigure], following: str = "") -> str:
     """Return one page of a class; `following` is the file name of its next page."""
     parts = [_HEAD.format(title=escape(title(label)))]
     parts += [_figure(figure) for figure in figures]
@@ -80,7 +88,7 @@ def category_page(label: str, figures: Sequence[Figure], following: str = "") ->
     return "".join(parts) + _LOADER + _FOOT
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: PageFigure) -> str:
     return (
         f'<figure class="picture">\n{_image(figure)}\n'
         f"<figcaption>{escape(figure.caption)}, "
@@ -90,7 +98,7 @@ def _figure(figure: Figure) -> str:
     )
 
 
-def _image(figure: Figure) -> str:
+def _image(figure: PageFigure) -> str:
     full, thumb = escape(f"..{figure.path}"), escape(f"..{figure.thumb}")
     alt = f'alt="{escape(figure.caption)}"'
     match figure.markup:
@@ -114,3 +122,49 @@ def _image(figure: Figure) -> str:
                 f'<picture><source type="image/jpeg" srcset="{thumb} 1x, {full} 2x">'
                 f'<img class="full" src="{thumb}" {alt}></picture>'
             )
+
+
+# Serve a folder on the loopback address while a block runs.
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """Serve files, list no folders, log nothing."""
+
+    def list_directory(self, path: Any) -> None:
+        self.send_error(HTTPStatus.NOT_FOUND)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+class _SiteServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that hangs up early is no fault of the site."""
+
+
+@contextmanager
+def serve_site(folder: Path, port: int = 0) -> Iterator[str]:
+    """Serve `folder` on 127.0.0.1 and yield the origin, such as http://127.0.0.1:43211.
+
+    Port 0 takes a free one. Raises UserError when the folder is absent or the port is taken.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; make the site first.")
+    try:
+        server = _SiteServer(("127.0.0.1", port), partial(_Quiet, directory=str(folder)))
+    except OSError as error:
+        raise UserError(
+            f"Port {port} cannot be served ({error.strerror}); give another, or 0 for a free one."
+        ) from None
+    with server:
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
