@@ -1,4 +1,8 @@
-"""A reviewer's walk through questions: what is asked next, what is saved, what is undone."""
+"""A reviewer's walk through questions: is it skin, are two images copies; what is next, undone.
+
+`AnswerReview` keeps the order and the answers; `SkinReview` asks about images that look like no
+skin, or unusual, `CopyReview` about pairs that may be copies.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -116,9 +120,6 @@ def held_for(dataset: Path, by: str) -> Iterator[str]:
         yield by.strip()
 
 
-# A reviewer's walk through images that look like no skin, or unusual.
-
-
 @dataclass(frozen=True, slots=True)
 class DoubtfulImage:
     """One image of which a program, or a person before, doubts that it shows skin."""
@@ -189,9 +190,6 @@ def reviewing_skin(dataset: Path, by: str) -> Iterator[SkinReview]:
     """Hold a dataset for one reviewer. Raises UserError while another reviewer holds it."""
     with held_for(dataset, by) as name:
         yield SkinReview(dataset, name)
-
-
-# A reviewer's walk through pairs of images that may be copies.
 
 
 class CopyReview(AnswerReview[Pair]):

@@ -1,6 +1,7 @@
-"""Near duplicates that hashes miss: pairs of images whose embeddings point the same way.
+"""Tables of what models say of each image: embeddings, and scores of how unusual it is.
 
-Embeddings come as a table that `skindx dedup embed` makes; nothing here knows the model.
+`skindx dedup embed` makes embeddings, `skindx audit DATASET --off-topic` the scores; nothing here
+knows the models.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,17 +14,14 @@ from pydantic import Field
 
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.core.errors import UserError
-from skindx.core.machine import require_extra
 from skindx.core.settings_base import Settings
-from skindx.data.copies.hash_links import with_pairs
 
-# N = images, D = dimensions, P = pairs, L = links
+# N = images, D = dimensions
+
 
 EMBEDDINGS = "embeddings.parquet"
 LABEL_FEATURES = "label_features.parquet"
 """The same of all layers, for the label review: nothing else should search with them."""
-_QUERIES = 1024
-"""So many rows are compared with all others at once."""
 
 
 class EmbeddingSettings(Settings):
@@ -100,55 +98,6 @@ def label_table(dataset: Path) -> Path:
     features = dataset / LABEL_FEATURES
     return features if features.is_file() else dataset / EMBEDDINGS
 
-
-def similar_pairs(vectors_ND: NDArray[np.float32], threshold: float) -> NDArray[np.int64]:
-    """Return pairs_P2 (i < j, sorted) whose cosine is at least `threshold`; exact.
-
-    Memory is the vectors and 1,024 rows of answers. Raises UserError without faiss.
-    """
-    require_extra("audit", "faiss", purpose="comparing embeddings")
-    import faiss
-
-    vectors_ND = np.ascontiguousarray(vectors_ND, np.float32)
-    index = faiss.IndexFlatIP(vectors_ND.shape[1])
-    index.add(vectors_ND)
-    found = [np.empty((0, 2), np.int64)]
-    # The search keeps what is greater than its radius; the threshold itself counts here.
-    radius = float(np.nextafter(np.float32(threshold), np.float32(-1)))
-    for start in range(0, len(vectors_ND), _QUERIES):
-        ends, _, neighbours = index.range_search(vectors_ND[start : start + _QUERIES], radius)
-        first = start + np.repeat(np.arange(len(ends) - 1), np.diff(ends).astype(np.int64))
-        pairs_P2 = np.stack([first, neighbours], axis=1)
-        found.append(pairs_P2[pairs_P2[:, 0] < pairs_P2[:, 1]])
-    pairs_P2 = np.concatenate(found)
-    ordered_P2: NDArray[np.int64] = pairs_P2[np.lexsort((pairs_P2[:, 1], pairs_P2[:, 0]))]
-    return ordered_P2
-
-
-def add_similar(
-    links_L3: NDArray[np.int64], sha256s: Sequence[str], settings: EmbeddingSettings
-) -> tuple[NDArray[np.int64], int]:
-    """Add pairs that the embeddings call the same, as links of distance 0.
-
-    Return the links, sorted, each pair once, and how many images have an embedding. Raises
-    UserError when none has one: the table is then of another dataset.
-    """
-    embeddings = read_embeddings(settings.path)
-    known_N, vectors_ND = embeddings.of(sha256s)
-    if len(known_N) == 0:
-        raise UserError(
-            f"{settings.path} knows none of the {len(sha256s)} images, such as {sha256s[0]}; "
-            f"make it again with `skindx dedup embed`."
-        )
-    pairs_P2 = known_N[similar_pairs(vectors_ND, settings.threshold)]
-    return with_pairs(links_L3, pairs_P2), len(known_N)
-
-
-# Scores of how unusual each image is, as a table; nothing here knows the model.
-#
-# `skindx audit DATASET --off-topic` makes it from embeddings.
-
-# N = images
 
 OOD = "ood.parquet"
 THRESHOLD = 3.0

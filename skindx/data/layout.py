@@ -1,4 +1,14 @@
-"""The names of the files and folders in a dataset folder."""
+"""A dataset folder: the names of its files, its store of images, and changes of several files.
+
+The store holds original bytes, named by their own SHA-256. A dataset may come from anyone, so a
+link below the store is followed only where it leads to another place of the same store: else a
+verb would read, publish or delete whatever file it names. The store itself may be a link, for
+instance to a larger disk; then it gives files that are named by a SHA-256 and no others.
+
+Several files change together, all or none, whenever a kill comes (`transaction`): the new files
+are written into a folder of their own; renaming it is the one step that makes them count. What is
+left, moving each to its place, is finished by the next reader of the folder.
+"""
 
 import errno
 import hashlib
@@ -30,11 +40,6 @@ LABEL_REVIEW = "label_review.html"
 GALLERY = "gallery"
 """Where `skindx gallery` writes if nothing else is said."""
 
-
-# Several files of a dataset folder change together, all or none, whenever a kill comes.
-#
-# The new files are written into a folder of their own; renaming it is the one step that makes them
-# count. What is left, moving each to its place, is finished by the next reader of the folder.
 
 STAGING = ".building"
 READY = ".ready"
@@ -81,13 +86,6 @@ def recover(folder: Path) -> None:
             f"read it once as a user who may write there."
         ) from None
 
-
-# The private working store: original bytes, named by their own SHA-256.
-#
-# A dataset may come from anyone, so a link below the store is followed only where it leads to another
-# place of the same store: else a verb would read, publish or delete whatever file it names. The store
-# itself may be a link, for instance to a larger disk; then it gives files that are named by a SHA-256
-# and no others.
 
 _BY_HASH = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}(\.\w+)?")
 

@@ -1,4 +1,9 @@
-"""Flags that programs raise for review, and the decisions of people."""
+"""Flags that programs raise for review, the decisions of people, and their answers to questions.
+
+Answers are CSV files in the dataset folder, which a page writes, or a person by hand; the next
+build obeys them. Whether an image shows skin (skin_answers.csv) is no decision of decisions.csv:
+who says that it does has not said that it may be published.
+"""
 
 import csv
 import dataclasses
@@ -93,11 +98,6 @@ class AnswerFile:
         return key, ReviewAnswer(said, by, when, note)
 
 
-# People's answers on whether flagged images show skin: DATASET/skin_answers.csv.
-#
-# It is no decision of `decisions.csv`: who says that an image shows skin has not said that it may be
-# published.
-
 SKIN_ANSWERS = "skin_answers.csv"
 
 SkinVerdict = Literal["skin", "not skin"]
@@ -124,10 +124,6 @@ def put_skin_answer(dataset: Path, sha256: str, answer: ReviewAnswer | None) -> 
     """Give an image this answer, or none, atomically."""
     _FILE.put(dataset, (sha256,), answer)
 
-
-# People's answers about images or pairs: a CSV file in the dataset folder.
-#
-# A page writes it, or a person by hand; the next build obeys it.
 
 FLAGS = "flags.parquet"
 DECISIONS = "decisions.csv"

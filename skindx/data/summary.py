@@ -1,4 +1,9 @@
-"""Summary of a build: images found, kept and dropped, as text and as JSON."""
+"""Summary of a build, as text and as JSON: images found, kept and dropped.
+
+By class: the funnel from sources to kept images, and what each source gave against the recipe's
+targets. Of copies: pairs, families, and how much of planted copies the search finds, as measured
+by the benchmark.
+"""
 
 import json
 from collections import Counter
@@ -74,9 +79,7 @@ def _sources(counts: Sequence[ClassCount]) -> list[str]:
     return sorted({source for row in counts for source in row.found})
 
 
-# How much of planted copies the search finds, as `skindx bench clean` measured it.
-
-RECALL_FILE = Path(__file__).parent / "recall.json"
+RECALL_FILE = Path(__file__).parent / "copies" / "recall.json"
 
 
 @cache
@@ -116,9 +119,6 @@ def recall_sentence() -> str:
         f"Of planted copies this search finds {', '.join(parts)}; {false or 'none'} of its "
         f"{links:,} links there joined different images."
     )
-
-
-# Counts of copies that hashes miss: joined, uncertain, and divided by frozen splits.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,6 @@ class CopyCounts:
                 f"with --join-copies to keep the splits and drop {gone}."
             )
 
-
-# Number of images of each class after each stage, from sources to the kept ones.
 
 STAGES = ("named", "fetched", "screened", "distinct", "kept")
 
@@ -303,9 +301,6 @@ def print_funnel(funnel: Sequence[ClassFunnel], console: "Console") -> None:
     sums = [str(sum(getattr(row, stage) for row in funnel)) for stage in STAGES]
     table.add_row("all", *sums, "")
     console.print(table)
-
-
-# How many images each source gave of each class, beside the number that a recipe aims at.
 
 
 @dataclass(frozen=True, slots=True)

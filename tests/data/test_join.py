@@ -134,9 +134,9 @@ def test_turned_codes_are_brute_force(
 
 
 JOIN = (
-    "import sys; from skindx.data.dedup import links; assert 'numba' not in sys.modules;"
+    "import sys; from skindx.data.copies import hash_links; assert 'numba' not in sys.modules;"
     "import numpy;"
-    "print(len(links.near_links(numpy.zeros((5, 2, 8), numpy.uint64), 4)))"
+    "print(len(hash_links.near_links(numpy.zeros((5, 2, 8), numpy.uint64), 4)))"
 )
 
 
@@ -159,12 +159,12 @@ def test_without_a_folder_for_compiled_code_it_still_joins(tmp_path: Path) -> No
 def test_compiled_code_is_kept_where_numba_is_reported(tmp_path: Path) -> None:
     done = join_elsewhere(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
-    assert list((tmp_path / "cache").rglob("join_kernels.emit-*.nbi"))
+    assert list((tmp_path / "cache").rglob("hash_kernels.emit-*.nbi"))
 
 
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "skindx.data.copies.hash_kernels", raising=False)
-    monkeypatch.delattr(skindx.data.dedup, "join_kernels", raising=False)
+    monkeypatch.delattr(skindx.data.copies, "hash_kernels", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"run `pip install '\.\[data\]'`"):
         pairs_within(np.zeros(3, np.uint64), 4)

@@ -12,13 +12,12 @@ from paint_images import paint, save
 from skindx.core.errors import UserError
 from skindx.data import image_tables
 from skindx.data.build.build import build, load_build_settings
+from skindx.data.copies.deduplicate import add_similar, similar_pairs
 from skindx.data.image_tables import (
     EMBEDDINGS,
     Embeddings,
     EmbeddingSettings,
-    add_similar,
     read_embeddings,
-    similar_pairs,
     write_embeddings,
 )
 from skindx.data.manifest import read_issues, read_manifest

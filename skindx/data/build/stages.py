@@ -11,9 +11,14 @@ from skindx.data.build.copy_stage import Grouped, group_images
 from skindx.data.build.not_skin import NOT_SKIN, not_skin_issues
 from skindx.data.build.run import Run
 from skindx.data.build.thumbnail_sources import thumbnail_notes
-from skindx.data.copies.deduplicate import Distinct, LabelledImage, deduplicate, distinct
+from skindx.data.copies.deduplicate import (
+    Distinct,
+    LabelledImage,
+    add_similar,
+    deduplicate,
+    distinct,
+)
 from skindx.data.copies.hash_links import near_links_by_chunks
-from skindx.data.image_tables import add_similar
 from skindx.data.labels import (
     UNMAPPED,
     left_out_notes,

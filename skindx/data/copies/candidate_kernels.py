@@ -1,11 +1,13 @@
-"""The compiled loop of `votes`; importing this module imports numba."""
+"""The compiled loops of `candidates`; importing this module imports numba."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.compiled_loops import compiled
 
-# N = images, P = points, L = leading components, B = cells, T = probes, X = chiralities
+# N = images, P, Q = points of the first and the second images, L = leading components,
+# B = cells, T = probes, X = chiralities, M = matches, F = rows that are returned
+
 
 ANGLES, SCALES = 16, 13
 """Bins of 22.5 degrees, and of half an octave; neighbours are counted together."""
@@ -102,11 +104,6 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
                 filled += 1
     return filled
 
-
-# The compiled loops of `alike`; importing this module imports numba.
-
-# N = images, P, Q = points of the first and the second images, L = leading components,
-# B = cells, T = probes, X = chiralities, M = matches, F = rows that are returned
 
 LARGEST = 6.0
 APART = 5.0

@@ -1,11 +1,26 @@
-"""Points that recur at the same place in many images: captions, watermarks, rulers, frames.
+"""Candidates for copies: pairs that share points, and for each image the few most alike.
 
-They would make every image of a site a candidate for every other one. A point's key is its cell,
-its place, its direction and its size, all rounded; a key that stands in more than `limit` families
-has no vote. Families, and not images, are counted: a family is what verified copies by hash join,
-so that a thousand copies of one image do not lose their points. The count is a sum over the
-images, so shards, order and cluster do not change it. It decides only which pairs are looked at:
-a pair that is looked at is accepted by what it shows itself.
+*Votes.* Whether a pair is a candidate by its votes depends on the pair alone: cells are fixed, a
+point votes within a fixed distance, and votes for one turn and one change of size are counted
+(weak geometric consistency: Jegou, Douze, Schmid 2008, "Hamming embedding and weak geometric
+consistency").
+
+*Alike.* Second photos of a lesion, nearer, turned and in another light, share few points, and not
+nearly the same ones: votes miss a third of them. Here codes may differ twice as much, and in
+return matches must agree on the whole similarity, place included (Philbin et al. 2007, "Object
+retrieval with large vocabularies and fast spatial matching"). Different images reach that too, by
+chance, so only the LEADING_IMAGES most alike of each image are candidates: their number grows with
+the images, not with the pairs.
+
+*Recurring points* have no vote: captions, watermarks, rulers and frames would make every image of
+a site a candidate for every other one. A point's key is its cell, its place, its direction and its
+size, all rounded; a key that stands in more than `family_limit` families recurs. Families, and not
+images, are counted: a family is what verified copies by hash join, so that a thousand copies of
+one image do not lose their points. The count is a sum over the images, so shards, order and
+cluster do not change it.
+
+Which images are alike, and which points recur, depends on the other images; whether a candidate is
+accepted does not.
 """
 
 from collections.abc import Sequence
@@ -19,7 +34,9 @@ from skindx.core.machine import require_extra
 from skindx.data.copies.describe import LEADING, POINTS, Description, shipped_codebook
 from skindx.data.copies.shards import Library
 
-# P = points, K = keys
+# N = images, P = points, K = keys, L = leading components, X = chiralities, T = probes,
+# B = cells, C = candidates, A = pairs with their likeness
+
 
 LEAST_FAMILIES = 24
 SHARE = 0.001
@@ -88,14 +105,6 @@ def recurring_keys(
         found.append(every_K[count_K > most])
     return np.sort(np.concatenate(found))
 
-
-# Candidates: pairs of images some of whose points agree, also in how the image was turned.
-#
-# Whether a pair is a candidate by its votes depends on the pair alone: cells are fixed, a point votes
-# within a fixed distance, and votes for one turn and one change of size are counted (weak geometric
-# consistency: Jegou, Douze, Schmid 2008, "Hamming embedding and weak geometric consistency").
-
-# N = images, P = points, L = leading components, X = chiralities, T = probes, C = candidates
 
 CHUNK_IMAGES = 2000
 PROBES = ((0, 0), (0, 1), (1, 0))
@@ -201,18 +210,6 @@ def chunk_candidates(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int
             return found[:count]
         found = np.empty((count, 3), np.int64)
 
-
-# More candidates: for each image those few whose points lie in it most alike.
-#
-# Second photos of a lesion, nearer, turned and in another light, share few points, and not nearly
-# the same ones: `votes` misses a third of them. Here codes may differ twice as much, and in return
-# matches must agree on the whole similarity, place included (Philbin et al. 2007, "Object retrieval
-# with large vocabularies and fast spatial matching"). Strangers reach that too, by chance, so only
-# the LEADING_IMAGES most alike of each image are candidates: their number grows with the images, not
-# with the pairs. Which these are depends on the other images; whether a candidate is accepted does
-# not.
-
-# A = pairs with their likeness
 
 ALIKE_RADIUS = 4000
 """Squared distance of two codes that match, in the leading components."""

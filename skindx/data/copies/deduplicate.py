@@ -1,4 +1,9 @@
-"""Order of near duplicates by quality: the best one is kept."""
+"""Duplicates: the same bytes, or near the same image; one stays, a contradiction goes entirely.
+
+Clusters as in CE-Dedup (Li, Chang, Liu 2021, arXiv 2109.00899), with a guard against chaining:
+every image removed is itself within the radius of the image kept in its place, and the best one
+is kept.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -9,14 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
 from skindx.core.settings_base import OFF, Settings
-from skindx.data.copies.hash_links import NearGraph, centres, connected, near_graph
-from skindx.data.image_tables import EmbeddingSettings
+from skindx.data.copies.hash_links import NearGraph, centres, connected, near_graph, with_pairs
+from skindx.data.image_tables import EmbeddingSettings, read_embeddings
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
 from skindx.data.screening.measures import NOISE, worth
 from skindx.data.screening.screen import Screened
 from skindx.imaging.hashes import HashKind
+
+# N = images, D = dimensions, P = pairs, L = links
+
+_QUERIES = 1024
+"""So many rows are compared with all others at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +73,47 @@ def _detail(image: LabelledImage) -> float:
     return worth(effective, pixels) if pixels else 0.0
 
 
-# Duplicates: the same bytes, or near the same image; one stays, a contradiction goes entirely.
-#
-# Clusters as in CE-Dedup (Li, Chang, Liu 2021, arXiv 2109.00899), with a guard against chaining:
-# every image removed is itself within the radius of the image kept in its place.
+def similar_pairs(vectors_ND: NDArray[np.float32], threshold: float) -> NDArray[np.int64]:
+    """Return pairs_P2 (i < j, sorted) whose cosine is at least `threshold`; exact.
 
-# N = images, L = links
+    Memory is the vectors and 1,024 rows of answers. Raises UserError without faiss.
+    """
+    require_extra("audit", "faiss", purpose="comparing embeddings")
+    import faiss
+
+    vectors_ND = np.ascontiguousarray(vectors_ND, np.float32)
+    index = faiss.IndexFlatIP(vectors_ND.shape[1])
+    index.add(vectors_ND)
+    found = [np.empty((0, 2), np.int64)]
+    # The search keeps what is greater than its radius; the threshold itself counts here.
+    radius = float(np.nextafter(np.float32(threshold), np.float32(-1)))
+    for start in range(0, len(vectors_ND), _QUERIES):
+        ends, _, neighbours = index.range_search(vectors_ND[start : start + _QUERIES], radius)
+        first = start + np.repeat(np.arange(len(ends) - 1), np.diff(ends).astype(np.int64))
+        pairs_P2 = np.stack([first, neighbours], axis=1)
+        found.append(pairs_P2[pairs_P2[:, 0] < pairs_P2[:, 1]])
+    pairs_P2 = np.concatenate(found)
+    ordered_P2: NDArray[np.int64] = pairs_P2[np.lexsort((pairs_P2[:, 1], pairs_P2[:, 0]))]
+    return ordered_P2
+
+
+def add_similar(
+    links_L3: NDArray[np.int64], sha256s: Sequence[str], settings: EmbeddingSettings
+) -> tuple[NDArray[np.int64], int]:
+    """Add pairs that the embeddings call the same, as links of distance 0.
+
+    Return the links, sorted, each pair once, and how many images have an embedding. Raises
+    UserError when none has one: the table is then of another dataset.
+    """
+    embeddings = read_embeddings(settings.path)
+    known_N, vectors_ND = embeddings.of(sha256s)
+    if len(known_N) == 0:
+        raise UserError(
+            f"{settings.path} knows none of the {len(sha256s)} images, such as {sha256s[0]}; "
+            f"make it again with `skindx dedup embed`."
+        )
+    pairs_P2 = known_N[similar_pairs(vectors_ND, settings.threshold)]
+    return with_pairs(links_L3, pairs_P2), len(known_N)
 
 
 class DedupSettings(Settings):

@@ -1,7 +1,12 @@
 """The description of an image: at most 300 points with codes, and a small grey image.
 
 Points are SIFT's (Lowe 2004), descriptors RootSIFT (Arandjelovic, Zisserman 2012: L1 norm, then
-the square root of each entry).
+the square root of each entry). Projection and codebook are fixed, so that the same point has the
+same code in every pool. The projection is a PCA of RootSIFT descriptors whose covariance was made
+symmetric under the mirror, so that each component is even or odd: a mirrored image's code is the
+code with the signs of the odd components turned. The cells are those of an inverted multi-index
+(Babenko, Lempitsky 2012, "The inverted multi-index"): two halves of the leading components, a
+codebook for each.
 """
 
 import hashlib
@@ -17,8 +22,9 @@ from numpy.typing import NDArray
 
 from skindx.imaging.decode import MAX_PIXELS, decode_small
 
-# P = points, D = 128 dimensions of SIFT, C = components of a code, H = 2 halves, K = words a half
-# L = leading components, which the halves share; R = nearest words that are kept
+# P = points, D = 128 dimensions of SIFT, C = components of a code, H = 2 halves, K = words a half,
+# L = leading components, which the halves share, R = nearest words that are kept
+
 
 CODEBOOK_FILE = Path(__file__).parent / "codebook.npz"
 COMPONENTS = 64
@@ -90,15 +96,6 @@ def write_codebook(path: Path, codebook: Codebook) -> None:
         words_HKL=codebook.words_HKL,
     )
 
-
-# The fixed projection and codebook: the same code for the same point in every pool.
-#
-# The projection is a PCA of RootSIFT descriptors whose covariance was made symmetric under the
-# mirror, so that each component is even or odd: a mirrored image's code is the code with the signs
-# of the odd components turned. The cells are those of an inverted multi-index (Babenko, Lempitsky
-# 2012, "The inverted multi-index"): two halves of the leading components, a codebook for each.
-
-# P = points, D = 128, C = components, H = halves, R = nearest words
 
 LONG_SIDE = 256
 POINTS = 300

@@ -1,4 +1,8 @@
-"""All copies among the stored images of a dataset, whichever runner computes them."""
+"""All copies among the stored images of a dataset, whichever runner computes them.
+
+The search is cut into parts, each named by the file it leaves. A finished part is never made
+again, and a part that is made twice gives the same bytes.
+"""
 
 import hashlib
 import itertools
@@ -29,6 +33,9 @@ from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import SHARDS
 from skindx.imaging.decode import import_decoders
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+
+# N = images, P = pairs, K = keys
+
 
 PAIRS, IMAGES = "pairs.npy", "images.npz"
 """What the parts of one job read: pairs of positions among the images; images, recurring keys."""
@@ -165,13 +172,6 @@ def join_chunks(
     alike_C3 = chunk_alike(firsts, seconds, a == b)
     rows_C4 = np.concatenate([np.insert(voted_C3, 3, 0, axis=1), np.insert(alike_C3, 2, 0, axis=1)])
     return rows_C4 + np.array([a * chunk, b * chunk, 0, 0], np.int64)
-
-
-# Parts of the search, each named by the file it leaves: run by this machine's cores or a cluster.
-#
-# A finished part is never made again, and a part that is made twice gives the same bytes.
-
-# N = images, P = pairs, K = keys
 
 
 def find_copies(

@@ -1,4 +1,10 @@
-"""How the points of one image lie in another one: similarities and affine maps, without chance."""
+"""How one image lies in another one: maps by the points they share, refined by their pixels.
+
+Similarities and affine maps of matched points are tried exhaustively, without chance. Refinement
+maximises the enhanced correlation coefficient (Evangelidis, Psarakis 2008). Agreement is the
+normalised cross-correlation in a Gaussian window around each pixel, which gain and offset do not
+change; a window without texture counts little, because noise alone would decide there.
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +14,9 @@ from numpy.typing import NDArray
 from skindx.core.machine import require_extra
 from skindx.data.copies.describe import Description, shipped_codebook
 
-# P, Q = points of the first and the second image, M = matches, I = inliers
+# P, Q = points of the first and the second image, M = matches, I = inliers,
+# H, W = sides of the frame: the smaller scale of the two half-size images
+
 
 FAR = 11000.0
 """Squared distance of two codes beyond which points never match."""
@@ -126,14 +134,6 @@ def sane(transform_23: NDArray[np.float64]) -> bool:
     large, small = np.linalg.svd(transform_23[:, :2], compute_uv=False)
     return bool(large <= LARGEST and small * LARGEST >= 1 and large <= 1.6 * small)
 
-
-# Two images laid on each other: the map refined by their pixels, and how far they agree.
-#
-# Refinement maximises the enhanced correlation coefficient (Evangelidis, Psarakis 2008). Agreement
-# is the normalised cross-correlation in a Gaussian window around each pixel, which gain and offset
-# do not change; a window without texture counts little, because noise alone would decide there.
-
-# H, W = sides of the frame: the smaller scale of the two half-size images
 
 Field = NDArray[np.float32]
 

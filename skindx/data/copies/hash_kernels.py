@@ -1,4 +1,4 @@
-"""The compiled loops of `skindx.data.copies.hash_links`; importing this module imports numba."""
+"""The compiled loops of `hash_links`; importing this module imports numba."""
 
 from collections.abc import Callable
 from typing import Any, cast

@@ -1,9 +1,17 @@
-"""All pairs of 64-bit codes within a Hamming radius: exact, by pigeonhole buckets.
+"""Links between near images: all pairs of hashes within a Hamming radius, and their clusters.
 
-Cut 64 bits into radius + a blocks: two codes within the radius agree in at least a of them. So
-each choice of a blocks buckets the codes by the bits of these blocks, and only codes of one
-bucket are compared. a = 0 is one bucket: brute force. Each pair is given once, by the first a
-blocks in which it agrees.
+*Join* of 64-bit hashes: exact, by pigeonhole buckets. Cut 64 bits into radius + a blocks: two codes
+within the radius agree in at least a of them. So each choice of a blocks buckets the codes by the
+bits of these blocks, and only codes of one bucket are compared. a = 0 is one bucket: brute force.
+Each pair is given once, by the first a blocks in which it agrees.
+
+*Chunks*: cut N codes into C chunks: the pairs within each chunk and between each two of them,
+C(C + 1)/2 joins that need not know of each other, are together the pairs of the one join over all
+N. So memory is bounded, and a pair of chunks is one task.
+
+*Clusters*: images of equal codes count as one, so nothing explodes. c images of equal codes are
+c - 1 links from the first to the others, and not c(c - 1)/2. That loses nothing: they are equally
+far from everything, so that any of them stands for all.
 """
 
 import hashlib
@@ -26,8 +34,9 @@ from skindx.data.screening.screen import SHARDS
 if TYPE_CHECKING:
     from types import ModuleType
 
+# N = images or codes, K = kinds of hash, O = orientations, U = different codes, M = blocks,
+# P = pairs, L = links, E = links, both ways; a node is an image that stands for its equals
 
-# N = codes, K = kinds of hash, O = orientations, M = blocks, P = pairs, L = links
 
 MOST_CODES = 1 << 28
 MOST_CHOICES = 5000
@@ -156,17 +165,10 @@ def import_kernels() -> "ModuleType":
     return hash_kernels
 
 
-# Clusters of near images, in arrays: images of equal codes count as one, so nothing explodes.
-#
-# c images of equal codes are c - 1 links from the first to the others, and not c(c - 1)/2. That
-# loses nothing: they are equally far from everything, so that any of them stands for all.
-
 EQUAL = -1
 """The "distance" in a link from the first image of some codes to another one of the same codes.
 
 Only the first has links to images of other codes."""
-
-# N = images, L = links, E = edges, both ways; a node is an image that stands for its equals
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +248,6 @@ def connected(count: int, links_L2: NDArray[np.int64]) -> list[int]:
     return labels
 
 
-# Links between near images: the exact join of their hashes within a radius.
-
-# N = images, K = kinds of hash, O = orientations, U = different codes, P = pairs, L = links
-
 Join = Callable[[NDArray[np.uint64], int], tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]]
 """What `turned_pairs_within` is."""
 
@@ -286,13 +284,6 @@ def with_pairs(links_L3: NDArray[np.int64], pairs_P2: NDArray[np.int64]) -> NDAr
     again_L[1:] = (both_L3[1:, :2] == both_L3[:-1, :2]).all(axis=1)
     return both_L3[~again_L]
 
-
-# The join of image hashes over pairs of chunks: bounded memory, and one task a pair.
-#
-# Cut N codes into C chunks: the pairs within each chunk and between each two of them, C(C + 1)/2
-# joins that need not know of each other, are together the pairs of the one join over all N.
-
-# N = codes, K = kinds of hash, O = orientations, P = pairs
 
 CHUNK_CODES = 1 << 22
 """A pair of chunks takes some 2 GB with two kinds of hash in eight orientations."""

@@ -1,7 +1,14 @@
 """Agreement of two images over their overlap, which no shared overlay can fake.
 
 Under a shared caption, watermark or frame the points of the overlay agree and the rest does not, so
-the overlap is asked square by square, in its tones, and for holes between the points that agree.
+the overlap is measured square by square, in its tones, for holes between the points that agree, and
+in its gradients.
+
+A gradient is divided by its length where it is clear, and vanishes where it is noise (normalised
+gradient field: Haber, Modersitzki 2006, "Intensity gradient based registration and fusion of
+multi-modal images"). So a strong edge counts no more than a faint one. In a correlation the words
+and frames that different images share outweigh everything else; here they count by their area, and
+thin lines not at all.
 """
 
 import numpy as np
@@ -10,7 +17,8 @@ from numpy.typing import NDArray
 from skindx.data.copies.describe import Description
 from skindx.data.copies.geometry import Aligned
 
-# I = inliers, P = points, D = discs, H, W = sides of the frame
+# I = inliers, P = points, D = discs, S = squares, H, W = sides of the frame
+
 
 _SQUARE = 16
 """Half-size pixels."""
@@ -194,16 +202,6 @@ def shown_points(image: Description, aligned: Aligned, *, to_first: bool) -> NDA
     shown_P2: NDArray[np.int_] = pixel_P2[aligned.shown_HW[pixel_P2[:, 1], pixel_P2[:, 0]]]
     return shown_P2
 
-
-# Agreement of two aligned images' gradients beneath overlays that both share.
-#
-# A gradient is divided by its length where it is clear, and vanishes where it is noise (normalised
-# gradient field: Haber, Modersitzki 2006, "Intensity gradient based registration and fusion of
-# multi-modal images"). So a strong edge has no more say than a faint one. In a correlation the words
-# and frames that different images share outweigh everything else; here they have the say of their
-# area, and thin lines have none.
-
-# H, W = sides of the frame
 
 Field = NDArray[np.float32]
 

@@ -1,4 +1,8 @@
-"""`copies.parquet`: the evidence for each pair, by SHA-256, and what persons said of it."""
+"""Copies of a dataset by SHA-256: the evidence for each pair, people's answers, and families.
+
+`copies.parquet` holds the evidence, `copy_answers.csv` what people say of pairs, by the page or by
+hand. Families are what verified copies join.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -103,8 +107,6 @@ def verdict(row: CopyRecord, answers: dict[Pair, bool]) -> str:
     return "uncertain" if row.probability >= REVIEW else "different"
 
 
-# People's answers about pairs: DATASET/copy_answers.csv, written by the page or by hand.
-
 ANSWERS = "copy_answers.csv"
 
 CopyVerdict = Literal["same", "different"]
@@ -129,9 +131,6 @@ def write_answer(dataset: Path, one: str, other: str, said: CopyVerdict, by: str
 def put_answer(dataset: Path, pair: Pair, answer: ReviewAnswer | None) -> None:
     """Give a pair this answer, or none, atomically."""
     _FILE.put(dataset, pair, answer)
-
-
-# Families: what verified copies join, their chains, and where persons contradict them.
 
 
 @dataclass(frozen=True, slots=True)

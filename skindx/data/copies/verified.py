@@ -32,8 +32,8 @@ from skindx.data.layout import stored_files
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 # P = pairs, V = values of a pair
+
 
 VALUES = (
     "probability",
@@ -175,9 +175,6 @@ def _tables(files: Iterable[Path]) -> Iterator["pa.Table"]:
         yield pa.Table.from_batches(waiting)
 
 
-# Stored results of searches for copies, of the images that a dataset still has.
-
-
 def keep_stored(dataset: Path) -> None:
     """Delete what is known of images whose bytes the store no longer has. See `keep_only`."""
     keep_only(dataset, {sha256_of(file.name) for file in stored_files(dataset)})
@@ -203,13 +200,6 @@ def keep_only(dataset: Path, sha256s: Collection[str]) -> None:
             write_shard(folder, [shard.sha256s[at] for at in kept], [rows[at] for at in kept])
         file.unlink()
 
-
-# Pairs whose hashes are near, and whose points deny it: different photos in one frame.
-#
-# A hash sees 64 numbers of an image. Where a frame, a page or a bar fills most of it, the hashes of
-# all images in it are near. Their points align by the frame, and what it surrounds does not agree.
-
-# P = pairs
 
 DENY = 0.01
 """Up to this probability a pair is of different images, if MANY points align it."""

@@ -1,4 +1,9 @@
-"""Verification of a pair of described images, by the best alignment of one with the other."""
+"""Verification of a pair: its evidence under the best alignment, weighed by a learned acceptance.
+
+A pair is accepted by what it shows itself: by the same evidence in every pool, shard and build. The
+acceptance is a logistic regression on that evidence, with its weights in a JSON. It is fitted to
+planted pairs of synthetic images, so that no foreign licence is in it.
+"""
 
 import dataclasses
 import json
@@ -35,7 +40,9 @@ from skindx.data.copies.overlap import (
 )
 from skindx.imaging.hashes import grey
 
-# F = features, I = inliers, H, W = sides of the frame
+# F = features, T = terms: the features, each clipped to its range, I = inliers,
+# H, W = sides of the frame
+
 
 FEATURES = (
     "inliers",
@@ -138,12 +145,6 @@ def _visible(image: Description, aligned: Aligned, *, to_first: bool) -> int:
     return len(np.unique(at_P2[:, 1] * 4096 + at_P2[:, 0]))
 
 
-# The learned acceptance: a logistic regression on what a pair shows, weights in a JSON.
-#
-# `learn.acceptance` fits it to planted pairs of painted images, so that no foreign licence is in it.
-
-# F = features, T = terms: the features, and the products of pairs of them
-
 ACCEPTANCE_FILE = Path(__file__).parent / "acceptance.json"
 
 
@@ -195,8 +196,6 @@ def shipped_acceptance() -> Acceptance:
     return Acceptance(weights_T, read["bias"])
 
 
-# One verified pair of images.
-
 ACCEPT = 0.9
 """From this probability on two images are copies; `learn.acceptance` fits the weights to it."""
 REVIEW = 0.5
@@ -241,8 +240,6 @@ class Copy:
             self, first=self.second, second=self.first, transform_23=transform_23
         )
 
-
-# Evidence for and against a pair: the numbers that the learned acceptance weighs.
 
 VERSION = 3
 """Counts up when a pair's evidence changes, so that pairs are verified again."""
@@ -326,9 +323,6 @@ def _as(copy: Copy, first: int, second: int) -> Copy:
     import dataclasses
 
     return dataclasses.replace(copy, first=first, second=second)
-
-
-# Two images alone: the decision that `find_copies` makes for them in any pool.
 
 
 def compare_pair(first_HW3: NDArray[Any], second_HW3: NDArray[Any]) -> Copy | None:

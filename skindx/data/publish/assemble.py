@@ -1,4 +1,4 @@
-"""From the private dataset folder to the copy for others."""
+"""From the private dataset folder to the copy for others, and images out of such a copy."""
 
 import dataclasses
 import hashlib
@@ -152,9 +152,6 @@ def _taken(path: Path, sha256: str, clean: CleanFile) -> bytes:
     data = clean.path.read_bytes()
     clean.path.unlink()
     return data
-
-
-# Take images out of a folder that is already published.
 
 
 def drop(pub: Path, sha256s: Collection[str]) -> int:

@@ -1,4 +1,14 @@
-"""Colour profiles: what is published is sRGB and says nothing; wide colours are brought there."""
+"""Stored images become what others get: upright, sRGB, and nothing but pixels.
+
+A JPEG keeps only its image: segments are copied by a list, never by what they say. What goes: EXIF
+with its thumbnail and GPS, XMP, ICC, IPTC, comments, vendors' segments, bytes between segments and
+everything after the end of the first image (a second image, an archive).
+
+This runs in decoding processes: profiles and metadata are hostile too. An image of a dataset has
+been decoded strictly, but its colour profile was not read yet, and the files may have changed
+since. A process writes what it made of an image to a file of its own; all else that it says is
+JSON.
+"""
 
 import hashlib
 import io
@@ -59,11 +69,6 @@ def to_srgb(pixels_HWC: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8] | N
     return convert(pixels_HWC) if difference.max() > _SAME else None
 
 
-# A JPEG without anything but its image: segments are copied by a list, never by what they say.
-#
-# What goes: EXIF with its thumbnail and GPS, XMP, ICC, IPTC, comments, vendors' segments, bytes
-# between segments and everything after the end of the first image (a second image, an archive).
-
 _SOI, _EOI, _SOS, _APP0, _APP14 = 0xD8, 0xD9, 0xDA, 0xE0, 0xEE
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _KEPT = {*_FRAMES, 0xC4, 0xCC, _SOS, 0xDB, 0xDC, 0xDD}
@@ -122,8 +127,6 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         yield marker, at, end
         at = end
 
-
-# One stored image becomes what others get: upright, sRGB, and nothing but pixels.
 
 JPEG_QUALITY = 95
 """Of the few images that must be coded again; without chroma subsampling."""
@@ -207,12 +210,6 @@ def _encode(pixels_HWC: NDArray[np.uint8], kind: str, **options: int) -> bytes:
     Image.fromarray(pixels_HWC).save(buffer, kind, **options)
     return buffer.getvalue()
 
-
-# Images are made clean in decoding processes: profiles and metadata are hostile too.
-#
-# An image of a dataset has been decoded strictly, but its colour profile was not read yet, and
-# the files may have changed since. A process writes what it made of an image to a file of its own;
-# all else that it says is JSON.
 
 _PER_PROCESS = 64
 """So few images are cleaned sooner than another process starts."""

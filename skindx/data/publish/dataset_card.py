@@ -1,4 +1,7 @@
-"""The dataset card: README.md with front matter that the Hugging Face hub reads."""
+"""The dataset card: README.md with front matter that the Hugging Face hub reads, and its plots.
+
+The limitations that readers must know are computed from the published rows.
+"""
 
 import html
 import re
@@ -48,7 +51,7 @@ def write_card(
     limits: Sequence[str],
 ) -> None:
     """Write `folder`/README.md."""
-    environment = markdown_environment("skindx.data.publish", ".")
+    environment = markdown_environment("skindx.data.publish")
     environment.filters["plain"] = plain
     published = [row for row in rows if not row.withheld]
     text = environment.get_template("card.md.jinja").render(
@@ -179,9 +182,6 @@ def _licences(rows: Sequence[PublishedRow]) -> list[dict[str, Any]]:
     return lines
 
 
-# Limitations of a dataset that its readers must know, computed from it.
-
-
 def limits_of(rows: Sequence[PublishedRow], taxonomy: Taxonomy, facts: PublishedFacts) -> list[str]:
     """Return the known limits and biases of published rows as sentences."""
     published = [row for row in rows if not row.withheld]
@@ -252,8 +252,6 @@ def _source_sentence(rows: Sequence[PublishedRow]) -> str:
         f"patients; there are {len(others)} more."
     )
 
-
-# The card's plots: images by class, by size, by skin type and by licence.
 
 PLOTS = "plots"
 _COLOURS = ("#1b4965", "#5fa8d3", "#cae9ff", "#e07a5f")

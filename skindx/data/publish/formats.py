@@ -1,8 +1,10 @@
-"""How published images lie on the disk; each format is a function that writes and one that reads.
+"""How published images lie on the disk: Parquet shards, plain files or tar shards.
 
-Both stream: no format holds more than one row group or one image in memory. `write` takes rows
-in shard order with their bytes and returns the rows with `path` set; `read` gives every image
-back as (SHA-256 of the original, bytes), in the same order.
+Each format is a function that writes and one that reads. Both stream: no format holds more than
+one row group or one image in memory. `write` takes rows in shard order with their bytes and returns
+the rows with `path` set; `read` gives every image back as (SHA-256 of the original, bytes), in the
+same order. Shards of one split are numbered while they are written, and named when their number is
+known.
 """
 
 import dataclasses
@@ -84,8 +86,6 @@ def shards(rows: Iterable[PublishedRow]) -> list[str]:
     return list(dict.fromkeys(row.path for row in rows if row.path))
 
 
-# Parquet shards with embedded images, as the Hugging Face hub shows and loads them.
-
 ROW_GROUP_BYTES = 32_000_000
 ROW_GROUP_ROWS = 500
 """The hub's viewer fetches whole row groups: small ones let it show a page at once."""
@@ -153,8 +153,6 @@ def _flush(writer: Any, group: list[dict[str, Any]]) -> None:
         writer.write_table(pa.Table.from_pylist(group, schema=writer.schema))
 
 
-# Plain files: {split}/{class}/{sha256}.jpg, with what is known of them beside.
-
 FOR_PEOPLE = "metadata.csv"
 FOR_DATASETS = "metadata.parquet"
 """In each split's folder, for `datasets`: from CSV it guesses types, differently in each split."""
@@ -218,9 +216,6 @@ def read_image_folder(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tu
         yield row.sha256, (folder / row.path).read_bytes()
 
 
-# WebDataset: tar shards in which {sha256}.jpg, .json and .cls are one sample.
-
-
 def write_webdataset(
     folder: Path,
     items: Iterable[tuple[PublishedRow, bytes]],
@@ -263,8 +258,6 @@ def read_webdataset(folder: Path, rows: Sequence[PublishedRow]) -> Iterator[tupl
                 if suffix not in ("json", "cls") and file:
                     yield sha256, file.read()
 
-
-# Shards of one split: numbered while they are written, named when their number is known.
 
 Format = Literal["hub", "imagefolder", "webdataset"]
 

@@ -1,4 +1,9 @@
-"""Tiles become pages: for each class and each split, reason or flag, and for all of them."""
+"""A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
+
+Tiles become pages: for each class and each split, reason or flag, and for all of them. No script,
+no outside reference, every value escaped: pages of untrusted text that open from the disk. They
+show private images and are not for publishing.
+"""
 
 import json
 import shutil
@@ -226,7 +231,7 @@ def near_numbers(number: int, count: int) -> list[int]:
 
 
 def _environment(shown: Collection[str]) -> "Environment":
-    environment = html_environment("skindx.data.publish.gallery_pages")
+    environment = html_environment("skindx.data.publish")
     environment.filters.update(plain=plain, web=web)
     environment.globals["thumbnail"] = lambda sha256: (
         thumbnail_path(sha256) if sha256 in shown else ""
@@ -248,11 +253,6 @@ def web(url: str) -> str:
         return ""
     return url if parts.scheme in ("http", "https") and parts.netloc else ""
 
-
-# A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
-#
-# No script, no outside reference, every value escaped: pages of untrusted text that open from the
-# disk. They show private images and are not for publishing.
 
 MARK = "gallery.json"
 INDEX = "index.html"

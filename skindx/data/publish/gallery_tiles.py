@@ -1,4 +1,8 @@
-"""One image, or one pair of copies, in a view of the gallery."""
+"""Tiles of the gallery: an image with its caption, or a pair of copies with its drawing.
+
+A drawing shows two images side by side, and the second one laid on the first, with the points that
+they share.
+"""
 
 import json
 from collections import defaultdict
@@ -45,6 +49,8 @@ from skindx.imaging.hashes import grey
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
 
+# I = points that agree
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -64,10 +70,6 @@ class Tile:
     drawing: str = ""
     """Files in which the gallery draws both, the second laid on the first."""
 
-
-# Two images side by side, the second one also laid on the first, with the points they share.
-
-# I = points that agree
 
 _GAP = 8
 _DOT = (20, 184, 166)
@@ -146,8 +148,6 @@ def _beside(panels: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         at += panel_HW3.shape[1] + _GAP
     return drawing_HW3
 
-
-# The gallery's view of copies: each pair side by side, laid on each other, with its evidence.
 
 PAIRS = "pairs"
 MOST_DRAWINGS = 500
@@ -249,8 +249,6 @@ def _draw(file: Path, pair: Sequence[Any]) -> bool:
         temporary.write_bytes(small_jpeg(drawn_HW3, _WIDTH))
     return True
 
-
-# Tiles of the gallery: one an image, with its caption.
 
 View = Literal["kept", "dropped", "review", "copies"]
 VIEWS: tuple[View, ...] = get_args(View)

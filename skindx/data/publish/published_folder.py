@@ -1,4 +1,8 @@
-"""Everything beside the images; made from the rows alone, so that a take-down can redo it."""
+"""The published folder: which may be replaced, and everything in it beside the images.
+
+One process at a time writes, and no forgotten copy stays. The files beside the images are made
+from the rows alone, so that a take-down can make them again.
+"""
 
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -94,8 +98,6 @@ def published_coco(rows: Sequence[PublishedRow], name: str) -> dict[str, Any]:
 def _name(row: PublishedRow) -> str:
     return row.path if row.path.endswith(row.file_name) else row.file_name
 
-
-# The published folder: which one may be replaced, by one process at a time, leaving no copies.
 
 _TABLES = (MANIFEST, ISSUES, TAXONOMY, SPLITS_CSV, COCO, CROISSANT, CARD, SUMS, FOR_PEOPLE)
 PUBLISHED = FolderKind("a published dataset", FACTS, (*_TABLES, PLOTS, DATA, *SPLITS))

@@ -1,4 +1,8 @@
-"""Decide which images may be published: licences, people's decisions, open flags."""
+"""The rows of a published dataset: which images are given away, their columns, and the manifest.
+
+Licences, people's decisions and open flags decide whether an image is given away with its bytes or
+only with its address.
+"""
 
 import dataclasses
 import json
@@ -90,8 +94,6 @@ def _licensed(licence: Licence, record: Record) -> tuple[str, str] | None:
         )
     return None
 
-
-# One published row of a kept image, with its bytes or only its address.
 
 _MAIL = re.compile(r"[^\s@]@[^\s@]+\.")
 
@@ -238,8 +240,6 @@ def in_shard_order(rows: Iterable[PublishedRow]) -> list[PublishedRow]:
     return sorted(chosen, key=lambda row: (SPLITS.index(row.split), row.sha256))
 
 
-# The columns of published tables: for Arrow, and as features for `datasets.load_dataset`.
-
 _TYPES = {
     "reencoded": "bool",
     "width": "int32",
@@ -329,9 +329,6 @@ def _arrow_type(name: str) -> "pa.DataType":
     if name == "boxes":
         return pa.list_(pa.struct([(part, pa.type_for_alias(_type(part))) for part in _BOX]))
     return pa.type_for_alias(_type(name))
-
-
-# The published manifest: a Parquet table with a row an image.
 
 
 def write_rows(folder: Path, rows: Sequence[PublishedRow]) -> None:

@@ -4,6 +4,11 @@ What stays is that they were taken down: their SHA-256 and URL in the ledger, in
 and in the block list, and the SHA-256 where it is the name of a group that others belong to. Each
 step takes out whatever of the block list it still finds, so a purge that was killed is finished by
 the next one, and a second one changes nothing.
+
+Tables that are not known by name (flags, decisions, splits, annotations, embeddings, pairs of
+copies, the audit's journal, and all other files there) lose their rows too: tables with a column
+sha256 (or sha256_a and sha256_b, of which each row goes that names the image on either side), and
+JSON lines that hold one.
 """
 
 import csv
@@ -119,12 +124,6 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 
 _KINDS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
 
-
-# Takes images out of the tables of a dataset folder that a take-down does not know by name.
-#
-# Flags, decisions, splits, annotations, embeddings, pairs of copies, the audit's journal, and all
-# other files there: tables with a column sha256 (or sha256_a and sha256_b, of which each row
-# goes that names the image on either side), and JSON lines that hold one.
 
 _REPORTS = (LABEL_REVIEW, DIFF, LOG)
 """What verbs leave in a dataset folder beside its tables, and can write again."""

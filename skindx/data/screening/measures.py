@@ -1,4 +1,10 @@
-"""Limits and measures of screening: size, light, sharpness."""
+"""Limits and measures of screening: size, light, sharpness, and how many pixels an image is worth.
+
+An enlargement shows no more than what it was made from. `effective_pixels` finds the frequency
+above which the image holds only a small share of its own contrast. It does not depend on brightness
+and contrast, and an enlargement holds nothing above the limit of its original, so both are worth
+the same. A sharpened copy is worth more: to a spectrum, sharpening looks like detail.
+"""
 
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -11,7 +17,8 @@ from skindx.data.image_tables import OodSettings
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.workers.process import Limits
 
-# S = thumbnail side
+# S = thumbnail side, H, W = pixels, L = sampled lines, N = pixels of a line
+
 
 NotSkin = Annotated[Literal["review", "drop", "off"], OFF]
 
@@ -132,15 +139,6 @@ def judge_content(measured: ImageMeasures, settings: ScreenSettings) -> tuple[st
         return "blurred", f"variance of Laplacian {sharpness:.2f}, at least {settings.min_detail:g}"
     return None
 
-
-# How many pixels an image is worth: an enlargement shows no more than what it was made from.
-#
-# The measure asks above which frequency the image holds only a small share of its own contrast. It
-# does not depend on brightness and contrast, and an enlargement holds nothing above the limit of its
-# original, so both are worth the same. A sharpened copy is worth more: to a spectrum, sharpening
-# looks like detail.
-
-# H, W = pixels; L = sampled lines, N = pixels of a line
 
 _LINES = 48
 """Rows and columns that are looked at, evenly spread over the image."""

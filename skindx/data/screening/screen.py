@@ -1,7 +1,8 @@
 """Screening: each stored image is decoded once, judged, measured and hashed.
 
 Images are hostile until proven sound: `screen_files` decodes them in processes of their own,
-which have a limit of memory and of time; what breaks there becomes a reason.
+which have a limit of memory and of time; what breaks there becomes a reason. Many images are
+screened in shards: a finished shard is a Parquet file, and is never screened again.
 """
 
 import dataclasses
@@ -35,9 +36,10 @@ from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 from skindx.imaging.skin_content import SKIN, content_of
 from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 
-__all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
-
 # N = images, K = kinds of hash, O = orientations, S = thumbnail side
+
+
+__all__ = ["ImageMeasures", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +210,6 @@ def from_plain(plain: dict[str, Any]) -> Screened:
     codes_KO = np.array(codes, np.uint64) if codes else _NO_CODES
     return Screened(**{**plain, "codes_KO": codes_KO})
 
-
-# Screening in shards: a finished shard is a Parquet file, and is never screened again.
 
 SHARDS = ".shards"
 """Folder in the dataset folder; it goes when the dataset is whole."""

@@ -1,7 +1,8 @@
 """Splits frozen by hash: an image that an earlier build placed stays where it is.
 
 The memory is splits.csv in the dataset folder: every image and group that was ever placed, also
-what has left the dataset since. A line is never changed: the first placement counts.
+what has left the dataset since. A line is never changed: the first placement counts. New groups get
+their split and fold around those.
 
 When a new image, table or radius ties together what earlier builds placed apart, the group goes
 to the side nearest to training and its images of other sides are dropped: what a model may have
@@ -168,9 +169,6 @@ def _kept(before: Placement | None, now: Placement | None) -> Placement:
     kept = before or now
     assert kept is not None
     return kept
-
-
-# Groups get a split and a fold, around those that earlier builds have placed.
 
 
 def group_aliases(

@@ -1,4 +1,7 @@
-"""Groups: images that must not be torn apart by a split (one lesion, one patient, one scene)."""
+"""Groups: images that must not be torn apart by a split (one lesion, one patient, one scene).
+
+Verified copies become one group too, unless earlier builds placed them in different splits.
+"""
 
 import csv
 import re
@@ -138,8 +141,6 @@ def _read_table(table: GroupTable) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{table.path} cannot be read as CSV ({error}).") from None
 
-
-# Verified copies become one group, unless earlier builds placed them in different splits.
 
 Pair = tuple[str, str]
 """The SHA-256 of two images."""

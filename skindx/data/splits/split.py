@@ -1,4 +1,4 @@
-"""Train, val, calibration and test: stratified by class, whole groups only, the same every time."""
+"""Train, val, calibration, test and folds: stratified by class, whole groups only, repeatable."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -128,9 +128,6 @@ def assert_disjoint(placed: Sequence[tuple[str, Split]]) -> None:
     seen: dict[str, Split] = {}
     for group, split in placed:
         assert seen.setdefault(group, split) == split, f"group {group} is in two splits"
-
-
-# Folds for out-of-fold predictions: stratified by class, whole groups only, repeatable.
 
 
 def fold_groups(

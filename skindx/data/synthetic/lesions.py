@@ -1,4 +1,8 @@
-"""One recipe a class: lesions that differ by shape, border, texture and layout, never by colour."""
+"""One recipe a class: lesions that differ by shape, border, texture and layout, never by colour.
+
+A lesion is drawn in a square patch, whose middle square [-1, 1] x [-1, 1] holds it, by strokes,
+noise and outlines.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,11 +98,6 @@ def walk(rng: np.random.Generator, start: Point, heading: float, length: float) 
     turns = heading + swing - np.linspace(0, 1, 15) * swing[-1] * 0.7
     steps = length / 15 * np.stack([np.cos(turns), np.sin(turns)], 1)
     return np.vstack([start, start + steps.cumsum(0)])
-
-
-# The square patch a lesion is drawn in, and the strokes, noise and outlines to draw with.
-#
-# The middle square [-1, 1] x [-1, 1] of the patch holds the lesion.
 
 
 @dataclass(frozen=True, slots=True)

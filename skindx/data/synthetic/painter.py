@@ -1,4 +1,7 @@
-"""Paint one seeded image of a Skin-10 class, and the boxes of its lesions."""
+"""Paint one seeded image of a Skin-10 class, and the boxes of its lesions.
+
+Skin and camera are drawn alike for every class: tone, light, folds, hairs, blur, noise.
+"""
 
 import zlib
 from dataclasses import dataclass
@@ -122,8 +125,6 @@ def _near(x: Field, y: Field, spots: list[Spot]) -> NDArray[np.bool_]:
         near |= (x - spot.x) ** 2 + (y - spot.y) ** 2 < (1.08 * spot.radius) ** 2
     return near
 
-
-# Skin and camera, drawn alike for every class: tone, light, folds, hairs, blur, noise.
 
 CLASSES: tuple[str, ...] = tuple(RECIPES)
 SIZES = ((256, 192), (288, 216), (320, 240), (280, 224))

@@ -1,4 +1,8 @@
-"""Write an atlas-like web site of painted images, with known faults planted in it."""
+"""An atlas-like web site of synthetic images, with known faults planted in it.
+
+It shows distinct images, their copies, and links that fail. The truth names every served image and
+every planted fault; a build is scored against it.
+"""
 
 import hashlib
 from collections import defaultdict
@@ -138,8 +142,6 @@ def _smaller(layer: NDArray[np.uint8] | NDArray[np.bool_]) -> NDArray:  # type: 
     return np.asarray(smaller).astype(layer.dtype)
 
 
-# Ground truth of a synthetic site: every served image, and every planted fault.
-
 TRUTH = "truth.json"
 
 
@@ -193,8 +195,6 @@ class SiteTruth(Settings):
                 f"{path} is not the truth of a synthetic site; make the site again."
             ) from None
 
-
-# Decide what a synthetic site shows: distinct images, their copies, and links that fail.
 
 SITE = "site"
 ANNOTATIONS = "annotations.json"
@@ -328,9 +328,6 @@ def _coco(links: dict[str, SiteLink]) -> dict[str, Any]:
             annotations.append({"id": len(annotations) + 1} | place | bbox)
     categories = [{"id": 1, "name": "lesion"}]
     return {"images": images, "annotations": annotations, "categories": categories}
-
-
-# Compare what a build reported with what was planted: precision and recall of each finding.
 
 
 @dataclass(frozen=True, slots=True)

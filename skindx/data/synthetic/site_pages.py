@@ -1,4 +1,4 @@
-"""The HTML of a synthetic site: plain files that a browser shows and a scraper reads."""
+"""The HTML of a synthetic site, which a browser shows and a scraper reads, and its server."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -122,9 +122,6 @@ def _image(figure: PageFigure) -> str:
                 f'<picture><source type="image/jpeg" srcset="{thumb} 1x, {full} 2x">'
                 f'<img class="full" src="{thumb}" {alt}></picture>'
             )
-
-
-# Serve a folder on the loopback address while a block runs.
 
 
 class _Quiet(SimpleHTTPRequestHandler):

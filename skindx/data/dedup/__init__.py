@@ -1,1 +1,0 @@
-"""Near-duplicates: hashes, the all-pairs join, clusters, and which image stays."""
