@@ -87,6 +87,7 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
 def making(job: dict[str, Any]) -> Work:
     """Return what makes the part of each file."""
     # Not before the fork: numba's memory would count in every other sandboxed process.
+    from skindx.data.copies import candidate_kernels, geometry_kernels  # noqa: F401
 
     dataset = Path(job["dataset"])
 
