@@ -25,7 +25,7 @@ boxes = st.builds(
 )
 records = st.builds(
     Record,
-    path=st.text(st.characters(exclude_characters="\0"), min_size=1).filter(
+    path=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(
         lambda path: path[0] != "/" and ".." not in path
     ),
     sha256=st.text("0123456789abcdef", min_size=64, max_size=64),

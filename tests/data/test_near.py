@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paint_images import paint, save
 
-from skindx.core.errors import UserError
-from skindx.data import image_tables
 from skindx.data.build.build import build, load_build_settings
+from skindx.data.copies import deduplicate
 from skindx.data.copies.deduplicate import add_similar, similar_pairs
 from skindx.data.image_tables import (
     EMBEDDINGS,
@@ -32,7 +31,7 @@ def test_pairs_are_those_of_brute_force(seed: int, n: int, dimensions: int) -> N
     vectors = unit(np.random.default_rng(seed).normal(size=(n, dimensions)))
     cosines = vectors.astype(float) @ vectors.T.astype(float)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_tables, "_QUERIES", 7)
+        patch.setattr(deduplicate, "_QUERIES", 7)
         found = {tuple(pair) for pair in similar_pairs(vectors, 0.5).tolist()}
     # Where the last bit of a float32 decides, either answer is right.
     sure = {(i, j) for i in range(n) for j in range(i + 1, n) if cosines[i, j] > 0.5 + 1e-5}

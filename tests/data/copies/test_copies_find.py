@@ -108,7 +108,7 @@ def test_a_pair_that_only_hashes_name_is_verified_too(
 ) -> None:
     dataset, paths, _ = made
     monkeypatch.setattr(candidates, "VOTES", 250)
-    monkeypatch.setattr(candidates, "LEAST", 250)
+    monkeypatch.setattr(candidates, "ALIKE_LEAST", 250)
     assert find_copies(dataset, paths, runner=LocalRunner(1)) == []
     named = np.array([[6, 0], [0, 1], [3, 3], [0, 6]])
     only = find_copies(dataset, paths, runner=LocalRunner(1), hash_candidates=named)
