@@ -19,7 +19,7 @@ from skindx.core.machine import how_to_install
 from skindx.data.loader.drawing import SOURCE as CROPS
 from skindx.imaging.resize import SOURCE as RESIZE
 from skindx.models.exports.sparse_convolution import SOURCE as CONVOLUTION
-from skindx.models.nt_product import LEARN, choice_in_force, kept_choices
+from skindx.models.nt_record import LEARN, choice_in_force, kept_choices
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from skindx.models.nt_product import FEATURES, ProductShape, ShapeTree, TreeLeaf
+from skindx.models.nt_record import FEATURES, ProductShape, ShapeTree, TreeLeaf
 from skindx_bench.gemm.learning import TimedProduct
 
 

@@ -8,7 +8,7 @@ from planted_products import grid, timed
 from typer.testing import CliRunner
 
 from skindx.core.errors import UserError
-from skindx.models.nt_product import ProductShape, choice_in_force
+from skindx.models.nt_record import ProductShape, choice_in_force
 from skindx_bench import run_bench
 from skindx_bench.gemm import gemm
 from skindx_bench.gemm.learning import TimedProduct

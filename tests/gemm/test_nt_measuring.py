@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skindx.models.nt_product import ProductShape
+from skindx.models.nt_record import ProductShape
 from skindx_bench.gemm import learning
 from skindx_bench.gemm.learning import PRODUCTS, dtypes_of, measure, shapes_of
 

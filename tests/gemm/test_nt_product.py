@@ -12,7 +12,8 @@ from planted_products import ALWAYS_COPY, one_leaf
 from torch import Tensor, nn
 
 from skindx.models import nt_product as product
-from skindx.models.nt_product import NtChoice, NtRecord, bound, nt_gemm, nt_product, plain_nt
+from skindx.models.nt_product import NtChoice, bound, nt_gemm, nt_product, plain_nt
+from skindx.models.nt_record import NtRecord
 
 COPY = NtChoice(tree=ALWAYS_COPY)
 SIZES = st.integers(1, 24)

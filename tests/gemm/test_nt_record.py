@@ -12,8 +12,9 @@ from planted_products import ALWAYS_COPY, one_leaf
 
 from skindx.core.errors import UserError
 from skindx.doctor import products
-from skindx.models import nt_product as records
-from skindx.models.nt_product import NtRecord, choice_in_force, nt_gemm, plain_nt, record_file
+from skindx.models import nt_record as records
+from skindx.models.nt_product import nt_gemm, plain_nt
+from skindx.models.nt_record import NtRecord, choice_in_force, record_file
 
 
 def _learned(**changes: Any) -> NtRecord:

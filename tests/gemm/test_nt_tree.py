@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planted_products import ALWAYS_COPY, grid, timed
 
 from skindx.core.errors import UserError
-from skindx.models.nt_product import DTYPES, FEATURES, ProductShape, ShapeTree, TreeLeaf, TreeSplit
+from skindx.models.nt_record import DTYPES, FEATURES, ProductShape, ShapeTree, TreeLeaf, TreeSplit
 from skindx_bench.gemm.learning import (
     _LEAST_IN_LEAF,
     TimedProduct,

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from skindx.core.state_checks import UnfitStateError
 from skindx.models import nt_product
-from skindx.models.nt_product import NtChoice, NtRecord, record_file
+from skindx.models.nt_product import NtChoice
+from skindx.models.nt_record import NtRecord, record_file
 from skindx.training.checkpoint.saved_state import read_state, write_state
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup

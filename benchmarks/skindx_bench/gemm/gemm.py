@@ -13,10 +13,10 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.metrics import Interval, Statistic, bootstrap_interval, share_interval
-from skindx.models.nt_product import (
+from skindx.models.nt_product import NtChoice
+from skindx.models.nt_record import (
     MOST_THREADS,
     Device,
-    NtChoice,
     NtRecord,
     ProductShape,
     ShapeTree,

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from skindx.core.machine import cpu_count, cpu_flags
 from skindx.core.measurement import interleave, torch_threads
-from skindx.models.nt_product import (
+from skindx.models.nt_product import free_bytes, plain_nt
+from skindx.models.nt_record import (
     DTYPES,
     FEATURES,
     Device,
@@ -24,8 +25,6 @@ from skindx.models.nt_product import (
     ShapeTree,
     TreeLeaf,
     TreeSplit,
-    free_bytes,
-    plain_nt,
 )
 
 Sizes = tuple[int, int, int, int]

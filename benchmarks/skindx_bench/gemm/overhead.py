@@ -7,16 +7,8 @@ from functools import partial
 import torch
 
 from skindx.core.measurement import interleave, torch_threads
-from skindx.models.nt_product import (
-    FEATURES,
-    NtChoice,
-    ShapeTree,
-    TreeLeaf,
-    TreeSplit,
-    bound,
-    nt_gemm,
-    nt_product,
-)
+from skindx.models.nt_product import NtChoice, bound, nt_gemm, nt_product
+from skindx.models.nt_record import FEATURES, ShapeTree, TreeLeaf, TreeSplit
 
 TINY = ((1, 9, 64), (1, 100, 512), (8, 8, 8), (8, 64, 8), (16, 16, 64), (32, 9, 32), (64, 8, 8))
 """m, n, k."""
