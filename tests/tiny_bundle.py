@@ -17,7 +17,7 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.conformal import Conformal, fit_conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
-from skindx.models.ood.check import DEFAULT
+from skindx.models.ood.detectors import DEFAULT
 from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features
 from skindx.models.ood.stored import OodImages, OodPart, OodRow

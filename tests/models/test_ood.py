@@ -19,8 +19,6 @@ from tiny_bundle import pack_whole
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ood.check import (
-    DEFAULT,
-    DETECTORS,
     AnyDetector,
     OodCheck,
     OodSpec,
@@ -29,7 +27,13 @@ from skindx.models.ood.check import (
     rate_interval,
     rate_of,
 )
-from skindx.models.ood.detectors import ImageMixture, fit_gaussian
+from skindx.models.ood.detectors import (
+    DEFAULT,
+    DETECTORS,
+    ImageMixture,
+    detector_class,
+    fit_gaussian,
+)
 from skindx.models.ood.features import Features, Learned, OodDetector
 from skindx.models.ood.stored import CHECK, load_check, save_check
 
@@ -64,7 +68,7 @@ def learned(n: int = 400) -> Learned:
 
 
 def fitted(kind: str, **settings: float) -> OodDetector:
-    found = DETECTORS[kind].fit(ADAPTER.validate_python({"kind": kind, **settings}), learned())
+    found = detector_class(kind).fit(ADAPTER.validate_python({"kind": kind, **settings}), learned())
     assert found is not None
     return found
 
@@ -123,7 +127,7 @@ def test_vim_is_the_scaled_residual_and_the_energy() -> None:
         (HEAD[0],),
         (HEAD[1],),
     )
-    found = DETECTORS["vim"].fit(ADAPTER.validate_python({"kind": "vim", "axes": 6}), one)
+    found = detector_class("vim").fit(ADAPTER.validate_python({"kind": "vim", "axes": 6}), one)
     assert found is not None
     origin_D = -np.linalg.pinv(HEAD[0]) @ HEAD[1]
 
@@ -155,7 +159,7 @@ def test_a_mixture_is_its_likelihood() -> None:
     np.testing.assert_allclose(found.scores(asked), -logsumexp(parts, axis=0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", DETECTORS)
+@pytest.mark.parametrize("kind", DETECTORS.names)
 def test_every_detector_is_stored_and_tells_the_far_from_the_near(kind: str) -> None:
     detector, asked = fitted(kind), features(20, 5, far=3)
     again = type(detector).of(detector.tensors())

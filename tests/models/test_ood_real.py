@@ -12,7 +12,8 @@ from skindx.imaging.decode import decode
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Ensemble, Member
-from skindx.models.ood.check import DEFAULT, fit_check
+from skindx.models.ood.check import fit_check
+from skindx.models.ood.detectors import DEFAULT
 from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features, Learned
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from skindx.metrics import Interval, share_interval
-from skindx.models.ood.check import DETECTORS, AnyDetector, combine, p_values, rate_of
-from skindx.models.ood.features import OodDetector
+from skindx.models.ood.check import AnyDetector, combine, p_values, rate_of
+from skindx.models.ood.detectors import DETECTORS, detector_class
 
 OWN, LEFT_OUT = "own", "left out"
 """Kinds of images: test images of the classes trained on, images of the others."""
@@ -45,11 +45,7 @@ def settings_of(kind: str) -> AnyDetector:
 
 def is_served(candidate: Sequence[str]) -> bool:
     """Tell whether a bundle can carry these detectors: exports give no layer but the last."""
-    return not any("layers" in _detector(kind).needs for kind in candidate)
-
-
-def _detector(kind: str) -> type[OodDetector]:
-    return DETECTORS[kind]
+    return not any("layers" in detector_class(kind).needs for kind in candidate)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from skindx.data.stored_image import read_image
 from skindx.evaluation.ood import painted_images
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble import Ensemble
-from skindx.models.ood.check import DETECTORS
+from skindx.models.ood.detectors import DETECTORS, detector_class
 from skindx.models.ood.extraction import features_of, hooked, last_layers, taken
 from skindx.models.ood.features import Features, Learned
 from skindx_bench.ood.candidates import LEFT_OUT, OWN, settings_of
@@ -83,8 +83,8 @@ def _scores(
     learned: Learned, features: dict[str, Features]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
     found: dict[tuple[str, str], NDArray[np.float64]] = {}
-    for kind, detector in DETECTORS.items():
-        fitted = detector.fit(settings_of(kind), learned)
+    for kind in DETECTORS:
+        fitted = detector_class(kind).fit(settings_of(kind), learned)
         if fitted is None:
             raise UserError(
                 f"{len(learned.labels_N)} training images are too few for the detector {kind}; "

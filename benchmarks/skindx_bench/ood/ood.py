@@ -13,7 +13,8 @@ from skindx.core.errors import JobError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import read_manifest
 from skindx.data.splits.class_view import class_view, paired_classes
-from skindx.models.ood.check import DEFAULT, RATE
+from skindx.models.ood.check import RATE
+from skindx.models.ood.detectors import DEFAULT
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.harness.clock import Figure

@@ -1,4 +1,4 @@
-"""Energy of the logits (Liu et al. 2020, arXiv 2010.03759, eq. 4, at temperature 1)."""
+"""Eight detectors that no setting reaches: a bundle may hold one, and evidence has to choose."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -7,27 +7,29 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.core.settings_base import Settings
-from skindx.models.ood.detectors import Gaussian, fit_gaussian
-from skindx.models.ood.features import Features, Floats, Learned, Need, OodDetector, Singles
+from skindx.models.ood.detectors import Gaussian, fit_gaussian, scaled_statistics
+from skindx.models.ood.features import (
+    Features,
+    Floats,
+    Learned,
+    Need,
+    OodDetector,
+    OodSettings,
+    Singles,
+)
 
-# M = members, N = images, C = classes
-
-
-class EnergySettings(Settings):
-    """Minus the log of the summed exponentials of the logits, the mean over members."""
-
-    kind: Literal["energy"] = "energy"
+# M = members, N = images, P = training images, C = classes, D = dimensions, E = dimensions of an
+# embedding, F = statistics, L = layers, K = channels of a layer, A = principal axes
 
 
 @dataclass(frozen=True)
 class LogitEnergy(OodDetector):
-    """Nothing is fitted."""
+    """Energy of the logits (Liu et al. 2020, arXiv 2010.03759, eq. 4, at temperature 1)."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"logits"})
 
     @classmethod
-    def fit(cls, settings: EnergySettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
         """Return the detector; training images are not looked at."""
         return cls()
 
@@ -35,6 +37,13 @@ class LogitEnergy(OodDetector):
         """Return energies, N."""
         mean_N: Floats = np.mean([energy(logits) for logits in features.logits_MNC], axis=0)
         return mean_N
+
+
+class EnergySettings(OodSettings):
+    """Minus the log of the summed exponentials of the logits, the mean over members."""
+
+    kind: Literal["energy"] = "energy"
+    detector: ClassVar = LogitEnergy
 
 
 def energy(logits_NC: Singles | Floats) -> Floats:
@@ -45,153 +54,9 @@ def energy(logits_NC: Singles | Floats) -> Floats:
     return energies_N
 
 
-# Distance of the embedding to its k-th nearest training image (Sun et al. 2022, 2204.06507).
-
-# N = images, P = training images, E = dimensions of an embedding
-
-
-class KnnSettings(Settings):
-    """Euclidean distance of embeddings of length 1."""
-
-    kind: Literal["knn"] = "knn"
-    k: int = Field(10, ge=1, le=10**6)
-
-
-@dataclass(frozen=True)
-class KnnDistance(OodDetector):
-    """All training embeddings."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
-
-    bank_PE: Singles
-    k: int
-
-    @classmethod
-    def fit(cls, settings: KnnSettings, learned: Learned) -> Self | None:
-        """Keep the training embeddings; None for fewer than k of them."""
-        bank_PE = learned.features.embeddings
-        return cls(bank_PE, settings.k) if len(bank_PE) >= settings.k else None
-
-    def scores(self, features: Features) -> Floats:
-        """Return distances, N."""
-        cosines_NP = features.embeddings @ self.bank_PE.T
-        place = cosines_NP.shape[1] - self.k
-        kth_N = np.partition(cosines_NP, place, axis=1)[:, place].astype(np.float64)
-        distances_N: Floats = np.sqrt(np.maximum(2 - 2 * kth_N, 0))
-        return distances_N
-
-
-# Statistics of the layers within the networks, which see style and texture before meaning.
-#
-# `gram` takes channel means and deviations, the diagonal of Gram matrices (Sastry and Oore 2020,
-# arXiv 1912.12510), as one Gaussian a layer; `mahalanobis_layers` takes channel means, one Gaussian
-# a class and layer (Lee et al. 2018, arXiv 1807.03888, sec. 2.2). Both need hooks in the eager
-# networks: exports deliver the last map alone, so a bundle cannot carry them.
-
-# L = layers, N = images, K = channels of a layer
-
-
-class GramSettings(Settings):
-    """Channel means and deviations of each layer, whatever the class."""
-
-    kind: Literal["gram"] = "gram"
-
-
-class LayersSettings(Settings):
-    """Channel means of each layer, distance to the nearest class."""
-
-    kind: Literal["mahalanobis_layers"] = "mahalanobis_layers"
-
-
-@dataclass(frozen=True)
-class Gram(OodDetector):
-    """A Gaussian of each layer, and the distance that is usual there."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"layers"})
-
-    means_LCK: tuple[Singles, ...]
-    axes_LAK: tuple[Singles, ...]
-    variances_LA: tuple[Singles, ...]
-    rests_L: Singles
-    usual_L: Singles
-    scales_LK: tuple[Singles, ...]
-
-    @classmethod
-    def fit(cls, settings: GramSettings | LayersSettings, learned: Learned) -> Self | None:
-        """Fit each layer on training images."""
-        labels_N = cls._labels(learned)
-        gaussians, scales, usual = [], [], []
-        for layer_NK in learned.features.layers_LNK:
-            points_NK = cls._points(layer_NK)
-            spread_K = points_NK.std(axis=0)
-            # A channel that is silent on all training images keeps its own scale.
-            scale_K = np.where(spread_K > 1e-6, spread_K, np.float32(1))
-            found = fit_gaussian(points_NK / scale_K, labels_N)
-            if found is None:
-                return None
-            gaussians.append(found)
-            scales.append(scale_K)
-            usual.append(np.median(found.distances(points_NK / scale_K)))
-        return cls(
-            tuple(found.means_CD for found in gaussians),
-            tuple(found.axes_AD for found in gaussians),
-            tuple(found.variances_A for found in gaussians),
-            np.array([found.rest for found in gaussians], dtype=np.float32),
-            np.array(usual, dtype=np.float32),
-            tuple(scales),
-        )
-
-    def scores(self, features: Features) -> Floats:
-        """Return the mean over layers of distances, each over what is usual there, N."""
-        found = []
-        for n, layer_NK in enumerate(features.layers_LNK):
-            gaussian = Gaussian(
-                self.means_LCK[n], self.axes_LAK[n], self.variances_LA[n], float(self.rests_L[n])
-            )
-            points_NK = self._points(layer_NK) / self.scales_LK[n]
-            found.append(gaussian.distances(points_NK) / float(self.usual_L[n]))
-        scores_N: Floats = np.mean(found, axis=0)
-        return scores_N
-
-    @staticmethod
-    def _labels(learned: Learned) -> NDArray[np.str_]:
-        return np.zeros_like(learned.labels_N)
-
-    @staticmethod
-    def _points(layer_NK: Singles) -> Singles:
-        half = layer_NK.shape[1] // 2
-        return np.concatenate([layer_NK[:, :half], np.log(layer_NK[:, half:] + 1e-4)], axis=1)
-
-
-@dataclass(frozen=True)
-class MahalanobisLayers(Gram):
-    """The same of channel means alone, by class."""
-
-    @staticmethod
-    def _labels(learned: Learned) -> NDArray[np.str_]:
-        return learned.labels_N
-
-    @staticmethod
-    def _points(layer_NK: Singles) -> Singles:
-        return layer_NK[:, : layer_NK.shape[1] // 2]
-
-
-# ReAct: energy after activations are cut at a percentile (Sun et al. 2021, arXiv 2111.12797).
-
-# M = members, N = images, C = classes, D = dimensions
-
-
-class ReActSettings(Settings):
-    """Energy of the logits that the last layer makes of cut activations."""
-
-    kind: Literal["react"] = "react"
-    percentile: float = Field(90.0, gt=0, le=100)
-    """Of all activations of training images: what is above it is cut."""
-
-
 @dataclass(frozen=True)
 class ReAct(OodDetector):
-    """Each member's cut and last layer."""
+    """Energy after activations are cut at a percentile (Sun et al. 2021, arXiv 2111.12797)."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
 
@@ -200,7 +65,7 @@ class ReAct(OodDetector):
     biases_MC: tuple[Singles, ...]
 
     @classmethod
-    def fit(cls, settings: ReActSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: "ReActSettings", learned: Learned) -> Self | None:
         """Find the cuts on training images."""
         pooled = learned.features.pooled_MND
         cuts = [np.percentile(part, settings.percentile) for part in pooled]
@@ -217,79 +82,22 @@ class ReAct(OodDetector):
         return mean_N
 
 
-# Relative Mahalanobis distance (Ren et al. 2021, arXiv 2106.09022, eq. 2 and 3).
-#
-# The distance to the nearest class minus that to all training images as one Gaussian: directions
-# in which all images differ alike say nothing of a class.
+class ReActSettings(OodSettings):
+    """Energy of the logits that the last layer makes of cut activations."""
 
-
-class RelativeSettings(Settings):
-    """Distance of the embedding to the nearest class minus that to all classes together."""
-
-    kind: Literal["relative_mahalanobis"] = "relative_mahalanobis"
-
-
-@dataclass(frozen=True)
-class RelativeMahalanobis(OodDetector):
-    """Two Gaussians: by class, and of all images together."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
-
-    means_CD: Singles
-    axes_AD: Singles
-    variances_A: Singles
-    rest: float
-    mean_D: Singles
-    all_axes_AD: Singles
-    all_variances_A: Singles
-    all_rest: float
-
-    @classmethod
-    def fit(cls, settings: RelativeSettings, learned: Learned) -> Self | None:
-        """Fit on the embeddings of training images."""
-        embeddings_NE = learned.features.embeddings
-        by_class = fit_gaussian(embeddings_NE, learned.labels_N)
-        of_all = fit_gaussian(embeddings_NE, np.zeros_like(learned.labels_N))
-        if by_class is None or of_all is None:
-            return None
-        return cls(
-            by_class.means_CD,
-            by_class.axes_AD,
-            by_class.variances_A,
-            by_class.rest,
-            of_all.means_CD[0],
-            of_all.axes_AD,
-            of_all.variances_A,
-            of_all.rest,
-        )
-
-    def scores(self, features: Features) -> Floats:
-        """Return differences of squared distances, N."""
-        embeddings_NE = features.embeddings
-        by_class = Gaussian(self.means_CD, self.axes_AD, self.variances_A, self.rest)
-        of_all = Gaussian(self.mean_D[None], self.all_axes_AD, self.all_variances_A, self.all_rest)
-        return by_class.distances(embeddings_NE) - of_all.distances(embeddings_NE)
-
-
-# ViM: what the principal subspace leaves of the features, as one more logit.
-#
-# Wang et al. 2022, arXiv 2203.10807, eq. 3 to 6: the score is alpha * |residual| - logsumexp, with
-# the origin of the features where all logits are equal to the bias-free ones.
-
-# M = members, N = images, D = dimensions, A = principal axes
-
-
-class ViMSettings(Settings):
-    """Energy and the norm of the features outside their principal subspace."""
-
-    kind: Literal["vim"] = "vim"
-    axes: int = Field(64, ge=1, le=10**6)
-    """Dimension of the principal subspace; at most half of the features' and of the images'."""
+    kind: Literal["react"] = "react"
+    detector: ClassVar = ReAct
+    percentile: float = Field(90.0, gt=0, le=100)
+    """Of all activations of training images: what is above it is cut."""
 
 
 @dataclass(frozen=True)
 class ViM(OodDetector):
-    """Each member's origin, principal axes, and scale of the virtual logit."""
+    """What the principal subspace leaves of the features, as one more logit.
+
+    Wang et al. 2022, arXiv 2203.10807, eq. 3 to 6: the score is alpha * |residual| - logsumexp,
+    with the origin of the features where all logits are equal to the bias-free ones.
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled", "logits"})
 
@@ -298,7 +106,7 @@ class ViM(OodDetector):
     alphas_M: Singles
 
     @classmethod
-    def fit(cls, settings: ViMSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: "ViMSettings", learned: Learned) -> Self | None:
         """Fit on the pooled features and logits of training images."""
         origins, axes, alphas = [], [], []
         for pooled_ND, logits_NC, weight_CD, bias_C in zip(
@@ -340,8 +148,234 @@ class ViM(OodDetector):
         return mean_N
 
 
+class ViMSettings(OodSettings):
+    """Energy and the norm of the features outside their principal subspace."""
+
+    kind: Literal["vim"] = "vim"
+    detector: ClassVar = ViM
+    axes: int = Field(64, ge=1, le=10**6)
+    """Dimension of the principal subspace; at most half of the features' and of the images'."""
+
+
 def _residuals(pooled_ND: Singles, origin_D: Singles | Floats, axes_AD: Singles | Floats) -> Floats:
     off_ND = (pooled_ND - origin_D).astype(np.float64)
     squared_N = (off_ND**2).sum(axis=1) - ((off_ND @ axes_AD.T) ** 2).sum(axis=1)
     residuals_N: Floats = np.sqrt(np.maximum(squared_N, 0))
     return residuals_N
+
+
+@dataclass(frozen=True)
+class KnnDistance(OodDetector):
+    """Distance of the embedding to its k-th nearest training image (Sun 2022, arXiv 2204.06507)."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
+
+    bank_PE: Singles
+    k: int
+
+    @classmethod
+    def fit(cls, settings: "KnnSettings", learned: Learned) -> Self | None:
+        """Keep the training embeddings; None for fewer than k of them."""
+        bank_PE = learned.features.embeddings
+        return cls(bank_PE, settings.k) if len(bank_PE) >= settings.k else None
+
+    def scores(self, features: Features) -> Floats:
+        """Return distances, N."""
+        cosines_NP = features.embeddings @ self.bank_PE.T
+        place = cosines_NP.shape[1] - self.k
+        kth_N = np.partition(cosines_NP, place, axis=1)[:, place].astype(np.float64)
+        distances_N: Floats = np.sqrt(np.maximum(2 - 2 * kth_N, 0))
+        return distances_N
+
+
+class KnnSettings(OodSettings):
+    """Euclidean distance of embeddings of length 1."""
+
+    kind: Literal["knn"] = "knn"
+    detector: ClassVar = KnnDistance
+    k: int = Field(10, ge=1, le=10**6)
+
+
+@dataclass(frozen=True)
+class RelativeMahalanobis(OodDetector):
+    """Distance to the nearest class minus that to all training images as one Gaussian.
+
+    Ren et al. 2021, arXiv 2106.09022, eq. 2 and 3: directions in which all images differ alike say
+    nothing of a class.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
+
+    means_CD: Singles
+    axes_AD: Singles
+    variances_A: Singles
+    rest: float
+    mean_D: Singles
+    all_axes_AD: Singles
+    all_variances_A: Singles
+    all_rest: float
+
+    @classmethod
+    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+        """Fit on the embeddings of training images."""
+        embeddings_NE = learned.features.embeddings
+        by_class = fit_gaussian(embeddings_NE, learned.labels_N)
+        of_all = fit_gaussian(embeddings_NE, np.zeros_like(learned.labels_N))
+        if by_class is None or of_all is None:
+            return None
+        return cls(
+            by_class.means_CD,
+            by_class.axes_AD,
+            by_class.variances_A,
+            by_class.rest,
+            of_all.means_CD[0],
+            of_all.axes_AD,
+            of_all.variances_A,
+            of_all.rest,
+        )
+
+    def scores(self, features: Features) -> Floats:
+        """Return differences of squared distances, N."""
+        embeddings_NE = features.embeddings
+        by_class = Gaussian(self.means_CD, self.axes_AD, self.variances_A, self.rest)
+        of_all = Gaussian(self.mean_D[None], self.all_axes_AD, self.all_variances_A, self.all_rest)
+        return by_class.distances(embeddings_NE) - of_all.distances(embeddings_NE)
+
+
+class RelativeSettings(OodSettings):
+    """Distance of the embedding to the nearest class minus that to all classes together."""
+
+    kind: Literal["relative_mahalanobis"] = "relative_mahalanobis"
+    detector: ClassVar = RelativeMahalanobis
+
+
+@dataclass(frozen=True)
+class ImageDistance(OodDetector):
+    """Distance of the image's own statistics, one Gaussian for all classes.
+
+    As NIQE does for quality (Mittal et al. 2013, "Making a completely blind image quality
+    analyzer", eq. 10); the covariance is shrunk (Ledoit and Wolf 2004), so that few images suffice.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"image"})
+
+    mean_F: Singles
+    scale_F: Singles
+    precision_FF: Singles
+
+    @classmethod
+    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+        """Fit on training images; None for too few, and where they do not differ."""
+        from sklearn.covariance import LedoitWolf
+
+        scaled = scaled_statistics(learned)
+        if scaled is None:
+            return None
+        mean_F, scale_F, scaled_NF = scaled
+        arrays = (mean_F, scale_F, LedoitWolf().fit(scaled_NF).precision_)
+        return cls(*(array.astype(np.float32) for array in arrays))
+
+    def scores(self, features: Features) -> Floats:
+        """Return squared distances, N."""
+        off_NF = (features.image_NF.astype(np.float64) - self.mean_F) / self.scale_F
+        distances_N: Floats = np.einsum("nf,fg,ng->n", off_NF, self.precision_FF, off_NF)
+        return distances_N
+
+
+class ImageSettings(OodSettings):
+    """Distance of the image's colours and bands of detail to those of training images."""
+
+    kind: Literal["image"] = "image"
+    detector: ClassVar = ImageDistance
+
+
+@dataclass(frozen=True)
+class Gram(OodDetector):
+    """Channel means and deviations of the layers within the networks, a Gaussian each.
+
+    They see style and texture before meaning: the diagonal of Gram matrices (Sastry and Oore 2020,
+    arXiv 1912.12510). Distances are over what is usual in the layer. Hooks in the eager networks
+    deliver these, exports the last map alone, so a bundle cannot carry them.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"layers"})
+
+    means_LCK: tuple[Singles, ...]
+    axes_LAK: tuple[Singles, ...]
+    variances_LA: tuple[Singles, ...]
+    rests_L: Singles
+    usual_L: Singles
+    scales_LK: tuple[Singles, ...]
+
+    @classmethod
+    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+        """Fit each layer on training images."""
+        labels_N = cls._labels(learned)
+        gaussians, scales, usual = [], [], []
+        for layer_NK in learned.features.layers_LNK:
+            points_NK = cls._points(layer_NK)
+            spread_K = points_NK.std(axis=0)
+            # A channel that is silent on all training images keeps its own scale.
+            scale_K = np.where(spread_K > 1e-6, spread_K, np.float32(1))
+            gaussian = fit_gaussian(points_NK / scale_K, labels_N)
+            if gaussian is None:
+                return None
+            gaussians.append(gaussian)
+            scales.append(scale_K)
+            usual.append(np.median(gaussian.distances(points_NK / scale_K)))
+        return cls(
+            tuple(one.means_CD for one in gaussians),
+            tuple(one.axes_AD for one in gaussians),
+            tuple(one.variances_A for one in gaussians),
+            np.array([one.rest for one in gaussians], dtype=np.float32),
+            np.array(usual, dtype=np.float32),
+            tuple(scales),
+        )
+
+    def scores(self, features: Features) -> Floats:
+        """Return the mean over layers of distances, each over what is usual there, N."""
+        distances = []
+        for n, layer_NK in enumerate(features.layers_LNK):
+            gaussian = Gaussian(
+                self.means_LCK[n], self.axes_LAK[n], self.variances_LA[n], float(self.rests_L[n])
+            )
+            points_NK = self._points(layer_NK) / self.scales_LK[n]
+            distances.append(gaussian.distances(points_NK) / float(self.usual_L[n]))
+        scores_N: Floats = np.mean(distances, axis=0)
+        return scores_N
+
+    @staticmethod
+    def _labels(learned: Learned) -> NDArray[np.str_]:
+        return np.zeros_like(learned.labels_N)
+
+    @staticmethod
+    def _points(layer_NK: Singles) -> Singles:
+        half = layer_NK.shape[1] // 2
+        return np.concatenate([layer_NK[:, :half], np.log(layer_NK[:, half:] + 1e-4)], axis=1)
+
+
+class GramSettings(OodSettings):
+    """Channel means and deviations of each layer, whatever the class."""
+
+    kind: Literal["gram"] = "gram"
+    detector: ClassVar = Gram
+
+
+@dataclass(frozen=True)
+class MahalanobisLayers(Gram):
+    """Channel means alone, by class (Lee et al. 2018, arXiv 1807.03888, sec. 2.2)."""
+
+    @staticmethod
+    def _labels(learned: Learned) -> NDArray[np.str_]:
+        return learned.labels_N
+
+    @staticmethod
+    def _points(layer_NK: Singles) -> Singles:
+        return layer_NK[:, : layer_NK.shape[1] // 2]
+
+
+class LayersSettings(OodSettings):
+    """Channel means of each layer, distance to the nearest class."""
+
+    kind: Literal["mahalanobis_layers"] = "mahalanobis_layers"
+    detector: ClassVar = MahalanobisLayers

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,64 +18,13 @@ from pydantic import Field, field_validator
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.models.bounded_files import load_tensors
-from skindx.models.ood.candidates import (
-    EnergySettings,
-    Gram,
-    GramSettings,
-    KnnDistance,
-    KnnSettings,
-    LayersSettings,
-    LogitEnergy,
-    MahalanobisLayers,
-    ReAct,
-    ReActSettings,
-    RelativeMahalanobis,
-    RelativeSettings,
-    ViM,
-    ViMSettings,
-)
-from skindx.models.ood.detectors import (
-    ImageDistance,
-    ImageMixture,
-    ImageMixtureSettings,
-    ImageSettings,
-    Mahalanobis,
-    MahalanobisSettings,
-)
-from skindx.models.ood.features import Features, Floats, Learned, Need, OodDetector
+from skindx.models.ood.detectors import DETECTORS, Mahalanobis
+from skindx.models.ood.features import Features, Floats, Learned, Need, OodDetector, OodSettings
 
-AnyDetector = Annotated[
-    EnergySettings
-    | GramSettings
-    | ImageMixtureSettings
-    | ImageSettings
-    | KnnSettings
-    | LayersSettings
-    | MahalanobisSettings
-    | ReActSettings
-    | RelativeSettings
-    | ViMSettings,
-    Field(discriminator="kind"),
-]
-
-DETECTORS: dict[str, type[OodDetector]] = {
-    "energy": LogitEnergy,
-    "gram": Gram,
-    "image": ImageDistance,
-    "image_mixture": ImageMixture,
-    "knn": KnnDistance,
-    "mahalanobis": Mahalanobis,
-    "mahalanobis_layers": MahalanobisLayers,
-    "react": ReAct,
-    "relative_mahalanobis": RelativeMahalanobis,
-    "vim": ViM,
-}
-
-DEFAULT: tuple[AnyDetector, ...] = (MahalanobisSettings(), ImageMixtureSettings())
-"""What a bundle gets: chosen by `skindx bench ood` on left-out classes and painted images."""
-
-
-# All detectors by their kind.
+if TYPE_CHECKING:
+    AnyDetector = OodSettings
+else:
+    AnyDetector = DETECTORS.union()
 
 RATE = 0.01
 FEWEST = 19
@@ -95,10 +44,10 @@ class OodSpec(Settings):
     @field_validator("detectors")
     @classmethod
     def _served(cls, detectors: tuple[AnyDetector, ...]) -> tuple[AnyDetector, ...]:
-        for own in detectors:
-            if "layers" in DETECTORS[own.kind].needs:
+        for settings in detectors:
+            if "layers" in settings.detector.needs:
                 raise ValueError(
-                    f"a bundle cannot carry {own.kind}: exports deliver no layer but the last"
+                    f"a bundle cannot carry {settings.kind}: exports deliver no layer but the last"
                 )
         return detectors
 
@@ -180,12 +129,12 @@ def p_values(known_NK: Floats, asked_QK: Floats) -> Floats:
         lower_Q = np.searchsorted(ordered_N, asked_QK[:, 0], side="left")
         shares_Q: Floats = (len(ordered_N) - lower_Q + 1) / (len(ordered_N) + 1)
         return shares_Q
-    found_Q = np.empty(len(asked_QK))
+    values_Q = np.empty(len(asked_QK))
     for q, asked_K in enumerate(asked_QK):
         all_NK = np.vstack([known_NK, asked_K])
         combined_N = combine(all_NK, all_NK)
-        found_Q[q] = (combined_N >= combined_N[-1]).mean()
-    return found_Q
+        values_Q[q] = (combined_N >= combined_N[-1]).mean()
+    return values_Q
 
 
 def combine(scores_NK: Floats, by_NK: NDArray[np.float64]) -> Floats:
@@ -209,18 +158,14 @@ def fit_check(
     if len(calibration) < FEWEST:
         return None
     detectors = []
-    for own in settings:
-        detector = DETECTORS[own.kind].fit(own, learned)
+    for one in settings:
+        detector = one.detector.fit(one, learned)
         if detector is None:
             return None
         detectors.append(detector)
     scores = [detector.scores(calibration) for detector in detectors]
     return OodCheck(tuple(detectors), np.stack(scores, axis=1))
 
-
-# The out-of-distribution check of bundles of version 0.1: `novelty` in the index.
-#
-# Newer bundles have `ood` instead, see `skindx.models.ood`.
 
 STATISTICS = "novelty.safetensors"
 
@@ -234,7 +179,7 @@ _TENSORS = {
 
 
 class OodSpecV01(Settings):
-    """The index entry of the check in such a bundle."""
+    """The index entry of the check in a bundle of version 0.1: `novelty`."""
 
     pictures: int = Field(ge=FEWEST)
     """Calibration images whose scores are known."""
@@ -246,7 +191,7 @@ class OodSpecV01(Settings):
 
 
 def load_check_v0_1(folder: Path, spec: OodSpecV01) -> OodCheck:
-    """Read it from a bundle's folder: Mahalanobis distance of the embedding, alone.
+    """Read it from the folder of a bundle of version 0.1: Mahalanobis distance, alone.
 
     Raises UserError for numbers that make no check.
     """

@@ -1,4 +1,4 @@
-"""One Gaussian of several means with one covariance, and the distance to the nearest mean."""
+"""The detectors that bundles carry, all kinds by name, and how unusual images are among others."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -8,12 +8,49 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.core.errors import UserError
-from skindx.core.settings_base import Settings
-from skindx.models.ood.features import Features, Floats, Learned, Need, OodDetector, Singles
+from skindx.core.kinds import Family
+from skindx.models.ood.features import (
+    Features,
+    Floats,
+    Learned,
+    Need,
+    OodDetector,
+    OodSettings,
+    Singles,
+)
+
+# N = images, P = training images, C = classes, D = dimensions, A = axes with their own variance,
+# F = statistics, or images that a Gaussian is fitted to; J = components
+
+DETECTORS = Family(
+    "detector",
+    "skindx.ood_detectors",
+    {
+        "energy": "skindx.models.ood.candidates:EnergySettings",
+        "gram": "skindx.models.ood.candidates:GramSettings",
+        "image_mixture": "skindx.models.ood.detectors:ImageMixtureSettings",
+        "image": "skindx.models.ood.candidates:ImageSettings",
+        "knn": "skindx.models.ood.candidates:KnnSettings",
+        "mahalanobis_layers": "skindx.models.ood.candidates:LayersSettings",
+        "mahalanobis": "skindx.models.ood.detectors:MahalanobisSettings",
+        "react": "skindx.models.ood.candidates:ReActSettings",
+        "relative_mahalanobis": "skindx.models.ood.candidates:RelativeSettings",
+        "vim": "skindx.models.ood.candidates:ViMSettings",
+    },
+)
 
 AXES = 64
-
-# N = images, P = training images, C = classes, D = dimensions, A = axes with their own variance
+USUAL = 0.75
+"""Share of the images that the Gaussian is fitted to; more than the rest may not be off topic."""
+_MOST = 20_000
+"""Images that take part in the fit: more change it little."""
+_STEPS = 20
+_NORMAL = 1.4826
+"""Standard deviations in a median absolute deviation, if values are normal."""
+_CHUNK = 8192
+FEWEST = 8
+"""So many training images are needed for one Gaussian at least."""
+_FLOOR = 0.05
 
 
 @dataclass(frozen=True)
@@ -68,27 +105,124 @@ def fit_gaussian(points_PD: Singles | Floats, labels_P: NDArray[np.str_]) -> Gau
     return Gaussian(means_CD, axes_AD.astype(np.float32), variances_A.astype(np.float32), rest)
 
 
-# How unusual each of many images is among the others, where some may not belong there at all.
-#
-# The distance of Mahalanobis to one Gaussian, fitted to the most usual three quarters alone by
-# concentration steps (Rousseeuw and Van Driessen 1999, "A fast algorithm for the minimum covariance
-# determinant estimator"): images that do not belong do not widen what counts as usual, even where
-# they are alike, as a batch of scanned pages is, whose nearest neighbours are near.
+@dataclass(frozen=True)
+class Mahalanobis(Gaussian, OodDetector):
+    """Distance of the embedding to the nearest class (Lee et al. 2018, arXiv 1807.03888, eq. 2).
 
-# N = images, D = dimensions, F = images that the Gaussian is fitted to
+    The covariance is that of probabilistic PCA in the place of the empirical one.
+    """
 
-USUAL = 0.75
-"""Share of the images that the Gaussian is fitted to; more than the rest may not be off topic."""
-_MOST = 20_000
-"""Images that take part in the fit: more change it little."""
-_STEPS = 20
-_NORMAL = 1.4826
-"""Standard deviations in a median absolute deviation, if values are normal."""
-_CHUNK = 8192
+    needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
+
+    @classmethod
+    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+        """Fit on the embeddings of training images."""
+        gaussian = fit_gaussian(learned.features.embeddings, learned.labels_N)
+        return None if gaussian is None else cls(**vars(gaussian))
+
+    def scores(self, features: Features) -> Floats:
+        """Return squared distances, N."""
+        return self.distances(features.embeddings)
+
+
+class MahalanobisSettings(OodSettings):
+    """Distance of the embedding to the nearest class."""
+
+    kind: Literal["mahalanobis"] = "mahalanobis"
+    detector: ClassVar = Mahalanobis
+
+
+@dataclass(frozen=True)
+class ImageMixture(OodDetector):
+    """Likelihood of the image's own statistics under a mixture of Gaussians.
+
+    Images of one kind come in several sorts (with and without a ring of the dermatoscope, hairs,
+    gel): one Gaussian around all of them is so wide that other cameras lie inside. The statistics
+    are made uncorrelated, then a mixture with diagonal covariances, whose variances have a floor,
+    is fitted by expectation maximisation (Dempster et al. 1977; McLachlan and Peel 2000, ch. 3).
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"image"})
+
+    mean_F: Singles
+    scale_F: Singles
+    axes_FF: Singles
+    weights_J: Singles
+    means_JF: Singles
+    variances_JF: Singles
+
+    @classmethod
+    def fit(cls, settings: "ImageMixtureSettings", learned: Learned) -> Self | None:
+        """Fit on training images; None for too few, and where they do not differ."""
+        from sklearn.covariance import LedoitWolf
+        from sklearn.mixture import GaussianMixture
+
+        scaled = scaled_statistics(learned)
+        if scaled is None:
+            return None
+        mean_F, scale_F, plain_NF = scaled
+        values_F, vectors_FF = np.linalg.eigh(LedoitWolf().fit(plain_NF).covariance_)
+        axes_FF = vectors_FF / np.sqrt(values_F)
+        mixture = GaussianMixture(
+            min(settings.components, len(plain_NF) // FEWEST),
+            covariance_type="diag",
+            reg_covar=_FLOOR,
+            random_state=0,
+        ).fit(plain_NF @ axes_FF)
+        arrays = (mean_F, scale_F, axes_FF, mixture.weights_, mixture.means_, mixture.covariances_)
+        return cls(*(array.astype(np.float32) for array in arrays))
+
+    def scores(self, features: Features) -> Floats:
+        """Return minus the logarithms of the likelihood, N."""
+        plain_NF = (features.image_NF.astype(np.float64) - self.mean_F) / self.scale_F
+        off_NJF = (plain_NF @ self.axes_FF)[:, None] - self.means_JF
+        logs_NJ = np.log(self.weights_J) - 0.5 * (
+            off_NJF**2 / self.variances_JF + np.log(2 * np.pi * self.variances_JF)
+        ).sum(2)
+        highest_N = logs_NJ.max(axis=1)
+        scores_N: Floats = -(highest_N + np.log(np.exp(logs_NJ - highest_N[:, None]).sum(axis=1)))
+        return scores_N
+
+
+class ImageMixtureSettings(OodSettings):
+    """Likelihood of the image's colours and bands of detail among training images."""
+
+    kind: Literal["image_mixture"] = "image_mixture"
+    detector: ClassVar = ImageMixture
+    components: int = Field(4, ge=1, le=1024)
+
+
+def scaled_statistics(learned: Learned) -> tuple[Floats, Floats, Floats] | None:
+    """Return mean and scale of the training images' statistics, F each, and these scaled, (N, F).
+
+    None for too few images, and where they do not differ.
+    """
+    image_NF = learned.features.image_NF.astype(np.float64)
+    if len(image_NF) < FEWEST:
+        return None
+    mean_F, scale_F = image_NF.mean(axis=0), image_NF.std(axis=0)
+    if not scale_F.min() > 1e-6:
+        return None
+    return mean_F, scale_F, (image_NF - mean_F) / scale_F
+
+
+DEFAULT: tuple[OodSettings, ...] = (MahalanobisSettings(), ImageMixtureSettings())
+"""What a bundle gets: chosen by `skindx bench ood` on left-out classes and synthetic images."""
+
+
+def detector_class(kind: str) -> type[OodDetector]:
+    """Return the detector of a kind. Raises UserError for an unknown one."""
+    detector: type[OodDetector] = DETECTORS.load(kind).detector
+    return detector
 
 
 def unusual_scores(vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return how far each image stands from the usual, N.
+    """Return how far each image stands from the usual among many, some of which are off topic, N.
+
+    The distance of Mahalanobis to one Gaussian, fitted to the most usual three quarters alone by
+    concentration steps (Rousseeuw and Van Driessen 1999, "A fast algorithm for the minimum
+    covariance determinant estimator"): images that do not belong do not widen what counts as
+    usual, even where they are alike, as a batch of scanned pages is.
 
     In robust standard deviations of the distance's logarithm above its median. Raises UserError
     for images that do not differ.
@@ -126,149 +260,3 @@ def _fit(vectors_FD: NDArray[np.float32]) -> Gaussian:
     if fitted is None:
         raise UserError("the images' embeddings do not differ; embed with another network.")
     return fitted
-
-
-# Mahalanobis distance of the embedding to the nearest class (Lee et al. 2018, arXiv 1807.03888).
-#
-# Eq. 2 there, with the covariance of probabilistic PCA in the place of the empirical one.
-
-
-class MahalanobisSettings(Settings):
-    """Distance of the embedding to the nearest class."""
-
-    kind: Literal["mahalanobis"] = "mahalanobis"
-
-
-@dataclass(frozen=True)
-class Mahalanobis(Gaussian, OodDetector):
-    """Class means and covariance of embeddings."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
-
-    @classmethod
-    def fit(cls, settings: MahalanobisSettings, learned: Learned) -> Self | None:
-        """Fit on the embeddings of training images."""
-        found = fit_gaussian(learned.features.embeddings, learned.labels_N)
-        return None if found is None else cls(**vars(found))
-
-    def scores(self, features: Features) -> Floats:
-        """Return squared distances, N."""
-        return self.distances(features.embeddings)
-
-
-# Mahalanobis distance of the image's own statistics, one Gaussian for all classes.
-#
-# As NIQE does for quality (Mittal et al. 2013, "Making a completely blind image quality analyzer",
-# eq. 10); the covariance is shrunk (Ledoit and Wolf 2004), so that few images suffice.
-
-FEWEST = 8
-"""So many training images are needed for one Gaussian at least."""
-
-# N = images, F = statistics
-
-
-class ImageSettings(Settings):
-    """Distance of the image's colours and bands of detail to those of training images."""
-
-    kind: Literal["image"] = "image"
-
-
-def scaled_statistics(learned: Learned) -> tuple[Floats, Floats, Floats] | None:
-    """Return mean and scale of the training images' statistics, F each, and these scaled, (N, F).
-
-    None for too few images, and where they do not differ.
-    """
-    image_NF = learned.features.image_NF.astype(np.float64)
-    if len(image_NF) < FEWEST:
-        return None
-    mean_F, scale_F = image_NF.mean(axis=0), image_NF.std(axis=0)
-    if not scale_F.min() > 1e-6:
-        return None
-    return mean_F, scale_F, (image_NF - mean_F) / scale_F
-
-
-@dataclass(frozen=True)
-class ImageDistance(OodDetector):
-    """Mean, scale and inverse correlation of the statistics."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"image"})
-
-    mean_F: Singles
-    scale_F: Singles
-    precision_FF: Singles
-
-    @classmethod
-    def fit(cls, settings: ImageSettings, learned: Learned) -> Self | None:
-        """Fit on training images; None for too few, and where they do not differ."""
-        from sklearn.covariance import LedoitWolf
-
-        scaled = scaled_statistics(learned)
-        if scaled is None:
-            return None
-        mean_F, scale_F, scaled_NF = scaled
-        arrays = (mean_F, scale_F, LedoitWolf().fit(scaled_NF).precision_)
-        return cls(*(array.astype(np.float32) for array in arrays))
-
-    def scores(self, features: Features) -> Floats:
-        """Return squared distances, N."""
-        off_NF = (features.image_NF.astype(np.float64) - self.mean_F) / self.scale_F
-        distances_N: Floats = np.einsum("nf,fg,ng->n", off_NF, self.precision_FF, off_NF)
-        return distances_N
-
-
-_FLOOR = 0.05
-
-# N = images, F = statistics, J = components
-
-
-class ImageMixtureSettings(Settings):
-    """Likelihood of the image's colours and bands of detail among training images."""
-
-    kind: Literal["image_mixture"] = "image_mixture"
-    components: int = Field(4, ge=1, le=1024)
-
-
-@dataclass(frozen=True)
-class ImageMixture(OodDetector):
-    """Mean, scale and whitening axes of the statistics; weights, means, variances in these."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({"image"})
-
-    mean_F: Singles
-    scale_F: Singles
-    axes_FF: Singles
-    weights_J: Singles
-    means_JF: Singles
-    variances_JF: Singles
-
-    @classmethod
-    def fit(cls, settings: ImageMixtureSettings, learned: Learned) -> Self | None:
-        """Fit on training images; None for too few, and where they do not differ."""
-        from sklearn.covariance import LedoitWolf
-        from sklearn.mixture import GaussianMixture
-
-        scaled = scaled_statistics(learned)
-        if scaled is None:
-            return None
-        mean_F, scale_F, plain_NF = scaled
-        values_F, vectors_FF = np.linalg.eigh(LedoitWolf().fit(plain_NF).covariance_)
-        axes_FF = vectors_FF / np.sqrt(values_F)
-        mixture = GaussianMixture(
-            min(settings.components, len(plain_NF) // FEWEST),
-            covariance_type="diag",
-            reg_covar=_FLOOR,
-            random_state=0,
-        ).fit(plain_NF @ axes_FF)
-        arrays = (mean_F, scale_F, axes_FF, mixture.weights_, mixture.means_, mixture.covariances_)
-        return cls(*(array.astype(np.float32) for array in arrays))
-
-    def scores(self, features: Features) -> Floats:
-        """Return minus the logarithms of the likelihood, N."""
-        plain_NF = (features.image_NF.astype(np.float64) - self.mean_F) / self.scale_F
-        off_NJF = (plain_NF @ self.axes_FF)[:, None] - self.means_JF
-        logs_NJ = np.log(self.weights_J) - 0.5 * (
-            off_NJF**2 / self.variances_JF + np.log(2 * np.pi * self.variances_JF)
-        ).sum(2)
-        highest_N = logs_NJ.max(axis=1)
-        scores_N: Floats = -(highest_N + np.log(np.exp(logs_NJ - highest_N[:, None]).sum(axis=1)))
-        return scores_N

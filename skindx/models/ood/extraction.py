@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.models.ensemble import Ensemble, EnsembleOutput
-from skindx.models.ood.check import DEFAULT, DETECTORS, AnyDetector, OodCheck
-from skindx.models.ood.features import Features, Need, Singles, image_statistics
+from skindx.models.ood.check import OodCheck
+from skindx.models.ood.detectors import DEFAULT
+from skindx.models.ood.features import Features, Need, OodSettings, Singles, image_statistics
 from skindx.models.ood.stored import OodImages, OodPart, OodRow
 
 # M = members, N = images, C = classes, D = dimensions
@@ -89,10 +90,6 @@ def last_layers(ensemble: Ensemble) -> tuple[tuple[Singles, ...], tuple[Singles,
     return tuple(weights), tuple(biases)
 
 
-# Channel statistics of layers inside the eager networks, for detectors that need them.
-
-# B = batch, K = channels, H x W = places
-
 Layers = list[list[Tensor]]
 
 
@@ -104,7 +101,7 @@ def hooked(ensemble: Ensemble) -> Iterator[Layers]:
     Raises UserError for an exported member, and for a network whose stages timm does not name.
     """
     with ExitStack() as stack:
-        found: Layers = []
+        layers: Layers = []
         for member in ensemble.members:
             names = _stages(member.classifier.net)
             if member.exported or not names:
@@ -112,23 +109,23 @@ def hooked(ensemble: Ensemble) -> Iterator[Layers]:
                     f"{member.name} gives no statistics of its layers; load the bundle with the "
                     "backend eager, and leave out the detectors of layers for such a network."
                 )
-            own: list[Tensor] = []
-            found.append(own)
+            moments: list[Tensor] = []
+            layers.append(moments)
             for name in names:
                 module = member.classifier.net.get_submodule(name)
                 hook = module.register_forward_hook(
-                    lambda _module, _given, out, own=own: own.append(_moments(out))
+                    lambda _module, _given, out, moments=moments: moments.append(_moments(out))
                 )
                 stack.callback(hook.remove)
-        yield found
+        yield layers
 
 
 def taken(layers: Layers) -> tuple[Singles, ...]:
     """Return the statistics of the last batch, all members' layers in order, and forget them."""
-    found = tuple(part.cpu().numpy() for own in layers for part in own)
-    for own in layers:
-        own.clear()
-    return found
+    batch = tuple(part.cpu().numpy() for moments in layers for part in moments)
+    for moments in layers:
+        moments.clear()
+    return batch
 
 
 def _stages(net: nn.Module) -> list[str]:
@@ -143,8 +140,6 @@ def _moments(map_BKHW: Tensor) -> Tensor:
     return torch.cat([flat_BKP.mean(2), flat_BKP.std(2, correction=0)], dim=1)
 
 
-# Features gathered while a run is packed, from passes over images that are made anyway.
-
 CAP = 5_000
 """Training images that a check is fitted on: more change its figures little and its size much."""
 
@@ -156,12 +151,12 @@ class OodCollector:
         self,
         ensemble: Ensemble,
         learned: Collection[str],
-        detectors: Sequence[AnyDetector] = DEFAULT,
+        detectors: Sequence[OodSettings] = DEFAULT,
     ) -> None:
         """Take of the training images those whose SHA-256 is in `learned`."""
         self._ensemble, self._learned, self._detectors = ensemble, learned, detectors
         self._needs: set[Need] = set()
-        self._needs.update(*(DETECTORS[own.kind].needs for own in detectors))
+        self._needs.update(*(settings.detector.needs for settings in detectors))
         self._rows: list[OodRow] = []
         self._features: list[Features] = []
 
@@ -190,9 +185,9 @@ class OodCollector:
         return None if images is None else OodPart.fit(self._detectors, images)
 
     def _add(
-        self, split: str, records: Sequence[Record], mine_N: NDArray[np.bool_], found: Features
+        self, split: str, records: Sequence[Record], mine_N: NDArray[np.bool_], features: Features
     ) -> None:
-        self._features.append(found.of(mine_N))
+        self._features.append(features.of(mine_N))
         self._rows += [
             OodRow(record.sha256, record.label, record.group, split)
             for record, mine in zip(records, mine_N, strict=True)

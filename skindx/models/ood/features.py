@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.settings_base import Settings
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 
 # N = images, M = members, D = dimensions of one member's pooled features, E = of all members',
-# C = classes, F = image statistics, L = layers, K = channels of a layer
+# C = classes, F = image statistics, L = layers, K = channels of a layer, S = side, B = band
 
 Singles = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -80,10 +81,6 @@ class Learned:
     biases_MC: tuple[Singles, ...]
 
 
-# The base of all detectors: a frozen set of arrays that scores features and can be stored.
-
-# N = images
-
 Need = Literal["pooled", "logits", "image", "layers"]
 
 
@@ -105,14 +102,14 @@ class OodDetector(ABC):
 
     def tensors(self) -> dict[str, Any]:
         """Return the fields as arrays by name; the parts of a tuple as NAME.0, NAME.1, ..."""
-        found: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, tuple):
-                found |= {f"{field.name}.{n}": part for n, part in enumerate(value)}
+                tensors |= {f"{field.name}.{n}": part for n, part in enumerate(value)}
             else:
-                found[field.name] = np.asarray(value)
-        return found
+                tensors[field.name] = np.asarray(value)
+        return tensors
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Self:
@@ -132,18 +129,16 @@ class OodDetector(ABC):
         return cls(**values)
 
 
-# Statistics of the image itself: colour, and contrast in bands of detail, before any network.
-#
-# Another camera, lens, lamp or software changes these, which deep features are trained to ignore.
-# The bands follow the statistics of natural scenes by which image quality is judged without a
-# reference (Mittal et al. 2013, NIQE): here of Haar wavelets (Mallat 1989), fitted to one Gaussian.
-# They need the pixels alone, so every runtime that serves a bundle delivers them.
+class OodSettings(Settings):
+    """Base of a detector's settings: `kind` names it, `detector` is what they fit."""
+
+    kind: str
+    detector: ClassVar[type[OodDetector]]
+
 
 SIDE = 128
 """Each photo is reduced to a square of so many pixels: bands then mean the same in all photos."""
 LEVELS = 4
-
-# N = images, F = statistics, S = side, B = values of a band
 
 _VIEW = Preprocess(size=SIDE)
 _OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [0.5, 0.5, -1]], dtype=np.float32).T / np.float32(3)
@@ -151,24 +146,30 @@ _OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [0.5, 0.5, -1]], dtype=np.float32).
 
 
 def image_statistics(photos: Sequence[NDArray[np.uint8]]) -> Singles:
-    """Return F statistics of each decoded photo (H x W x 3 RGB uint8), N x F; at least one."""
+    """Return F statistics of each decoded photo (H x W x 3 RGB uint8), N x F; at least one.
+
+    Colour, and contrast in bands of detail: another camera, lens, lamp or software changes these,
+    which deep features are trained to ignore. The bands follow the statistics of natural scenes by
+    which image quality is judged without a reference (Mittal et al. 2013, NIQE): here of Haar
+    wavelets (Mallat 1989). They need the pixels alone, so every runtime delivers them.
+    """
     return np.stack([_statistics(centre_square(photo, _VIEW)) for photo in photos])
 
 
 def _statistics(square_SS3: NDArray[np.uint8]) -> Singles:
-    found: list[float] = []
+    values: list[float] = []
     opponent_SS3 = np.sqrt(square_SS3.astype(np.float32) / 255) @ _OPPONENT
     for channel in range(3):
         plane_SS = np.ascontiguousarray(opponent_SS3[..., channel])
-        found += [float(plane_SS.mean()), _log(float(plane_SS.std()))]
+        values += [float(plane_SS.mean()), _log(float(plane_SS.std()))]
         for _ in range(LEVELS):
             plane_SS, *bands = _haar(plane_SS)
             for band in bands:
                 size = float(np.abs(band).mean())
                 # Heavier tails than a Gaussian's: hairs and edges; lighter: noise and blur.
                 shape = float(np.sqrt((band**2).mean())) / (size + 1e-4)
-                found += [_log(size), _log(shape)]
-    return np.array(found, dtype=np.float32)
+                values += [_log(size), _log(shape)]
+    return np.array(values, dtype=np.float32)
 
 
 def _log(value: float) -> float:

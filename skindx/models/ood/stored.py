@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.models.bounded_files import load_arrays, read_rows, save_tensors
-from skindx.models.ood.check import DETECTORS, AnyDetector, OodCheck, OodSpec, fit_check
-from skindx.models.ood.features import Features, Learned, Singles
+from skindx.models.ood.check import OodCheck, OodSpec, fit_check
+from skindx.models.ood.features import Features, Learned, OodSettings, Singles
 
 ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"
 
@@ -43,7 +43,7 @@ class OodImages:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def fit(self, settings: Sequence[AnyDetector]) -> OodCheck | None:
+    def fit(self, settings: Sequence[OodSettings]) -> OodCheck | None:
         """Fit a check; None where too few images are there."""
         train_N = np.array([row.split == "train" for row in self.rows], dtype=bool)
         labels_N = np.array([row.label for row in self.rows], dtype=str)[train_N]
@@ -117,10 +117,10 @@ def _half(part: Singles) -> NDArray[np.float16]:
 
 
 def _listed(tensors: dict[str, Singles], name: str) -> tuple[Singles, ...]:
-    found: list[Singles] = []
-    while (key := f"{name}.{len(found)}") in tensors:
-        found.append(tensors[key].astype(np.float32))
-    return tuple(found)
+    parts: list[Singles] = []
+    while (key := f"{name}.{len(parts)}") in tensors:
+        parts.append(tensors[key].astype(np.float32))
+    return tuple(parts)
 
 
 def _fit_each_other(
@@ -157,10 +157,6 @@ def _schema() -> Any:
     return pa.schema([(name, pa.string()) for name in _COLUMNS])
 
 
-# The features that a check was fitted on, kept in the bundle so that it can be fitted again.
-#
-# When images are removed from a dataset, their features go and the check is fitted without them.
-
 CHECK = "ood/check.safetensors"
 _SCORES = "scores"
 
@@ -174,7 +170,7 @@ class OodPart:
     images: OodImages
 
     @classmethod
-    def fit(cls, detectors: Sequence[AnyDetector], images: OodImages) -> Self | None:
+    def fit(cls, detectors: Sequence[OodSettings], images: OodImages) -> Self | None:
         """Fit a check; None where there are too few images for it."""
         images = images.as_stored()
         check = images.fit(detectors)
@@ -205,7 +201,7 @@ def load_check(folder: Path, spec: OodSpec) -> OodCheck:
     tensors = load_arrays(folder / CHECK)
     try:
         detectors = tuple(
-            DETECTORS[settings.kind].of(
+            settings.detector.of(
                 {
                     name.removeprefix(f"{place}."): value
                     for name, value in tensors.items()
