@@ -21,10 +21,10 @@ from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.scan.compare.view import read_scan
 from skindx.evaluation.next_steps import served_steps
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
+from skindx.scan.compare.view import read_scan
 
 FIXTURES = Path(__file__).parent / "fixtures"
 _BUNDLE_VERSIONS = {

@@ -10,7 +10,7 @@ from skindx.casebook.scan import KeptScan
 from skindx.casebook.scanbook import ScanBook
 from skindx.core.atomic_files import memory_folder, private_folder
 from skindx.core.errors import UserError
-from skindx.diagnosis.scan.compare.comparison import ScanComparison, compare
+from skindx.scan.compare.comparison import ScanComparison, compare
 
 _ROOM_BYTES = 512 << 20
 

@@ -18,7 +18,7 @@ from skindx.casebook.scan import FILES, FOLDERS, LIST, KeptScan
 from skindx.casebook.sealing import damaged, owner_code
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_plain
-from skindx.diagnosis.scan.outputs.summary import read_summary
+from skindx.scan.outputs.summary import read_summary
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Delete, Engine

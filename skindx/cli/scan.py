@@ -86,9 +86,9 @@ def run(
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
     from skindx.core.progress import progress_bars
-    from skindx.diagnosis.scan.outputs.summary import read_summary
-    from skindx.diagnosis.scan.running import run_scan
-    from skindx.diagnosis.scan.settings import ScanSettings
+    from skindx.scan.outputs.summary import read_summary
+    from skindx.scan.running import run_scan
+    from skindx.scan.settings import ScanSettings
 
     if scale is not None and (ruler or confirm_ruler):
         raise UserError("--scale and --ruler both say how large a pixel is; give one of them.")
@@ -152,7 +152,7 @@ def worker(
     Example: skindx scan worker --queue postgresql+psycopg://user@host/leases
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
-    from skindx.diagnosis.scan.running import run_worker
+    from skindx.scan.running import run_worker
 
     done = run_worker(queue, scan, patience, device, with_parent=with_parent)
     print(f"{done} tasks done")

@@ -25,8 +25,8 @@ def compare(
     Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared
     """
     from skindx.core.text import printable
-    from skindx.diagnosis.scan.compare.comparison import compare as compare_scans
-    from skindx.diagnosis.scan.compare.page import PAGE, headline, write_comparison
+    from skindx.scan.compare.comparison import compare as compare_scans
+    from skindx.scan.compare.page import PAGE, headline, write_comparison
 
     folder = out or after.resolve().parent / "comparison"
     comparison = compare_scans(before, after)

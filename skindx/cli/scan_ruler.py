@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from skindx.diagnosis.scan.ruler.find import Ruler
+    from skindx.scan.ruler.find import Ruler
 
 
 class AskAboutRulers:

@@ -8,10 +8,10 @@ from tiny_bundle import pack_tiny
 
 from skindx.data.box import Box
 from skindx.diagnosis.assemble import bundle_version
-from skindx.diagnosis.scan.outputs.missed import missed_sentence
-from skindx.diagnosis.scan.outputs.of_bundle import recall_bands
 from skindx.models.bundle.bundle import open_bundle, write_index
 from skindx.models.detector import EDGES_PX, SizedTruth, recall_by_size
+from skindx.scan.outputs.missed import missed_sentence
+from skindx.scan.outputs.of_bundle import recall_bands
 
 
 def box(x: float, side: float, score: float | None = None) -> Box:

@@ -19,7 +19,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS
 from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.diagnosis.scan.wide import WideRule
+from skindx.scan.wide import WideRule
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.expected import class_shares, score_shares, shift
 from skindx.ui.api.metrics import LEAST, CountingDiagnoser, Metrics

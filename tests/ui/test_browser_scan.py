@@ -10,8 +10,8 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from painted_bodies import lesions_of, paint, scan_of
 
-from skindx.diagnosis.scan.outputs.page import render
-from skindx.diagnosis.scan.pixels import ArrayPhoto
+from skindx.scan.outputs.page import render
+from skindx.scan.pixels import ArrayPhoto
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

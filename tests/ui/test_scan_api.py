@@ -22,10 +22,10 @@ import spots
 from spots import photo_with
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS
-from skindx.diagnosis.scan.work.crew import ThisProcess
-from skindx.diagnosis.scan.work.doing import TaskDoer
 from skindx.models.bundle.bundle import open_bundle
+from skindx.scan.outputs.result import NOT_A_DIAGNOSIS
+from skindx.scan.work.crew import ThisProcess
+from skindx.scan.work.doing import TaskDoer
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.form import FORM_BYTES
 from skindx.ui.api.metrics import Metrics

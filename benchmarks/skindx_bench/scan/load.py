@@ -12,10 +12,10 @@ from typing import Any, Self
 import cv2
 import numpy as np
 
-from skindx.diagnosis.scan.running import run_scan
-from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.diagnosis.scan.work.crew import LocalWorkers
-from skindx.diagnosis.scan.writing import LESIONS
+from skindx.scan.running import run_scan
+from skindx.scan.settings import ScanSettings
+from skindx.scan.work.crew import LocalWorkers
+from skindx.scan.writing import LESIONS
 from skindx.workers.leases.leases import Leases
 from skindx_bench.harness.processes import ProcessTree
 

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import JobError
 from skindx.core.machine import ONE_THREAD
-from skindx.diagnosis.scan.photo.opening import photo_store
-from skindx.diagnosis.scan.searching import search
-from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.detector import Detector
 from skindx.models.tile_detector import BatchDetector
+from skindx.scan.photo.opening import photo_store
+from skindx.scan.searching import search
+from skindx.scan.settings import ScanSettings
 from skindx_bench.harness.environments import SOURCES
 from skindx_bench.scan import sahi_peer
 from skindx_bench.scan.compose import compose

@@ -11,12 +11,12 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.scan.grid import Grid
-from skindx.diagnosis.scan.precision import fast_precision
-from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.tile_detector import BatchDetector, Precision
+from skindx.scan.grid import Grid
+from skindx.scan.precision import fast_precision
+from skindx.scan.settings import ScanSettings
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import MEANS, Result
 from skindx_bench.scan.load import load_run, lost_tasks, write_mosaic, write_wide

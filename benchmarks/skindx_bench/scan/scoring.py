@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.box import Box
-from skindx.diagnosis.scan.join import iou
 from skindx.metrics import mean_average_precision
+from skindx.scan.join import iou
 
 IOU = 0.5
 BINS = (12, 24, 48, 96, 201)

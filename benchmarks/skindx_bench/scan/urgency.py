@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from skindx.data.box import Box
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.scan.diagnosing import diagnose_lesions
-from skindx.diagnosis.scan.join import iou
-from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
-from skindx.diagnosis.scan.photo.opening import photo_store
-from skindx.diagnosis.scan.ranking import rank, shown_percent
-from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.metrics.share_intervals import Interval, proportion_interval
+from skindx.scan.diagnosing import diagnose_lesions
+from skindx.scan.join import iou
+from skindx.scan.lesion import Lesion, ScannedPhoto
+from skindx.scan.photo.opening import photo_store
+from skindx.scan.ranking import rank, shown_percent
+from skindx.scan.settings import ScanSettings
 from skindx_bench.scan.photos import Boxes, Truth
 from skindx_bench.scan.scoring import IOU
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from skindx.diagnosis.scan.compare.view import View
-from skindx.diagnosis.scan.outputs.summary import PhotoSummary
+from skindx.scan.compare.view import View
+from skindx.scan.outputs.summary import PhotoSummary
 from skindx_bench.scan_compare.bodies import Body
 
 

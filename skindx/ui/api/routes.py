@@ -14,8 +14,8 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.refusal import Refused
-from skindx.diagnosis.scan.wide import WideRule, seen_of_refused
 from skindx.models.bundle.bundle import Bundle
+from skindx.scan.wide import WideRule, seen_of_refused
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.problem import problem

@@ -12,9 +12,9 @@ from skindx.core.machine import go_offline
 from skindx.diagnosis.answer import Diagnoser
 from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.diagnosis.scan.wide import seen_of_refused
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import largest_crop, least_side
+from skindx.scan.wide import seen_of_refused
 from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence

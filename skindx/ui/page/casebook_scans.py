@@ -7,7 +7,7 @@ from typing import Any
 from skindx.casebook.scan import LIST, KeptScan
 from skindx.casebook.scanbook import ScanBook
 from skindx.core.errors import UserError
-from skindx.diagnosis.scan.outputs.page import PAGE
+from skindx.scan.outputs.page import PAGE
 from skindx.ui.html import data_url, sentence
 from skindx.ui.page.casebook_error import casebook_error
 
@@ -69,7 +69,7 @@ def scans_shown(book: ScanBook, owner: str, sent: Mapping[str, str]) -> dict[str
 
 def _comparison(book: ScanBook, owner: str, first: str, second: str) -> str:
     from skindx.casebook.scan_comparison import compared
-    from skindx.diagnosis.scan.compare.page import render
+    from skindx.scan.compare.page import render
 
     with compared(book, owner, first, second) as comparison:
         return render(comparison)

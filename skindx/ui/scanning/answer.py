@@ -11,12 +11,12 @@ from skindx.core.atomic_files import read_parquet
 from skindx.core.untrusted import read_json
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.record import Source
-from skindx.diagnosis.scan.outputs.missed import RecallBand, missed_by_size, missed_sentence
-from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS
-from skindx.diagnosis.scan.outputs.summary import BandSummary, PhotoSummary, read_summary
-from skindx.diagnosis.scan.outputs.table import CLASSES, PARQUET
-from skindx.diagnosis.scan.ugly_duckling import STANDS_OUT
-from skindx.diagnosis.scan.writing import LESIONS
+from skindx.scan.outputs.missed import RecallBand, missed_by_size, missed_sentence
+from skindx.scan.outputs.result import NOT_A_DIAGNOSIS
+from skindx.scan.outputs.summary import BandSummary, PhotoSummary, read_summary
+from skindx.scan.outputs.table import CLASSES, PARQUET
+from skindx.scan.ugly_duckling import STANDS_OUT
+from skindx.scan.writing import LESIONS
 from skindx.taxonomy import Taxonomy
 
 _LONGEST_LESIONS = 512 << 20

@@ -6,12 +6,12 @@ from typing import Any
 from skindx.core.atomic_files import read_parquet
 from skindx.diagnosis.conclusion import LARGEST_SET
 from skindx.diagnosis.record import percent
-from skindx.diagnosis.scan.outputs.result import shown_risk
-from skindx.diagnosis.scan.outputs.summary import read_summary
-from skindx.diagnosis.scan.outputs.table import PARQUET
 from skindx.diagnosis.scope import knows, lacks
 from skindx.imaging.decode import decode
 from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.scan.outputs.result import shown_risk
+from skindx.scan.outputs.summary import read_summary
+from skindx.scan.outputs.table import PARQUET
 from skindx.ui.html import data_url, render
 from skindx.ui.scanning.answer import ScanAnswer, ScanLesion
 

@@ -30,7 +30,7 @@ from skindx.ui.scanning.listing import list_html
 from skindx.ui.scanning.order import ANSWER, LIST, PHOTOS, RESULTS, Order, photo_paths
 
 if TYPE_CHECKING:
-    from skindx.diagnosis.scan.work.driver import MakeCrew
+    from skindx.scan.work.driver import MakeCrew
 
 log = logging.getLogger(__name__)
 
@@ -129,11 +129,11 @@ def _sender() -> Send:
 
 
 def _scan(folder: Path, send: Send, make_crew: "MakeCrew | None" = None) -> None:
-    from skindx.diagnosis.scan.outputs.summary import SUMMARY
-    from skindx.diagnosis.scan.running import run_scan
-    from skindx.diagnosis.scan.settings import ScanSettings
-    from skindx.diagnosis.scan.work.folder import WORK
     from skindx.models.bundle.bundle import TAXONOMY
+    from skindx.scan.outputs.summary import SUMMARY
+    from skindx.scan.running import run_scan
+    from skindx.scan.settings import ScanSettings
+    from skindx.scan.work.folder import WORK
     from skindx.taxonomy import Taxonomy
 
     order, results = Order.of(folder), folder / RESULTS

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from skindx.core.settings_base import Settings
-from skindx.diagnosis.scan.wide import WideRule
+from skindx.scan.wide import WideRule
 
 
 class ScanServing(Settings):

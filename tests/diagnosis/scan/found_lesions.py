@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from skindx.data.box import Box
-from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
+from skindx.scan.lesion import Lesion, ScannedPhoto
 
 CLASSES = ("nevus", "melanoma", "keratosis")
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from skindx.data.synthetic.painter import bare_skin
 from skindx.diagnosis.record import Source
-from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
-from skindx.diagnosis.scan.outputs.missed import RecallBand
-from skindx.diagnosis.scan.outputs.result import ScanResult
+from skindx.scan.lesion import Lesion, ScannedPhoto
+from skindx.scan.outputs.missed import RecallBand
+from skindx.scan.outputs.result import ScanResult
 from skindx.taxonomy import SkinClass
 
 CLASSES = (

@@ -13,12 +13,12 @@ from typing import Any
 import spots
 
 from skindx.cli.failures import one_sentence
-from skindx.diagnosis.scan.running import run_scan
-from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.diagnosis.scan.work.crew import ThisProcess
-from skindx.diagnosis.scan.work.doing import TaskDoer
-from skindx.diagnosis.scan.work.tasks import ScanTask
-from skindx.diagnosis.scan.work.worker import work
+from skindx.scan.running import run_scan
+from skindx.scan.settings import ScanSettings
+from skindx.scan.work.crew import ThisProcess
+from skindx.scan.work.doing import TaskDoer
+from skindx.scan.work.tasks import ScanTask
+from skindx.scan.work.worker import work
 from skindx.workers.process import exit_with_parent
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from skindx.diagnosis.scan.settings import ScanSettings
 from skindx.models.detector import DetectorSpec
 from skindx.models.tile_detector import CELL, TileBoxes
+from skindx.scan.settings import ScanSettings
 
 DARK = 120
 """Brightness below which a pixel is of a spot."""

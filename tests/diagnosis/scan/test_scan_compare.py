@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.scan.compare import plane, thin_plate
-from skindx.diagnosis.scan.compare.changes import Change, _backwards, changes
-from skindx.diagnosis.scan.compare.constellation import constellation
-from skindx.diagnosis.scan.compare.growth import discoveries, growth_of
-from skindx.diagnosis.scan.compare.matching import Matched, match
-from skindx.diagnosis.scan.compare.registration import register
-from skindx.diagnosis.scan.compare.view import View
+from skindx.scan.compare import plane, thin_plate
+from skindx.scan.compare.changes import Change, _backwards, changes
+from skindx.scan.compare.constellation import constellation
+from skindx.scan.compare.growth import discoveries, growth_of
+from skindx.scan.compare.matching import Matched, match
+from skindx.scan.compare.registration import register
+from skindx.scan.compare.view import View
 from skindx_bench import run_bench
 from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 from skindx_bench.scan_compare.views import view_of

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 from skindx.cli.scan_compare import add_compare
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.diagnosis.scan.compare.comparison import ScanComparison, compare
-from skindx.diagnosis.scan.compare.page import PAGE, TABLE, headline, write_comparison
-from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
-from skindx.diagnosis.scan.outputs.missed import RecallBand
-from skindx.diagnosis.scan.outputs.result import ScanResult
-from skindx.diagnosis.scan.outputs.write import write_scan
-from skindx.diagnosis.scan.pixels import ArrayPhoto
+from skindx.scan.compare.comparison import ScanComparison, compare
+from skindx.scan.compare.page import PAGE, TABLE, headline, write_comparison
+from skindx.scan.lesion import Lesion, ScannedPhoto
+from skindx.scan.outputs.missed import RecallBand
+from skindx.scan.outputs.result import ScanResult
+from skindx.scan.outputs.write import write_scan
+from skindx.scan.pixels import ArrayPhoto
 from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 
 SIZE = (640, 480)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spots import SpotDetector, photo_with
 
-from skindx.diagnosis.scan.finding import find_in_tiles
-from skindx.diagnosis.scan.grid import grids
-from skindx.diagnosis.scan.join import Found, held, iou, join
-from skindx.diagnosis.scan.photo.pixels import PixelStore, PixelWriter
-from skindx.diagnosis.scan.settings import ScanSettings
+from skindx.scan.finding import find_in_tiles
+from skindx.scan.grid import grids
+from skindx.scan.join import Found, held, iou, join
+from skindx.scan.photo.pixels import PixelStore, PixelWriter
+from skindx.scan.settings import ScanSettings
 
 
 def row(box: tuple[float, ...], score: float, tile: int, *, part: bool = False) -> list[float]:

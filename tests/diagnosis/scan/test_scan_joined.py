@@ -12,13 +12,13 @@ from spots import photo_with, save
 
 from skindx.cli.scan_ruler import AskAboutRulers
 from skindx.core.errors import UserError
-from skindx.diagnosis.scan.compare.comparison import compare
-from skindx.diagnosis.scan.outputs.summary import read_summary
-from skindx.diagnosis.scan.running import run_scan
-from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.diagnosis.scan.work.crew import ThisProcess
-from skindx.diagnosis.scan.work.doing import TaskDoer
-from skindx.diagnosis.scan.work.folder import WORK
+from skindx.scan.compare.comparison import compare
+from skindx.scan.outputs.summary import read_summary
+from skindx.scan.running import run_scan
+from skindx.scan.settings import ScanSettings
+from skindx.scan.work.crew import ThisProcess
+from skindx.scan.work.doing import TaskDoer
+from skindx.scan.work.folder import WORK
 
 SPOTS = [(48, 48, 9), (96, 120, 5), (200, 60, 14), (310, 210, 20), (150, 250, 7), (330, 40, 6)]
 HERE = partial(ThisProcess, make_doer=partial(TaskDoer, load=spots.load))

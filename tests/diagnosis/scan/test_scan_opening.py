@@ -11,13 +11,13 @@ from PIL import Image
 from spots import photo_with
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.scan.photo import limits
-from skindx.diagnosis.scan.photo.limits import Header
-from skindx.diagnosis.scan.photo.opening import photo_store
-from skindx.diagnosis.scan.photo.pixels import PixelStore, PixelWriter, level_sizes
 from skindx.imaging.decode import decode, turned
 from skindx.imaging.formats import DamagedImage
 from skindx.models.detector import GREY
+from skindx.scan.photo import limits
+from skindx.scan.photo.limits import Header
+from skindx.scan.photo.opening import photo_store
+from skindx.scan.photo.pixels import PixelStore, PixelWriter, level_sizes
 
 PHOTO = photo_with([(200, 150, 20), (420, 300, 9)], 523, 387)
 

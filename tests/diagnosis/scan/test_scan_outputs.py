@@ -29,21 +29,21 @@ from skindx.core.errors import UserError
 from skindx.data.boxes.coco import read_coco
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.report import fonts
-from skindx.diagnosis.scan.levels import LevelledPhoto
-from skindx.diagnosis.scan.outputs.missed import (
+from skindx.models.bundle.bundle import open_bundle
+from skindx.scan.levels import LevelledPhoto
+from skindx.scan.outputs.missed import (
     UNKNOWN,
     RecallBand,
     missed_by_size,
     missed_sentence,
 )
-from skindx.diagnosis.scan.outputs.of_bundle import result_of
-from skindx.diagnosis.scan.outputs.page import problems, render
-from skindx.diagnosis.scan.outputs.paper import pdf_bytes
-from skindx.diagnosis.scan.outputs.result import NOT_A_DIAGNOSIS, ScanResult
-from skindx.diagnosis.scan.outputs.summary import read_summary, summary_of
-from skindx.diagnosis.scan.outputs.write import write_scan
-from skindx.diagnosis.scan.pixels import ArrayPhoto
-from skindx.models.bundle.bundle import open_bundle
+from skindx.scan.outputs.of_bundle import result_of
+from skindx.scan.outputs.page import problems, render
+from skindx.scan.outputs.paper import pdf_bytes
+from skindx.scan.outputs.result import NOT_A_DIAGNOSIS, ScanResult
+from skindx.scan.outputs.summary import read_summary, summary_of
+from skindx.scan.outputs.write import write_scan
+from skindx.scan.pixels import ArrayPhoto
 
 HOSTILE = '=cmd|"<script>alert(1)</script>&\u202e.jpg'
 SIZE = (600, 800)
@@ -119,7 +119,7 @@ def test_coco_is_read_back(folder: Path, result: ScanResult) -> None:
 
 
 def test_two_photos_of_one_name_stay_two(result: ScanResult, tmp_path: Path) -> None:
-    from skindx.diagnosis.scan.outputs.coco import write_coco
+    from skindx.scan.outputs.coco import write_coco
 
     same = replace(result, photos=tuple(replace(photo, name="a.jpg") for photo in result.photos))
     write_coco(tmp_path, same)
@@ -262,7 +262,7 @@ def test_what_is_no_scan_stays(tmp_path: Path, reads: list[ArrayPhoto]) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from skindx.diagnosis.scan.outputs.moving import move
+from skindx.scan.outputs.moving import move
 moves = 0
 replace = Path.replace
 def dies(self, target):

@@ -14,15 +14,15 @@ import spots
 from spots import Spot, photo_with, save
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.scan.blend import open_map
-from skindx.diagnosis.scan.running import run_scan, run_worker
-from skindx.diagnosis.scan.settings import ScanSettings
-from skindx.diagnosis.scan.work import stage
-from skindx.diagnosis.scan.work.crew import LocalWorkers, ThisProcess
-from skindx.diagnosis.scan.work.doing import TaskDoer
-from skindx.diagnosis.scan.work.driver import Scanned
-from skindx.diagnosis.scan.work.folder import DATABASE, WORK, Plan
-from skindx.diagnosis.scan.work.tasks import ScanTask
+from skindx.scan.blend import open_map
+from skindx.scan.running import run_scan, run_worker
+from skindx.scan.settings import ScanSettings
+from skindx.scan.work import stage
+from skindx.scan.work.crew import LocalWorkers, ThisProcess
+from skindx.scan.work.doing import TaskDoer
+from skindx.scan.work.driver import Scanned
+from skindx.scan.work.folder import DATABASE, WORK, Plan
+from skindx.scan.work.tasks import ScanTask
 
 SPOTS: list[Spot] = [
     (48, 48, 9),  # on a corner of four tiles

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.box import Box
-from skindx.diagnosis.scan.lesion import Lesion
-from skindx.diagnosis.scan.ranking import RankedLesion, diameter, rank
-from skindx.diagnosis.scan.ugly_duckling import LEAST_LESIONS, STANDS_OUT, differences
+from skindx.scan.lesion import Lesion
+from skindx.scan.ranking import RankedLesion, diameter, rank
+from skindx.scan.ugly_duckling import LEAST_LESIONS, STANDS_OUT, differences
 
 SEEDS = st.integers(0, 10_000)
 

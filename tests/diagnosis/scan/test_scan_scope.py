@@ -18,17 +18,17 @@ from tiny_bundle import pack_tiny
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Share
 from skindx.diagnosis.report import fonts
-from skindx.diagnosis.scan.compare.view import read_scan
-from skindx.diagnosis.scan.diagnosing import diagnose_lesions
-from skindx.diagnosis.scan.lesion_file import read_lesions, write_lesions
-from skindx.diagnosis.scan.outputs.missed import RecallBand, missed_sentence
-from skindx.diagnosis.scan.outputs.page import threshold_sentence
-from skindx.diagnosis.scan.outputs.summary import read_summary
-from skindx.diagnosis.scan.outputs.write import write_scan
-from skindx.diagnosis.scan.pixels import ArrayPhoto
-from skindx.diagnosis.scan.ranking import rank
-from skindx.diagnosis.scan.writing import write_lesion_list
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
+from skindx.scan.compare.view import read_scan
+from skindx.scan.diagnosing import diagnose_lesions
+from skindx.scan.lesion_file import read_lesions, write_lesions
+from skindx.scan.outputs.missed import RecallBand, missed_sentence
+from skindx.scan.outputs.page import threshold_sentence
+from skindx.scan.outputs.summary import read_summary
+from skindx.scan.outputs.write import write_scan
+from skindx.scan.pixels import ArrayPhoto
+from skindx.scan.ranking import rank
+from skindx.scan.writing import write_lesion_list
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.scanning.answer import answer_of
 from skindx.ui.scanning.listing import list_html

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.diagnosis.scan.blend import (
+from skindx.scan.blend import (
     axis_weights,
     blend,
     blend_block,
@@ -17,7 +17,7 @@ from skindx.diagnosis.scan.blend import (
     infer_patches,
     open_map,
 )
-from skindx.diagnosis.scan.tiles import Patches, blocks, starts
+from skindx.scan.tiles import Patches, blocks, starts
 
 
 @st.composite
