@@ -5,9 +5,17 @@ import io
 import numpy as np
 from PIL import Image
 
-from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.record import Candidate, Diagnosis, NextStep, Photo, Source, Vote
+from skindx.diagnosis.record import (
+    Candidate,
+    CaseAnswer,
+    Diagnosis,
+    NextStep,
+    Photo,
+    PhotoView,
+    Source,
+    Vote,
+)
 
 
 def image(seed: int) -> bytes:
@@ -18,10 +26,10 @@ def image(seed: int) -> bytes:
     return file.getvalue()
 
 
-def answer(*seeds: int, patient: Patient | None = None) -> Answer:
+def answer(*seeds: int, patient: Patient | None = None) -> CaseAnswer:
     """Return an answer about photos painted from `seeds`."""
-    views = tuple(View(image(seed)) for seed in seeds)
-    return Answer(
+    views = tuple(PhotoView(image(seed)) for seed in seeds)
+    return CaseAnswer(
         Diagnosis(
             next_step=NextStep(urgency="soon", advice="See a clinician.", because="It may grow."),
             candidates=(

@@ -55,10 +55,10 @@ class Opener:
 
 
 def _bundle(path: Path, backend: str = "auto") -> None:
+    from skindx.diagnosis.answer_report import report_pdf
     from skindx.diagnosis.case import Case, Patient
     from skindx.diagnosis.diagnose import answer, read_photo
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.report.pdf import report_pdf
 
     predictor = Predictor.load(path, backend=backend)  # type: ignore[arg-type]
     predictor.bundle.seen()

@@ -19,8 +19,8 @@ from skindx.casebook.casebook import Casebook
 from skindx.casebook.scan import LIST
 from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record_assembly import bundle_version
 from skindx.evaluation.next_steps import served_steps
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle

@@ -17,7 +17,7 @@ from skindx.casebook.key_file import KeyFile
 from skindx.casebook.keys import new_key
 from skindx.casebook.sealing import owner_code
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.record import CaseAnswer
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Engine
@@ -60,7 +60,7 @@ class Casebook:
     def keep(
         self,
         owner: str,
-        answer: Answer,
+        answer: CaseAnswer,
         *,
         patient: str,
         lesion: str,

@@ -55,12 +55,11 @@ def diagnose(
     from datetime import datetime
 
     from skindx.core.atomic_files import atomic_file
+    from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
     from skindx.diagnosis.case import Case, Patient
     from skindx.diagnosis.diagnose import answer
-    from skindx.diagnosis.opening import read_photos
+    from skindx.diagnosis.photo_checks import read_photos
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.report.pdf import report_pdf
-    from skindx.diagnosis.report.terminal import render
 
     given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(given, origin="patient")
@@ -73,4 +72,4 @@ def diagnose(
     if as_json:
         print(answered.diagnosis.model_dump_json(indent=2))
     else:
-        render(answered.diagnosis, console())
+        print_diagnosis(answered.diagnosis, console())

@@ -8,21 +8,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer, View
-from skindx.diagnosis.assemble import assemble, bundle_version, photo_of
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.checked_photos import CheckedPhoto, check_photos
 from skindx.diagnosis.conclusion import Conclusion, conclude
-from skindx.diagnosis.explain.similar import similar_cases
-from skindx.diagnosis.mix import at_prevalence
-from skindx.diagnosis.opening import MAX_BYTES, read_photo
-from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.diagnosis.view import small_view, view_jpeg
+from skindx.diagnosis.photo_checks import (
+    MAX_BYTES,
+    CheckedPhoto,
+    Refusal,
+    Refused,
+    check_photos,
+    read_photo,
+    small_view,
+    view_jpeg,
+)
+from skindx.diagnosis.record import CaseAnswer, PhotoView, Similar
+from skindx.diagnosis.record_assembly import assemble, at_prevalence, bundle_version, photo_of
 from skindx.models.ensemble import EnsembleOutput, Prediction
 from skindx.models.ood.extraction import features_of
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
+
+
+SHOWN = 6
+
+# P = photos of a case, D = dimensions
+
+
+def similar_cases(
+    predictor: "Predictor", embeddings_PD: NDArray[np.float32], count: int = SHOWN
+) -> tuple[tuple[Similar, ...], tuple[bytes, ...]]:
+    """Return the nearest cases to the mean of a case's photos, and a JPEG of each, or b""."""
+    if predictor.gallery is None:
+        return (), ()
+    mean_D = embeddings_PD.mean(axis=0)
+    mean_D = (mean_D / max(float(np.linalg.norm(mean_D)), 1e-12)).astype(np.float32)
+    near = predictor.gallery.nearest(mean_D, count)
+    names = {skin_class.key: skin_class.name for skin_class in predictor.taxonomy.classes}
+    cases = tuple(
+        Similar(
+            key=neighbour.row.label,
+            name=names.get(neighbour.row.label, neighbour.row.label),
+            confirmed_by=neighbour.row.confirmed_by,
+            similarity=neighbour.cosine,
+            sha256=neighbour.row.sha256,
+            licence=neighbour.row.licence,
+            credit=neighbour.row.attribution or neighbour.row.creator,
+            page_url=neighbour.row.page_url,
+        )
+        for neighbour in near
+    )
+    return cases, tuple(neighbour.thumbnail for neighbour in near)
+
+
+# Cases that look like this one to the networks, with the labels of their sources.
 
 __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_photo"]
 
@@ -48,7 +86,7 @@ class _Concluded:
     """Place of the likeliest class in the taxonomy."""
 
 
-def answer(predictor: "Predictor", case: Case) -> Answer:
+def answer(predictor: "Predictor", case: Case) -> CaseAnswer:
     """Return the answer to a case.
 
     Raises Refused for a photo that is refused, and UserError for a damaged bundle.
@@ -59,9 +97,9 @@ def answer(predictor: "Predictor", case: Case) -> Answer:
     return answered
 
 
-def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | UserError]:
+def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[CaseAnswer | UserError]:
     """Return each case's answer, or why it has none; the networks see all photos in one batch."""
-    answers: dict[int, Answer | UserError] = {}
+    answers: dict[int, CaseAnswer | UserError] = {}
     seen: dict[int, dict[int, CheckedPhoto]] = {}
     refused: dict[int, list[Refusal]] = {}
     needed = _needed(predictor)
@@ -181,7 +219,7 @@ def _heat_pngs(
 
     Nor is there one where the model abstains: it would explain a name that is no answer.
     """
-    from skindx.diagnosis.explain.gradcam import heat_maps, heat_png
+    from skindx.diagnosis.heat_maps import heat_maps, heat_png
 
     heats = {n: [b""] * len(case.photos) for n, case in concluded.items()}
     named = {n: case for n, case in concluded.items() if not case.conclusion.abstained}
@@ -208,7 +246,7 @@ def _answer(
     concluded: _Concluded,
     output: EnsembleOutput,
     heats: Sequence[bytes],
-) -> Answer:
+) -> CaseAnswer:
     # Labels of near images would name what the model does not know.
     similar, thumbnails = (
         ((), ())
@@ -227,7 +265,7 @@ def _answer(
         has_heat=any(heats),
     )
     views = tuple(
-        View(view_jpeg(seen.opened.pixels_HWC), heat)
+        PhotoView(view_jpeg(seen.opened.pixels_HWC), heat)
         for seen, heat in zip(concluded.photos, heats, strict=True)
     )
-    return Answer(diagnosis, views, thumbnails)
+    return CaseAnswer(diagnosis, views, thumbnails)

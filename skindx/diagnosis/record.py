@@ -1,9 +1,12 @@
 """The record of a diagnosis: plain values for the page, the terminal and files."""
 
+from dataclasses import dataclass
+from typing import Protocol
+
 from pydantic import ConfigDict, Field
 
 from skindx.core.settings_base import Settings
-from skindx.diagnosis.case import Patient
+from skindx.diagnosis.case import Case, Patient
 from skindx.taxonomy import Urgency
 
 SET_HOLDS = (
@@ -332,3 +335,33 @@ class Diagnosis(_Part):
         if same == 0:
             return f"None of the {total} networks puts {first.name} first; only their average does."
         return f"The networks disagree: {same} of {total} put {first.name} first."
+
+
+# A diagnosis and its photos, on their way from a worker to a page or client.
+
+
+@dataclass(frozen=True)
+class PhotoView:
+    """One photo as it may be shown: upright, at most 1280 pixels, without any metadata."""
+
+    jpeg: bytes
+    heat: bytes = b""
+    """PNG with transparency, to lie over the whole photo; empty where no heat map was made."""
+
+
+@dataclass(frozen=True)
+class CaseAnswer:
+    """A diagnosis, the photos it is about, and the similar cases that may be shown."""
+
+    diagnosis: Diagnosis
+    views: tuple[PhotoView, ...]
+    """One a photo, in the order of `diagnosis.photos`."""
+    thumbnails: tuple[bytes, ...] = ()
+    """JPEG, one for each of `diagnosis.similar`; empty where its licence does not allow showing."""
+
+
+class Diagnoser(Protocol):
+    """What answers cases: a pool of processes behind a server, or one predictor in a test."""
+
+    async def diagnose(self, case: Case) -> CaseAnswer:
+        """Answer a case. Raises Refused for a photo that cannot be judged, UserError otherwise."""

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from skindx.data.manifest import Record
-from skindx.diagnosis.conclusion import Rules, conclude
+from skindx.diagnosis.conclusion import ConclusionRules, conclude
 from skindx.models.ensemble import Prediction
 from skindx.taxonomy import Urgency
 
 
 def served_steps(
-    predictor: Rules, records: Sequence[Record], predictions: Sequence[Prediction]
+    predictor: ConclusionRules, records: Sequence[Record], predictions: Sequence[Prediction]
 ) -> tuple[Urgency, ...]:
     """Return the urgency of each image's next step, each image a case of its own.
 

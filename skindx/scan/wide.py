@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from skindx.core.settings_base import Settings
+from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import Photo
-from skindx.diagnosis.refusal import Refused
 from skindx.metrics.detection import Rectangle
 
 

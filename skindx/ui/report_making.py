@@ -10,7 +10,7 @@ import threading
 from datetime import datetime
 from typing import Any
 
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.record import CaseAnswer
 
 _EVERY = 8
 """Reports from one collection to the next: their remains take some tens of megabytes."""
@@ -21,9 +21,9 @@ _making = threading.Lock()
 _made = itertools.count(1)
 
 
-def made_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -> bytes:
+def made_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetime) -> bytes:
     """Return the report on an answer as `report_pdf` does. Raises UserError without fpdf2."""
-    from skindx.diagnosis.report.pdf import report_pdf
+    from skindx.diagnosis.answer_report import report_pdf
 
     with _making:
         try:

@@ -18,7 +18,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from skindx.diagnosis.case import MAX_PHOTOS
-from skindx.diagnosis.opening import MAX_BYTES
+from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.ui.asgi import App, Message, Receive, Send, refuse, respond
 from skindx.ui.shares import Shares, client_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.checked_photos import check_photos
+from skindx.diagnosis.photo_checks import check_photos
 from skindx_bench import run_bench
 from skindx_bench.harness.processes import ProcessTree
 from skindx_bench.serve.bundle import photo_jpeg

@@ -15,13 +15,18 @@ sys.path.append(str(Path(__file__).parents[1] / "ui"))
 from painted_answers import jpeg, rich
 from test_conclusion import RISK, RULE, concluded, of
 
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantee import guarantee, risk_guarantee, shown_share
-from skindx.diagnosis.measured import shared, with_measured_risk, with_measured_sets
-from skindx.diagnosis.record import Promise, Share, UrgentRisk
-from skindx.diagnosis.report import fonts
-from skindx.diagnosis.report.pdf import report_pdf
+from skindx.diagnosis.guarantees import (
+    guarantee,
+    risk_guarantee,
+    shared,
+    shown_share,
+    with_measured_risk,
+    with_measured_sets,
+)
+from skindx.diagnosis.record import CaseAnswer, Promise, Share, UrgentRisk
 from skindx.models.conformal import Conformal, MeasuredShare, fit_conformal
 from skindx.ui.page.result import result_html
 
@@ -76,7 +81,7 @@ def evaluation() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def answered(**changes: Any) -> Answer:
+def answered(**changes: Any) -> CaseAnswer:
     answer = rich(Case((jpeg(80, 60),)))
     return replace(answer, diagnosis=answer.diagnosis.model_copy(update=changes))
 
@@ -97,7 +102,7 @@ def test_a_bundles_rule_brings_both_errors_into_the_record() -> None:
 def test_page_and_paper_say_how_many_others_are_called_urgent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     answer = answered(urgent_risk=RECORD)
     words = "other conditions, 100.0 % (95 % interval 73.5 to 100.0 %, 12 images) are urgent by it."
     paper = words_of(report_pdf(answer, None, datetime(2026, 1, 1, tzinfo=UTC)))

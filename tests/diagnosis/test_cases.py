@@ -14,11 +14,11 @@ from skin_photo import skin_photo
 from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer, answer_many
+from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
@@ -106,7 +106,7 @@ def test_a_batch_answers_as_its_cases_do_alone(
 def test_an_answer_crosses_a_process_border_whole(predictor: Predictor) -> None:
     said = answer(predictor, Case(PHOTOS[:1]))
     assert pickle.loads(pickle.dumps(said)) == said
-    assert isinstance(said, Answer)
+    assert isinstance(said, CaseAnswer)
 
 
 def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor) -> None:

@@ -6,9 +6,8 @@ from typing import get_args
 from PIL import Image
 from skin_photo import skin_photo
 
-from skindx.diagnosis.advice import ADVICE
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.checked_photos import check_photos
+from skindx.diagnosis.photo_checks import ADVICE, check_photos
 from skindx.imaging.gates import Fault
 
 

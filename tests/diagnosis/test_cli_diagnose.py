@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from skindx.cli import app
 from skindx.core.errors import UserError
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused
 from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 

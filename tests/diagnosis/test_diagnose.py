@@ -12,11 +12,11 @@ from skin_photo import skin_photo
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
 from skindx.core.errors import UserError
+from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES, answer, bundle_version, read_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis
-from skindx.diagnosis.report.terminal import render
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import add_metrics
@@ -154,7 +154,7 @@ def test_the_terminal_shows_everything_and_obeys_no_markup(tmp_path: Path) -> No
     bundle = pack_tiny(tmp_path / "bundle", taxonomy=odd_taxonomy())
     diagnosis = diagnose_bytes(Predictor.load(bundle.path), skin_photo())
     console = Console(file=io.StringIO(), width=120)
-    render(diagnosis, console)
+    print_diagnosis(diagnosis, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[red]brackets[/red]" in text
     assert text.index(diagnosis.next_step.advice) < text.index("ICD-10")
@@ -165,7 +165,7 @@ def test_the_terminal_shows_everything_and_obeys_no_markup(tmp_path: Path) -> No
 def test_the_terminal_lists_boxes(predictor: Predictor) -> None:
     diagnosis = diagnose_bytes(predictor, skin_photo())
     console = Console(file=io.StringIO(), width=120)
-    render(diagnosis, console)
+    print_diagnosis(diagnosis, console)
     assert diagnosis.photos[0].boxes is not None
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count(" px") == len(diagnosis.photos[0].boxes)

@@ -15,12 +15,11 @@ from skin_photo import skin_photo
 sys.path.append(str(Path(__file__).parents[1] / "ui"))
 from painted_answers import jpeg, rich
 
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import CHANGES_NOTHING, SKIN_TYPE_CHOOSES, Case, Patient, use_of_facts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.report import fonts
-from skindx.diagnosis.report.pdf import report_pdf
-from skindx.diagnosis.report.terminal import render
 from skindx.ui.api.form import CHOICES
 from skindx.ui.api.schemas import form_schema
 from skindx.ui.page.intake import intake_html
@@ -53,10 +52,10 @@ def test_it_names_what_was_given(patient: Patient, words: str) -> None:
 
 
 def test_it_stands_where_facts_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     told = rich(Case((jpeg(80, 60),), GIVEN))
     console = Console(file=io.StringIO(), width=400)
-    render(told.diagnosis, console)
+    print_diagnosis(told.diagnosis, console)
     paper = words_of(report_pdf(told, None, datetime(2026, 1, 1, tzinfo=UTC)))
     for text in (console.file.getvalue(), paper, result_html(told, None)):  # type: ignore[attr-defined]
         assert use_of_facts(GIVEN) in text

@@ -10,8 +10,7 @@ from captum.attr import LayerGradCam
 from PIL import Image
 from skin_photo import skin_pixels
 
-from skindx.diagnosis.explain.gradcam import grad_cam, heat_maps, heat_png
-from skindx.diagnosis.explain.token_heat import token_heat
+from skindx.diagnosis.heat_maps import grad_cam, heat_maps, heat_png, token_heat
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.combination import Combination

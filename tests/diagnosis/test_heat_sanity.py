@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from skin_photo import skin_pixels
 from torch import nn
 
-from skindx.diagnosis.explain.gradcam import heat_maps
+from skindx.diagnosis.heat_maps import heat_maps
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.heads import (
     AttentionPool,

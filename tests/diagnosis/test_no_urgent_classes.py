@@ -12,14 +12,13 @@ from skin_photo import skin_photo
 from test_conclusion import CLASSES, RULE, concluded, of
 from tiny_bundle import pack_tiny
 
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
-from skindx.diagnosis.guarantee import guarantee
+from skindx.diagnosis.guarantees import guarantee
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.report import fonts
-from skindx.diagnosis.report.pdf import report_pdf
-from skindx.diagnosis.report.terminal import render
+from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
 from skindx.models.conformal import Conformal
 from skindx.taxonomy import SkinClass, Taxonomy
@@ -41,14 +40,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answered(bundle: Path) -> Answer:
+def answered(bundle: Path) -> CaseAnswer:
     return answer(Predictor.load(bundle), Case((skin_photo(),)))
 
 
-def test_no_output_speaks_of_urgency(answered: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+def test_no_output_speaks_of_urgency(answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     console = Console(file=io.StringIO(), width=400)
-    render(answered.diagnosis, console)
+    print_diagnosis(answered.diagnosis, console)
     texts = {
         "terminal": console.file.getvalue(),  # type: ignore[attr-defined]
         "paper": words_of(report_pdf(answered, None, datetime(2026, 1, 1, tzinfo=UTC))),

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from skin_photo import skin_photo, skin_pixels
 
-from skindx.diagnosis import opening
-from skindx.diagnosis.opening import open_photo
-from skindx.diagnosis.refusal import Refused
-from skindx.diagnosis.view import view_jpeg
+from skindx.diagnosis import photo_checks
+from skindx.diagnosis.photo_checks import Refused, open_photo, view_jpeg
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import DamagedImage, photo_format
 from skindx.imaging.sandboxed_images import decode_heic
@@ -87,7 +85,7 @@ def test_a_photo_of_many_pixels_is_kept_at_a_smaller_scale(kind: str) -> None:
     opened = open_photo(file.getvalue())
     assert (opened.width, opened.height) == (5000, 3000)
     height, width, _ = opened.pixels_HWC.shape
-    assert 0.95 * opening.MAX_KEPT_PIXELS < height * width <= opening.MAX_KEPT_PIXELS
+    assert 0.95 * photo_checks.MAX_KEPT_PIXELS < height * width <= photo_checks.MAX_KEPT_PIXELS
     assert width / height == pytest.approx(5 / 3, rel=0.01)
 
 

@@ -13,19 +13,18 @@ from skin_photo import skin_photo
 from tiny_bundle import measured as figures
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import CANNOT_RULE_OUT, Promise, Share, Similar, UrgentRisk
-from skindx.diagnosis.report import fonts, sheet
-from skindx.diagnosis.report.pdf import report_pdf
+from skindx.diagnosis.record import CANNOT_RULE_OUT, CaseAnswer, Promise, Share, Similar, UrgentRisk
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def answered(tiny_bundle: Path) -> Answer:
+def answered(tiny_bundle: Path) -> CaseAnswer:
     """Return an answer with everything in it, and names from outside Latin-1."""
     patient = Patient(age=54, sex="female", site="back", duration="months", skin_type=5)
     said = answer(Predictor.load(tiny_bundle), Case((skin_photo(), skin_photo(seed=4)), patient))
@@ -43,13 +42,13 @@ def answered(tiny_bundle: Path) -> Answer:
             ),
         }
     )
-    return Answer(diagnosis, said.views, (said.views[0].jpeg, b""))
+    return CaseAnswer(diagnosis, said.views, (said.views[0].jpeg, b""))
 
 
 def test_the_notice_and_the_next_step_come_first(
-    answered: Answer, monkeypatch: pytest.MonkeyPatch
+    answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     words = words_of(report_pdf(answered, figures(0.5), WHEN))
     diagnosis = answered.diagnosis
     order = [
@@ -76,9 +75,9 @@ def test_the_notice_and_the_next_step_come_first(
 
 
 def test_the_guarantee_of_the_risk_stands_under_the_next_step(
-    answered: Answer, monkeypatch: pytest.MonkeyPatch
+    answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     risk = UrgentRisk(
         risk=0.03, threshold=0.08, miss_rate=0.05, confidence=0.787, bound=0.0805, lesions=57
     )
@@ -98,15 +97,15 @@ def test_the_guarantee_of_the_risk_stands_under_the_next_step(
 
 @pytest.mark.parametrize("script", ["乾癬", "병변"])
 def test_letters_of_other_scripts_are_set_where_a_font_has_them(
-    script: str, answered: Answer, monkeypatch: pytest.MonkeyPatch
+    script: str, answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = fonts.dejavu()
+    folder = pdf_sheet.dejavu()
     if folder is None:
         pytest.skip("matplotlib brings DejaVu Sans, and is not installed")
     pdf = report_pdf(answered, None, WHEN)
     assert b"DejaVuSans" in pdf
-    monkeypatch.setattr(fonts, "more_letters", lambda: None)
-    page = sheet.Sheet("test", WHEN)
+    monkeypatch.setattr(pdf_sheet, "more_letters", lambda: None)
+    page = pdf_sheet.Sheet("test", WHEN)
     assert page._known("Łuszczyca – псориаз") == "Łuszczyca – псориаз"
     assert not page.lacking
     assert page._known(f"{script}\x07") == "??\ufffd"
@@ -115,7 +114,7 @@ def test_letters_of_other_scripts_are_set_where_a_font_has_them(
 
 
 def test_a_further_font_is_opened_when_a_letter_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = fonts.dejavu()
+    folder = pdf_sheet.dejavu()
     if folder is None:
         pytest.skip("matplotlib brings DejaVu Sans, and is not installed")
     asked = []
@@ -124,8 +123,8 @@ def test_a_further_font_is_opened_when_a_letter_needs_it(monkeypatch: pytest.Mon
         asked.append(True)
         return folder / "STIXGeneral.ttf"  # stands in for one of Debian's: it has U+E041
 
-    monkeypatch.setattr(fonts, "more_letters", more)
-    page = sheet.Sheet("test", WHEN)
+    monkeypatch.setattr(pdf_sheet, "more_letters", more)
+    page = pdf_sheet.Sheet("test", WHEN)
     page.text("Psoriasis")
     assert asked == []
     lacking = sorted(_codes(folder / "STIXGeneral.ttf") - _codes(folder / "DejaVuSans.ttf"))
@@ -143,14 +142,14 @@ def _codes(font: Path) -> set[int]:
 
 
 def test_debian_s_fonts_are_found(tmp_path: Path) -> None:
-    assert fonts.more_letters(tmp_path) is None
+    assert pdf_sheet.more_letters(tmp_path) is None
     font = tmp_path / "truetype/wqy/wqy-microhei.ttc"
     font.parent.mkdir(parents=True)
     font.touch()
-    assert fonts.more_letters(tmp_path) == font
+    assert pdf_sheet.more_letters(tmp_path) == font
 
 
-def test_it_says_nothing_of_the_machine_and_is_the_same_again(answered: Answer) -> None:
+def test_it_says_nothing_of_the_machine_and_is_the_same_again(answered: CaseAnswer) -> None:
     pdf = report_pdf(answered, None, WHEN)
     assert pdf == report_pdf(answered, None, WHEN)
     for secret in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(Path.cwd())):
@@ -160,7 +159,7 @@ def test_it_says_nothing_of_the_machine_and_is_the_same_again(answered: Answer) 
 
 
 def test_without_fpdf2_there_is_a_sentence(
-    answered: Answer, monkeypatch: pytest.MonkeyPatch
+    answered: CaseAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "fpdf", None)
     with pytest.raises(UserError, match=r"pip install '\.\[app\]'"):

@@ -17,13 +17,13 @@ from skin_photo import skin_photo
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer, bundle_version
-from skindx.diagnosis.guarantee import how_combined, risk_guarantee
-from skindx.diagnosis.mix import mix_text, shown_prevalence
+from skindx.diagnosis.guarantees import how_combined, risk_guarantee
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.report.terminal import render
+from skindx.diagnosis.record import CaseAnswer
+from skindx.diagnosis.record_assembly import mix_text, shown_prevalence
 from skindx.models.bundle.bundle import calibration_classes, given_prevalence, mix_of, open_bundle
 from skindx.models.conformal import fit_conformal
 from skindx.models.probability_scaling import Prevalence, read_prevalence
@@ -59,7 +59,7 @@ def corrected(plain: Predictor, file: Path) -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def answers(plain: Predictor, corrected: Predictor) -> tuple[Answer, Answer]:
+def answers(plain: Predictor, corrected: Predictor) -> tuple[CaseAnswer, CaseAnswer]:
     """Return the answers to one photo without and with another prevalence."""
     case = Case((skin_photo(),))
     return answer(plain, case), answer(corrected, case)
@@ -75,7 +75,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_changes_what_is_shown_and_nothing_that_was_fitted(
-    answers: tuple[Answer, Answer],
+    answers: tuple[CaseAnswer, CaseAnswer],
 ) -> None:
     plain, other = (one.diagnosis for one in answers)
     before = {one.key: one for one in plain.candidates}
@@ -116,12 +116,12 @@ def test_the_calibration_mix_itself_corrects_nothing(shares: list[float], seed: 
 
 
 def test_every_output_says_which_mix_the_probabilities_hold_for(
-    answers: tuple[Answer, Answer],
+    answers: tuple[CaseAnswer, CaseAnswer],
 ) -> None:
     from datetime import UTC, datetime
 
-    from skindx.diagnosis.report import fonts
-    from skindx.diagnosis.report.pdf import report_pdf
+    from skindx.diagnosis import pdf_sheet
+    from skindx.diagnosis.answer_report import report_pdf
 
     expected = (
         "hold for the mix of diseases of the calibration images (",
@@ -129,9 +129,9 @@ def test_every_output_says_which_mix_the_probabilities_hold_for(
     )
     for said, words in zip(answers, expected, strict=True):
         console = Console(file=io.StringIO(), width=400)
-        render(said.diagnosis, console)
+        print_diagnosis(said.diagnosis, console)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fonts, "dejavu", lambda: None)
+            patch.setattr(pdf_sheet, "dejavu", lambda: None)
             paper = words_of(report_pdf(said, None, datetime(2026, 1, 1, tzinfo=UTC)))
         texts = {
             "terminal": console.file.getvalue(),  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ def test_a_server_s_worker_takes_it(tiny_bundle: Path, file: Path) -> None:
     assert str(file.resolve()) in worker_command(tiny_bundle, version, prevalence=file)
 
 
-def test_the_sharpening_of_the_mean_is_told(answers: tuple[Answer, Answer]) -> None:
+def test_the_sharpening_of_the_mean_is_told(answers: tuple[CaseAnswer, CaseAnswer]) -> None:
     diagnosis = answers[0].diagnosis
     assert diagnosis.temperature == 0.5
     assert "sharpened by a temperature of 0.50" in how_combined(diagnosis)
@@ -230,7 +230,7 @@ def test_the_sharpening_of_the_mean_is_told(answers: tuple[Answer, Answer]) -> N
     assert "softened" in how_combined(diagnosis.model_copy(update={"temperature": 1.4}))
 
 
-def test_predictive_values_by_hand(answers: tuple[Answer, Answer]) -> None:
+def test_predictive_values_by_hand(answers: tuple[CaseAnswer, CaseAnswer]) -> None:
     diagnosis = answers[0].diagnosis
     risk = diagnosis.urgent_risk
     assert risk is not None

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.diagnosis.next_step import next_step
+from skindx.diagnosis.conclusion import next_step
 from skindx.diagnosis.record import (
     Candidate,
     Diagnosis,

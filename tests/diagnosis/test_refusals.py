@@ -13,9 +13,8 @@ from skin_photo import skin_photo
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
-from skindx.diagnosis.opening import MIN_SIDE, open_photo, read_photos
+from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, open_photo, read_photos
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.candidates import LogitEnergy
 from skindx.models.ood.check import OodCheck

@@ -20,14 +20,12 @@ from painted_answers import jpeg, rich
 
 from skindx.data.manifest import Record
 from skindx.data.sources.columns import Columns, confirmation
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import NEAREST_FIRST
-from skindx.diagnosis.report import fonts
-from skindx.diagnosis.report.pdf import report_pdf
-from skindx.diagnosis.report.terminal import render
+from skindx.diagnosis.record import NEAREST_FIRST, CaseAnswer
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import ROWS, EmbeddingIndex, IndexRow, _row
 from skindx.ui.page.result import result_html, waiting_html
@@ -64,7 +62,7 @@ def test_each_case_has_what_its_label_rests_on(tiny_bundle: Path) -> None:
     assert set(bases.values()) == {"label of the source"}
 
 
-def shown() -> Answer:
+def shown() -> CaseAnswer:
     answer = rich(Case((jpeg(80, 60),)))
     first, *others = answer.diagnosis.similar
     similar = (first.model_copy(update={"confirmed_by": "histopathology"}), *others)
@@ -72,9 +70,9 @@ def shown() -> Answer:
 
 
 def test_every_output_ranks_and_gives_no_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     console = Console(file=io.StringIO(), width=400)
-    render(shown().diagnosis, console)
+    print_diagnosis(shown().diagnosis, console)
     terminal = console.file.getvalue()  # type: ignore[attr-defined]
     paper = words_of(report_pdf(shown(), None, datetime(2026, 1, 1, tzinfo=UTC)))
     page = result_html(shown(), None)

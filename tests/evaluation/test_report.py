@@ -15,7 +15,7 @@ from rich.console import Console
 
 from skindx.core.measurement import MeasurementOrigin
 from skindx.data.manifest import Record
-from skindx.diagnosis.guarantee import set_holds
+from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation.formatting import bounds, decimal, percent, points
 from skindx.evaluation.mistakes import worst_mistakes
 from skindx.evaluation.report.plots import (

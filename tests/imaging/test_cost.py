@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from paint_images import encode, paint
 from PIL import Image
 
-from skindx.diagnosis.opening import open_photo
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused, open_photo
 from skindx.imaging.decode import decode, decode_small
 from skindx.imaging.decode_cost import MAX_PASSES, DecodeCost, jpeg_passes, webp_cost
 from skindx.imaging.formats import DamagedImage

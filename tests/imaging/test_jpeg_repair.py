@@ -10,7 +10,7 @@ import pytest
 from paint_images import encode, paint
 from PIL import Image
 
-from skindx.diagnosis.opening import open_photo
+from skindx.diagnosis.photo_checks import open_photo
 from skindx.imaging.decode import decode, decode_small, upright_jpeg_size
 from skindx.imaging.formats import DamagedImage
 

@@ -7,7 +7,7 @@ import pytest
 from tiny_bundle import pack_tiny
 
 from skindx.data.box import Box
-from skindx.diagnosis.assemble import bundle_version
+from skindx.diagnosis.record_assembly import bundle_version
 from skindx.models.bundle.bundle import open_bundle, write_index
 from skindx.models.detector import EDGES_PX, SizedTruth, recall_by_size
 from skindx.scan.outputs.missed import missed_sentence

@@ -7,21 +7,22 @@ import numpy as np
 from PIL import Image
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.photo_checks import Gate, Refusal, Refused
 from skindx.diagnosis.record import (
     Candidate,
+    CaseAnswer,
     Diagnosis,
     LesionBox,
     NextStep,
     Photo,
+    PhotoView,
     Promise,
     Share,
     Similar,
     Source,
     Vote,
 )
-from skindx.diagnosis.refusal import Gate, Refusal, Refused
 from skindx.diagnosis.scope import known_names
 from skindx.taxonomy import Urgency, load_taxonomy
 from skindx.taxonomy.urgent import unknown_to
@@ -42,7 +43,7 @@ _REFUSED: dict[int, tuple[Gate, str]] = {
 class Painter:
     """Answers every case at once; the width of the first photo says how."""
 
-    async def diagnose(self, case: Case) -> Answer:
+    async def diagnose(self, case: Case) -> CaseAnswer:
         widths = [Image.open(io.BytesIO(photo)).width for photo in case.photos]
         refusals = [
             Refusal(place, *_REFUSED[width])
@@ -66,7 +67,7 @@ class Painter:
         return rich(case, URGENCIES.get(widths[0], "soon"))
 
 
-def rich(case: Case, urgency: Urgency = "soon") -> Answer:
+def rich(case: Case, urgency: Urgency = "soon") -> CaseAnswer:
     classes = load_taxonomy("isic9").classes
     shares = (0.46, 0.27, 0.12, 0.08, 0.005)
     candidates = tuple(
@@ -83,7 +84,7 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
     )
     abstained = urgency == "unknown"
     heat = b"" if abstained else _heat()
-    views = tuple(View(_shown(photo), heat) for photo in case.photos)
+    views = tuple(PhotoView(_shown(photo), heat) for photo in case.photos)
     photos = tuple(
         _photo(view, remarks=("A little dark; daylight shows more.",) if number else ())
         for number, view in enumerate(views)
@@ -101,7 +102,7 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
         for place, skin_class in enumerate(classes[:4])
     )
     thumbnail = views[0].jpeg
-    return Answer(
+    return CaseAnswer(
         Diagnosis(
             next_step=_step(urgency, candidates[0].name),
             abstained="Three conditions are about as likely, and one of them needs a clinician."
@@ -131,7 +132,7 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
     )
 
 
-def wide(case: Case) -> Answer:
+def wide(case: Case) -> CaseAnswer:
     """Return an answer about a photo with several small lesions."""
     answer = rich(case, "unknown")
     (photo,) = answer.diagnosis.photos
@@ -144,10 +145,10 @@ def wide(case: Case) -> Answer:
     return replace(answer, diagnosis=answer.diagnosis.model_copy(update={"photos": photos}))
 
 
-def plain(case: Case | None = None, name: str = "<script>alert(1)</script>") -> Answer:
+def plain(case: Case | None = None, name: str = "<script>alert(1)</script>") -> CaseAnswer:
     """Return what a bundle of an older version can say."""
-    view = View(_shown(case.photos[0] if case else jpeg(80, 60)))
-    return Answer(
+    view = PhotoView(_shown(case.photos[0] if case else jpeg(80, 60)))
+    return CaseAnswer(
         Diagnosis(
             next_step=_step("unknown", name),
             candidates=(
@@ -195,7 +196,7 @@ def _heat() -> bytes:
     return file.getvalue()
 
 
-def _photo(view: View, *, boxes: bool = True, remarks: tuple[str, ...] = ()) -> Photo:
+def _photo(view: PhotoView, *, boxes: bool = True, remarks: tuple[str, ...] = ()) -> Photo:
     width, height = Image.open(io.BytesIO(view.jpeg)).size
     box = LesionBox(
         x1=0.25 * width,

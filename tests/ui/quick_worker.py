@@ -10,14 +10,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.record import Candidate, Diagnosis, NextStep, Photo, Source, Vote
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.record import (
+    Candidate,
+    CaseAnswer,
+    Diagnosis,
+    NextStep,
+    Photo,
+    PhotoView,
+    Source,
+    Vote,
+)
 from skindx.ui.pool.worker import Answerer, serve_cases
 
 
-def one(case: Case) -> Answer | UserError:
+def one(case: Case) -> CaseAnswer | UserError:
     photo = case.photos[0]
     if photo == b"refuse":
         return Refused("blur", "it is blurred.", 0)
@@ -42,10 +50,10 @@ def one(case: Case) -> Answer | UserError:
             name="quick", created="", version="", calibrated=True, taxonomy="", review=""
         ),
     )
-    return Answer(diagnosis, (View(photo * 1000, b"heat"),), (b"", b"thumbnail"))
+    return CaseAnswer(diagnosis, (PhotoView(photo * 1000, b"heat"),), (b"", b"thumbnail"))
 
 
-def answer_many(cases: Sequence[Case]) -> list[Answer | UserError]:
+def answer_many(cases: Sequence[Case]) -> list[CaseAnswer | UserError]:
     return [one(case) for case in cases]
 
 

@@ -13,15 +13,13 @@ from rich.console import Console
 from skin_photo import skin_photo
 
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis import pdf_sheet
+from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer as diagnosed
-from skindx.diagnosis.guarantee import coverage, guarantee, missed
+from skindx.diagnosis.guarantees import coverage, guarantee, missed
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import SEES_SQUARE, LesionBox, Promise, Share
-from skindx.diagnosis.report import fonts
-from skindx.diagnosis.report.pdf import report_pdf
-from skindx.diagnosis.report.terminal import render
+from skindx.diagnosis.record import SEES_SQUARE, CaseAnswer, LesionBox, Promise, Share
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.page.intake import intake_html
 from skindx.ui.page.result import problem_html, result_html, scope_html, waiting_html
@@ -50,18 +48,18 @@ def test_the_guarantee_by_hand() -> None:
     assert "could not be measured" in missed(PROMISE.model_copy(update={"urgent_missed": None}))
 
 
-def painted(width: int) -> Answer:
+def painted(width: int) -> CaseAnswer:
     return asyncio.run(Painter().diagnose(Case((jpeg(width, 80),))))
 
 
-def in_terminal(answer: Answer) -> str:
+def in_terminal(answer: CaseAnswer) -> str:
     console = Console(file=io.StringIO(), width=400)
-    render(answer.diagnosis, console)
+    print_diagnosis(answer.diagnosis, console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def on_paper(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)  # its letters can be read in the file
+def on_paper(answer: CaseAnswer, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)  # its letters can be read in the file
     words = words_of(report_pdf(answer, None, WHEN))
     return words.replace("\xa0", " ").replace("\\(", "(").replace("\\)", ")")
 
@@ -111,7 +109,7 @@ def test_what_is_known_is_listed_in_terminal_and_on_paper(monkeypatch: pytest.Mo
         assert "does not know, among others: Merkel cell carcinoma" in text
 
 
-def with_source(answer: Answer, learned_from: str) -> Answer:
+def with_source(answer: CaseAnswer, learned_from: str) -> CaseAnswer:
     source = answer.diagnosis.source.model_copy(update={"learned_from": learned_from})
     return replace(answer, diagnosis=answer.diagnosis.model_copy(update={"source": source}))
 
@@ -154,7 +152,7 @@ def test_a_detectors_score_is_no_probability_of_a_disease() -> None:
     box = LesionBox(x1=1, y1=1, x2=40, y2=40, label="lesion", score=0.3)
     photo = answer.diagnosis.photos[0].model_copy(update={"boxes": (box,)})
     boxed = answer.diagnosis.model_copy(update={"photos": (photo,)})
-    one = Answer(boxed, answer.views[:1], answer.thumbnails)
+    one = CaseAnswer(boxed, answer.views[:1], answer.thumbnails)
     for text in (in_terminal(one), result_html(one, None)):
         assert "lesion, detector score 0.30" in text
         assert "30 %" not in text.split("detector score")[0].split("outlined")[-1]

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from painted_answers import WIDE, Painter, jpeg, wide
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS
-from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.photo_checks import Refusal, Refused
+from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS, CaseAnswer
 from skindx.scan.wide import WideRule
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.expected import class_shares, score_shares, shift
@@ -38,10 +37,10 @@ MEASURED: dict[str, Any] = {
 class Fake:
     """Answers what it was told to, and remembers the case."""
 
-    def __init__(self, answer: Answer | Exception) -> None:
+    def __init__(self, answer: CaseAnswer | Exception) -> None:
         self.answer, self.case = answer, Case((b"none",))
 
-    async def diagnose(self, case: Case) -> Answer:
+    async def diagnose(self, case: Case) -> CaseAnswer:
         self.case = case
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -49,7 +48,7 @@ class Fake:
 
 
 @pytest.fixture(scope="module")
-def painted() -> Answer:
+def painted() -> CaseAnswer:
     return asyncio.run(Painter().diagnose(Case((jpeg(640, 480),))))
 
 
@@ -80,7 +79,7 @@ def ask(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:
     return asyncio.run(asked())
 
 
-def test_a_form_becomes_a_case(painted: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_becomes_a_case(painted: CaseAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_disk(*_: object, **__: object) -> None:
         raise AssertionError("a photo was put on disk")
 
@@ -139,7 +138,9 @@ def test_wide_photos_are_named_and_only_where_there_are_scans() -> None:
         ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, "boundary"),
     ],
 )
-def test_a_wrong_form_is_one_sentence(painted: Answer, request_: dict[str, Any], said: str) -> None:
+def test_a_wrong_form_is_one_sentence(
+    painted: CaseAnswer, request_: dict[str, Any], said: str
+) -> None:
     app, _ = served(Fake(painted))
     answer = ask(app, "POST", "/v1/diagnose", **request_)
     assert answer.status_code == 400
@@ -190,7 +191,7 @@ def test_every_refused_photo_is_reported_and_counted() -> None:
         assert f'skindx_refusals_total{{gate="{gate}"}} 1.0' in text
 
 
-def test_health_tells_when_nobody_works(painted: Answer) -> None:
+def test_health_tells_when_nobody_works(painted: CaseAnswer) -> None:
     app, _ = served(Fake(painted))
     said = ask(app, "GET", "/v1/health")
     assert said.status_code == 200
@@ -200,7 +201,7 @@ def test_health_tells_when_nobody_works(painted: Answer) -> None:
     assert ask(app, "GET", "/v1/health").status_code == 503
 
 
-def test_the_description_is_whole(painted: Answer) -> None:
+def test_the_description_is_whole(painted: CaseAnswer) -> None:
     app, _ = served(Fake(painted))
     described = app.openapi()
     assert set(described["paths"]) == {"/v1/diagnose", "/v1/health", "/v1/metrics"}
@@ -228,7 +229,7 @@ def test_the_description_is_whole(painted: Answer) -> None:
     assert '<pre tabindex="0">curl -F' in html
 
 
-def test_what_is_answered_is_counted(painted: Answer) -> None:
+def test_what_is_answered_is_counted(painted: CaseAnswer) -> None:
     app, metrics = served(Fake(painted))
     for _ in range(3):
         ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})

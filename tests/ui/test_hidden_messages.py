@@ -10,8 +10,8 @@ import pytest
 
 from skindx.casebook.casebook import Casebook
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.record import CaseAnswer
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.faults import log_fault
 from skindx.ui.page.casebook_tab import _shown
@@ -75,7 +75,7 @@ def test_what_nobody_caught_is_reported_without_its_message() -> None:
 
 
 def test_a_worker_s_log_holds_nothing_of_the_case(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(cases: Sequence[Case]) -> list[Answer | UserError]:
+    def fail(cases: Sequence[Case]) -> list[CaseAnswer | UserError]:
         raise ValueError(f"{SECRET} {cases[0].patient}")
 
     case = Case((b"photo",), Patient(age=47, site="back"))

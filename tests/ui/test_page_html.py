@@ -6,11 +6,9 @@ import pytest
 from painted_answers import jpeg, plain, rich
 from tiny_bundle import odd_taxonomy
 
-from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantee import guarantee
-from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE
+from skindx.diagnosis.guarantees import guarantee, measured
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.html import web_address
 from skindx.ui.page.followup import followup_html
@@ -155,7 +153,7 @@ def test_cases_that_may_not_be_shown_are_named_in_a_line() -> None:
     assert "alike" in hidden
     assert "<img" not in hidden
     answer = rich(CASE)
-    none = result_html(Answer(answer.diagnosis, answer.views, (b"",) * 4), None)
+    none = result_html(CaseAnswer(answer.diagnosis, answer.views, (b"",) * 4), None)
     assert 'class="sx-cases"' not in none
     assert none.partition('<ul class="sx-hidden">')[2].count("alike") == 4
 

@@ -16,10 +16,10 @@ from decoder_watch import descendants
 from network_guard import guarded_environment
 
 from skindx.core.errors import JobError, UserError
-from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import bundle_version
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.record import CaseAnswer, PhotoView
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.loading import load_bundle
@@ -80,7 +80,7 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
                 sha256 = hashlib.sha256(case.photos[0]).hexdigest()
                 assert answer.diagnosis.photos[0].sha256 == sha256
                 assert answer.diagnosis.patient == case.patient
-                assert answer.views == (View(case.photos[0] * 1000, b"heat"),)
+                assert answer.views == (PhotoView(case.photos[0] * 1000, b"heat"),)
                 assert answer.thumbnails == (b"", b"thumbnail")
             said = [b"refuse", b"wrong", b"break", b"photo"]
             reported = await asyncio.gather(
@@ -90,7 +90,7 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
             assert (reported[0].gate, str(reported[0])) == ("blur", "it is blurred.")
             assert str(reported[1]) == "it is wrong."
             assert isinstance(reported[2], Unanswered)
-            assert isinstance(reported[3], Answer)  # whatever was in one batch with it
+            assert isinstance(reported[3], CaseAnswer)  # whatever was in one batch with it
             assert pool.status.restarts == 0
             pids = workers()
         assert all(over(pid) for pid in pids)
@@ -129,7 +129,7 @@ def test_a_case_that_breaks_its_workers_harms_no_other(does: bytes) -> None:
             os.kill(workers()[0], signal.SIGCONT)
             reported = await asyncio.gather(*asked, return_exceptions=True)
             assert isinstance(reported.pop(2), Unanswered)
-            assert all(isinstance(message, Answer) for message in reported)
+            assert all(isinstance(message, CaseAnswer) for message in reported)
             await until(lambda: pool.status.ready == 1)
 
     asyncio.run(scenario())

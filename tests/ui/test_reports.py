@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from painted_answers import jpeg, rich
 
 from skindx.core.errors import UserError
+from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.report.pdf import report_pdf
 from skindx.ui.asgi import USER, Message, Receive, Send
 from skindx.ui.report_making import made_pdf
 from skindx.ui.reports.routes import PATH, report_routes
@@ -81,7 +81,7 @@ def test_what_reports_leave_is_collected(monkeypatch: pytest.MonkeyPatch) -> Non
         left.append(weakref.ref(remains))
         return b"%PDF"
 
-    monkeypatch.setattr("skindx.diagnosis.report.pdf.report_pdf", leaving)
+    monkeypatch.setattr("skindx.diagnosis.answer_report.report_pdf", leaving)
     gc.disable()
     try:
         for _ in range(64):

@@ -7,11 +7,10 @@ import pytest
 from painted_answers import jpeg, rich
 from rich.console import Console
 
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.guarantee import risk_guarantee
-from skindx.diagnosis.record import UrgentRisk
-from skindx.diagnosis.report.terminal import render
+from skindx.diagnosis.guarantees import risk_guarantee
+from skindx.diagnosis.record import CaseAnswer, UrgentRisk
 from skindx.ui.page.result import result_html
 
 RISK = UrgentRisk(
@@ -24,7 +23,7 @@ GUARANTEE = (
 )
 
 
-def answered(risk: UrgentRisk | None = RISK, **changes: object) -> Answer:
+def answered(risk: UrgentRisk | None = RISK, **changes: object) -> CaseAnswer:
     answer = rich(Case((jpeg(80, 60),)))
     changes = {"urgent_risk": risk, "abstained": ""} | changes
     return replace(answer, diagnosis=answer.diagnosis.model_copy(update=changes))
@@ -53,5 +52,5 @@ def test_the_same_sentence_stands_everywhere(risk: UrgentRisk | None) -> None:
     answer = answered(risk)
     assert (GUARANTEE in result_html(answer, None).replace("\u00a0", " ")) == (risk is not None)
     console = Console(file=io.StringIO(), width=400)
-    render(answer.diagnosis, console)
+    print_diagnosis(answer.diagnosis, console)
     assert (GUARANTEE in console.file.getvalue()) == (risk is not None)  # type: ignore[attr-defined]

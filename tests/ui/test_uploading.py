@@ -12,7 +12,7 @@ from raw_server import Client, running
 from served import Served
 
 from skindx.diagnosis.case import MAX_PHOTOS
-from skindx.diagnosis.opening import MAX_BYTES
+from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.ui import uploading
 from skindx.ui.asgi import USER, App, Message, Receive, Send
 from skindx.ui.connections import Patience

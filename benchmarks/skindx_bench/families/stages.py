@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from skindx.diagnosis.explain.gradcam import heat_maps
+from skindx.diagnosis.heat_maps import heat_maps
 from skindx.models.classifier.classifier import (
     Classifier,
     ClassifierSettings,

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.diagnosis.explain.token_heat import token_heat
+from skindx.diagnosis.heat_maps import token_heat
 from skindx.models.classifier.classifier import Classifier
 
 # N = images, H = heads, T = tokens with the class token first, P = tokens of patches, D = channels

@@ -15,15 +15,14 @@ REST = "the rest"
 
 def _parts(predictor: Predictor) -> dict[str, tuple[tuple[Any, str], ...]]:
     """Return, for each stage, the functions that do it, as (where they are looked up, name)."""
-    from skindx.diagnosis import checked_photos, diagnose
-    from skindx.diagnosis.explain import gradcam
+    from skindx.diagnosis import diagnose, heat_maps, photo_checks
 
     return {
-        "decode and scale the photo": ((checked_photos, "open_photo"),),
-        "gates of light, skin and blur": ((checked_photos, "inspect"),),
+        "decode and scale the photo": ((photo_checks, "open_photo"),),
+        "gates of light, skin and blur": ((photo_checks, "inspect"),),
         "networks": ((type(predictor.ensemble), "predict_with_features"),),
         "detector": ((type(predictor.detector), "detect"),),
-        "heat map": ((gradcam, "heat_maps"), (gradcam, "heat_png")),
+        "heat map": ((heat_maps, "heat_maps"), (heat_maps, "heat_png")),
         "similar cases": ((diagnose, "similar_cases"),),
         "text of the answer": ((diagnose, "conclude"), (diagnose, "assemble")),
         "photo for the page": ((diagnose, "view_jpeg"),),

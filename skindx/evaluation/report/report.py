@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from skindx.core.atomic_files import write_text
 from skindx.core.measurement import MeasurementOrigin
-from skindx.diagnosis.guarantee import set_holds
+from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation.assisted import assisted_table
 from skindx.evaluation.breakdown import MISSING
 from skindx.evaluation.formatting import bounds, percent, points, shown, title

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from skindx.diagnosis.assemble import source_of
-from skindx.diagnosis.measured import shared
+from skindx.diagnosis.guarantees import shared
+from skindx.diagnosis.record_assembly import source_of
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.detector import DetectorRecall
 from skindx.scan.lesion import ScannedPhoto

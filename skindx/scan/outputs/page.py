@@ -6,7 +6,7 @@ from typing import Any
 
 from skindx.core.text import counted, html_environment, keep_units, printable
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
-from skindx.diagnosis.guarantee import shown_share
+from skindx.diagnosis.guarantees import shown_share
 from skindx.diagnosis.record import percent
 from skindx.diagnosis.scope import lacks
 from skindx.imaging.sandboxed_images import small_jpeg

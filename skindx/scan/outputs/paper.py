@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.text import counted
-from skindx.diagnosis.report.sheet import Sheet
+from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.scan.lesion import ScannedPhoto
 from skindx.scan.outputs.crops import crop, region_around
 from skindx.scan.outputs.missed import missed_sentence

@@ -12,7 +12,7 @@ from skindx.data.answer_review import CopyReview, SkinReview
 from skindx.data.boxes.review import Review
 from skindx.data.publish.gallery_tiles import draw_pair
 from skindx.data.stored_image import read_image
-from skindx.diagnosis.view import view_jpeg
+from skindx.diagnosis.photo_checks import view_jpeg
 from skindx.imaging.formats import DamagedImage
 from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.asgi import App, Message, Receive, Send

@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.record import Diagnosis
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.record import CaseAnswer, Diagnoser, Diagnosis
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.expected import class_shares, p_value_shares, score_shares, shift
 from skindx.ui.pool.errors import Busy, Unanswered
@@ -153,7 +152,7 @@ class CountingDiagnoser:
     def __init__(self, diagnoser: Diagnoser, metrics: Metrics, way: str) -> None:
         self._diagnoser, self._metrics, self._way = diagnoser, metrics, way
 
-    async def diagnose(self, case: Case) -> Answer:
+    async def diagnose(self, case: Case) -> CaseAnswer:
         """Answer a case as the other one does."""
         start, outcome = time.perf_counter(), "left"
         try:

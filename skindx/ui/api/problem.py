@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused
 from skindx.ui.html import sentence
 
 

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import MAX_PHOTOS
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.record import CaseAnswer, Diagnoser
 from skindx.models.bundle.bundle import Bundle
 from skindx.scan.wide import WideRule, seen_of_refused
 from skindx.ui.api.form import CHOICES, read_case
@@ -127,7 +127,7 @@ def routes(
 
 
 def _answer_body(
-    answer: Answer,
+    answer: CaseAnswer,
     include: Sequence[str],
     measured: dict[str, Any] | None,
     wide: tuple[int, ...],

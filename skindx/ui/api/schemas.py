@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from skindx.diagnosis.case import SKIN_TYPE_CHOOSES
+from skindx.diagnosis.photo_checks import Gate
 from skindx.diagnosis.record import Diagnosis
-from skindx.diagnosis.refusal import Gate
 
 INCLUDES = ("views", "heat", "thumbnails", "pdf")
 """What a client may ask for beside the diagnosis; each costs bytes, so none comes unasked."""

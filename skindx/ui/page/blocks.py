@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from skindx.casebook.casebook import Casebook
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
-from skindx.diagnosis.answer import Diagnoser
-from skindx.diagnosis.opening import MIN_SIDE
-from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused
+from skindx.diagnosis.record import Diagnoser
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import largest_crop, least_side
 from skindx.scan.wide import seen_of_refused

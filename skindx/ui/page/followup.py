@@ -5,13 +5,13 @@ from datetime import datetime
 from skindx.casebook.consent import CASE_CONSENTS
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.html import render, sentence
 from skindx.ui.reports.sealed import Reports
 
 
 def followup_html(
-    answer: Answer,
+    answer: CaseAnswer,
     reports: Reports,
     user: str,
     *,

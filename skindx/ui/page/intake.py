@@ -16,7 +16,7 @@ from skindx.diagnosis.case import (
     Patient,
     Sex,
 )
-from skindx.diagnosis.opening import MAX_BYTES
+from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.ui.html import render
 from skindx.ui.page.uploads import take_uploads
 

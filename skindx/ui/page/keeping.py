@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skindx.casebook.casebook import Casebook
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import render, sentence
@@ -28,7 +28,7 @@ def case_keeper(casebook: Casebook, reports: Reports) -> Callable[..., str]:
     """Return what keeps an answer."""
     import gradio as gr
 
-    def keep(answer: Answer | None, event: gr.EventData, request: gr.Request) -> str:
+    def keep(answer: CaseAnswer | None, event: gr.EventData, request: gr.Request) -> str:
         if answer is None:
             return problem_html(
                 "This answer has expired and cannot be kept; ask again, then keep the new answer."

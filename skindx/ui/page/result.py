@@ -5,16 +5,16 @@ from functools import partial
 from typing import Any
 
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import use_of_facts
-from skindx.diagnosis.guarantee import guarantee, how_combined, risk_guarantee
-from skindx.diagnosis.measured import measured
+from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
     NEAREST_FIRST,
     NOTICE,
     SEES_SQUARE,
+    CaseAnswer,
     Diagnosis,
+    PhotoView,
     percent,
 )
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
@@ -69,7 +69,7 @@ def problem_html(message: str, images: ImageOrigin | None = None) -> str:
     return render("problem.html.jinja", message=sentence(message), images=images)
 
 
-def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
+def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
     """Return the whole answer; photos are in the HTML itself, so that no file of them is kept."""
     diagnosis = answer.diagnosis
     shown = sum(candidate.probability for candidate in diagnosis.candidates)
@@ -110,7 +110,7 @@ def ood_sentence(diagnosis: Diagnosis) -> str:
     )
 
 
-def _views(diagnosis: Diagnosis, views: Sequence[View]) -> list[dict[str, Any]]:
+def _views(diagnosis: Diagnosis, views: Sequence[PhotoView]) -> list[dict[str, Any]]:
     return [
         {
             "photo": photo,
@@ -121,7 +121,7 @@ def _views(diagnosis: Diagnosis, views: Sequence[View]) -> list[dict[str, Any]]:
     ]
 
 
-def _similar(answer: Answer) -> list[dict[str, Any]]:
+def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
     thumbnails = answer.thumbnails or (b"",) * len(answer.diagnosis.similar)
     return [
         {"rank": rank, "case": case, "jpeg": data_url(jpeg, "image/jpeg") if jpeg else ""}

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from skindx.casebook.consent import SCAN_CONSENTS
+from skindx.diagnosis.photo_checks import Refusal
 from skindx.diagnosis.record import Photo
-from skindx.diagnosis.refusal import Refusal
 from skindx.ui.html import render, sentence
 from skindx.ui.scanning.errors import NoScans
 from skindx.ui.scanning.settings import ScanServing

@@ -6,11 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.opening import read_photo
-from skindx.diagnosis.refusal import Refused
-from skindx.diagnosis.view import small_view
+from skindx.diagnosis.photo_checks import Refused, read_photo, small_view
+from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import photo_format
 from skindx.ui.html import data_url
@@ -35,7 +33,7 @@ def take_uploads(paths: Sequence[object], folder: Path) -> tuple[bytes, ...]:
                     path.parent.rmdir()
 
 
-def shown_by_server(case: Case, answer: Answer) -> dict[int, str]:
+def shown_by_server(case: Case, answer: CaseAnswer) -> dict[int, str]:
     """Return small photos of a case's HEIC photos, as addresses, by their place in it.
 
     Most browsers cannot show HEIC. The photos are made of what the page shows of the photos.

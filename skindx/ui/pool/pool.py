@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.photo_checks import Refusal, Refused
+from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers import framing
 from skindx.workers.pool import PoolSettings, PoolStatus, WorkerPool
@@ -23,7 +23,7 @@ class Pool:
     """Processes that diagnose; `command` starts one, see `loading.worker_command`."""
 
     def __init__(self, command: Sequence[str], settings: PoolSettings) -> None:
-        self._pool: WorkerPool[Case, Answer] = WorkerPool(
+        self._pool: WorkerPool[Case, CaseAnswer] = WorkerPool(
             command,
             settings,
             encode=framing.plain,
@@ -48,7 +48,7 @@ class Pool:
         """How many work and wait."""
         return self._pool.status
 
-    async def diagnose(self, case: Case) -> Answer:
+    async def diagnose(self, case: Case) -> CaseAnswer:
         """Answer a case. Raises Refused, Busy, Unanswered or another UserError; never hangs."""
         try:
             return await self._pool.ask(case)
@@ -58,10 +58,10 @@ class Pool:
             raise Unanswered(_UNANSWERED[error.reason]) from None
 
 
-def _decode(plain: dict[str, Any]) -> Answer | Exception:
+def _decode(plain: dict[str, Any]) -> CaseAnswer | Exception:
     """Return what `worker.serve_cases` sent for one case."""
     if "answer" in plain:
-        return framing.rebuilt(Answer, plain["answer"])
+        return framing.rebuilt(CaseAnswer, plain["answer"])
     if "refused" in plain:
         refusals = tuple(framing.rebuilt(Refusal, refusal) for refusal in plain["refusals"])
         return Refused(plain["gate"], plain["refused"], plain["photo"], refusals)

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.faults import log_fault
 from skindx.workers import framing
 from skindx.workers.child import Answers, serve
 
 log = logging.getLogger(__name__)
 
-Answerer = Callable[[Sequence[Case]], Sequence[Answer | UserError]]
+Answerer = Callable[[Sequence[Case]], Sequence[CaseAnswer | UserError]]
 
 
 def serve_cases(connection: socket.socket, folder: Path, load: Callable[[], Answerer]) -> None:
@@ -45,7 +45,7 @@ def answer_cases(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str,
         return [{"failed": True}]
 
 
-def _message(answer: Answer | UserError) -> dict[str, Any]:
+def _message(answer: CaseAnswer | UserError) -> dict[str, Any]:
     if isinstance(answer, Refused):
         refusals = [framing.plain(refusal) for refusal in answer.refusals]
         return {

@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import Any
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.report_making import made_pdf
 from skindx.workers import framing
 
@@ -34,7 +34,7 @@ class Reports:
     def __init__(self, metrics: dict[str, Any] | None) -> None:
         self._metrics, self._key = metrics, secrets.token_bytes(32)
 
-    def sealed(self, answer: Answer, when: datetime, user: str) -> str:
+    def sealed(self, answer: CaseAnswer, when: datetime, user: str) -> str:
         """Return an answer given at `when` to `user` ("" without logins) as base64 with a seal."""
         plain = framing.plain(answer)
         packed = framing.pack({"user": user, "when": when.isoformat(), "answer": plain})
@@ -55,7 +55,7 @@ class Reports:
         message = framing.receive(BytesIO(packed).read)
         if message["user"] != user:
             raise UserError(_OTHERS)
-        answer = framing.rebuilt(Answer, message["answer"])
+        answer = framing.rebuilt(CaseAnswer, message["answer"])
         return made_pdf(answer, self._metrics, datetime.fromisoformat(message["when"]))
 
     def _tag(self, packed: bytes) -> bytes:

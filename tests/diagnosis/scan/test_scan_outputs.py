@@ -28,7 +28,7 @@ from PIL import Image
 from skindx.core.errors import UserError
 from skindx.data.boxes.coco import read_coco
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.report import fonts
+from skindx.diagnosis import pdf_sheet
 from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.levels import LevelledPhoto
 from skindx.scan.outputs.missed import (
@@ -202,7 +202,7 @@ def test_the_page_has_every_lesion_and_says_what_it_is_not(
 def test_the_pdf_says_the_same(
     result: ScanResult, reads: list[ArrayPhoto], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     text = words_of(pdf_bytes(result, reads))
     assert "no diagnosis and no medical device" in text
     assert "Lesions by rank" in text

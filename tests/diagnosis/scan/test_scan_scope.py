@@ -15,9 +15,9 @@ from painted_bodies import CLASSES, paint, scan_of
 from pdf_words import words_of
 from tiny_bundle import pack_tiny
 
+from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Share
-from skindx.diagnosis.report import fonts
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
 from skindx.scan.compare.view import read_scan
 from skindx.scan.diagnosing import diagnose_lesions
@@ -70,7 +70,7 @@ class Folder:
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fonts, "dejavu", lambda: None)
+        patch.setattr(pdf_sheet, "dejavu", lambda: None)
         return Folder(tmp_path_factory.mktemp("scan") / "harmless", HARMLESS, None)
 
 
@@ -102,7 +102,7 @@ def test_every_output_says_which_conditions_the_model_does_not_know(harmless: Fo
 def test_with_an_urgent_class_the_risk_stands_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    monkeypatch.setattr(pdf_sheet, "dejavu", lambda: None)
     folder = Folder(tmp_path / "scan", CLASSES, 0.004)
     texts = folder.texts()
     assert "< 1 %" in texts["scan.html"].replace("&lt;", "<")

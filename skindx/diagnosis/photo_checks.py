@@ -1,21 +1,92 @@
-"""Decode a photo's bytes to pixels; a photo that cannot be used is refused with the reason."""
+"""Why photos are not judged at all."""
 
 import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
-from skindx.diagnosis.refusal import Gate, Refused
-from skindx.diagnosis.view import LONGEST_SIDE
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.record import Photo
 from skindx.imaging.decode import decode, upright_jpeg_size
 from skindx.imaging.formats import DamagedImage, PhotoFormat, photo_format
-from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
+from skindx.imaging.gates import Fault, inspect
+from skindx.imaging.sandboxed_images import can_read_heic, decode_heic, small_jpeg
+
+Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "unfamiliar"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why one photo of a case is not judged."""
+
+    photo: int
+    """Which of the case's photos, from 0."""
+    gate: Gate
+    message: str
+    """One sentence on what is wrong and what to do."""
+    shown: bytes = b""
+    """A small JPEG of a photo that most browsers cannot show; empty for others, or if damaged."""
+    seen: Photo | None = None
+    """The photo with the detector's boxes, where the networks saw it: it may be a wide one."""
+
+
+class Refused(UserError):  # noqa: N818
+    """A case with photos that no diagnosis should rest on; `gate` and `photo` are of the first."""
+
+    def __init__(
+        self, gate: Gate, message: str, photo: int = 0, refusals: tuple[Refusal, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.gate = gate
+        self.photo = photo
+        """Which of the case's photos, from 0."""
+        self.refusals = refusals or (Refusal(photo, gate, message),)
+        """One for every refused photo, in their order."""
+
+    @classmethod
+    def of(cls, refusals: Sequence[Refusal], photos: int) -> Self:
+        """Return the error of a case of so many photos; it names them where there are several."""
+        ordered = tuple(sorted(refusals, key=lambda refusal: refusal.photo))
+        first = ordered[0]
+        if photos == 1:
+            return cls(first.gate, first.message, first.photo, ordered)
+        said = "; ".join(
+            f"photo {refusal.photo + 1}: {refusal.message.rstrip('.')}" for refusal in ordered
+        )
+        return cls(first.gate, f"{said}.", first.photo, ordered)
+
+    def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int, tuple[Refusal, ...]]]:
+        """Cross a border between processes whole: an exception alone would give its message."""
+        return type(self), (self.gate, str(self), self.photo, self.refusals)
+
+
+# A photo as it may be shown: upright, of modest size, without any metadata.
+
+SMALL_SIDE = 240
+"""Pixels of the longer side beside the form: twice as many as it takes there."""
+LONGEST_SIDE = 1280
+"""Pixels: what a page shows; decoding and sending more costs a phone seconds."""
+_QUALITY = 88
+
+
+def small_view(data: bytes, pixels_HWC: NDArray[np.uint8]) -> bytes:
+    """Return a small JPEG of a HEIC photo, which most browsers cannot show; b"" of any other."""
+    return view_jpeg(pixels_HWC, SMALL_SIDE) if photo_format(data[:16]) == "HEIC" else b""
+
+
+def view_jpeg(pixels_HWC: NDArray[np.uint8], longest: int = LONGEST_SIDE) -> bytes:
+    """Return a JPEG of at most `longest` pixels on its longer side, without any metadata."""
+    return small_jpeg(pixels_HWC, longest, quality=_QUALITY)
+
+
+# Decode a photo's bytes to pixels; a photo that cannot be used is refused with the reason.
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64
@@ -169,3 +240,72 @@ def _at_least(height: int, width: int, needed: int | None) -> tuple[int, int] | 
 
 def _unreadable(message: str, photo: int, gate: Gate = "unreadable") -> Refused:
     return Refused(gate, message, photo)
+
+
+# Advice for a photo that a gate refuses.
+
+ADVICE: dict[Fault, str] = {
+    "dark": "the photo is too dark to be judged; take it again in daylight or with the flash.",
+    "dim": "The photo is dark: take it again in daylight if you can.",
+    "glaring": (
+        "the photo is too bright to be judged; take it again without flash, out of the sun."
+    ),
+    "pale": "The photo is very bright: take it again out of direct light if you can.",
+    "no-skin": (
+        "no skin is visible in this photo; take a colour photo from so near that skin fills "
+        "most of it."
+    ),
+    "blurred": (
+        "the photo is too blurred to be judged; hold still, keep a hand's breadth away and "
+        "tap on the skin to focus."
+    ),
+    "soft": "The photo is not quite sharp: fine structures may be lost.",
+}
+"""Refusals go on in a sentence, remarks stand alone."""
+
+
+# A case's photos on their way to the networks: opened, and past the gates.
+
+COARSE = 200
+"""Pixels of the shorter side, below which fine structures are lost to most networks."""
+
+
+@dataclass(frozen=True)
+class CheckedPhoto:
+    """A photo that passed its gates, and what is not good about it all the same."""
+
+    opened: Opened
+    remarks: tuple[str, ...]
+
+
+def check_photos(
+    case: Case, needed: int | None = None, least: int = MIN_SIDE
+) -> tuple[dict[int, CheckedPhoto], list[Refusal]]:
+    """Return a case's photos that pass, by their place in it, and why the others do not.
+
+    Every photo is looked at, whatever is wrong with another. `needed` and `least` are as
+    `open_photo` has them.
+    """
+    seen: dict[int, CheckedPhoto] = {}
+    refusals: list[Refusal] = []
+    for photo, data in enumerate(case.photos):
+        try:
+            seen[photo] = _check_photo(data, photo, needed, least)
+        except Refused as refused:
+            refusals.extend(refused.refusals)
+    return seen, refusals
+
+
+def _check_photo(data: bytes, photo: int, needed: int | None, least: int) -> CheckedPhoto:
+    opened = open_photo(data, photo, needed=needed, least=least)
+    remarks = []
+    if min(opened.width, opened.height) < COARSE:
+        size = f"{opened.width} x {opened.height} pixels"
+        remarks.append(f"The photo is small ({size}): fine structures may be lost.")
+    for gate, finding in inspect(opened.pixels_HWC):
+        if finding.fatal:
+            shown = small_view(data, opened.pixels_HWC)
+            advice = ADVICE[finding.fault]
+            raise Refused(gate, advice, photo, (Refusal(photo, gate, advice, shown),))
+        remarks.append(ADVICE[finding.fault])
+    return CheckedPhoto(opened, tuple(remarks))

@@ -1,16 +1,62 @@
-"""A printed page in plain parts: headings, paragraphs, tables, rows of images."""
+"""The letters that a report can be printed in: fonts of this machine, or Latin-1 without one."""
 
+import importlib.util
 import re
+import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.core.machine import require_extra
 from skindx.core.text import printable
-from skindx.diagnosis.report import fonts
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+_MORE = (
+    "truetype/wqy/wqy-microhei.ttc",
+    "truetype/droid/DroidSansFallbackFull.ttf",
+)
+"""Below /usr/share/fonts, from Debian's fonts-wqy-microhei, which has Korean too, and
+fonts-droid-fallback."""
+
+_LATIN_SIGNS = str.maketrans(
+    {"–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "..."}
+)
+
+
+def dejavu() -> Path | None:
+    """Return the folder of DejaVu Sans, without importing matplotlib; None if it is not there."""
+    found = importlib.util.find_spec("matplotlib")
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
+    return folder if (folder / "DejaVuSans-Bold.ttf").is_file() else None
+
+
+def more_letters(fonts: Path = Path("/usr/share/fonts")) -> Path | None:
+    """Return a font for Chinese and Japanese, which DejaVu lacks; None if there is none."""
+    return next((fonts / name for name in _MORE if (fonts / name).is_file()), None)
+
+
+def in_latin(words: str) -> tuple[str, bool]:
+    """Return words in the letters of Latin-1, and whether none was replaced."""
+    plain = words.translate(_LATIN_SIGNS)
+    shown = "".join(_latin(char) for char in plain)
+    return shown, shown == plain
+
+
+def _latin(char: str) -> str:
+    try:
+        char.encode("latin-1")
+    except UnicodeEncodeError:
+        return unicodedata.normalize("NFKD", char).encode("latin-1", "ignore").decode() or "?"
+    return char
+
+
+# A printed page in plain parts: headings, paragraphs, tables, rows of images.
 
 MARGIN_MM, GAP_MM = 16, 3
 _WIDTH_MM = 210 - 2 * MARGIN_MM
@@ -23,7 +69,7 @@ class Sheet:
     matplotlib brings that font along. Without it the PDF's own Helvetica is taken, which knows
     Western European letters alone: others are shown without their accents, or as question marks.
     Letters that DejaVu lacks come from a further font where one is installed, see
-    `skindx.diagnosis.report.fonts`.
+    `skindx.diagnosis.pdf_sheet`.
     """
 
     def __init__(self, title: str, when: datetime) -> None:
@@ -44,7 +90,7 @@ class Sheet:
         self.pdf.set_producer("skindx")
         self.pdf.set_creation_date(when)
         self.pdf.set_image_filter("DCTDecode")
-        folder = fonts.dejavu()
+        folder = dejavu()
         self._font = "DejaVu" if folder else "Helvetica"
         if folder:
             self.pdf.add_font("DejaVu", "", folder / "DejaVuSans.ttf")
@@ -141,7 +187,7 @@ class Sheet:
         words = " ".join(printable(line) for line in words.splitlines())
         words = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", words)  # a figure keeps its unit
         if self._font == "Helvetica":
-            shown, complete = fonts.in_latin(words)
+            shown, complete = in_latin(words)
             self.lacking |= not complete
             return shown
         if not self._letters:
@@ -162,7 +208,7 @@ class Sheet:
 
     def _open_more(self) -> None:
         """Open a further font, if there is one, now that a letter is asked for that needs it."""
-        if path := fonts.more_letters():
+        if path := more_letters():
             self.pdf.add_font("more", "", path)
             self.pdf.set_fallback_fonts(["more"], exact_match=False)
             self._letters = self._letters_of_fonts()

@@ -1,1 +1,0 @@
-"""A diagnosis as a document: PDF and terminal."""
