@@ -115,7 +115,7 @@ MUTANTS = {
         "tests/models/test_fusion.py tests/models/test_sparse_exports.py",
     ),
     "case book: sealed to the last part of its place": Mutant(
-        "skindx/casebook/sealing.py",
+        "skindx/casebook/encryption.py",
         "return json.dumps(place).encode()",
         "return json.dumps(place[-1:]).encode()",
         "tests/casebook/test_binding.py tests/casebook/test_encryption.py",

@@ -8,7 +8,7 @@ from skindx.data.build.build import BuildSettings, build
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.synthetic.site import make_site, score_build
 from skindx.data.synthetic.site_pages import serve_site
-from skindx.demo import HERE, MARK, recipe, run_demo
+from skindx.demo.demo_run import HERE, MARK, recipe, run_demo
 from skindx.training.config.run import TrainSettings
 
 ORIGIN = "http://127.0.0.1:4711"

@@ -165,7 +165,7 @@ def test_the_queue_of_a_scan_is_in_no_command() -> None:
 
 
 def test_a_scan_whose_parts_are_links_is_not_kept(tmp_path: Path) -> None:
-    from skindx.casebook.scanbook import _read_files
+    from skindx.casebook.scan_book import _read_files
 
     scan, secret = tmp_path / "scan", tmp_path / "secret"
     for folder in (scan / "crops", scan / "overviews", secret):

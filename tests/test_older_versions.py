@@ -16,12 +16,12 @@ from command_line import Skindx
 from kept_cases import answer
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.scan import LIST
+from skindx.casebook.kept_case import LIST
 from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record_assembly import bundle_version
-from skindx.evaluation.next_steps import served_steps
+from skindx.evaluation.evaluate import served_steps
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.compare.view import read_scan

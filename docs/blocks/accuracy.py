@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from blocks.texts import Load, bench_machine, cell, named, number, origin_of, refused, whole
-from skindx.evaluation.formatting import bounds, percent, points
+from skindx.evaluation.figures import bounds, percent, points
 from skindx.metrics import Interval
 
 _EVALUATION = "isic9-evaluation.json"

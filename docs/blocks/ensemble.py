@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blocks.texts import Load, bench_machine, cell, number
-from skindx.evaluation.formatting import bounds, decimal, points
+from skindx.evaluation.figures import bounds, decimal, points
 from skindx.metrics import Interval
 
 _ENSEMBLE = "ensemble.json"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from skindx.evaluation.formatting import bounds, decimal, percent
+from skindx.evaluation.figures import bounds, decimal, percent
 from skindx.metrics import Interval
 
 Load = Callable[[str], Mapping[str, Any]]

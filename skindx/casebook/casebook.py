@@ -9,13 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from skindx.casebook.case import KeptCase, Lesion, checked_name
-from skindx.casebook.consent import CASE_CONSENTS, PURPOSES, consent_text
-from skindx.casebook.failure import database_errors
-from skindx.casebook.finding import Finding, Outside, finding_of
-from skindx.casebook.key_file import KeyFile
-from skindx.casebook.keys import new_key
-from skindx.casebook.sealing import owner_code
+from skindx.casebook.database import database_errors
+from skindx.casebook.encryption import owner_code
+from skindx.casebook.kept_case import (
+    CASE_CONSENTS,
+    PURPOSES,
+    ConfirmedFinding,
+    KeptCase,
+    LesionHistory,
+    Outside,
+    checked_name,
+    consent_text,
+    finding_of,
+)
+from skindx.casebook.key_file import KeyFile, new_key
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import CaseAnswer
 
@@ -23,8 +30,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Engine
     from sqlalchemy.orm import Session
 
-    from skindx.casebook.rows import Card, Record
-    from skindx.casebook.scanbook import ScanBook
+    from skindx.casebook.scan_book import ScanBook
+    from skindx.casebook.sealed_rows import CaseCard, CaseRecord
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +60,7 @@ class Casebook:
         `keys` is the key file; default: what SKINDX_CASEBOOK_KEYS names, then `PATH.keys` beside a
         SQLite file. A book in plain text, as skindx 0.1 wrote it, is encrypted. Raises UserError.
         """
-        from skindx.casebook.opening import open_database
+        from skindx.casebook.database import open_database
 
         return cls(*open_database(where, keys, create=create))
 
@@ -72,16 +79,18 @@ class Casebook:
 
         `consent` is to keeping alone; `compare` and `train` are consents of their own.
         """
-        from skindx.casebook.rows import Card, Record, insert_case, sealed_case
+        from skindx.casebook.sealed_rows import CaseCard, CaseRecord, insert_case, sealed_case
 
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
         now, case = datetime.now(UTC), uuid.uuid4().hex
-        card = Card(owner, checked_name(patient, "patient"), checked_name(lesion, "lesion"), now)
+        card = CaseCard(
+            owner, checked_name(patient, "patient"), checked_name(lesion, "lesion"), now
+        )
         photos = [view.jpeg for view in answer.views]
         agreed = {"keep": consent, "compare": compare, "train": train}
         text = consent_text(CASE_CONSENTS, [one for one in PURPOSES if agreed[one]])
-        record = Record(text, now, answer.diagnosis.model_dump_json(), len(photos))
+        record = CaseRecord(text, now, answer.diagnosis.model_dump_json(), len(photos))
         with self.keys.locked():
             self.keys.add({case: new_key()})
             try:
@@ -94,17 +103,17 @@ class Casebook:
                 raise
         return case
 
-    def lesions(self, owner: str) -> list[Lesion]:
+    def lesions(self, owner: str) -> list[LesionHistory]:
         """Return the owner's lesions, the one seen last first."""
         found: dict[tuple[str, str], list[datetime]] = {}
         for card in self._cards(owner).values():
             found.setdefault((card.patient, card.lesion), []).append(card.taken)
-        lesions = [Lesion(*name, len(taken), max(taken)) for name, taken in found.items()]
+        lesions = [LesionHistory(*name, len(taken), max(taken)) for name, taken in found.items()]
         return sorted(lesions, key=lambda lesion: lesion.last, reverse=True)
 
     def cases(self, owner: str, patient: str, lesion: str) -> list[KeptCase]:
         """Return the cases of one lesion, oldest first."""
-        from skindx.casebook.tables import CaseRow
+        from skindx.casebook.sealed_rows import CaseRow
 
         cards = self._cards(owner).items()
         chosen = [case for case, card in cards if (card.patient, card.lesion) == (patient, lesion)]
@@ -118,8 +127,7 @@ class Casebook:
         """Return the ids of cases and scans without a key in the key file: they cannot be read."""
         from sqlalchemy import select
 
-        from skindx.casebook.scan_tables import ScanRow
-        from skindx.casebook.tables import CaseRow
+        from skindx.casebook.sealed_rows import CaseRow, ScanRow
 
         known = self.keys.read().cases
         with self._session("read") as session:
@@ -166,14 +174,19 @@ class Casebook:
         owner: str,
         case: str,
         version: int,
-        change: "Callable[[Record, Finding], tuple[Record, Finding]]",
+        change: "Callable[[CaseRecord, ConfirmedFinding], tuple[CaseRecord, ConfirmedFinding]]",
     ) -> None:
         """Seal a case again as a new version. Raises UserError where it has changed since."""
         from sqlalchemy import select, update
 
-        from skindx.casebook.rows import read_card, read_finding, read_record, sealed_parts
-        from skindx.casebook.sealing import Binding
-        from skindx.casebook.tables import CaseRow
+        from skindx.casebook.encryption import Binding
+        from skindx.casebook.sealed_rows import (
+            CaseRow,
+            read_card,
+            read_finding,
+            read_record,
+            sealed_parts,
+        )
 
         keys = self.keys.read()
         if case not in keys.cases:
@@ -204,7 +217,7 @@ class Casebook:
         """Delete a case: destroy its key, then its row; None: of any owner. Raises UserError."""
         from sqlalchemy import delete
 
-        from skindx.casebook.tables import CaseRow, PhotoRow
+        from skindx.casebook.sealed_rows import CaseRow, PhotoRow
 
         with self.keys.locked():
             # The owner's are opened, so that a copied code destroys no other owner's key.
@@ -223,7 +236,7 @@ class Casebook:
     @property
     def scans(self) -> "ScanBook":
         """The scans of wide photos in this case book."""
-        from skindx.casebook.scanbook import ScanBook
+        from skindx.casebook.scan_book import ScanBook
 
         return ScanBook(self.engine, self.keys)
 
@@ -232,23 +245,22 @@ class Casebook:
         return self.keys.read().export
 
     def _owned_by(self, owner: str) -> "ColumnElement[bool]":
-        from skindx.casebook.tables import CaseRow
+        from skindx.casebook.sealed_rows import CaseRow
 
         return CaseRow.owner == owner_code(self.keys.read().owners, owner)
 
     def _ids(self) -> set[str]:
         from sqlalchemy import select
 
-        from skindx.casebook.tables import CaseRow
+        from skindx.casebook.sealed_rows import CaseRow
 
         with self._session("read") as session:
             return set(session.scalars(select(CaseRow.id)))
 
-    def _cards(self, owner: str, *conditions: "ColumnElement[bool]") -> "Mapping[str, Card]":
+    def _cards(self, owner: str, *conditions: "ColumnElement[bool]") -> "Mapping[str, CaseCard]":
         from sqlalchemy import select
 
-        from skindx.casebook.rows import read_card
-        from skindx.casebook.tables import CaseRow
+        from skindx.casebook.sealed_rows import CaseRow, read_card
 
         columns = (CaseRow.id, CaseRow.owner, CaseRow.version, CaseRow.card)
         with self._session("read") as session:
@@ -265,8 +277,7 @@ class Casebook:
         from sqlalchemy import select
         from sqlalchemy.orm import selectinload
 
-        from skindx.casebook.rows import read_row
-        from skindx.casebook.tables import CaseRow
+        from skindx.casebook.sealed_rows import CaseRow, read_row
 
         question = select(CaseRow).where(*conditions).options(selectinload(CaseRow.photos))
         with self._session("read") as session:

@@ -3,17 +3,137 @@
 A new key is appended; a deletion writes the file again without the key and overwrites the old one.
 """
 
+import base64
 import errno
+import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from skindx.casebook.keys import Keys, content_of, key_text, line_of, new_key, parsed
-from skindx.casebook.overwriting import descriptor_of, overwrite, sync_folder, zero
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
+
+
+@contextmanager
+def descriptor_of(path: Path) -> Iterator[int | None]:
+    """Yield a descriptor of a file that is there, None for one that is not."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def overwrite(path: Path) -> None:
+    """Write zeros over a file's bytes, if it is there."""
+    with descriptor_of(path) as descriptor:
+        if descriptor is not None:
+            zero(descriptor)
+
+
+def zero(descriptor: int) -> None:
+    """Write zeros over the bytes of an open file."""
+    left, piece = os.fstat(descriptor).st_size, bytes(1 << 20)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    while left > 0:
+        left -= os.write(descriptor, piece[:left])
+    os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a renaming in a folder to the medium."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Contents of a key file: the secrets of a case book and one key a case, as lines of JSON.
+#
+# The first line names the case book and holds its two lasting secrets; each further line is a case
+# and its key, or the id of a deleted case.
+
+_FORMAT = 1
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Contents of a key file."""
+
+    book: str
+    """Random name of the case book that the keys belong to."""
+    owners: bytes
+    """Codes login names in the database (HMAC-SHA256)."""
+    export: bytes
+    """Codes pseudonyms in exports (HMAC-SHA256)."""
+    cases: Mapping[str, bytes]
+    """Case id -> AES-256 key."""
+    deleted: frozenset[str]
+
+
+def new_key() -> bytes:
+    """Return a random AES-256 key."""
+    return secrets.token_bytes(_KEY_BYTES)
+
+
+def content_of(keys: Keys) -> bytes:
+    """Return the bytes of a key file."""
+    lines = [
+        line_of(
+            format=_FORMAT,
+            book=keys.book,
+            owners=key_text(keys.owners),
+            export=key_text(keys.export),
+        ),
+        *(line_of(case=case, key=key_text(key)) for case, key in keys.cases.items()),
+        *(line_of(deleted=case) for case in sorted(keys.deleted)),
+    ]
+    return "".join(lines).encode()
+
+
+def parsed(content: bytes) -> Keys | None:
+    """Return what the lines say; None for anything else. A last line without an end was cut off."""
+    try:
+        head, *rest = [json.loads(line) for line in content.decode().split("\n")[:-1]]
+        if head["format"] != _FORMAT:
+            return None
+        cases = {str(row["case"]): _key(row["key"]) for row in rest if "case" in row}
+        deleted = frozenset(str(row["deleted"]) for row in rest if "deleted" in row)
+        return Keys(str(head["book"]), _key(head["owners"]), _key(head["export"]), cases, deleted)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def line_of(**values: Any) -> str:
+    """Return one line of a key file."""
+    return json.dumps(values) + "\n"
+
+
+def key_text(key: bytes) -> str:
+    """Return a key as a line holds it."""
+    return base64.b64encode(key).decode()
+
+
+def _key(text: str) -> bytes:
+    key = base64.b64decode(text, validate=True)
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes")
+    return key
+
+
+# Zeros over the bytes of a file that is let go.
+#
+# The medium may still keep the old blocks: flash memory and file systems that copy on write do.
 
 VARIABLE = "SKINDX_CASEBOOK_KEYS"
 """Environment variable that names the key file."""

@@ -34,8 +34,7 @@ def compare(
     Of bundles: skindx compare runs/a/bundle runs/b/bundle --dataset runs/mine/data
     """
     from skindx.core.progress import progress_bars
-    from skindx.evaluation.compare.comparison import PAGE, compare_folders
-    from skindx.evaluation.compare.page import print_comparison
+    from skindx.evaluation.predictor_comparison import PAGE, compare_folders, print_comparison
 
     folder = out or first.resolve().parent / "comparison"
     with progress_bars() as progress:

@@ -13,6 +13,6 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the synthetic images.")] = 0,
 ) -> None:
     """Run the pipeline on synthetic images: scrape, build, train, evaluate, diagnose."""
-    from skindx.demo import run_demo
+    from skindx.demo.demo_run import run_demo
 
     run_demo(out, seed)

@@ -39,7 +39,7 @@ def evaluate(
     from skindx.energy import energy_reported
     from skindx.evaluation.evaluate import METRICS
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
-    from skindx.evaluation.report.report import print_table
+    from skindx.evaluation.evaluation_report import print_table
     from skindx.models.bundle.bundle_changes import add_metrics
 
     folder = out or bundle.resolve().parent / "evaluation"

@@ -1,16 +1,93 @@
 """`skindx scan`: photos of whole bodies."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skindx.cli.options import Expect, MissRate, Sets
-from skindx.cli.scan_compare import add_compare
-from skindx.cli.scan_ruler import AskAboutRulers
+from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.text import counted, printable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from skindx.scan.ruler.find import Ruler
+
+
+class AskAboutRulers:
+    """Writes OUT-ruler-N.png for each photo and asks; `confirmed`: the images were checked.
+
+    They stand beside OUT, which holds nothing while no scan has begun.
+    """
+
+    def __init__(self, out: Path, *, confirmed: bool) -> None:
+        self.out, self.confirmed, self.asked = out, confirmed, 0
+
+    def __call__(self, ruler: "Ruler", image_HW3: "NDArray[np.uint8]") -> bool:
+        """Return whether a person says that the lines lie on the ticks. Raises UserError."""
+        from PIL import Image
+
+        self.asked += 1
+        file = self.out.with_name(f"{self.out.name}-ruler-{self.asked}.png")
+        shown = file.is_file()
+        with atomic_file(file) as temporary:
+            Image.fromarray(image_HW3).save(temporary, "PNG")
+        print(f"{ruler.sentence} The ticks are drawn in {file}.")
+        if self.confirmed and shown:
+            return True
+        if sys.stdin.isatty():
+            return typer.confirm("Are the lines on the ticks, and the thick ones 1 cm apart?")
+        raise UserError(
+            f"the ruler in {file} was not confirmed; look at it, and if its lines lie on the "
+            f"ticks, run the same command with --confirm-ruler."
+        )
+
+
+# `skindx scan compare`: what changed from one scan of a person to the next.
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(help="A folder that `skindx scan run` wrote.")],
+    after: Annotated[Path, typer.Argument(help="The same, of a later scan of the same person.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder to write; default: comparison/ inside AFTER's parent."
+        ),
+    ] = None,
+) -> None:
+    """List lesions that are new, grown, changed or vanished between two scans of a person.
+
+    Photos of the same view are aligned by points of the skin, or by the lesions where the skin
+    shows none; photos that do not fit are refused. Growth has a 95 % interval. It writes
+    comparison.html and changes.csv. It is a search for what to look at, no diagnosis.
+
+    Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared
+    """
+    from skindx.core.text import printable
+    from skindx.scan.compare.comparison import compare as compare_scans
+    from skindx.scan.compare.page import PAGE, headline, write_comparison
+
+    folder = out or after.resolve().parent / "comparison"
+    comparison = compare_scans(before, after)
+    write_comparison(folder, comparison)
+    print(f"{headline(comparison)}.")
+    for name in comparison.alone:
+        print(printable(f"{name} fits no photo of {before}; its lesions were not compared."))
+    print(f"page: {folder / PAGE}")
+
+
+def add_compare(group: typer.Typer) -> None:
+    """Add the verb to `skindx scan`."""
+    group.command("compare")(compare)
+
+
+# How a person confirms the ruler on a photo: an image with its ticks, and a question.
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.formatting import bounds, percent, points
-from skindx.evaluation.headline import LEVEL, SEED
-from skindx.evaluation.misses import share
+from skindx.evaluation.breakdown import share
+from skindx.evaluation.figures import LEVEL, SEED, bounds, percent, points
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.models.ensemble import Prediction
 

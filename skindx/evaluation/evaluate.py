@@ -20,21 +20,38 @@ from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.data.stored_image import check_sample
-from skindx.evaluation.answers import Answers
+from skindx.diagnosis.conclusion import ConclusionRules, conclude
+from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
 from skindx.evaluation.assisted import measure_assistance
-from skindx.evaluation.external import join_taxonomies
-from skindx.evaluation.headline import SEED
-from skindx.evaluation.mistakes import worst_mistakes
-from skindx.evaluation.next_steps import served_steps
-from skindx.evaluation.ood_score import score_ood
-from skindx.evaluation.predictions import PREDICTIONS, write_predictions
-from skindx.evaluation.report.report import write_report
-from skindx.evaluation.results import Evaluation
-from skindx.evaluation.score import score, score_boxes
+from skindx.evaluation.evaluation_report import worst_mistakes, write_report
+from skindx.evaluation.figures import SEED
+from skindx.evaluation.score import Evaluation, join_taxonomies, score, score_boxes, score_ood
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import UrgentRisk
-from skindx.taxonomy import Taxonomy
+from skindx.taxonomy import Taxonomy, Urgency
+
+
+def served_steps(
+    predictor: ConclusionRules, records: Sequence[Record], predictions: Sequence[Prediction]
+) -> tuple[Urgency, ...]:
+    """Return the urgency of each image's next step, each image a case of its own.
+
+    The skin type is stated where the manifest knows it. Whether a photo is refused, or is too
+    unfamiliar to name a condition, is not asked here.
+    """
+    return tuple(
+        conclude(
+            predictor,
+            prediction.probabilities_C[None],
+            prediction.member_probabilities_MC[:, None],
+            skin_type=record.skin_type,
+        ).next_step.urgency
+        for record, prediction in zip(records, predictions, strict=True)
+    )
+
+
+# The next step that the page would show for each image of an evaluation.
 
 METRICS = "metrics.json"
 REPORT = "report.html"
@@ -53,7 +70,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all."""
 
 
-class Served(Protocol):
+class ServedPredictor(Protocol):
     """The predictor that the page and the command line use."""
 
     @property
@@ -119,7 +136,7 @@ def evaluate(
 
 
 def evaluate_served(
-    predictor: Served,
+    predictor: ServedPredictor,
     records: Sequence[Record],
     decode: Decode,
     out: Path,
@@ -223,7 +240,7 @@ def _read(path: Path, decode: Decode) -> NDArray[np.uint8]:
 
 
 def _predict(
-    predictor: Served,
+    predictor: ServedPredictor,
     records: Sequence[Record],
     read: Callable[[Record], NDArray[np.uint8]],
     progress: Progress | None,

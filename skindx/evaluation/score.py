@@ -1,31 +1,239 @@
 """From predictions to figures: pure, no files, no models."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
+from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.breakdown import breakdowns
-from skindx.evaluation.external import External
-from skindx.evaluation.headline import FIGURES, LEVEL, SEED, measure_scores
-from skindx.evaluation.misses import cancer_misses, share, urgent_misses
-from skindx.evaluation.results import ClassScore, Difference, Evaluation
-from skindx.evaluation.set_scores import set_scores
-from skindx.evaluation.urgent_scores import urgent_scores
+from skindx.evaluation.assisted import Assisted
+from skindx.evaluation.breakdown import (
+    Breakdown,
+    CancerMisses,
+    UrgentMisses,
+    breakdowns,
+    cancer_misses,
+    share,
+    urgent_misses,
+)
+from skindx.evaluation.figures import FIGURES, LEVEL, SEED, Scores, measure_scores, plain
+from skindx.evaluation.guarantee_scores import (
+    SetScores,
+    UrgentRiskScores,
+    set_scores,
+    urgent_scores,
+)
 from skindx.metrics import (
     DetectionScore,
     Interval,
     Measure,
+    ReliabilityBin,
+    RiskPoint,
     confusion_CC,
     mean_average_precision,
     paired_interval,
     reliability_bins,
     risk_curve,
+    share_interval,
 )
 from skindx.models.ensemble import Prediction
+from skindx.taxonomy import SkinClass, Taxonomy
+
+How = Literal["key", "name", "code", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMatch:
+    """A class of the dataset and the bundle's class that means the same, by its key."""
+
+    label: str
+    key: str
+    """"" when the bundle has none, or several that it could be."""
+    how: How
+    pictures: int
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """The scored part of a dataset with other classes; the rest is only counted."""
+
+    matches: tuple[ClassMatch, ...]
+    left_out: int
+    """Images of classes that the bundle does not know."""
+    absent: tuple[str, ...]
+    """Names of the bundle's classes that no scored image shows."""
+
+
+def join_taxonomies(
+    records: Sequence[Record], theirs: Taxonomy | None, ours: Taxonomy, bundle: str
+) -> tuple[list[Record], External | None]:
+    """Return the records whose class the bundle knows, under its keys, and what was left out.
+
+    The second is None when dataset and bundle have the same classes. Raises UserError when the
+    bundle knows none of the dataset's.
+    """
+    counts = Counter(record.label for record in records)
+    matches = [_match(label, n, theirs, ours) for label, n in sorted(counts.items())]
+    key_of = {match.label: match.key for match in matches if match.key}
+    if not key_of:
+        raise UserError(
+            f"the dataset's classes {', '.join(sorted(counts)[:5])} are none of the "
+            f"{len(ours.classes)} of {bundle}, by key, name or code; evaluate it on a dataset "
+            "that shares classes with it."
+        )
+    known = [
+        replace(record, label=key_of[record.label]) for record in records if record.label in key_of
+    ]
+    same = all(match.how == "key" for match in matches)
+    if same and (theirs is None or set(theirs.keys) == set(ours.keys)):
+        return known, None
+    shown = {record.label for record in known}
+    absent = tuple(skin_class.name for skin_class in ours.classes if skin_class.key not in shown)
+    return known, External(tuple(matches), len(records) - len(known), absent)
+
+
+def _match(label: str, images: int, theirs: Taxonomy | None, ours: Taxonomy) -> ClassMatch:
+    """Match by key, then by name or synonym, then by a code that stands for one class in both."""
+    if label in ours.keys:
+        return ClassMatch(label, label, "key", images)
+    their = theirs.find(label) if theirs else None
+    by_name = _only(ours.find(word) for word in (label, *((their.name,) if their else ())))
+    if by_name is None and theirs and their:
+        spoken = (ours.find(word) for word in their.synonyms)
+        heard = (skin_class for skin_class in ours.classes if _means(skin_class, their, theirs))
+        by_name = _only([*spoken, *heard])
+    if by_name:
+        return ClassMatch(label, by_name.key, "name", images)
+    if theirs and their and their.icd10 and _bearers(theirs, their.icd10) == [their]:
+        bearers = _bearers(ours, their.icd10)
+        if len(bearers) == 1:
+            return ClassMatch(label, bearers[0].key, "code", images)
+    return ClassMatch(label, "", "none", images)
+
+
+def _means(ours: SkinClass, their: SkinClass, theirs: Taxonomy) -> bool:
+    return any(theirs.find(word) == their for word in (ours.key, ours.name, *ours.synonyms))
+
+
+def _only(found: Iterable[SkinClass | None]) -> SkinClass | None:
+    """Return the class that is found, None when there is none or more than one."""
+    classes = {skin_class.key: skin_class for skin_class in found if skin_class}
+    return next(iter(classes.values())) if len(classes) == 1 else None
+
+
+def _bearers(taxonomy: Taxonomy, code: str) -> list[SkinClass]:
+    return [skin_class for skin_class in taxonomy.classes if skin_class.icd10 == code]
+
+
+# How many images of a split the bundle's out-of-distribution (OOD) check refuses.
+
+
+@dataclass(frozen=True, slots=True)
+class OodScore:
+    """The share refused, beside the share of images like the calibration images that may be.
+
+    A dataset of the bundle's own kind stays near `promised`; one of another camera or of other
+    conditions should be refused more often.
+    """
+
+    refused: Interval
+    promised: float
+    n: int
+
+
+def score_ood(records: Sequence[Record], predictions: Sequence[Prediction]) -> OodScore | None:
+    """Return how many are refused; None for a bundle without a check.
+
+    Images of one group count as one.
+    """
+    checks = [prediction.ood for prediction in predictions if prediction.ood]
+    if not checks or len(checks) < len(predictions):
+        return None
+    out_N = np.array([check.p_value <= check.rate for check in checks])
+    groups = [record.group for record in records]
+    return OodScore(share_interval(out_N, groups), checks[0].rate, len(checks))
+
+
+# Results of an evaluation: plain values, ready for JSON.
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScore:
+    """How many of a class's `n` images are found; intervals count each group once.
+
+    `called` counts the images of other classes that were given this name.
+    """
+
+    key: str
+    name: str
+    urgency: str
+    n: int
+    found: int
+    sensitivity: Interval
+    called: int
+    specificity: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDifference:
+    """Ensemble minus its best member by top-1, paired on the same resampled groups."""
+
+    member: str
+    top1: Interval
+    balanced_accuracy: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Everything measured on one split; `k` is 5, or the number of classes if that is less."""
+
+    pictures: int
+    groups: int
+    draws: int
+    level: float
+    k: int
+    ensemble: Scores
+    members: tuple[Scores, ...]
+    difference: MemberDifference | None
+    """None when there is only one member."""
+    classes: tuple[ClassScore, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    """Rows are true classes, columns predicted ones, in the order of `classes`."""
+    reliability: tuple[ReliabilityBin, ...]
+    risk_curve: tuple[RiskPoint, ...]
+    urgent: UrgentMisses | None
+    """None when no image is of an urgent class."""
+    cancers: tuple[CancerMisses, ...]
+    sets: SetScores | None
+    """None for a bundle without conformal sets."""
+    urgent_risk: UrgentRiskScores | None
+    """None for a bundle without a threshold of the urgent risk."""
+    breakdowns: tuple[Breakdown, ...]
+    has_detector: bool
+    detector: DetectionScore | None
+    """None without a detector, or when no image has a drawn box."""
+    external: External | None
+    """None when the dataset has the bundle's classes."""
+    assisted: Assisted | None = None
+    """Effect of boxes; None for a bundle without a fusion weight."""
+    seen: int = 0
+    """Images that were left out, because the bundle was made from them."""
+    ood: OodScore | None = None
+    """Refusals of the out-of-distribution check; None for a bundle without one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; a figure that is not defined is None."""
+        values: dict[str, Any] = plain(self)
+        return values
+
+
+# A dataset with other classes: which of them the bundle knows, and under what name.
 
 # N = images, C = classes, M = members
 
@@ -72,7 +280,7 @@ def score(
     )
 
 
-def _difference(answers: Answers, *, draws: int) -> Difference | None:
+def _difference(answers: Answers, *, draws: int) -> MemberDifference | None:
     if len(answers.members) < 2:
         return None
 
@@ -87,7 +295,7 @@ def _difference(answers: Answers, *, draws: int) -> Difference | None:
         ours, theirs = measure(key, None), measure(key, best)
         return paired_interval(ours, theirs, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
 
-    return Difference(answers.members[best], paired("top1"), paired("balanced_accuracy"))
+    return MemberDifference(answers.members[best], paired("top1"), paired("balanced_accuracy"))
 
 
 def _class_scores(answers: Answers) -> tuple[ClassScore, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.folds import pool_answers
+from skindx.evaluation.pooled_folds import pool_answers
 from skindx.taxonomy import SkinClass
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings

@@ -5,7 +5,9 @@ import sys
 
 from kept_cases import answer
 
-from skindx.casebook import opening, plaintext  # noqa: F401 (imported once for both)
+from skindx.casebook import (
+    older_books,  # noqa: F401 (imported once for both)
+)
 from skindx.casebook.casebook import Casebook
 
 

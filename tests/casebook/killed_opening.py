@@ -6,7 +6,9 @@ import signal
 import sys
 from typing import Any
 
-from skindx.casebook import opening, plaintext  # noqa: F401 (imported once for all children)
+from skindx.casebook import (
+    older_books,  # noqa: F401 (imported once for all children)
+)
 from skindx.casebook.casebook import Casebook
 
 

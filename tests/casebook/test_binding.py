@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from scan_folders import visits_of
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.sealing import Binding
+from skindx.casebook.encryption import Binding
 from skindx.cli import app
 from skindx.core.errors import UserError
 

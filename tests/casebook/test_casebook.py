@@ -9,9 +9,15 @@ import pytest
 from kept_cases import answer, image
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.consent import CASE_CONSENTS, PURPOSES, consent_text, purposes_of
-from skindx.casebook.engine import open_engine
-from skindx.casebook.finding import Outside, outside_of
+from skindx.casebook.database import open_engine
+from skindx.casebook.kept_case import (
+    CASE_CONSENTS,
+    PURPOSES,
+    Outside,
+    consent_text,
+    outside_of,
+    purposes_of,
+)
 from skindx.core.errors import UserError
 from skindx.core.text import without_password
 from skindx.diagnosis.case import Patient

@@ -13,8 +13,8 @@ from painted_bodies import WHEN
 from scan_folders import visits_of
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.scan import LIST
-from skindx.casebook.scan_comparison import compared
+from skindx.casebook.kept_case import LIST
+from skindx.casebook.scan_book import compared
 from skindx.core.errors import UserError
 
 PATIENT, VIEW = "patient-0017", "upper back, standing"
@@ -92,7 +92,7 @@ def test_the_database_shows_nothing_and_a_deletion_leaves_nothing(
 def test_two_scans_of_a_view_are_compared(
     book: Casebook, visits: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("skindx.casebook.scan_comparison.memory_folder", lambda _: tmp_path)
+    monkeypatch.setattr("skindx.casebook.scan_book.memory_folder", lambda _: tmp_path)
     second, first = keep(book, visits[1]), keep(book, visits[0])
     with compared(book.scans, "ann", second, first) as comparison:
         (plain,) = tmp_path.glob("skindx-compare-*")

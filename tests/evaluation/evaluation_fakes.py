@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from skindx.data.box import Box
 from skindx.data.manifest import Record, Split, write_manifest
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.results import Evaluation
-from skindx.evaluation.score import score, score_boxes
+from skindx.evaluation.score import Evaluation, score, score_boxes
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
 from skindx.models.urgent_risk import UrgentRisk

@@ -10,9 +10,8 @@ from fairlearn.metrics import MetricFrame
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.breakdown import MISSING, breakdowns
-from skindx.evaluation.misses import cancer_misses, cancer_of, urgent_misses
-from skindx.evaluation.set_scores import set_scores
+from skindx.evaluation.breakdown import MISSING, breakdowns, cancer_misses, cancer_of, urgent_misses
+from skindx.evaluation.guarantee_scores import set_scores
 from skindx.metrics import share_interval
 from skindx.models.conformal import Conformal
 from skindx.taxonomy import SkinClass, load_taxonomy

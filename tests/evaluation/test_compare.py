@@ -12,12 +12,16 @@ from evaluation_fakes import CLASSES, fake_class, prediction, records_of, simula
 from rich.console import Console
 
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.compare import Comparison, compare
-from skindx.evaluation.compare.comparison import compare_folders
-from skindx.evaluation.compare.page import print_comparison, render_page, verdict
-from skindx.evaluation.headline import FIGURES
-from skindx.evaluation.predictions import PREDICTIONS, write_predictions
+from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
+from skindx.evaluation.figures import FIGURES
+from skindx.evaluation.predictor_comparison import (
+    Comparison,
+    compare,
+    compare_folders,
+    print_comparison,
+    render_page,
+    verdict,
+)
 from skindx.metrics import Interval, Statistic, paired_interval
 
 NAMES = ("runs/a", "runs/b")

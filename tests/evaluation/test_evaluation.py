@@ -9,8 +9,8 @@ import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
 
 from skindx.core.errors import UserError
-from skindx.evaluation.compare.comparison import compare_folders
 from skindx.evaluation.evaluate import evaluate, evaluate_served
+from skindx.evaluation.predictor_comparison import compare_folders
 from skindx.models.ensemble import OodResult
 
 

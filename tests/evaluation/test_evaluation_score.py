@@ -6,7 +6,7 @@ import pytest
 from evaluation_fakes import prediction, records_of, scored, simulate
 
 from skindx.data.box import Box
-from skindx.evaluation.results import Evaluation
+from skindx.evaluation.score import Evaluation
 from skindx.models.ensemble import Prediction
 
 NEVUS, MELANOMA, SCC, WART = ((1.0, 0, 0, 0), (0, 1.0, 0, 0), (0, 0, 1.0, 0), (0, 0, 0, 1.0))

@@ -19,7 +19,7 @@ from evaluation_fakes import (
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.evaluation.evaluate import evaluate_served
-from skindx.evaluation.external import join_taxonomies
+from skindx.evaluation.score import join_taxonomies
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 

@@ -7,10 +7,9 @@ import pytest
 from evaluation_fakes import CLASSES, records_of, simulate
 
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.folds import pool, pool_answers
-from skindx.evaluation.headline import FIGURES, measure_scores
-from skindx.evaluation.predictions import PREDICTIONS, read_predictions, write_predictions
+from skindx.evaluation.answers import PREDICTIONS, Answers, read_predictions, write_predictions
+from skindx.evaluation.figures import FIGURES, measure_scores
+from skindx.evaluation.pooled_folds import pool, pool_answers
 from skindx.metrics import top_k_accuracy
 
 

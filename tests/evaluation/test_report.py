@@ -16,9 +16,10 @@ from rich.console import Console
 from skindx.core.measurement import MeasurementOrigin
 from skindx.data.manifest import Record
 from skindx.diagnosis.guarantees import set_holds
-from skindx.evaluation.formatting import bounds, decimal, percent, points
-from skindx.evaluation.mistakes import worst_mistakes
-from skindx.evaluation.report.plots import (
+from skindx.evaluation.evaluation_report import print_table, render_report, worst_mistakes
+from skindx.evaluation.figures import bounds, decimal, percent, points
+from skindx.evaluation.guarantee_scores import SetScore, SetScores
+from skindx.evaluation.report_plots import (
     confusion_cells,
     confusion_plot,
     has_counts,
@@ -27,9 +28,7 @@ from skindx.evaluation.report.plots import (
     sensitivity_plot,
     top_confusions,
 )
-from skindx.evaluation.report.report import print_table, render_report
-from skindx.evaluation.results import Evaluation
-from skindx.evaluation.set_scores import SetScore, SetScores
+from skindx.evaluation.score import Evaluation
 from skindx.metrics import DetectionScore, Interval
 
 ORIGIN = MeasurementOrigin(

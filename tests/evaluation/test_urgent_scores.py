@@ -21,14 +21,13 @@ from evaluation_fakes import (
 from rich.console import Console
 
 from skindx.data.manifest import Record
-from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.compare import compare
+from skindx.evaluation.answers import Answers, read_predictions
 from skindx.evaluation.evaluate import evaluate_served
-from skindx.evaluation.predictions import read_predictions
-from skindx.evaluation.report.report import print_table
-from skindx.evaluation.report.urgent_plot import urgent_plot
-from skindx.evaluation.results import Evaluation
-from skindx.evaluation.urgent_scores import UrgentRiskScores, urgent_scores
+from skindx.evaluation.evaluation_report import print_table
+from skindx.evaluation.guarantee_scores import UrgentRiskScores, urgent_scores
+from skindx.evaluation.predictor_comparison import compare
+from skindx.evaluation.report_plots import urgent_plot
+from skindx.evaluation.score import Evaluation
 from skindx.metrics import share_interval
 from skindx.models.bundle.model_card import measured_risk_lines
 from skindx.models.conformal import Conformal

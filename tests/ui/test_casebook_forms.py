@@ -6,7 +6,7 @@ import pytest
 from kept_cases import answer
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.consent import CASE_CONSENTS
+from skindx.casebook.kept_case import CASE_CONSENTS
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.page.casebook_tab import act_on
 from skindx.ui.page.followup import followup_html

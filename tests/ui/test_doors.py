@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served import Served
 
-from skindx.casebook.case import checked_name
+from skindx.casebook.kept_case import checked_name
 from skindx.core.errors import UserError
 from skindx.ui.asgi import Message, Receive, Send, respond
 from skindx.ui.guard import Guard

@@ -11,8 +11,7 @@ from skindx.core.errors import JobError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
-from skindx.evaluation.answers import Answers
-from skindx.evaluation.predictions import PREDICTIONS, read_predictions
+from skindx.evaluation.answers import PREDICTIONS, Answers, read_predictions
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.convergence.arms import Study, arm_settings, member_name

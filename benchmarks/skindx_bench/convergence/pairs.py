@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.compare import align
-from skindx.evaluation.headline import FIGURES, LEVEL, SEED
+from skindx.evaluation.figures import FIGURES, LEVEL, SEED
+from skindx.evaluation.predictor_comparison import align
 from skindx.metrics import Interval, Measure, bootstrap_interval
 from skindx.metrics.measures import Redraw
 from skindx.metrics.share_intervals import Floats, Ints

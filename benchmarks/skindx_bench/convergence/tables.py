@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_csv, write_text
-from skindx.evaluation.headline import FIGURES
+from skindx.evaluation.figures import FIGURES
 from skindx.metrics import Interval
 from skindx_bench.convergence.pairs import JUDGED, Compared
 from skindx_bench.harness.writing import markdown_table, new_plot, write_plot

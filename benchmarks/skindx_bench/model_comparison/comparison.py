@@ -16,9 +16,8 @@ from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
 from skindx.energy import EnergyMeter
-from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.folds import pool_answers
-from skindx.evaluation.predictions import read_predictions
+from skindx.evaluation.answers import Answers, read_predictions
+from skindx.evaluation.pooled_folds import pool_answers
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import Views
 from skindx.training.checkpoint.fingerprints import fingerprint_of

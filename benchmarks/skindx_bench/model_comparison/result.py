@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.folds import images_of_all
+from skindx.evaluation.pooled_folds import images_of_all
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx_bench.harness.clock import Figure
 from skindx_bench.model_comparison.table import ENSEMBLE, ModelRow

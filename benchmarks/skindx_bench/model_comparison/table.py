@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.core.atomic_files import write_csv, write_text
-from skindx.evaluation.compare.folds import FoldFigure, Pooled
+from skindx.evaluation.pooled_folds import FoldFigure, Pooled
 from skindx.metrics import Interval
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.writing import markdown_table, new_plot, write_plot

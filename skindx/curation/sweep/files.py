@@ -11,7 +11,7 @@ import numpy as np
 
 from skindx.core.atomic_files import atomic_file, write_json, write_text
 from skindx.curation.sweep.sweep import Sweep
-from skindx.evaluation.formatting import bounds, percent, points
+from skindx.evaluation.figures import bounds, percent, points
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from skindx.casebook.scan import LIST, KeptScan
-from skindx.casebook.scanbook import ScanBook
+from skindx.casebook.kept_case import LIST, KeptScan
+from skindx.casebook.scan_book import ScanBook
 from skindx.core.errors import UserError
 from skindx.scan.outputs.page import PAGE
 from skindx.ui.html import data_url, sentence
@@ -68,7 +68,7 @@ def scans_shown(book: ScanBook, owner: str, sent: Mapping[str, str]) -> dict[str
 
 
 def _comparison(book: ScanBook, owner: str, first: str, second: str) -> str:
-    from skindx.casebook.scan_comparison import compared
+    from skindx.casebook.scan_book import compared
     from skindx.scan.compare.page import render
 
     with compared(book, owner, first, second) as comparison:

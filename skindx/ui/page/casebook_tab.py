@@ -3,10 +3,8 @@
 import logging
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.case import KeptCase
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.consent import CASE_CONSENTS
-from skindx.casebook.finding import outside_of
+from skindx.casebook.kept_case import CASE_CONSENTS, KeptCase, outside_of
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import percent
 from skindx.taxonomy import Taxonomy

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from skindx.casebook.consent import CASE_CONSENTS
+from skindx.casebook.kept_case import CASE_CONSENTS
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.diagnosis.record import CaseAnswer

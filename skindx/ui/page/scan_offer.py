@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from skindx.casebook.consent import SCAN_CONSENTS
+from skindx.casebook.kept_case import SCAN_CONSENTS
 from skindx.diagnosis.photo_checks import Refusal
 from skindx.diagnosis.record import Photo
 from skindx.ui.html import render, sentence

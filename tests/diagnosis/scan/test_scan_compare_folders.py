@@ -12,7 +12,7 @@ import typer
 from painted_bodies import CLASSES, SOURCE, WHEN
 from typer.testing import CliRunner
 
-from skindx.cli.scan_compare import add_compare
+from skindx.cli.scan import add_compare
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.scan.compare.comparison import ScanComparison, compare

@@ -10,7 +10,7 @@ import spots
 from painted_rulers import Painted, paint_ruler
 from spots import photo_with, save
 
-from skindx.cli.scan_ruler import AskAboutRulers
+from skindx.cli.scan import AskAboutRulers
 from skindx.core.errors import UserError
 from skindx.scan.compare.comparison import compare
 from skindx.scan.outputs.summary import read_summary

@@ -1,20 +1,43 @@
 """Two predictors on the same images: paired differences over groups, and McNemar's test."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.atomic_files import FolderKind, atomic_folder, write_json, write_text
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import Answers
-from skindx.evaluation.breakdown import UNKNOWN, order, skin_type_name
-from skindx.evaluation.formatting import plain
-from skindx.evaluation.headline import FIGURES, LEVEL, SEED
-from skindx.evaluation.misses import CANCERS, cancer_of
+from skindx.evaluation.answers import Answers, read_predictions
+from skindx.evaluation.breakdown import CANCERS, UNKNOWN, cancer_of, order, skin_type_name
+from skindx.evaluation.evaluate import Part, evaluate
+from skindx.evaluation.evaluation_report import render
+from skindx.evaluation.figures import (
+    FIGURES,
+    LEVEL,
+    SEED,
+    bounds,
+    figures_of,
+    p_equation,
+    p_value,
+    percent,
+    plain,
+    points,
+    shown,
+    shown_difference,
+    title,
+)
 from skindx.metrics import Interval, McNemar, Statistic, mcnemar, paired_interval
+from skindx.models.bundle.bundle_index import INDEX
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 # N = images, C = classes
 
@@ -22,7 +45,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedFigure:
     """One headline figure of both, and the first minus the second on the same resampled groups."""
 
     key: str
@@ -60,7 +83,7 @@ class Comparison:
     draws: int
     level: float
     k: int
-    figures: tuple[Compared, ...]
+    figures: tuple[ComparedFigure, ...]
     test: McNemar
     """Of top-1, image by image."""
     parts: tuple[ComparedPart, ...]
@@ -78,10 +101,10 @@ def compare(
     second = align(first, second, names)
     truth_N, groups_N = first.truth_N, first.groups_N
 
-    def figure(key: str) -> Compared:
+    def figure(key: str) -> ComparedFigure:
         ours, theirs = (FIGURES[key].make(side.ensemble_NC, truth_N) for side in (first, second))
         difference = paired_interval(ours, theirs, groups_N, draws=draws, level=LEVEL, seed=SEED)
-        return Compared(key, ours.value, theirs.value, difference)
+        return ComparedFigure(key, ours.value, theirs.value, difference)
 
     def part(
         attribute: str, value: str, among_N: Bools, ours_N: Bools, theirs_N: Bools
@@ -188,3 +211,137 @@ def _by(
     if len(set(values)) > 1:
         for value in order(values):
             yield attribute, value, np.array(values) == value, ours_N, theirs_N
+
+
+# A comparison as one HTML page, and as tables in the terminal.
+
+
+def write_page(path: Path, comparison: Comparison) -> None:
+    """Write the comparison as one self-contained HTML file."""
+    write_text(path, render_page(comparison))
+
+
+def render_page(comparison: Comparison) -> str:
+    """Return the page as HTML that is well-formed XML too; every value is escaped."""
+    return render(
+        "comparison.html.jinja",
+        c=comparison,
+        parts=_by_attribute(comparison),
+        verdict=verdict(comparison),
+    )
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return in a sentence whether the two differ in balanced accuracy."""
+    difference = next(
+        figure.difference for figure in comparison.figures if figure.key == "balanced_accuracy"
+    )
+    sentence = f"In balanced accuracy A − B is {shown_difference(difference, 'balanced_accuracy')}"
+    if math.isnan(difference.low):
+        return f"{sentence}: with a single group nothing bounds it."
+    if difference.low > 0:
+        return f"{sentence}: A is better on these images."
+    if difference.high < 0:
+        return f"{sentence}: B is better on these images."
+    return f"{sentence}: the interval holds 0, so these images cannot tell them apart."
+
+
+def print_comparison(comparison: Comparison, console: "Console") -> None:
+    """Print the headline figures of both, their differences, and the parts."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    size = f"{comparison.pictures} images, {comparison.groups} groups"
+    heading = f"{size}; {100 * comparison.level:.0f} % intervals of A − B"
+    table = Table("", title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("A", "B", "A − B"):
+        table.add_column(name, justify="right", no_wrap=True)
+    printed = figures_of(comparison.k)
+    for figure in (figure for figure in comparison.figures if figure.key in printed):
+        ours, theirs = shown(figure.first, figure.key), shown(figure.second, figure.key)
+        table.add_row(
+            title(figure.key, comparison.k),
+            ours,
+            theirs,
+            shown_difference(figure.difference, figure.key),
+        )
+    console.print(f"A: {escape(comparison.first)}\nB: {escape(comparison.second)}", highlight=False)
+    console.print(table)
+    parts = Table("", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("n", "A finds", "B finds", "A − B, points", "only A : only B", "p"):
+        parts.add_column(name, justify="right", no_wrap=True)
+    for attribute, rows in _by_attribute(comparison).items():
+        parts.add_row(f"[bold]{escape(attribute)}[/bold]")
+        for row in rows:
+            parts.add_row(
+                f"  {escape(row.value)}",
+                str(row.n),
+                percent(row.first),
+                percent(row.second),
+                f"{points(row.difference.value)} {bounds(row.difference, 'points')}",
+                f"{row.test.only_first} : {row.test.only_second}",
+                p_value(row.test.p),
+            )
+    console.print(parts)
+    test = comparison.test
+    console.print(
+        f"{verdict(comparison)}\nOnly A is right on {test.only_first} images, only B on "
+        f"{test.only_second}: McNemar's exact {p_equation(test.p)}, which takes every image "
+        "for independent.",
+        highlight=False,
+    )
+
+
+def _by_attribute(comparison: Comparison) -> dict[str, list[ComparedPart]]:
+    return {
+        attribute: list(parts)
+        for attribute, parts in groupby(comparison.parts, key=lambda part: part.attribute)
+    }
+
+
+# A comparison on disk: of two evaluations, or of two bundles that are evaluated for it.
+
+JSON, PAGE = "comparison.json", "comparison.html"
+_EVALUATIONS = ("first", "second")
+_COMPARISON = FolderKind("a comparison", JSON, (PAGE, *_EVALUATIONS))
+
+
+def compare_folders(
+    first: Path,
+    second: Path,
+    out: Path,
+    *,
+    dataset: Path | None = None,
+    split: Part = "test",
+    draws: int = 1000,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Comparison:
+    """Compare evaluations or bundles, and write a JSON file and a page to `out`.
+
+    A bundle is evaluated on `dataset` first, into a folder of `out`. Raises UserError for what
+    is neither, for a bundle without a dataset, and for what cannot be compared.
+    """
+    _COMPARISON.check(out)
+    if draws < 1:
+        raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
+    sides = (first, second)
+    bundles = [side for side in sides if (side / INDEX).is_file()]
+    if bundles and dataset is None:
+        raise UserError(f"{bundles[0]} is a bundle; name the images with --dataset.")
+    if dataset is not None and not bundles:
+        raise UserError(f"{first} and {second} are no bundles; leave out --dataset {dataset}.")
+    with atomic_folder(out, _COMPARISON) as folder:
+
+        def answers(side: Path, name: str) -> Answers:
+            if dataset is None or side not in bundles:
+                return read_predictions(side)
+            step = (lambda done, of: progress(name, done, of)) if progress else None
+            evaluate(side, dataset, folder / name, split=split, draws=draws, progress=step)
+            return read_predictions(folder / name)
+
+        pair = [answers(*given) for given in zip(sides, _EVALUATIONS, strict=True)]
+        comparison = compare(pair[0], pair[1], (str(first), str(second)), draws=draws)
+        write_json(folder / JSON, comparison.to_dict())
+        write_page(folder / PAGE, comparison)
+    return comparison

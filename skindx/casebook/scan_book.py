@@ -2,26 +2,36 @@
 
 import logging
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.casebook.case import checked_name
-from skindx.casebook.consent import SCAN_CONSENTS, Purpose, consent_text
-from skindx.casebook.failure import database_errors
-from skindx.casebook.key_file import KeyFile
-from skindx.casebook.keys import new_key
-from skindx.casebook.scan import FILES, FOLDERS, LIST, KeptScan
-from skindx.casebook.sealing import damaged, owner_code
+from skindx.casebook.database import database_errors
+from skindx.casebook.encryption import damaged, owner_code
+from skindx.casebook.kept_case import (
+    FILES,
+    FOLDERS,
+    LIST,
+    SCAN_CONSENTS,
+    KeptScan,
+    Purpose,
+    checked_name,
+    consent_text,
+    purposes_of,
+)
+from skindx.casebook.key_file import KeyFile, new_key, overwrite
+from skindx.core.atomic_files import memory_folder, private_folder
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_plain
+from skindx.scan.compare.comparison import ScanComparison, compare
 from skindx.scan.outputs.summary import read_summary
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Delete, Engine
+
 
 _LARGEST = 512 << 20
 """Bytes of one file of a scan."""
@@ -58,8 +68,7 @@ class ScanBook:
         from sqlalchemy import insert
         from sqlalchemy.orm import Session
 
-        from skindx.casebook.scan_rows import sealed_scan
-        from skindx.casebook.scan_tables import ScanFileRow, ScanRow
+        from skindx.casebook.sealed_rows import ScanFileRow, ScanRow, sealed_scan
 
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
@@ -104,14 +113,14 @@ class ScanBook:
         from sqlalchemy import select
         from sqlalchemy.orm import Session
 
-        from skindx.casebook.scan_tables import ScanRow
+        from skindx.casebook.sealed_rows import ScanRow
 
         with database_errors("read"), Session(self.engine) as session:
             return set(session.scalars(select(ScanRow.id)))
 
     def scan(self, owner: str | None, scan: str) -> KeptScan:
         """Return one scan. Raises UserError where the owner has none of this id."""
-        from skindx.casebook.scan_tables import ScanRow
+        from skindx.casebook.sealed_rows import ScanRow
 
         kept = self._read(owner, ScanRow.id == scan)
         if not kept:
@@ -126,8 +135,7 @@ class ScanBook:
         from sqlalchemy import select
         from sqlalchemy.orm import Session
 
-        from skindx.casebook.scan_rows import read_file, read_names
-        from skindx.casebook.scan_tables import ScanFileRow, ScanRow
+        from skindx.casebook.sealed_rows import ScanFileRow, ScanRow, read_file, read_names
 
         kept, keys = self.scan(owner, scan), self.keys.read()
         with database_errors("read"), Session(self.engine) as session:
@@ -175,8 +183,7 @@ class ScanBook:
         from sqlalchemy import select
         from sqlalchemy.orm import Session
 
-        from skindx.casebook.scan_rows import read_card
-        from skindx.casebook.scan_tables import ScanRow
+        from skindx.casebook.sealed_rows import ScanRow, read_scan
 
         keys = self.keys.read()
         question = select(ScanRow.id, ScanRow.owner, ScanRow.card).where(*conditions)
@@ -186,7 +193,7 @@ class ScanBook:
             rows = session.execute(question).all()
         keys = self.keys.read()
         return [
-            read_card(keys, scan, code, card) for scan, code, card in rows if scan in keys.cases
+            read_scan(keys, scan, code, card) for scan, code, card in rows if scan in keys.cases
         ]
 
 
@@ -194,7 +201,7 @@ def deletions(scan: str) -> "list[Delete]":
     """Return what deletes the rows of a scan."""
     from sqlalchemy import delete
 
-    from skindx.casebook.scan_tables import ScanFileRow, ScanRow
+    from skindx.casebook.sealed_rows import ScanFileRow, ScanRow
 
     files = delete(ScanFileRow).where(ScanFileRow.scan_id == scan)
     return [files, delete(ScanRow).where(ScanRow.id == scan)]
@@ -214,3 +221,67 @@ def _read_files(folder: Path) -> dict[str, bytes]:
         }
     except UserError as error:
         raise UserError(f"the scan in {folder} is not whole: {error}") from None
+
+
+# Two kept scans of one view, compared: their files are in plain text only meanwhile.
+
+_ROOM_BYTES = 512 << 20
+
+
+@contextmanager
+def compared(
+    book: ScanBook, owner: str | None, first: str, second: str
+) -> Iterator[ScanComparison]:
+    """Compare two scans of a patient's view, the older one before; the block may read its files.
+
+    Raises UserError for the same scan twice, scans of different patients or views, and photos that
+    cannot be laid on each other.
+    """
+    scans = sorted((book.scan(owner, scan) for scan in {first, second}), key=lambda x: x.taken)
+    _check(scans)
+    with _private_folder() as folder:
+        for number, scan in enumerate(scans):
+            _write(folder / str(number), book.files(scan.owner, scan.id))
+        try:
+            yield compare(folder / "0", folder / "1")
+        except UserError as error:
+            said = str(error)
+            for number, scan in enumerate(scans):
+                said = said.replace(str(folder / str(number)), f"the scan of {scan.taken:%d %b %Y}")
+            raise UserError(said) from None
+
+
+def _check(scans: list[KeptScan]) -> None:
+    if len(scans) < 2:
+        raise UserError("that is the same scan twice; choose two.")
+    if len({(scan.owner, scan.patient, scan.view) for scan in scans}) > 1:
+        raise UserError(
+            "these scans are of different patients or views; choose two of the same view."
+        )
+    without = [scan for scan in scans if "compare" not in purposes_of(scan.consent)]
+    if without:
+        raise UserError(
+            f"the scan of {without[0].taken:%d %b %Y} was kept without consent to compare it; ask "
+            "the patient, and keep a later scan with that consent."
+        )
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder):
+            raise UserError("a kept scan names a file outside of it; the case book is damaged.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """Yield a folder of this user alone, in memory where there is room; its bytes are zeroed."""
+    with private_folder("skindx-compare-", memory_folder(_ROOM_BYTES)) as folder:
+        try:
+            yield folder
+        finally:
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    overwrite(path)

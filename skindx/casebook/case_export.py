@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from skindx.casebook.case import KeptCase
+from skindx.casebook.kept_case import KeptCase
 from skindx.core.atomic_files import FolderKind, atomic_folder
 from skindx.core.errors import UserError
 

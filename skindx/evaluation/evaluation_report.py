@@ -1,20 +1,27 @@
-"""An evaluation as one HTML file that needs nothing else, and as a table in the terminal."""
+"""Self-contained HTML pages: no script, no outside reference, every value escaped."""
 
+import base64
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_text
 from skindx.core.measurement import MeasurementOrigin
+from skindx.core.text import html_environment, keep_units
+from skindx.data.manifest import Record
 from skindx.diagnosis.guarantees import set_holds
+from skindx.evaluation import figures
 from skindx.evaluation.assisted import assisted_table
 from skindx.evaluation.breakdown import MISSING
-from skindx.evaluation.formatting import bounds, percent, points, shown, title
-from skindx.evaluation.headline import FIGURES
-from skindx.evaluation.mistakes import Mistake
-from skindx.evaluation.report.pages import render
-from skindx.evaluation.report.plots import (
+from skindx.evaluation.figures import FIGURES, bounds, percent, points, shown, title
+from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
+from skindx.evaluation.report_plots import (
     confusion_plot,
     half_answered,
     has_counts,
@@ -22,14 +29,97 @@ from skindx.evaluation.report.plots import (
     risk_plot,
     sensitivity_plot,
     top_confusions,
+    urgent_plot,
 )
-from skindx.evaluation.report.urgent_plot import urgent_plot
-from skindx.evaluation.results import Evaluation
-from skindx.evaluation.set_scores import SetScores
-from skindx.evaluation.urgent_scores import UrgentRiskScores
+from skindx.evaluation.score import Evaluation
+from skindx.models.ensemble import Prediction
+from skindx.taxonomy import SkinClass
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_FILTERS = (
+    "percent",
+    "decimal",
+    "points",
+    "change",
+    "bounds",
+    "shown",
+    "p_equation",
+    "p_value",
+    "first_upper",
+)
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a template of this folder as HTML that is well-formed XML too."""
+    environment = html_environment("skindx.evaluation.report", "pages")
+    environment.filters.update({name: getattr(figures, name) for name in _FILTERS})
+    environment.filters["difference"] = figures.shown_difference
+    environment.filters["base64"] = _base64
+    environment.globals.update(title=figures.title, figures_of=figures.figures_of)
+    return keep_units(environment.get_template(template).render(figures=FIGURES, **values))
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+# The most confident mistakes, which a reader should see first.
+
+SHOWN = 12
+_SIDE = 176  # pixels; shown at half of it, so that it is sharp on a fine screen and on paper
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One image named wrongly, with a small JPEG of it."""
+
+    path: str
+    truth: str
+    predicted: str
+    confidence: float
+    jpeg: bytes
+
+
+def worst_mistakes(
+    records: Sequence[Record],
+    predictions: Sequence[Prediction],
+    classes: Sequence[SkinClass],
+    read: Callable[[Record], NDArray[np.uint8]],
+) -> list[Mistake]:
+    """Return up to 12 wrong answers, most confident first, at most one a group.
+
+    `read` returns an image's pixels_HWC.
+    """
+    ranked = sorted(
+        zip(records, predictions, strict=True), key=lambda pair: -pair[1].probabilities_C.max()
+    )
+    names = {skin_class.key: skin_class.name for skin_class in classes}
+    mistakes: list[Mistake] = []
+    seen: set[str] = set()
+    for record, prediction in ranked:
+        predicted = classes[int(prediction.probabilities_C.argmax())]
+        if predicted.key == record.label or record.group in seen or len(mistakes) == SHOWN:
+            continue
+        seen.add(record.group)
+        confidence = float(prediction.probabilities_C.max())
+        jpeg = _thumbnail(read(record))
+        mistakes.append(Mistake(record.path, names[record.label], predicted.name, confidence, jpeg))
+    return mistakes
+
+
+def _thumbnail(pixels_HWC: NDArray[np.uint8]) -> bytes:
+    from PIL import Image, ImageOps
+
+    thumbnail = ImageOps.fit(Image.fromarray(pixels_HWC), (_SIDE, _SIDE))
+    buffer = io.BytesIO()
+    thumbnail.save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
+
+
+# An evaluation as one HTML file that needs nothing else, and as a table in the terminal.
 
 PRINTED = ("top1", "balanced_accuracy", "auroc", "calibration_error")
 MATCHED_BY = {

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import Answers, Floats, Ints, Strings
-from skindx.evaluation.formatting import plain
-from skindx.evaluation.headline import FIGURES, LEVEL, Scores, measure_scores
-from skindx.evaluation.predictions import read_predictions
+from skindx.evaluation.answers import Answers, Floats, Ints, Strings, read_predictions
+from skindx.evaluation.figures import FIGURES, LEVEL, Scores, measure_scores, plain
 from skindx.metrics import Interval
 
 

@@ -1,0 +1,236 @@
+"""What a patient agreed to: keeping, comparing and training are three consents.
+
+The text that stands in a case is what was agreed to, word by word; what it allows is read from it.
+A text that is changed here goes to the older ones, so that no case is read wider than it was given.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from skindx.core.errors import UserError
+from skindx.diagnosis.record import Diagnosis
+from skindx.taxonomy import Taxonomy
+from skindx.taxonomy.matching import match
+
+Purpose = Literal["keep", "compare", "train"]
+PURPOSES: tuple[Purpose, ...] = ("keep", "compare", "train")
+
+CASE_CONSENTS: dict[Purpose, str] = {
+    "keep": (
+        "The patient agrees that these photos and this answer are kept in this case book under a "
+        "pseudonym; they may be deleted at any time."
+    ),
+    "compare": "They may be compared with earlier and later photos of the same place.",
+    "train": (
+        "Once a clinician has confirmed a diagnosis, the photos and that diagnosis may be used to "
+        "train a model."
+    ),
+}
+"""Sentences that a form shows one by one; the text of a case joins those that were agreed to."""
+
+SCAN_CONSENTS: dict[Purpose, str] = {
+    "keep": (
+        "The patient agrees that a small copy of these photos, the lesions on them and this result "
+        "are kept in this case book under a pseudonym; they may be deleted at any time."
+    ),
+    "compare": "They may be compared with earlier and later scans of the same view.",
+}
+
+_OLDER: dict[str, tuple[Purpose, ...]] = {
+    "The patient agrees that these photos and this answer are kept in this case book under a "
+    "pseudonym, are compared with later ones, and, once a clinician has confirmed a diagnosis, "
+    "may be used to train this model. They may be deleted at any time.": PURPOSES,
+    "The patient agrees that a small copy of these photos, the lesions on them and this result are "
+    "kept in this case book under a pseudonym and are compared with later scans. They may be "
+    "deleted at any time.": ("keep", "compare"),
+}
+"""Texts of older versions, each one consent to several purposes."""
+
+
+def consent_text(consents: dict[Purpose, str], purposes: Collection[Purpose]) -> str:
+    """Return the sentences of the purposes that were agreed to, in their order."""
+    return " ".join(text for purpose, text in consents.items() if purpose in purposes)
+
+
+def purposes_of(text: str) -> frozenset[Purpose]:
+    """Return what a consent covers; a text that is not known covers keeping alone."""
+    if text in _OLDER:
+        return frozenset(_OLDER[text])
+    covered = {
+        purpose
+        for consents in (CASE_CONSENTS, SCAN_CONSENTS)
+        for purpose, sentence in consents.items()
+        if sentence in text
+    }
+    return frozenset({"keep", *covered})
+
+
+# What a clinician confirmed: a class of the model, or another diagnosis, which trains nothing.
+
+LONGEST_NOTE = 4000
+LONGEST_DIAGNOSIS = 200
+_ICD10 = re.compile(r"[A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A confirmed diagnosis that is no class of the model."""
+
+    name: str
+    icd10: str = ""
+    """ICD-10 code with its dot; "" where none was given."""
+
+    @property
+    def words(self) -> str:
+        """The diagnosis with its code."""
+        return f"{self.name} ({self.icd10})" if self.icd10 else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedFinding:
+    """The confirmed diagnosis and the note on it."""
+
+    confirmed: str = ""
+    """Key of the class; "" for none, and for a diagnosis outside the classes."""
+    note: str = ""
+    outside: Outside | None = None
+
+
+def finding_of(
+    label: str, note: str, known: Sequence[str], outside: Outside | None = None
+) -> ConfirmedFinding:
+    """Return a finding; "" takes the diagnosis back. Raises UserError for what cannot be kept.
+
+    `known` are the keys of the model's classes.
+    """
+    if label and label not in known:
+        raise UserError(
+            f"{label[:40]!r} is no class of this bundle; choose one of the list, or write it as a "
+            "diagnosis outside of the model's classes."
+        )
+    if label and outside:
+        raise UserError(
+            "choose a class of the model or write another diagnosis, not both; clear one of them."
+        )
+    if len(note) > LONGEST_NOTE:
+        raise UserError(f"the note has {len(note)} characters; use at most {LONGEST_NOTE}.")
+    return ConfirmedFinding(label, note.strip(), outside)
+
+
+def outside_of(text: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside | None]:
+    """Return what a free text and a code mean: the key of one of the model's classes, or another.
+
+    Both empty mean nothing: ("", None). A text is looked up in the shipped taxonomies and the
+    lexicon, which give the code where none was written. Raises UserError.
+    """
+    name, code = " ".join(text.split()), icd10.strip().upper()
+    if code and not _ICD10.fullmatch(code):
+        raise UserError(
+            f"{icd10.strip()[:20]!r} is no ICD-10 code; write it as in C44.3, or leave it empty."
+        )
+    if len(name) > LONGEST_DIAGNOSIS or not name.isprintable():
+        raise UserError(
+            f"a diagnosis has at most {LONGEST_DIAGNOSIS} characters that can be seen; shorten it."
+        )
+    if not name and not code:
+        return "", None
+    known = match(name or code)
+    own = taxonomy.recognise(name) if name else None
+    if own and (not code or code == own.icd10):
+        return own.key, None
+    if _ICD10.fullmatch(name.upper()):
+        code = code or name.upper()
+        name = known.skin_class.name if known else name.upper()
+    if not name:
+        name = known.skin_class.name if known else code
+    return "", Outside(name, code or (known.skin_class.icd10 if known else ""))
+
+
+# A kept case as a plain value, and what its keeping rests on.
+
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCase:
+    """One case of a case book; its photos are JPEG of at most 1280 pixels without metadata."""
+
+    id: str
+    owner: str
+    patient: str
+    """A pseudonym."""
+    lesion: str
+    taken: datetime
+    consent: str
+    """What the patient agreed to, word by word."""
+    consented: datetime
+    diagnosis: Diagnosis
+    confirmed: str
+    """Class key that a clinician confirmed; "" until then, and for another diagnosis."""
+    outside: Outside | None
+    """A confirmed diagnosis that is no class of the model."""
+    note: str
+    version: int
+    """Grows with each change; an edit names the version that it was made from."""
+    photos: tuple[bytes, ...]
+
+    @property
+    def purposes(self) -> frozenset[Purpose]:
+        """What the patient agreed to: keeping, comparing, training."""
+        return purposes_of(self.consent)
+
+
+@dataclass(frozen=True, slots=True)
+class LesionHistory:
+    """One lesion of a patient over time."""
+
+    patient: str
+    lesion: str
+    cases: int
+    last: datetime
+
+
+def checked_name(text: str, what: str) -> str:
+    """Return a name without space around it. Raises UserError for none and for too long a one."""
+    name = " ".join(text.split())
+    if not name:
+        raise UserError(f"the {what} has no name; give it one, such as P-017 or left forearm.")
+    if len(name) > LONGEST_NAME:
+        raise UserError(
+            f"the {what} {name[:20]!r} … has {len(name)} characters; use at most {LONGEST_NAME}."
+        )
+    if not name.isprintable():
+        raise UserError(
+            f"the {what} {name!r} holds a character that cannot be seen, such as one that turns "
+            "the direction of writing; type the name again, without it."
+        )
+    return name
+
+
+# A kept scan as a plain value.
+
+FILES = ("scan.json", "lesions.parquet", "scan.html")
+"""Of a scan's folder, beside its overviews and crops: what a comparison and a reader need."""
+FOLDERS = ("overviews", "crops")
+LIST = "list.html"
+"""The part of the page that shows the first lesions; a scan of the command line has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptScan:
+    """One scan of a case book; its files are decrypted when they are asked for."""
+
+    id: str
+    owner: str
+    patient: str
+    """A pseudonym."""
+    view: str
+    """Such as: back, standing. Scans of one view can be compared."""
+    taken: datetime
+    lesions: int
+    photos: int
+    consent: str
+    consented: datetime

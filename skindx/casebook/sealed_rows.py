@@ -1,0 +1,356 @@
+"""The case book's tables: nothing in them names a patient or shows a photo without the key file."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from sqlalchemy import ForeignKey, LargeBinary, String, insert
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from skindx.casebook.encryption import Binding, damaged, owner_code
+from skindx.casebook.kept_case import ConfirmedFinding, KeptCase, KeptScan, Outside
+from skindx.casebook.key_file import Keys
+from skindx.core.errors import UserError
+from skindx.diagnosis.record import Diagnosis
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+
+class CasebookTable(DeclarativeBase):
+    """Holds the tables' descriptions."""
+
+
+class BookRow(CasebookTable):
+    """The name of the case book, which its key file bears too: there is one row."""
+
+    __tablename__ = "book"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+
+
+class CaseRow(CasebookTable):
+    """One case, encrypted in three parts, since a list of many cases needs the first alone."""
+
+    __tablename__ = "sealed_cases"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(64), index=True)
+    """Code of the login name, `sealing.owner_code`."""
+    version: Mapped[int] = mapped_column(default=1)
+    """Grows with each change, so that an edit of an older state is noticed."""
+    card: Mapped[bytes] = mapped_column(LargeBinary)
+    """Owner, patient, lesion, time."""
+    record: Mapped[bytes] = mapped_column(LargeBinary)
+    """Consent and diagnosis."""
+    finding: Mapped[bytes] = mapped_column(LargeBinary)
+    """Confirmed class and note."""
+    photos: Mapped[list["PhotoRow"]] = relationship(
+        cascade="all, delete-orphan", order_by="PhotoRow.position", passive_deletes=True
+    )
+
+
+class PhotoRow(CasebookTable):
+    """One photo of a case, re-encoded and encrypted."""
+
+    __tablename__ = "sealed_photos"
+
+    case_id: Mapped[str] = mapped_column(
+        String(32), ForeignKey("sealed_cases.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(primary_key=True)
+    jpeg: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+# The case book's tables of scans; a book of an older version gets them when it is opened.
+
+
+class ScanRow(CasebookTable):
+    """One scan, encrypted in two parts, since a list of many needs the first alone."""
+
+    __tablename__ = "sealed_scans"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(64), index=True)
+    """Code of the login name, `sealing.owner_code`."""
+    card: Mapped[bytes] = mapped_column(LargeBinary)
+    """Owner, patient, view, time, consent, counts."""
+    names: Mapped[bytes] = mapped_column(LargeBinary)
+    """Names of the files, in their order."""
+
+
+class ScanFileRow(CasebookTable):
+    """One file of a scan, encrypted."""
+
+    __tablename__ = "sealed_scan_files"
+
+    scan_id: Mapped[str] = mapped_column(
+        String(32), ForeignKey("sealed_scans.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(primary_key=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+# Cases as encrypted rows, and rows as cases again.
+
+NO_FINDING = ConfirmedFinding()
+
+
+@dataclass(frozen=True)
+class CaseCard:
+    """A case as a list shows it."""
+
+    owner: str
+    patient: str
+    lesion: str
+    taken: datetime
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """What was kept and why; `diagnosis` is JSON."""
+
+    consent: str
+    consented: datetime
+    diagnosis: str
+    photos: int
+    """How many photos the case has, so that a missing one is noticed."""
+
+    @property
+    def consents(self) -> str:
+        """What the patient agreed to and when, as the later parts of a case are bound to it."""
+        return json.dumps([self.consent, _text(self.consented)])
+
+
+@dataclass(frozen=True)
+class SealedCase:
+    """The encrypted columns of a case and of its photos."""
+
+    case: dict[str, Any]
+    photos: list[dict[str, Any]]
+
+
+def sealed_case(
+    keys: Keys,
+    case: str,
+    card: CaseCard,
+    record: CaseRecord,
+    *,
+    photos: Sequence[bytes],
+    finding: ConfirmedFinding = NO_FINDING,
+    version: int = 1,
+) -> SealedCase:
+    """Encrypt a case whose key is in `keys`; `finding` is what a clinician confirmed."""
+    key, owner = keys.cases[case], owner_code(keys.owners, card.owner)
+    binding = Binding(keys.book, case, owner, version)
+    columns = {
+        "id": case,
+        "owner": owner,
+        **sealed_parts(key, binding, card, record, finding),
+    }
+    # An edit makes a new version of everything but the photos.
+    lasting = replace(binding, version=1)
+    return SealedCase(
+        columns,
+        [
+            {
+                "case_id": case,
+                "position": place,
+                "jpeg": lasting.seal(key, jpeg, _photo(place, len(photos))),
+            }
+            for place, jpeg in enumerate(photos)
+        ],
+    )
+
+
+def sealed_parts(
+    key: bytes, binding: Binding, card: CaseCard, record: CaseRecord, finding: ConfirmedFinding
+) -> dict[str, Any]:
+    """Encrypt what one version of a case says, without its photos; return its columns."""
+    held_card = {
+        "owner": card.owner,
+        "patient": card.patient,
+        "lesion": card.lesion,
+        "taken": _text(card.taken),
+    }
+    held_record = {
+        "consent": record.consent,
+        "consented": _text(record.consented),
+        "diagnosis": record.diagnosis,
+        "photos": record.photos,
+    }
+    held_finding: dict[str, Any] = {"confirmed": finding.confirmed, "note": finding.note}
+    if finding.outside:
+        held_finding["outside"] = [finding.outside.name, finding.outside.icd10]
+    bound = replace(binding, consents=record.consents)
+    return {
+        "version": binding.version,
+        "card": binding.seal(key, json.dumps(held_card).encode(), "card"),
+        "record": binding.seal(key, json.dumps(held_record).encode(), "record"),
+        "finding": bound.seal(key, json.dumps(held_finding).encode(), "finding"),
+    }
+
+
+def insert_case(link: "Connection | Session", sealed: SealedCase) -> None:
+    """Write an encrypted case within the caller's transaction."""
+    link.execute(insert(CaseRow), [sealed.case])
+    if sealed.photos:
+        link.execute(insert(PhotoRow), sealed.photos)
+
+
+def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> CaseCard:
+    """Return what a list shows; `owner` and `version` are those of the row.
+
+    Raises UserError for a damaged row, and for one whose owner or version was changed.
+    """
+    binding = Binding(keys.book, case, owner, version)
+    held = json.loads(binding.unseal(keys.cases[case], card, "card"))
+    if owner_code(keys.owners, held["owner"]) != owner:
+        raise damaged(f"case {case}")
+    taken = datetime.fromisoformat(held["taken"])
+    return CaseCard(held["owner"], held["patient"], held["lesion"], taken)
+
+
+def read_record(keys: Keys, row: CaseRow) -> CaseRecord:
+    """Return what was kept and why. Raises UserError for a damaged row."""
+    held = json.loads(_binding(keys, row).unseal(keys.cases[row.id], row.record, "record"))
+    consented = datetime.fromisoformat(held["consented"])
+    return CaseRecord(held["consent"], consented, held["diagnosis"], held["photos"])
+
+
+def read_finding(keys: Keys, row: CaseRow, record: CaseRecord) -> ConfirmedFinding:
+    """Return what a clinician confirmed. Raises UserError for a damaged row."""
+    bound = replace(_binding(keys, row), consents=record.consents)
+    held: Mapping[str, Any] = json.loads(bound.unseal(keys.cases[row.id], row.finding, "finding"))
+    outside = Outside(*held["outside"]) if "outside" in held else None
+    return ConfirmedFinding(held["confirmed"], held["note"], outside)
+
+
+def read_row(keys: Keys, row: CaseRow) -> KeptCase:
+    """Return the whole case. Raises UserError for a damaged row."""
+    card = read_card(keys, row.id, row.owner, row.version, row.card)
+    record, key, binding = read_record(keys, row), keys.cases[row.id], _binding(keys, row)
+    finding = read_finding(keys, row, record)
+    if [photo.position for photo in row.photos] != list(range(record.photos)):
+        raise damaged(f"case {row.id}")
+    lasting = replace(binding, version=1)
+    try:
+        diagnosis = Diagnosis.model_validate_json(record.diagnosis)
+    except ValidationError:
+        # Its message would repeat the values.
+        raise UserError(
+            f"the diagnosis of case {row.id} was written by another version of skindx; open the "
+            "case book with the version that kept it."
+        ) from None
+    return KeptCase(
+        id=row.id,
+        owner=card.owner,
+        patient=card.patient,
+        lesion=card.lesion,
+        taken=card.taken,
+        consent=record.consent,
+        consented=record.consented,
+        diagnosis=diagnosis,
+        confirmed=finding.confirmed,
+        outside=finding.outside,
+        note=finding.note,
+        version=row.version,
+        photos=tuple(
+            lasting.unseal(key, photo.jpeg, _photo(photo.position, record.photos))
+            for photo in row.photos
+        ),
+    )
+
+
+def _binding(keys: Keys, row: CaseRow) -> Binding:
+    return Binding(keys.book, row.id, row.owner, row.version)
+
+
+def _photo(position: int, count: int) -> str:
+    return f"photo {position} of {count}"
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()
+
+
+# Scans as encrypted rows, and rows as scans again.
+
+
+def sealed_scan(
+    keys: Keys, scan: KeptScan, files: Mapping[str, bytes]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Encrypt a scan whose key is in `keys`; return its columns and those of its files."""
+    key, owner = keys.cases[scan.id], owner_code(keys.owners, scan.owner)
+    card = {
+        "owner": scan.owner,
+        "patient": scan.patient,
+        "view": scan.view,
+        "taken": scan.taken.astimezone(UTC).isoformat(),
+        "lesions": scan.lesions,
+        "photos": scan.photos,
+        "consent": scan.consent,
+        "consented": scan.consented.astimezone(UTC).isoformat(),
+    }
+    binding = Binding(keys.book, scan.id, owner)
+    bound = _bound(keys, scan)
+    row = {
+        "id": scan.id,
+        "owner": owner,
+        "card": binding.seal(key, json.dumps(card).encode(), "scan card"),
+        "names": bound.seal(key, json.dumps(list(files)).encode(), "scan names"),
+    }
+    contents = [
+        {
+            "scan_id": scan.id,
+            "position": place,
+            "content": bound.seal(key, content, _file(place)),
+        }
+        for place, content in enumerate(files.values())
+    ]
+    return row, contents
+
+
+def read_scan(keys: Keys, scan: str, owner: str, card: bytes) -> KeptScan:
+    """Return a scan without its files; `owner` is the code in its row.
+
+    Raises UserError for a damaged row, and for one whose owner was changed.
+    """
+    binding = Binding(keys.book, scan, owner)
+    held = json.loads(binding.unseal(keys.cases[scan], card, "scan card"))
+    if owner_code(keys.owners, held["owner"]) != owner:
+        raise damaged(f"case {scan}")
+    return kept_scan(scan, held)
+
+
+def kept_scan(scan: str, held: dict[str, Any]) -> KeptScan:
+    """Return a scan from what its decrypted card holds."""
+    times = {name: datetime.fromisoformat(held[name]) for name in ("taken", "consented")}
+    kept = KeptScan(id=scan, **(held | times))
+    return replace(kept, lesions=int(kept.lesions), photos=int(kept.photos))
+
+
+def read_names(keys: Keys, scan: KeptScan, names: bytes) -> list[str]:
+    """Return the names of a scan's files, in their order. Raises UserError for a damaged row."""
+    held = _bound(keys, scan).unseal(keys.cases[scan.id], names, "scan names")
+    return [str(name) for name in json.loads(held)]
+
+
+def read_file(keys: Keys, scan: KeptScan, position: int, content: bytes) -> bytes:
+    """Return a file's bytes. Raises UserError for a damaged one."""
+    return _bound(keys, scan).unseal(keys.cases[scan.id], content, _file(position))
+
+
+def _bound(keys: Keys, scan: KeptScan) -> Binding:
+    """Return what the parts of a scan are bound to that are read after its card."""
+    owner = owner_code(keys.owners, scan.owner)
+    consents = json.dumps([scan.consent, scan.consented.astimezone(UTC).isoformat()])
+    return Binding(keys.book, scan.id, owner, consents=consents)
+
+
+def _file(position: int) -> str:
+    return f"scan file {position}"

@@ -1,1 +1,0 @@
-"""Two predictors on the same images."""

@@ -1,0 +1,196 @@
+"""The headline figures: which there are, how they are made, and how they are read."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from skindx.evaluation.answers import Floats, Ints, Strings
+from skindx.metrics import Interval, Measure, Ranked, Statistic, confidence_interval
+
+LEVEL = 0.95
+SEED = 0
+
+# N = images, C = classes
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlineFigure:
+    """One headline figure; `{k}` in the title stands for 5, or for fewer classes."""
+
+    title: str
+    unit: Literal["percent", "decimal"]
+    better: Literal["high", "low"]
+    meaning: str
+    make: Callable[[Floats, Ints], Measure]
+
+
+def _top(most: int) -> Callable[[Floats, Ints], Measure]:
+    return lambda p_NC, truth_N: Statistic.top_k(p_NC, truth_N, min(most, p_NC.shape[1]))
+
+
+FIGURES = {
+    "top1": HeadlineFigure(
+        "top-1", "percent", "high", "Images whose likeliest class is the true one.", _top(1)
+    ),
+    "top3": HeadlineFigure(
+        "top-{3}", "percent", "high", "Images whose true class is among the three likeliest.",
+        _top(3),
+    ),
+    "top_k": HeadlineFigure(
+        "top-{k}", "percent", "high", "The same, among the five likeliest, or among all if fewer.",
+        _top(5),
+    ),
+    "balanced_accuracy": HeadlineFigure(
+        "balanced accuracy", "percent", "high",
+        "Share found of each class, averaged: rare classes count as much as common ones.",
+        Statistic.balanced_accuracy,
+    ),
+    "macro_f1": HeadlineFigure(
+        "macro-F1", "percent", "high",
+        "Found and rightly named at once, averaged over classes.", Statistic.macro_f1,
+    ),
+    "auroc": HeadlineFigure(
+        "AUROC", "decimal", "high",
+        "Chance that an image of a class is held likelier to be of it than one of another class; "
+        "0.5 is guessing. One against the rest, averaged over classes.", Ranked.auroc,
+    ),
+    "calibration_error": HeadlineFigure(
+        "calibration error", "decimal", "low",
+        "Mean gap between confidence and accuracy (ECE); 0 is best.", Statistic.calibration_error,
+    ),
+    "brier": HeadlineFigure(
+        "Brier score", "decimal", "low",
+        "Squared distance of the probabilities to the truth; 0 is best, 2 worst.", Statistic.brier,
+    ),
+    "selective_risk_area": HeadlineFigure(
+        "AURC", "decimal", "low",
+        "Mean error when only the more confident images are answered; 0 is best.",
+        Ranked.selective_risk_area,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The headline figures of one predictor; the fields are the keys of FIGURES."""
+
+    name: str
+    top1: Interval
+    top3: Interval
+    top_k: Interval
+    balanced_accuracy: Interval
+    macro_f1: Interval
+    auroc: Interval
+    calibration_error: Interval
+    brier: Interval
+    selective_risk_area: Interval
+
+    @property
+    def figures(self) -> dict[str, Interval]:
+        """The figures by their keys."""
+        return {key: getattr(self, key) for key in FIGURES}
+
+
+def measure_scores(
+    name: str, probabilities_NC: Floats, truth_N: Ints, groups_N: Strings, *, draws: int
+) -> Scores:
+    """Measure a predictor; intervals of 95 % resample groups, the same draws for every figure."""
+
+    def interval(figure: HeadlineFigure) -> Interval:
+        measure = figure.make(probabilities_NC, truth_N)
+        return confidence_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
+
+    return Scores(name, **{key: interval(figure) for key, figure in FIGURES.items()})
+
+
+# Figures as text (78.3 %, 0.041, +2.1 points, with their intervals) and as plain values.
+
+
+def percent(figure: Interval | float) -> str:
+    """Write a share as 78.3 %."""
+    value = figure.value if isinstance(figure, Interval) else figure
+    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def decimal(figure: Interval | float) -> str:
+    """Write a figure as 0.041."""
+    value = figure.value if isinstance(figure, Interval) else figure
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def points(difference: float) -> str:
+    """Write a difference of shares in percentage points, with its sign: +2.1, −0.4."""
+    return _signed(100 * difference, 1)
+
+
+def change(difference: float) -> str:
+    """Write a difference of decimals with its sign: +0.021, −0.004."""
+    return _signed(difference, 3)
+
+
+def bounds(figure: Interval, unit: str = "percent") -> str:
+    """Write an interval as [74.6, 81.9], in percent, points, change or as a decimal."""
+    if math.isnan(figure.low):
+        return "[–]"
+    low, high = figure.low, figure.high
+    if unit == "percent":
+        return f"[{100 * low:.1f}, {100 * high:.1f}]"
+    write = {"points": points, "decimal": decimal, "change": change}[unit]
+    return f"[{write(low)}, {write(high)}]"
+
+
+def shown(figure: Interval | float, key: str) -> str:
+    """Write a headline figure in its unit."""
+    return percent(figure) if FIGURES[key].unit == "percent" else decimal(figure)
+
+
+def shown_difference(figure: Interval, key: str) -> str:
+    """Write the difference of a headline figure with its interval."""
+    if FIGURES[key].unit == "percent":
+        return f"{points(figure.value)} {bounds(figure, 'points')}"
+    return f"{change(figure.value)} {bounds(figure, 'change')}"
+
+
+def title(key: str, k: int) -> str:
+    """Return the name of a headline figure, with its k: five, or all classes if fewer."""
+    return FIGURES[key].title.replace("{k}", str(k)).replace("{3}", str(min(3, k)))
+
+
+def figures_of(k: int) -> list[str]:
+    """Return the keys of the headline figures to print: among three classes top-k is top-3."""
+    return [key for key in FIGURES if key != "top_k" or k > 3]
+
+
+def p_value(p: float) -> str:
+    """Write a p-value for a column headed p: 0.031, very small ones as < 0.001."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_equation(p: float) -> str:
+    """Write a p-value inside a sentence: p = 0.031, very small ones as p < 0.001."""
+    return f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
+
+
+def first_upper(text: str) -> str:
+    """Make the first letter a capital and leave the others."""
+    return text[:1].upper() + text[1:]
+
+
+def plain(value: Any) -> Any:
+    """Return a result for JSON: dataclasses as dicts, tuples as lists, NaN and infinity as None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _signed(value: float, digits: int) -> str:
+    if math.isnan(value):
+        return "–"
+    text = f"{value:+.{digits}f}"
+    return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")

@@ -1,0 +1,376 @@
+"""A matplotlib figure as SVG inside an HTML page, in the page's colours and without references."""
+
+import io
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+from xml.etree import ElementTree as ET
+
+from markupsafe import Markup
+
+from skindx.evaluation.figures import bounds, decimal, percent
+from skindx.evaluation.guarantee_scores import UrgentRiskScores
+from skindx.evaluation.score import ClassScore, Evaluation
+from skindx.metrics import RiskPoint, proportion_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+INK, SOFT, LINE, BLUE, ON_BLUE = "#010101", "#020202", "#030303", "#040404", "#050505"
+"""Colours that stand for variables of style.css, which differ in light and dark."""
+
+_VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", BLUE: "blue", ON_BLUE: "on-blue"}
+_FONT_PX = 12
+_DPI = 72
+"""One unit of the SVG is then one pixel of the page."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure with the text that stands for it, and what is shown over its marks."""
+
+    figure: "Figure"
+    axes: "Axes"
+    label: str
+    """Alternative text."""
+    titles: dict[str, str] = field(default_factory=dict)
+    """The `gid` of a mark -> what a pointer over it shows."""
+
+    def svg(self) -> Markup:
+        """Return an `svg` element; text stays text, and every value is escaped."""
+        from matplotlib import rc_context
+        from matplotlib.text import Text
+
+        for text in self.figure.findobj(Text):
+            text.set_parse_math(False)  # a name may hold a dollar sign
+            text.set_fontsize(_FONT_PX)
+        drawn = io.StringIO()
+        with rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+            # The browser draws the text, in a font of its own.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            self.figure.savefig(
+                drawn, format="svg", bbox_inches="tight", pad_inches=0.03, transparent=True
+            )
+        root = ET.fromstring(drawn.getvalue())  # noqa: S314 - matplotlib wrote it
+        marks = {f"#{node.get('id')}": node for node in root.iter(_svg("path")) if node.get("id")}
+        _, _, width, height = root.attrib["viewBox"].split()
+        clean = ET.Element("svg", width=width, height=height, viewBox=root.attrib["viewBox"])
+        clean.attrib |= {"role": "img", "aria-label": self.label}
+        for child in root:
+            clean.extend(_cleaned(child, marks, self.titles))
+        written = ET.tostring(clean, encoding="unicode")
+        for colour, variable in _VARIABLES.items():
+            written = written.replace(f": {colour}", f": var(--{variable})")
+        return Markup(written)  # noqa: S704 - ElementTree has escaped every value
+
+
+def new_plot(width: float, height: float, label: str) -> Plot:
+    """Return a plot whose axes are so many pixels large; labels stand outside of them."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.tick_params(bottom=False, left=False, labelcolor=SOFT)
+    axes.spines[:].set_color(LINE)
+    axes.set_axisbelow(True)
+    return Plot(figure, axes, label)
+
+
+def percent_axis(
+    axes: "Axes", which: Literal["x", "y"], label: str, most: float = 1.0, step: float = 0.25
+) -> None:
+    """Give the "x" or "y" axis a scale from 0 to `most`, in percent, with a grid."""
+    ticks = [most * step * number for number in range(round(1 / step) + 1)]
+    axes.set(**{f"{which}lim": (0, most), f"{which}ticks": ticks})
+    axes.set(**{f"{which}ticklabels": [f"{100 * tick:g}" for tick in ticks]})
+    axes.grid(axis=which, color=LINE, linewidth=1)
+    getattr(axes, f"set_{which}label")(label, color=SOFT)
+
+
+def _svg(tag: str) -> str:
+    return f"{{http://www.w3.org/2000/svg}}{tag}"
+
+
+def _cleaned(
+    node: ET.Element, marks: dict[str, ET.Element], titles: dict[str, str]
+) -> list[ET.Element]:
+    """Return what of a node belongs into a page: no metadata, no style sheet, no reference."""
+    tag = node.tag.rpartition("}")[2]
+    if tag in {"metadata", "defs", "style"}:
+        return []
+    children = [clean for child in node for clean in _cleaned(child, marks, titles)]
+    if tag == "g":
+        title = titles.get(node.get("id", ""))
+        if title is None:
+            return children
+        group = ET.Element("g")
+        ET.SubElement(group, "title").text = title
+        group.extend(children)
+        return [group]
+    if tag == "use":
+        return [_placed(node, marks)]
+    clean = ET.Element(tag)
+    clean.text = node.text
+    for name in ("d", "x", "y", "transform", "style"):
+        if value := node.get(name):
+            clean.set(name, " ".join(value.split()))
+    if tag == "text":
+        styles = [part for part in clean.get("style", "").split("; ") if "font" not in part]
+        clean.set("style", "; ".join(styles))
+    clean.extend(children)
+    return [clean]
+
+
+def _placed(use: ET.Element, marks: dict[str, ET.Element]) -> ET.Element:
+    """Return a mark drawn where matplotlib only refers to it."""
+    mark = marks[use.attrib["{http://www.w3.org/1999/xlink}href"]]
+    x, y = use.get("x", "0"), use.get("y", "0")
+    styles = [style for style in (use.get("style"), mark.get("style")) if style]
+    return ET.Element(
+        "path",
+        d=" ".join(mark.attrib["d"].split()),
+        transform=f"translate({x} {y})",
+        style="; ".join(styles),
+    )
+
+
+# The plots of the report: confusion matrix, sensitivity, reliability, risk and coverage.
+
+COUNTS_UP_TO = 25  # classes; beyond it a cell is too small to hold a number
+SIZE = 300.0  # pixels of a square plot
+_WIDTH = 640.0  # pixels that the cells of a confusion matrix may take
+_LONGEST = 30  # letters of a label
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionCell:
+    """A pair of true and predicted class that occurs; `share` is of the true class's images."""
+
+    row: int
+    column: int
+    share: float
+    count: int
+    truth: str
+    predicted: str
+
+
+def confusion_cells(evaluation: Evaluation) -> list[ConfusionCell]:
+    """Return the cells of the confusion matrix that are not empty; rows are true classes."""
+    names = [score.name for score in evaluation.classes]
+    return [
+        ConfusionCell(
+            row, column, count / evaluation.classes[row].n, count, names[row], names[column]
+        )
+        for row, counts in enumerate(evaluation.confusion)
+        for column, count in enumerate(counts)
+        if count
+    ]
+
+
+def top_confusions(evaluation: Evaluation, limit: int = 8) -> list[ConfusionCell]:
+    """Return the commonest mistakes."""
+    wrong = [cell for cell in confusion_cells(evaluation) if cell.row != cell.column]
+    return sorted(wrong, key=lambda cell: (-cell.count, -cell.share))[:limit]
+
+
+def has_counts(evaluation: Evaluation) -> bool:
+    """Whether the cells of the confusion matrix show their counts."""
+    return len(evaluation.classes) <= COUNTS_UP_TO
+
+
+def confusion_plot(evaluation: Evaluation) -> Plot:
+    """Draw the confusion matrix; the shade is the share of the row."""
+    from matplotlib.patches import Rectangle
+
+    n, counts = len(evaluation.classes), has_counts(evaluation)
+    side = min(48.0, max(26.0, _WIDTH / n)) if counts else 13.0
+    plot = new_plot(
+        n * side,
+        n * side,
+        f"Confusion matrix of {n} classes; its commonest mistakes stand in the table below.",
+    )
+    axes, gap = plot.axes, 0.75 / side
+    for cell in confusion_cells(evaluation):
+        gid = f"cell-{cell.row}-{cell.column}"
+        square = Rectangle(
+            (cell.column + gap, cell.row + gap), 1 - 2 * gap, 1 - 2 * gap, color=BLUE, linewidth=0
+        )
+        square.set(alpha=0.12 + 0.88 * cell.share, gid=gid)
+        axes.add_patch(square)
+        plot.titles[gid] = (
+            f"{cell.truth} seen as {cell.predicted}: {cell.count} ({percent(cell.share)})"
+        )
+        if counts:
+            axes.text(
+                cell.column + 0.5,
+                cell.row + 0.5,
+                str(cell.count),
+                color=ON_BLUE if cell.share > 0.5 else INK,
+                ha="center",
+                va="center_baseline",
+            )
+    labels = [_shorten(score.name) for score in evaluation.classes]
+    middles = [number + 0.5 for number in range(n)]
+    axes.set(xlim=(0, n), ylim=(n, 0))
+    axes.set_xticks(middles, labels, rotation=90)
+    axes.set_yticks(middles, labels)
+    axes.tick_params(labelcolor=INK, bottom=False, labelbottom=False, labeltop=True)
+    return plot
+
+
+def sensitivity_plot(evaluation: Evaluation) -> Plot | None:
+    """Draw the sensitivity of each class with its interval; None without an image of any class."""
+    scores: Sequence[ClassScore] = [score for score in evaluation.classes if score.n]
+    if not scores:
+        return None
+    label = f"Sensitivity of {len(scores)} classes with intervals; the figures stand in the table."
+    plot = new_plot(SIZE, 22.0 * len(scores), label)
+    for row, score in enumerate(scores):
+        found, gid = score.sensitivity, f"class-{row}"
+        plot.titles[gid] = f"{score.name}: {percent(found)}, interval {bounds(found)}"
+        _interval(plot, (found.low, found.high), (row, row), gid)
+        plot.axes.plot(found.value, row, "o", color=BLUE, markersize=8, gid=gid, clip_on=False)
+    percent_axis(plot.axes, "x", "Sensitivity (%)", step=0.5)
+    plot.axes.set_ylim(len(scores) - 0.5, -0.5)
+    plot.axes.set_yticks(range(len(scores)), [_shorten(score.name) for score in scores])
+    plot.axes.tick_params(axis="y", labelcolor=INK)
+    return plot
+
+
+def reliability_plot(evaluation: Evaluation) -> Plot:
+    """Draw accuracy over confidence with exact intervals, and how many images each bin has."""
+    bins = evaluation.reliability
+    error = decimal(evaluation.ensemble.calibration_error)
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        f"Reliability diagram: accuracy over confidence in {len(bins)} bins; "
+        f"expected calibration error {error}.",
+    )
+    counts = plot.figure.add_axes((0, -0.16, 1, 0.13), sharex=plot.axes)
+    counts.set_axis_off()
+    plot.axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 4)))
+    for number, part in enumerate(bins):
+        if part.n == 0:
+            continue
+        gid = f"bin-{number}"
+        plot.titles[gid] = (
+            f"{part.n} images: confidence {percent(part.confidence)}, "
+            f"accuracy {percent(part.accuracy)}"
+        )
+        exact = proportion_interval(part.accuracy, part.n, level=evaluation.level)
+        _interval(plot, (part.confidence, part.confidence), (exact.low, exact.high), gid)
+        plot.axes.plot(
+            part.confidence, part.accuracy, "o", color=BLUE, markersize=8, gid=gid, clip_on=False
+        )
+        middle, width = (part.low + part.high) / 2, 0.9 * (part.high - part.low)
+        counts.bar(middle, part.n, width, color=BLUE, alpha=0.3)[0].set_gid(gid)
+    percent_axis(plot.axes, "x", "Confidence of the likeliest class (%)")
+    percent_axis(plot.axes, "y", "Accuracy (%)")
+    plot.axes.tick_params(axis="x", pad=0.16 * SIZE + 4)  # the bars stand between
+    return plot
+
+
+def risk_plot(evaluation: Evaluation) -> Plot:
+    """Draw the risk-coverage curve on a scale that its greatest risk fits on."""
+    curve = evaluation.risk_curve
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        "Risk-coverage curve: share of wrong answers over the share of images answered; its area "
+        f"is {decimal(evaluation.ensemble.selective_risk_area)}.",
+    )
+    plot.axes.plot(
+        [point.coverage for point in curve], [point.risk for point in curve], color=BLUE, lw=2
+    )
+    for number, point in enumerate(curve):
+        gid = f"point-{number}"
+        plot.titles[gid] = (
+            f"{percent(point.coverage)} answered, those of at least {percent(point.confidence)} "
+            f"confidence: {percent(point.risk)} wrong"
+        )
+        plot.axes.plot(
+            point.coverage, point.risk, "o", color=BLUE, markersize=5, gid=gid, clip_on=False
+        )
+    greatest = max(point.risk for point in curve)
+    most = next(step for step in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if step >= greatest)
+    percent_axis(plot.axes, "x", "Images answered, most confident first (%)")
+    percent_axis(plot.axes, "y", "Wrong answers among them (%)", most)
+    return plot
+
+
+def half_answered(evaluation: Evaluation) -> RiskPoint:
+    """Return the point of the risk-coverage curve that answers about half of the images."""
+    return min(evaluation.risk_curve, key=lambda point: abs(point.coverage - 0.5))
+
+
+def _interval(plot: Plot, x: tuple[float, float], y: tuple[float, float], gid: str) -> None:
+    plot.axes.plot(
+        x, y, color=BLUE, linewidth=2, alpha=0.55, solid_capstyle="round", gid=gid, clip_on=False
+    )
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+
+
+# The curve of misses against over-triage, with the levels of the bundle on it.
+
+
+def urgent_plot(scores: UrgentRiskScores | None) -> Plot | None:
+    """Draw the curve as steps, on a scale that every level's interval fits on.
+
+    None where there is no curve.
+    """
+    if scores is None or not scores.curve:
+        return None
+    levels = [level for level in scores.levels if level.misses and level.false_alarms]
+    needed = max(level.misses.rate.high for level in scores.levels if level.misses)
+    widest = next((step for step in (0.1, 0.2, 0.4, 0.6, 0.8) if step >= needed), 1.0)
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        "Over-triage over the share of urgent images missed, for every threshold; the levels are "
+        "marked.",
+    )
+    missed, sent_on = [0.0], [1.0]
+    for point in scores.curve:
+        missed.append(min(point.missed, widest))
+        sent_on.append(point.sent_on)
+        if point.missed >= widest:
+            break
+    # A higher threshold misses the next urgent image first; over-triage falls after that.
+    plot.axes.step(missed, sent_on, where="post", color=BLUE, linewidth=2)
+    for number, level in enumerate(levels):
+        assert level.misses is not None
+        assert level.false_alarms is not None
+        x, y, gid = level.misses.rate, level.false_alarms.rate, f"level-{number}"
+        plot.titles[gid] = (
+            f"Level {percent(level.miss_rate)}: {percent(x)} {bounds(x)} missed, {percent(y)} "
+            f"{bounds(y)} of others wrongly urgent"
+        )
+        plot.axes.errorbar(
+            x.value,
+            y.value,
+            xerr=[[x.value - x.low], [x.high - x.value]],
+            yerr=[[y.value - y.low], [y.high - y.value]],
+            color=BLUE,
+            alpha=0.6,
+            linewidth=1,
+        )
+        chosen = level.miss_rate == scores.chosen
+        plot.axes.plot(
+            x.value, y.value, "o", color=BLUE, markersize=9 if chosen else 5, gid=gid, clip_on=False
+        )
+        plot.axes.annotate(
+            f"{100 * level.miss_rate:g} %",
+            (x.value, y.value),
+            xytext=(8, 6),
+            textcoords="offset points",
+        )
+    percent_axis(plot.axes, "x", "Urgent images missed (%)", widest)
+    percent_axis(plot.axes, "y", "Other images wrongly urgent (%)")
+    return plot
