@@ -85,19 +85,19 @@ MUTANTS = {
         "tests/data/copies/test_copies_overlap.py",
     ),
     "growth: the scales of the photos swapped": Mutant(
-        "skindx/scan/compare/growth.py",
+        "skindx/scan/compare/changes.py",
         "before.mm_per_pixel / after.mm_per_pixel)",
         "after.mm_per_pixel / before.mm_per_pixel)",
         "tests/diagnosis/scan/test_scan_compare.py",
     ),
     "joining: the larger of two parts decides": Mutant(
-        "skindx/scan/join.py",
+        "skindx/scan/tile_search.py",
         "TOUCHING * min(_area(a_4), _area(b_4))",
         "TOUCHING * _area(a_4)",
         "tests/diagnosis/scan/test_scan_join.py",
     ),
     "ruler: one longest tick will do": Mutant(
-        "skindx/scan/ruler/unit.py",
+        "skindx/scan/ruler.py",
         "(level_T == 0).sum() >= 2",
         "(level_T == 0).sum() >= 1",
         "tests/diagnosis/scan/test_scan_ruler.py",

@@ -14,7 +14,7 @@ from skindx.cli.failures import PrintableStream
 from skindx.cli.special_files import check
 from skindx.core.errors import UserError
 from skindx.core.text import without_password
-from skindx.scan.outputs.summary import read_summary
+from skindx.scan.outputs.scan_result import read_summary
 from skindx.workers.leases.database import open_database
 
 # Each would wait for ever; where a pipe is refused later, the test's own deadline ends it.
@@ -157,7 +157,7 @@ def test_a_refused_scan_leaves_no_trace_and_no_command(tmp_path: Path, why: str)
 
 
 def test_the_queue_of_a_scan_is_in_no_command() -> None:
-    from skindx.scan.work.crew import LocalWorkers
+    from skindx.scan.work.worker_processes import LocalWorkers
 
     workers = LocalWorkers.of("postgresql+psycopg://ann:geheim@host/leases", "t", 1)
     assert "geheim" not in " ".join(workers.command)

@@ -24,7 +24,7 @@ from skindx.diagnosis.record_assembly import bundle_version
 from skindx.evaluation.evaluate import served_steps
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
-from skindx.scan.compare.view import read_scan
+from skindx.scan.compare.scan_view import read_scan
 
 FIXTURES = Path(__file__).parent / "fixtures"
 _BUNDLE_VERSIONS = {

@@ -26,8 +26,8 @@ from skindx.casebook.key_file import KeyFile, new_key, overwrite
 from skindx.core.atomic_files import memory_folder, private_folder
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_plain
-from skindx.scan.compare.comparison import ScanComparison, compare
-from skindx.scan.outputs.summary import read_summary
+from skindx.scan.compare.scan_comparison import ScanComparison, compare
+from skindx.scan.outputs.scan_result import read_summary
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Delete, Engine

@@ -90,7 +90,7 @@ def compare(
     """
     from skindx.casebook.casebook import Casebook
     from skindx.casebook.scan_book import compared
-    from skindx.scan.compare.page import PAGE, headline, write_comparison
+    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
 
     opened = Casebook.open(book, create=False, keys=casebook_key)
     with compared(opened.scans, None, first, second) as comparison:

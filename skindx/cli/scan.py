@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from skindx.scan.ruler.find import Ruler
+    from skindx.scan.ruler import Ruler
 
 
 class AskAboutRulers:
@@ -70,8 +70,8 @@ def compare(
     Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared
     """
     from skindx.core.text import printable
-    from skindx.scan.compare.comparison import compare as compare_scans
-    from skindx.scan.compare.page import PAGE, headline, write_comparison
+    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
+    from skindx.scan.compare.scan_comparison import compare as compare_scans
 
     folder = out or after.resolve().parent / "comparison"
     comparison = compare_scans(before, after)
@@ -163,9 +163,9 @@ def run(
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
     from skindx.core.progress import progress_bars
-    from skindx.scan.outputs.summary import read_summary
-    from skindx.scan.running import run_scan
-    from skindx.scan.settings import ScanSettings
+    from skindx.scan.outputs.scan_result import read_summary
+    from skindx.scan.scan_run import run_scan
+    from skindx.scan.scan_settings import ScanSettings
 
     if scale is not None and (ruler or confirm_ruler):
         raise UserError("--scale and --ruler both say how large a pixel is; give one of them.")
@@ -229,7 +229,7 @@ def worker(
     Example: skindx scan worker --queue postgresql+psycopg://user@host/leases
     """
     require_extra("scan", *_NEEDS, purpose="a scan")
-    from skindx.scan.running import run_worker
+    from skindx.scan.scan_run import run_worker
 
     done = run_worker(queue, scan, patience, device, with_parent=with_parent)
     print(f"{done} tasks done")

@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
-from skindx.scan.lesion import Lesion
+from skindx.scan.lesions import ScannedLesion
 from skindx_bench import run_bench
 from skindx_bench.scan.compose import compose, visible
 from skindx_bench.scan.lesion_set import write_lesion_set
@@ -132,9 +132,9 @@ def test_a_lesion_set_keeps_each_lesion_on_one_side(tmp_path: Path) -> None:
     assert all(len(sides) == 1 for sides in splits.values())
 
 
-def _lesion(place: int, risk: float) -> Lesion:
+def _lesion(place: int, risk: float) -> ScannedLesion:
     box = Box(100.0 * place, 0, 100.0 * place + 50, 50, score=0.9)
-    return Lesion(box, np.ones(1), risk, None, (), None, np.ones(1, np.float32), (0, 0, 0))
+    return ScannedLesion(box, np.ones(1), risk, None, (), None, np.ones(1, np.float32), (0, 0, 0))
 
 
 def test_the_area_counts_pairs_of_one_photo_by_hand(tiny_bundle: Path) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skindx.scan.work.crew import LocalWorkers
+from skindx.scan.work.worker_processes import LocalWorkers
 from skindx.ui.scanning.process import main
 
 WORKER = Path(__file__).parents[1] / "diagnosis" / "scan" / "spot_worker.py"

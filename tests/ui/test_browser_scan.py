@@ -10,8 +10,8 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from painted_bodies import lesions_of, paint, scan_of
 
-from skindx.scan.outputs.page import render
-from skindx.scan.pixels import ArrayPhoto
+from skindx.scan.outputs.scan_pages import render_scan
+from skindx.scan.pixel_store import ArrayPhoto
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -27,7 +27,7 @@ Open = Callable[..., "Page"]
 def scan_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reads = [ArrayPhoto(paint(one, SIZE)) for one in FOUND]
     file = tmp_path_factory.mktemp("page") / "scan.html"
-    file.write_text(render(scan_of(*FOUND, size_wh=SIZE), reads), encoding="utf-8")
+    file.write_text(render_scan(scan_of(*FOUND, size_wh=SIZE), reads), encoding="utf-8")
     return file
 
 

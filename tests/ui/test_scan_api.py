@@ -23,9 +23,9 @@ from spots import photo_with
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.scan.outputs.result import NOT_A_DIAGNOSIS
-from skindx.scan.work.crew import ThisProcess
-from skindx.scan.work.doing import TaskDoer
+from skindx.scan.outputs.scan_result import NOT_A_DIAGNOSIS
+from skindx.scan.work.scan_worker import TaskRunner
+from skindx.scan.work.worker_processes import ThisProcess
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.form import FORM_BYTES
 from skindx.ui.api.metrics import Metrics
@@ -81,7 +81,7 @@ def ordered(folder: Path, bundle: Path, photo: bytes) -> Path:
 def scan_here(folder: Path) -> list[dict[str, Any]]:
     """Do a job in this process; return what it said."""
     said: list[dict[str, Any]] = []
-    crew = partial(ThisProcess, make_doer=partial(TaskDoer, load=spots.load))
+    crew = partial(ThisProcess, make_doer=partial(TaskRunner, load=spots.load))
     _scan(folder, said.append, crew)
     return said
 

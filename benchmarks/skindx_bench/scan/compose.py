@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.box import Box
-from skindx.scan.join import iou
+from skindx.scan.tile_search import iou
 from skindx_bench.scan import distractors
 from skindx_bench.scan.lesions import Blending, set_painted, set_real
 from skindx_bench.scan.material import Material

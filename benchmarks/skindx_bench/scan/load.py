@@ -12,10 +12,10 @@ from typing import Any, Self
 import cv2
 import numpy as np
 
-from skindx.scan.running import run_scan
-from skindx.scan.settings import ScanSettings
-from skindx.scan.work.crew import LocalWorkers
-from skindx.scan.writing import LESIONS
+from skindx.scan.outputs.scan_files import LESIONS
+from skindx.scan.scan_run import run_scan
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.work.worker_processes import LocalWorkers
 from skindx.workers.leases.leases import Leases
 from skindx_bench.harness.processes import ProcessTree
 

@@ -21,9 +21,9 @@ from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.detector import Detector
 from skindx.models.tile_detector import BatchDetector
-from skindx.scan.photo.opening import photo_store
-from skindx.scan.searching import search
-from skindx.scan.settings import ScanSettings
+from skindx.scan.photo_store import photo_store
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import search
 from skindx_bench.harness.environments import SOURCES
 from skindx_bench.scan import sahi_peer
 from skindx_bench.scan.compose import compose

@@ -14,9 +14,8 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.tile_detector import BatchDetector, Precision
-from skindx.scan.grid import Grid
-from skindx.scan.precision import fast_precision
-from skindx.scan.settings import ScanSettings
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import Grid, fast_precision
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import MEANS, Result
 from skindx_bench.scan.load import load_run, lost_tasks, write_mosaic, write_wide

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from skindx.data.box import Box
 from skindx.metrics import mean_average_precision
-from skindx.scan.join import iou
+from skindx.scan.tile_search import iou
 
 IOU = 0.5
 BINS = (12, 24, 48, 96, 201)

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from skindx.data.box import Box
 from skindx.diagnosis.predictor import Predictor
 from skindx.metrics.share_intervals import Interval, proportion_interval
-from skindx.scan.diagnosing import diagnose_lesions
-from skindx.scan.join import iou
-from skindx.scan.lesion import Lesion, ScannedPhoto
-from skindx.scan.photo.opening import photo_store
-from skindx.scan.ranking import rank, shown_percent
-from skindx.scan.settings import ScanSettings
+from skindx.scan.lesion_diagnosis import diagnose_lesions
+from skindx.scan.lesions import ScannedLesion, ScannedPhoto, rank, shown_percent
+from skindx.scan.photo_store import photo_store
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import iou
 from skindx_bench.scan.photos import Boxes, Truth
 from skindx_bench.scan.scoring import IOU
 
@@ -45,13 +44,13 @@ class Ranking:
         rows = [(*boxes_N4[n].tolist(), float(scores_N[n])) for n in kept]
         boxes = [Box(x1, y1, x2, y2, score=score) for x1, y1, x2, y2, score in rows]
         store = photo_store(truth.path, folder / f"{truth.path.stem}-store")
-        lesions: list[Lesion] = []
+        lesions: list[ScannedLesion] = []
         for start in range(0, len(boxes), _AT_ONCE):
             some = boxes[start : start + _AT_ONCE]
             lesions += diagnose_lesions(self._predictor, store, some, SETTINGS.margin)
         self.count(truth, lesions)
 
-    def count(self, truth: Truth, lesions: Sequence[Lesion]) -> None:
+    def count(self, truth: Truth, lesions: Sequence[ScannedLesion]) -> None:
         """Rank the lesions of a photo and compare the malignant ones with the others."""
         size = (0, 0)  # which nothing here asks for
         photo = ScannedPhoto(truth.path.name, "", *size, 0, 0, 0, tuple(lesions))
@@ -85,7 +84,7 @@ def _above(scores_L: NDArray[np.float64], malignant_L: NDArray[np.bool_]) -> flo
     return float((above > 0).sum() + 0.5 * (above == 0).sum())
 
 
-def _malignant(lesions: Sequence[Lesion], truth: Truth) -> NDArray[np.int64]:
+def _malignant(lesions: Sequence[ScannedLesion], truth: Truth) -> NDArray[np.int64]:
     """Return 1 for a malignant lesion, 0 for another, -1 for what fits none, L."""
     found = []
     for lesion in lesions:

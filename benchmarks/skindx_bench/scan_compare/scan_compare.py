@@ -11,8 +11,7 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.metrics.share_intervals import proportion_interval
-from skindx.scan.compare.changes import changes
-from skindx.scan.compare.matching import match
+from skindx.scan.compare.changes import changes, match
 from skindx.scan.compare.registration import register
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.result import MEANS, Result

@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from skindx.scan.compare.view import View
-from skindx.scan.outputs.summary import PhotoSummary
+from skindx.scan.compare.scan_view import ScanView
+from skindx.scan.outputs.scan_result import PhotoSummary
 from skindx_bench.scan_compare.bodies import Body
 
 
-def view_of(rng: np.random.Generator, body: Body, jitter: float, name: str = "back.jpg") -> View:
+def view_of(
+    rng: np.random.Generator, body: Body, jitter: float, name: str = "back.jpg"
+) -> ScanView:
     """Return the photo with the outlines of a detector that finds every lesion in it.
 
     Edges are off by `jitter` of a lesion's size, as a standard deviation; `rank` of each row is
@@ -40,4 +42,4 @@ def view_of(rng: np.random.Generator, body: Body, jitter: float, name: str = "ba
         failed_tiles=0,
         overview="",
     )
-    return View(photo, body.pixels_HW3, boxes_N4[numbers], colours_N3[numbers], tuple(rows))
+    return ScanView(photo, body.pixels_HW3, boxes_N4[numbers], colours_N3[numbers], tuple(rows))

@@ -1,21 +1,197 @@
 """Changes of lesions between two scans, with their uncertainty."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.metrics.share_intervals import Interval
-from skindx.scan.compare.growth import (
-    colour_changes,
-    discoveries,
-    growth_of,
-    two_sided,
-)
-from skindx.scan.compare.matching import Matched
-from skindx.scan.compare.registration import ROOM
-from skindx.scan.compare.view import View
+from skindx.scan.compare import warp as thin_plate
+from skindx.scan.compare.registration import ROOM, Registration
+from skindx.scan.compare.scan_view import ScanView
+
+# L = lesions before, K = lesions after, N = pairs
+
+_ERRORS, _SIZES = 3.0, 0.5
+"""A lesion may be so many standard deviations and so much of its size from where it should be."""
+_LOG_SIZE = 0.8
+"""Difference of the logarithms of sizes that counts as much as the farthest distance."""
+_UNMATCHED = 1.2
+"""Cost of a lesion without a partner; the distance alone costs at most 1."""
+_LEAST_POINTS = 4
+_ROUNDS = 5
+_FEW, _LEAST_MATCHED = 8, 0.5
+"""From so many lesions that both photos should show, this share of them must have a partner."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Lesions of both photos."""
+
+    registration: Registration
+    """Refined by the lesions themselves."""
+    pairs_N2: NDArray[np.int64]
+    """Lesion before and lesion after."""
+
+
+def match(before: ScanView, after: ScanView, registration: Registration) -> Matched:
+    """Return the pairs with the least total distance, each lesion at most once.
+
+    Lesions that were found in place are then points that both photos show as well, and all are
+    matched again. Raises UserError where most have no partner: a list of what is new and what has
+    vanished would be wrong.
+    """
+    warp = registration.warp
+    pairs_N2 = _assigned(before, after, warp)
+    for _ in range(_ROUNDS):
+        if len(pairs_N2) < _LEAST_POINTS:
+            break
+        refined = _refined(registration.warp, before, after, pairs_N2)
+        again_N2 = _assigned(before, after, refined)
+        if len(again_N2) < len(pairs_N2):
+            break
+        found_more = len(again_N2) > len(pairs_N2)
+        warp, pairs_N2 = refined, again_N2
+        if not found_more:
+            break
+    final = Registration(warp, registration.points, registration.by_lesions)
+    shown_L = final.covers(after, before.centres, before.sizes)
+    expected = min(int(shown_L.sum()), len(after.rows))
+    if expected >= _FEW and len(pairs_N2) < _LEAST_MATCHED * expected:
+        raise UserError(
+            f"only {len(pairs_N2)} of the {expected} lesions that {before.photo.name} and "
+            f"{after.photo.name} should both show lie where they should; take the second photo in "
+            "the posture and from the side of the first."
+        )
+    return Matched(final, pairs_N2)
+
+
+def _refined(
+    warp: thin_plate.Warp, before: ScanView, after: ScanView, pairs_N2: NDArray[np.int64]
+) -> thin_plate.Warp:
+    """Return the warp through its own points and through lesions."""
+    from_N2, to_N2 = before.centres[pairs_N2[:, 0]], after.centres[pairs_N2[:, 1]]
+    refined = thin_plate.fit_warp(
+        warp.map_33, np.vstack([from_N2, warp.from_M2]), np.vstack([to_N2, warp(warp.from_M2)])
+    )
+    # The warp's own points lie on it by construction, so its error and smoothing stay.
+    return replace(
+        refined,
+        smoothing=max(refined.smoothing, warp.smoothing),
+        error_px=max(refined.error_px, warp.error_px),
+    )
+
+
+def _assigned(before: ScanView, after: ScanView, warp: thin_plate.Warp) -> NDArray[np.int64]:
+    from scipy.optimize import linear_sum_assignment
+
+    lesions, others = len(before.rows), len(after.rows)
+    if not lesions or not others:
+        return np.empty((0, 2), np.int64)
+    moved_L2 = warp(before.centres)
+    size_L = before.sizes * warp.scales(before.centres)
+    away_LK = np.hypot(*(moved_L2[:, None] - after.centres[None]).transpose(2, 0, 1))
+    largest_LK = np.maximum(size_L[:, None], after.sizes[None])
+    gate_LK = _ERRORS * warp.errors(before.centres)[:, None] + _SIZES * largest_LK
+    grown_LK = np.log(after.sizes)[None] - np.log(size_L)[:, None]
+    cost_LK = (away_LK / gate_LK) ** 2 + 0.5 * (grown_LK / _LOG_SIZE) ** 2
+    impossible = 1e6
+    cost_LK[away_LK > gate_LK] = impossible
+    whole = np.full((lesions + others, lesions + others), 0.0)
+    whole[:lesions, :others] = cost_LK
+    whole[:lesions, others:] = np.where(np.eye(lesions), _UNMATCHED, impossible)
+    whole[lesions:, :others] = np.where(np.eye(others), _UNMATCHED, impossible)
+    rows, columns = linear_sum_assignment(whole)
+    real = (rows < lesions) & (columns < others)
+    pairs_N2: NDArray[np.int64] = np.stack([rows[real], columns[real]], axis=1).astype(np.int64)
+    return pairs_N2
+
+
+# How much matched lesions grew and changed their colour, and which of it is no chance.
+
+# N = matched pairs
+
+_EDGE_PX, _EDGE_SHARE = 0.7, 0.05
+"""Standard deviation of one edge of a detector's box: pixels of the photo, and share of its size.
+The spread of the person's own lesions replaces it where it is larger."""
+_PRIOR_LESIONS = 8
+_LEAST_FOR_MIDDLE = 8
+_FALSE_SHARE = 0.05
+"""Of the lesions called grown or shrunk, expected to be unchanged (Benjamini and Hochberg 1995)."""
+_SPREAD = 1.4826
+_TYPICAL_COLOUR, _LEAST_COLOUR, _COLOUR_SPREADS = 2.5, 6.0, 4.0
+
+
+def growth_of(
+    before: ScanView, after: ScanView, matched: Matched
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the logarithm of each pair's growth and its standard deviation.
+
+    Sizes are compared in millimetres where both photos have a scale, and else by the registration,
+    which says how much larger the skin around a lesion is in the photo after.
+    """
+    own_N, other_N = matched.pairs_N2.T
+    size_N, after_N = before.sizes[own_N], after.sizes[other_N]
+    warp = matched.registration.warp
+    if before.mm_per_pixel and after.mm_per_pixel:
+        scale_N = np.full(len(own_N), before.mm_per_pixel / after.mm_per_pixel)
+    else:
+        scale_N = warp.scales(before.centres[own_N], around=float(np.median(size_N)))
+    growth_N = np.log(after_N / (size_N * scale_N))
+    # The median of many lesions does not grow: it is an error of the scale, or of the light.
+    if len(growth_N) >= _LEAST_FOR_MIDDLE:
+        growth_N -= np.median(growth_N)
+    edge_N = _edge(size_N, before), _edge(after_N, after)
+    # A diameter is the root of two sides, and each is between two edges.
+    model_N = np.hypot(*edge_N)
+    seen = _SPREAD * float(np.median(np.abs(growth_N - np.median(growth_N))))
+    typical = float(np.median(model_N))
+    n = len(growth_N)
+    shared = np.sqrt((n * seen**2 + _PRIOR_LESIONS * typical**2) / (n + _PRIOR_LESIONS))
+    return growth_N, np.maximum(model_N * max(1.0, shared / typical), 1e-6)
+
+
+def _edge(size_N: NDArray[np.float64], view: ScanView) -> NDArray[np.float64]:
+    """Return the standard deviation of a diameter's logarithm, by the jitter of its box."""
+    pixel = view.size_wh[0] / view.photo.width
+    edge_N: NDArray[np.float64] = np.hypot(_EDGE_PX * pixel, _EDGE_SHARE * size_N) / size_N
+    return edge_N
+
+
+def two_sided(z_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.stats import norm
+
+    p_N: NDArray[np.float64] = 2 * norm.sf(np.abs(z_N))
+    return p_N
+
+
+def discoveries(p_N: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which p-values are small for so many lesions."""
+    order_N = np.argsort(p_N, kind="stable")
+    passes_N = p_N[order_N] <= _FALSE_SHARE * np.arange(1, len(p_N) + 1) / len(p_N)
+    last = int(np.flatnonzero(passes_N).max()) + 1 if passes_N.any() else 0
+    found_N = np.zeros(len(p_N), bool)
+    found_N[order_N[:last]] = True
+    return found_N
+
+
+def colour_changes(
+    before_N3: NDArray[np.float64], after_N3: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return each pair's change of colour, and which are clear beside those of the others."""
+    off_N3 = after_N3 - before_N3
+    if len(off_N3) >= _LEAST_FOR_MIDDLE:
+        off_N3 = off_N3 - np.median(off_N3, axis=0)
+    away_N = np.sqrt((off_N3**2).sum(axis=1))
+    n = len(away_N)
+    seen = float(np.median(away_N)) / np.sqrt(2.366)  # the median of chi square with 3 degrees
+    spread = np.sqrt((n * seen**2 + _PRIOR_LESIONS * _TYPICAL_COLOUR**2) / (n + _PRIOR_LESIONS))
+    return away_N, (away_N > _LEAST_COLOUR) & (away_N > _COLOUR_SPREADS * spread)
+
+
+# Matching of lesions on the photo before with those on the photo after.
 
 # N = matched pairs
 
@@ -27,7 +203,7 @@ _NORMAL = 1.959964
 
 
 @dataclass(frozen=True)
-class Change:
+class LesionChange:
     """One lesion in one or both scans; growth is the diameter after through that before."""
 
     kind: Kind
@@ -49,7 +225,7 @@ class Change:
     reasons: tuple[str, ...] = ()
 
 
-def changes(before: View, after: View, matched: Matched) -> tuple[Change, ...]:
+def changes(before: ScanView, after: ScanView, matched: Matched) -> tuple[LesionChange, ...]:
     """Return all lesions of both photos by kind, the largest change first."""
     pairs_N2, warp = matched.pairs_N2, matched.registration.warp
     found = _of_pairs(before, after, matched)
@@ -60,7 +236,7 @@ def changes(before: View, after: View, matched: Matched) -> tuple[Change, ...]:
     for number, is_covered, to, scale in zip(alone, covered, moved, scales, strict=True):
         size = float(before.sizes[number])
         found.append(
-            Change(
+            LesionChange(
                 "vanished" if is_covered else "not comparable",
                 before.rows[number],
                 None,
@@ -75,7 +251,7 @@ def changes(before: View, after: View, matched: Matched) -> tuple[Change, ...]:
     return tuple(sorted(found, key=_order))
 
 
-def _of_pairs(before: View, after: View, matched: Matched) -> list[Change]:
+def _of_pairs(before: ScanView, after: ScanView, matched: Matched) -> list[LesionChange]:
     pairs_N2 = matched.pairs_N2
     if not len(pairs_N2):
         return []
@@ -98,7 +274,7 @@ def _of_pairs(before: View, after: View, matched: Matched) -> list[Change]:
         grown = bool(significant_N[n] and growth_N[n] > 0)
         kind: Kind = "grown" if grown else "changed" if reasons else "same"
         found.append(
-            Change(
+            LesionChange(
                 kind,
                 row,
                 row_after,
@@ -115,7 +291,7 @@ def _of_pairs(before: View, after: View, matched: Matched) -> list[Change]:
     return found
 
 
-def _only_after(before: View, after: View, matched: Matched) -> list[Change]:
+def _only_after(before: ScanView, after: ScanView, matched: Matched) -> list[LesionChange]:
     alone = sorted(set(range(len(after.rows))) - set(matched.pairs_N2[:, 1].tolist()))
     found, warp = [], matched.registration.warp
     for number in alone:
@@ -125,7 +301,7 @@ def _only_after(before: View, after: View, matched: Matched) -> list[Change]:
         width, height = before.size_wh
         inside = room <= place[0] <= width - room and room <= place[1] <= height - room
         found.append(
-            Change(
+            LesionChange(
                 "new" if inside else "not comparable",
                 None,
                 after.rows[number],
@@ -140,7 +316,7 @@ def _only_after(before: View, after: View, matched: Matched) -> list[Change]:
 
 
 def _backwards(
-    before: View, matched: Matched, place_2: NDArray[np.float64]
+    before: ScanView, matched: Matched, place_2: NDArray[np.float64]
 ) -> tuple[tuple[float, float], float]:
     """Return the place of the photo before that lies on one of the photo after, and the scale."""
     warp = matched.registration.warp
@@ -157,16 +333,16 @@ def _backwards(
 
 
 def _inverse(map_33: NDArray[np.float64], places_N2: NDArray[np.float64]) -> NDArray[np.float64]:
-    from skindx.scan.compare import plane
+    from skindx.scan.compare import warp as plane
 
-    return plane.apply(np.asarray(np.linalg.inv(map_33), np.float64), places_N2)
+    return plane.apply_homography(np.asarray(np.linalg.inv(map_33), np.float64), places_N2)
 
 
 def _xy(place: NDArray[np.float64]) -> tuple[float, float]:
     return float(place[0]), float(place[1])
 
 
-def _order(change: Change) -> tuple[float, ...]:
+def _order(change: LesionChange) -> tuple[float, ...]:
     growth = -change.growth.low if change.growth and change.kind == "grown" else 0.0
     row = change.after or change.before
     assert row is not None

@@ -6,11 +6,183 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.scan.compare import plane, thin_plate
+from skindx.scan.compare import warp as plane
+from skindx.scan.compare import warp as thin_plate
 from skindx.scan.compare.constellation import constellation
-from skindx.scan.compare.growing import grown, smooth
-from skindx.scan.compare.points import matches, points_of
-from skindx.scan.compare.view import View
+from skindx.scan.compare.scan_view import ScanView
+
+# P, Q = points of the first and the second photo, M = matches, D = 128
+
+LONG_SIDE = 1600
+_POINTS = 4000
+_CELLS = 12
+"""Points are taken evenly from so many squares along the longer side: hair and cloth have the
+strongest ones, skin the most."""
+_CONTRAST, _EDGE = 0.008, 15.0
+_RATIO = 0.88
+_CHUNK = 1000
+
+
+def points_of(pixels_HW3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Return places_P2 in pixels and descriptors_PD of unit length."""
+    import cv2
+
+    grey_HW = cv2.cvtColor(np.ascontiguousarray(pixels_HW3), cv2.COLOR_RGB2GRAY)
+    height, width = grey_HW.shape
+    scale = min(1.0, LONG_SIDE / max(height, width))
+    if scale < 1:
+        grey_HW = cv2.resize(grey_HW, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    even_HW = cv2.createCLAHE(3.0, (8, 8)).apply(grey_HW)
+    sift = cv2.SIFT.create(contrastThreshold=_CONTRAST, edgeThreshold=_EDGE)
+    keys, raw_PD = sift.detectAndCompute(even_HW, None)
+    if raw_PD is None:
+        return np.empty((0, 2)), np.empty((0, 128), np.float32)
+    places_P2 = np.array([key.pt for key in keys], np.float64)
+    kept_P = _spread(places_P2, np.array([key.response for key in keys]), max(even_HW.shape))
+    raw_PD = raw_PD[kept_P] / np.maximum(raw_PD[kept_P].sum(axis=1, keepdims=True), 1)
+    return places_P2[kept_P] / scale, np.sqrt(raw_PD).astype(np.float32)
+
+
+def _spread(
+    places_P2: NDArray[np.float64], strength_P: NDArray[np.float64], side: int
+) -> NDArray[np.int64]:
+    """Return which points to keep: the strongest of every square, at most `_POINTS` in all."""
+    cell_P2 = np.minimum(places_P2 * _CELLS / side, _CELLS - 1).astype(int)
+    cell_P = cell_P2[:, 1] * _CELLS + cell_P2[:, 0]
+    order_P = np.lexsort((places_P2[:, 0], places_P2[:, 1], -strength_P, cell_P))
+    sorted_P = cell_P[order_P]
+    place_P = np.arange(len(order_P)) - np.searchsorted(sorted_P, sorted_P)
+    kept_P = order_P[np.lexsort((order_P, place_P))][:_POINTS]
+    return np.sort(kept_P)
+
+
+def matches(
+    descriptors_PD: NDArray[np.float32], descriptors_QD: NDArray[np.float32]
+) -> NDArray[np.int64]:
+    """Return pairs_M2 of points, the clearest first."""
+    if min(len(descriptors_PD), len(descriptors_QD)) < 2:
+        return np.empty((0, 2), np.int64)
+    forth_P, ratio_P = _nearest(descriptors_PD, descriptors_QD)
+    back_Q, _ = _nearest(descriptors_QD, descriptors_PD)
+    own_P = np.arange(len(descriptors_PD))
+    kept_P = np.flatnonzero((back_Q[forth_P] == own_P) & (ratio_P < _RATIO))
+    kept_P = kept_P[np.argsort(ratio_P[kept_P], kind="stable")]
+    return np.stack([kept_P, forth_P[kept_P]], axis=1)
+
+
+def _nearest(
+    from_PD: NDArray[np.float32], to_QD: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return each point's nearest one and how its distance compares with the second's."""
+    nearest, ratio = [], []
+    for start in range(0, len(from_PD), _CHUNK):
+        alike_CQ = from_PD[start : start + _CHUNK] @ to_QD.T
+        rows_C = np.arange(len(alike_CQ))
+        first_C = alike_CQ.argmax(axis=1)
+        best_C = alike_CQ[rows_C, first_C].copy()
+        alike_CQ[rows_C, first_C] = -1
+        # Unit vectors: the squared distance is 2 - 2 times the cosine.
+        squares = (1 - best_C) / np.maximum(1 - alike_CQ.max(axis=1), 1e-6)
+        nearest.append(first_C)
+        ratio.append(np.sqrt(np.maximum(squares, 0)))
+    return np.concatenate(nearest), np.concatenate(ratio).astype(np.float64)
+
+
+# More points in common, found where those that are known lead one to expect them.
+#
+# A match that stands alone must be much like its partner and unlike all others. Where a warp says
+# roughly where a point should lie, only the points there compete, so that more are found, and the
+# warp reaches further with each round.
+
+# P, Q = points of the first and the second photo, K = candidates, M = matches
+
+Points = tuple[NDArray[np.float64], NDArray[np.float32]]
+"""Places and descriptors of a photo's points."""
+
+_ROUNDS = 6
+_CANDIDATES = 10
+_ERRORS, _SLACK, _FARTHEST = 3.0, 5.0, 45.0
+"""Standard deviations and pixels from where a point should lie, and the most pixels in all."""
+_ALIKE, _growing_RATIO = 0.8, 0.85
+"""Least cosine of two descriptors, and most ratio of the squared distances to the best two."""
+_NEIGHBOURS, _CONTRADICTS = 8, 8.0
+"""How many neighbours a match is compared with, and pixels from what they say."""
+_ENOUGH = 1.03
+"""Growth of the number of matches below which another round gains nothing."""
+
+
+def grown(
+    warp: thin_plate.Warp, points: Points, others: Points, unit: float
+) -> tuple[thin_plate.Warp, NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return the warp through all points in common, and their places in both photos.
+
+    None: hardly any point is where the warp leads one to expect it. `unit` is the size in pixels
+    of what the lengths of this module call one.
+    """
+    best: tuple[thin_plate.Warp, NDArray[np.float64], NDArray[np.float64]] | None = None
+    for _ in range(_ROUNDS):
+        from_M2, to_M2 = _matched(warp, points, others, unit)
+        kept_M = smooth(from_M2, to_M2 - warp(from_M2), unit * _CONTRADICTS)
+        if kept_M.sum() < 2 * _NEIGHBOURS:
+            return best
+        from_M2, to_M2 = from_M2[kept_M], to_M2[kept_M]
+        if best is not None and len(from_M2) < _ENOUGH * len(best[1]):
+            return best
+        warp = thin_plate.fit_warp(warp.map_33, from_M2, to_M2)
+        best = warp, from_M2, to_M2
+    return best
+
+
+def smooth(
+    from_M2: NDArray[np.float64], rest_M2: NDArray[np.float64], near: float
+) -> NDArray[np.bool_]:
+    """Return which matches are off by about as much as their neighbours, to `near` pixels.
+
+    Skin moves smoothly: a match that its neighbours contradict is wrong.
+    """
+    from scipy.spatial import cKDTree
+
+    if len(from_M2) <= _NEIGHBOURS:
+        return np.zeros(len(from_M2), bool)
+    _, nearest = cKDTree(from_M2).query(from_M2, k=_NEIGHBOURS + 1)
+    around_M2 = np.median(rest_M2[np.asarray(nearest)[:, 1:]], axis=1)
+    return np.asarray(np.hypot(*(rest_M2 - around_M2).T) <= near)
+
+
+def _matched(
+    warp: thin_plate.Warp, points: Points, others: Points, unit: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return places of points and of those that are most like them where they should lie."""
+    from scipy.spatial import cKDTree
+
+    (from_P2, descriptors_PD), (to_Q2, descriptors_QD) = points, others
+    count = min(_CANDIDATES, len(to_Q2))
+    gate_P = np.minimum(_ERRORS * warp.errors(from_P2) + _SLACK * unit, _FARTHEST * unit)
+    away, nearest = cKDTree(to_Q2).query(
+        warp(from_P2), k=count, distance_upper_bound=_FARTHEST * unit
+    )
+    away_PK, nearest_PK = np.asarray(away), np.asarray(nearest)
+    there_PK = away_PK <= gate_P[:, None]
+    nearest_PK = np.where(there_PK, nearest_PK, 0)
+    alike_PK = np.einsum("pd,pkd->pk", descriptors_PD, descriptors_QD[nearest_PK])
+    alike_PK[~there_PK] = -1
+    best_P, second_P = alike_PK.argmax(axis=1), np.sort(alike_PK, axis=1)[:, -min(2, count)]
+    own_P = np.arange(len(from_P2))
+    cosine_P = alike_PK[own_P, best_P]
+    clear_P = (1 - cosine_P) <= _growing_RATIO * (1 - second_P)
+    kept_P = np.flatnonzero((cosine_P >= _ALIKE) & clear_P)
+    partner_P = nearest_PK[own_P, best_P]
+    # The point that is most like it keeps a partner that several want.
+    kept_P = kept_P[np.argsort(-cosine_P[kept_P], kind="stable")]
+    _, first = np.unique(partner_P[kept_P], return_index=True)
+    kept_P = np.sort(kept_P[first])
+    return from_P2[kept_P], to_Q2[partner_P[kept_P]]
+
+
+# Points of a photo and which of them are the same in another one.
+#
+# SIFT (Lowe 2004) with RootSIFT's normalisation (Arandjelovic and Zisserman 2012); matches are
+# mutually nearest and clearly nearer than the next (Lowe's ratio).
 
 # N = places, M = matches, 2 = x, y
 
@@ -40,7 +212,7 @@ class Registration:
     """The lesions alone were laid on each other: the skin shows nothing else in common."""
 
     def covers(
-        self, view: View, places_N2: NDArray[np.float64], size_N: NDArray[np.float64]
+        self, view: ScanView, places_N2: NDArray[np.float64], size_N: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
         """Return which places of the photo before are in the photo after, with their lesions."""
         moved_N2 = self.warp(places_N2)
@@ -50,7 +222,7 @@ class Registration:
         return np.asarray((low_N2 & high_N2).all(axis=1))
 
 
-def register(before: View, after: View) -> Registration:
+def register(before: ScanView, after: ScanView) -> Registration:
     """Return how the photo before lies on the photo after.
 
     Raises UserError where they show another person or another view.
@@ -69,7 +241,7 @@ def register(before: View, after: View) -> Registration:
     return found
 
 
-def _by_points(before: View, after: View) -> Registration | None:
+def _by_points(before: ScanView, after: ScanView) -> Registration | None:
     points, others = points_of(before.pixels_HW3), points_of(after.pixels_HW3)
     pairs_M2 = matches(points[1], others[1])
     if len(pairs_M2) < plane.LEAST_MATCHES:
@@ -81,10 +253,10 @@ def _by_points(before: View, after: View) -> Registration | None:
         if found is None:
             continue
         map_33, agree_M = found
-        kept_M = _near_the_plane(from_M2, to_M2 - plane.apply(map_33, from_M2), unit)
+        kept_M = _near_the_plane(from_M2, to_M2 - plane.apply_homography(map_33, from_M2), unit)
         if kept_M.sum() < agree_M.sum():
             kept_M = agree_M
-        first = thin_plate.fit(map_33, from_M2[kept_M], to_M2[kept_M])
+        first = thin_plate.fit_warp(map_33, from_M2[kept_M], to_M2[kept_M])
         more = grown(first, points, others, unit)
         if more is None or len(more[1]) < plane.LEAST_MATCHES:
             continue
@@ -94,13 +266,13 @@ def _by_points(before: View, after: View) -> Registration | None:
     return None
 
 
-def _by_lesions(before: View, after: View) -> Registration | None:
+def _by_lesions(before: ScanView, after: ScanView) -> Registration | None:
     found = constellation(before.centres, before.sizes, after.centres, after.sizes, after.size_wh)
     if found is None:
         return None
     from_N2, to_N2 = before.centres[found.pairs_N2[:, 0]], after.centres[found.pairs_N2[:, 1]]
     map_33 = np.vstack([found.similarity_23, [0, 0, 1]])
-    warp = thin_plate.fit(map_33, from_N2, to_N2)
+    warp = thin_plate.fit_warp(map_33, from_N2, to_N2)
     return Registration(warp, len(from_N2), True) if _plausible(warp, to_N2, after) else None
 
 
@@ -115,7 +287,7 @@ def _near_the_plane(
     return kept_M
 
 
-def _plausible(warp: thin_plate.Warp, to_M2: NDArray[np.float64], after: View) -> bool:
+def _plausible(warp: thin_plate.Warp, to_M2: NDArray[np.float64], after: ScanView) -> bool:
     """Return whether the matches are spread over the photo and predict each other."""
     import cv2
 
@@ -125,7 +297,7 @@ def _plausible(warp: thin_plate.Warp, to_M2: NDArray[np.float64], after: View) -
     return covered >= _LEAST_COVERED and error <= _MOST_ERROR
 
 
-def _in_place(warp: thin_plate.Warp, before: View, after: View) -> float:
+def _in_place(warp: thin_plate.Warp, before: ScanView, after: ScanView) -> float:
     """Return the share of lesions that lie on lesions, of those that both photos should show.
 
     A ruler or cloth that both photos show lays no lesion on another. 1 with too few to judge by.

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.scan.scale import given_scale
+from skindx.scan.ruler import given_scale
 from skindx.ui.api.schemas import INCLUDES
 
 CHOICES: dict[str, tuple[Any, ...]] = {

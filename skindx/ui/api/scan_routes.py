@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS
-from skindx.scan.outputs.page import PAGE
+from skindx.scan.outputs.scan_pages import PAGE
 from skindx.ui.api.form import SCALE, read_scan
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.problem import problem

@@ -7,7 +7,7 @@ from typing import Any
 from skindx.casebook.kept_case import LIST, KeptScan
 from skindx.casebook.scan_book import ScanBook
 from skindx.core.errors import UserError
-from skindx.scan.outputs.page import PAGE
+from skindx.scan.outputs.scan_pages import PAGE
 from skindx.ui.html import data_url, sentence
 from skindx.ui.page.casebook_error import casebook_error
 
@@ -69,10 +69,10 @@ def scans_shown(book: ScanBook, owner: str, sent: Mapping[str, str]) -> dict[str
 
 def _comparison(book: ScanBook, owner: str, first: str, second: str) -> str:
     from skindx.casebook.scan_book import compared
-    from skindx.scan.compare.page import render
+    from skindx.scan.compare.scan_comparison import render_comparison
 
     with compared(book, owner, first, second) as comparison:
-        return render(comparison)
+        return render_comparison(comparison)
 
 
 def _views(scans: list[KeptScan]) -> list[ScannedView]:

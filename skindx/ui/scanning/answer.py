@@ -11,12 +11,17 @@ from skindx.core.atomic_files import read_parquet
 from skindx.core.untrusted import read_json
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.record import Source
-from skindx.scan.outputs.missed import RecallBand, missed_by_size, missed_sentence
-from skindx.scan.outputs.result import NOT_A_DIAGNOSIS
-from skindx.scan.outputs.summary import BandSummary, PhotoSummary, read_summary
-from skindx.scan.outputs.table import CLASSES, PARQUET
-from skindx.scan.ugly_duckling import STANDS_OUT
-from skindx.scan.writing import LESIONS
+from skindx.scan.lesions import STANDS_OUT
+from skindx.scan.outputs.scan_files import CLASSES, LESIONS, PARQUET
+from skindx.scan.outputs.scan_result import (
+    NOT_A_DIAGNOSIS,
+    BandSummary,
+    PhotoSummary,
+    RecallBand,
+    missed_by_size,
+    missed_sentence,
+    read_summary,
+)
 from skindx.taxonomy import Taxonomy
 
 _LONGEST_LESIONS = 512 << 20

@@ -9,9 +9,8 @@ from skindx.diagnosis.record import percent
 from skindx.diagnosis.scope import knows, lacks
 from skindx.imaging.decode import decode
 from skindx.imaging.sandboxed_images import small_jpeg
-from skindx.scan.outputs.result import shown_risk
-from skindx.scan.outputs.summary import read_summary
-from skindx.scan.outputs.table import PARQUET
+from skindx.scan.outputs.scan_files import PARQUET
+from skindx.scan.outputs.scan_result import read_summary, shown_risk
 from skindx.ui.html import data_url, render
 from skindx.ui.scanning.answer import ScanAnswer, ScanLesion
 

@@ -30,7 +30,7 @@ from skindx.ui.scanning.listing import list_html
 from skindx.ui.scanning.order import ANSWER, LIST, PHOTOS, RESULTS, Order, photo_paths
 
 if TYPE_CHECKING:
-    from skindx.scan.work.driver import MakeCrew
+    from skindx.scan.work.scan_driver import MakeWorkers
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _FULL = "the server has no room for this scan; try again later, or tell the oper
 Send = Callable[[dict[str, Any]], None]
 
 
-def main(arguments: Sequence[str], make_crew: "MakeCrew | None" = None) -> None:
+def main(arguments: Sequence[str], make_crew: "MakeWorkers | None" = None) -> None:
     """Scan by the order in a folder, the only argument. Ends with this process's standard input."""
     serve(Path(arguments[0]), partial(_scan, make_crew=make_crew))
 
@@ -128,12 +128,12 @@ def _sender() -> Send:
     return send
 
 
-def _scan(folder: Path, send: Send, make_crew: "MakeCrew | None" = None) -> None:
+def _scan(folder: Path, send: Send, make_crew: "MakeWorkers | None" = None) -> None:
     from skindx.models.bundle.bundle import TAXONOMY
-    from skindx.scan.outputs.summary import SUMMARY
-    from skindx.scan.running import run_scan
-    from skindx.scan.settings import ScanSettings
-    from skindx.scan.work.folder import WORK
+    from skindx.scan.outputs.scan_result import SUMMARY
+    from skindx.scan.scan_run import run_scan
+    from skindx.scan.scan_settings import ScanSettings
+    from skindx.scan.work.work_folder import WORK
     from skindx.taxonomy import Taxonomy
 
     order, results = Order.of(folder), folder / RESULTS

@@ -23,10 +23,9 @@ def main(arguments: Sequence[str]) -> None:
 def _find(most_pixels: int, folder: Path, send: Send) -> None:
     from PIL import Image
 
-    from skindx.scan.levels import LevelledPhoto
-    from skindx.scan.photo.opening import photo_store
-    from skindx.scan.ruler.drawing import confirmation_image
-    from skindx.scan.ruler.find import find_ruler
+    from skindx.scan.photo_store import photo_store
+    from skindx.scan.pixel_store import LevelledPhoto
+    from skindx.scan.ruler import confirmation_image, find_ruler
 
     (path,) = photo_paths(folder, 1)
     store = photo_store(path, folder / "store", most_pixels)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from skindx.data.box import Box
-from skindx.scan.lesion import Lesion, ScannedPhoto
+from skindx.scan.lesions import ScannedLesion, ScannedPhoto
 
 CLASSES = ("nevus", "melanoma", "keratosis")
 
@@ -22,10 +22,10 @@ def lesion(
     score: float = 0.9,
     possible: tuple[str, ...] = ("nevus",),
     ood: float | None = 0.5,
-) -> Lesion:
+) -> ScannedLesion:
     half = size / 2
     vector, share = np.array(embedding, np.float64), risk or 0.0
-    return Lesion(
+    return ScannedLesion(
         Box(x - half, y - half, x + half, y + half, "lesion", "detector", score),
         np.array([0.9 * (1 - share), share, 0.1 * (1 - share)]),
         risk,
@@ -37,7 +37,7 @@ def lesion(
     )
 
 
-def alike(rng: np.random.Generator, count: int, side: int = 2000) -> list[Lesion]:
+def alike(rng: np.random.Generator, count: int, side: int = 2000) -> list[ScannedLesion]:
     """Return ordinary lesions of one person."""
     return [
         lesion(
@@ -51,7 +51,7 @@ def alike(rng: np.random.Generator, count: int, side: int = 2000) -> list[Lesion
 
 
 def photo(
-    lesions: Sequence[Lesion],
+    lesions: Sequence[ScannedLesion],
     name: str = "back.jpg",
     *,
     side: int = 2000,

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from skindx.data.synthetic.painter import bare_skin
 from skindx.diagnosis.record import Source
-from skindx.scan.lesion import Lesion, ScannedPhoto
-from skindx.scan.outputs.missed import RecallBand
-from skindx.scan.outputs.result import ScanResult
+from skindx.scan.lesions import ScannedLesion, ScannedPhoto
+from skindx.scan.outputs.scan_result import RecallBand, ScanResult
 from skindx.taxonomy import SkinClass
 
 CLASSES = (
@@ -37,7 +36,7 @@ BANDS = (
 
 
 def paint(
-    lesions: list[Lesion], size_wh: tuple[int, int] = (900, 1200), seed: int = 0
+    lesions: list[ScannedLesion], size_wh: tuple[int, int] = (900, 1200), seed: int = 0
 ) -> NDArray[np.uint8]:
     """Paint each lesion into skin, in its own colour and about as large as its box."""
     rng = np.random.default_rng(seed)
@@ -64,10 +63,12 @@ def paint(
     return (np.clip(image, 0, 1) * 255).astype(np.uint8)
 
 
-def lesions_of(count: int, seed: int = 0, size_wh: tuple[int, int] = (900, 1200)) -> list[Lesion]:
+def lesions_of(
+    count: int, seed: int = 0, size_wh: tuple[int, int] = (900, 1200)
+) -> list[ScannedLesion]:
     """Return ordinary lesions and an ugly duckling, none over another."""
     rng = np.random.default_rng(seed)
-    placed: list[Lesion] = []
+    placed: list[ScannedLesion] = []
     for found in alike(rng, 40 * count, 1000):
         size = 0.6 * (found.box.x2 - found.box.x1)
         x, y = rng.uniform(60, size_wh[0] - 60), rng.uniform(60, size_wh[1] - 60)
@@ -95,7 +96,7 @@ def lesions_of(count: int, seed: int = 0, size_wh: tuple[int, int] = (900, 1200)
 
 
 def scan_of(
-    *found: list[Lesion], size_wh: tuple[int, int] = (900, 1200), **more: object
+    *found: list[ScannedLesion], size_wh: tuple[int, int] = (900, 1200), **more: object
 ) -> ScanResult:
     """Return the result of a scan that found these lesions, a photo for each list."""
     photos = tuple(

@@ -13,16 +13,15 @@ from typing import Any
 import spots
 
 from skindx.cli.failures import one_sentence
-from skindx.scan.running import run_scan
-from skindx.scan.settings import ScanSettings
-from skindx.scan.work.crew import ThisProcess
-from skindx.scan.work.doing import TaskDoer
-from skindx.scan.work.tasks import ScanTask
-from skindx.scan.work.worker import work
+from skindx.scan.scan_run import run_scan
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.work.scan_worker import TaskRunner, work
+from skindx.scan.work.work_folder import ScanTask
+from skindx.scan.work.worker_processes import ThisProcess
 from skindx.workers.process import exit_with_parent
 
 
-class Doer(TaskDoer):
+class Doer(TaskRunner):
     """Finds spots, and does `before` before each task."""
 
     def __init__(self, folder: Path, before: Callable[[], None]) -> None:

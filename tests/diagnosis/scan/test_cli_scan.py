@@ -13,11 +13,11 @@ from spots import photo_with, save
 from sqlalchemy import select, update
 
 from skindx.core.errors import UserError
-from skindx.scan.running import run_scan
-from skindx.scan.settings import ScanSettings
-from skindx.scan.work.folder import WORK
-from skindx.scan.work.worker import queue_name, work
-from skindx.scan.writing import LESIONS
+from skindx.scan.outputs.scan_files import LESIONS
+from skindx.scan.scan_run import run_scan
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.work.scan_worker import queue_name, work
+from skindx.scan.work.work_folder import WORK
 from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.tables import QUEUES
 

@@ -12,13 +12,20 @@ from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
 
 from skindx.core.errors import UserError
-from skindx.scan.compare import plane, thin_plate
-from skindx.scan.compare.changes import Change, _backwards, changes
+from skindx.scan.compare import warp as plane
+from skindx.scan.compare import warp as thin_plate
+from skindx.scan.compare.changes import (
+    LesionChange,
+    Matched,
+    _backwards,
+    changes,
+    discoveries,
+    growth_of,
+    match,
+)
 from skindx.scan.compare.constellation import constellation
-from skindx.scan.compare.growth import discoveries, growth_of
-from skindx.scan.compare.matching import Matched, match
 from skindx.scan.compare.registration import register
-from skindx.scan.compare.view import View
+from skindx.scan.compare.scan_view import ScanView
 from skindx_bench import run_bench
 from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 from skindx_bench.scan_compare.views import view_of
@@ -31,19 +38,19 @@ def body() -> Body:
     return paint_body(np.random.default_rng(5), 36, SIZE)
 
 
-def compared(before: View, after: View) -> tuple[Matched, tuple[Change, ...]]:
+def compared(before: ScanView, after: ScanView) -> tuple[Matched, tuple[LesionChange, ...]]:
     matched = match(before, after, register(before, after))
     return matched, changes(before, after, matched)
 
 
-def right(before: View, after: View, matched: Matched) -> tuple[int, int]:
+def right(before: ScanView, after: ScanView, matched: Matched) -> tuple[int, int]:
     """Return how many lesions of both photos have the right partner, and how many there are."""
     shared = {row["rank"] for row in before.rows} & {row["rank"] for row in after.rows}
     pairs = [(before.rows[i]["rank"], after.rows[k]["rank"]) for i, k in matched.pairs_N2]
     return sum(own == other and own in shared for own, other in pairs), len(shared)
 
 
-def views(body: Body, again: Body, seed: int = 0) -> tuple[View, View]:
+def views(body: Body, again: Body, seed: int = 0) -> tuple[ScanView, ScanView]:
     rng = np.random.default_rng(seed)
     return view_of(rng, body, 0.04), view_of(rng, again, 0.04)
 
@@ -160,7 +167,7 @@ def test_new_grown_changed_and_vanished_lesions_are_told_apart(body: Body) -> No
     assert [change.kind for change in found][:2] == ["new", "grown"]
 
 
-def without(view: View, lesion: int) -> View:
+def without(view: ScanView, lesion: int) -> ScanView:
     kept = [n for n, row in enumerate(view.rows) if row["rank"] != lesion]
     rows = tuple(view.rows[n] for n in kept)
     return replace(view, boxes_L4=view.boxes_L4[kept], colours_L3=view.colours_L3[kept], rows=rows)
@@ -181,7 +188,7 @@ def test_growth_by_hand_of_photos_with_scales() -> None:
     matched = SimpleNamespace(
         pairs_N2=np.array([[0, 0], [1, 1], [2, 2]]), registration=SimpleNamespace(warp=None)
     )
-    growth_N, _ = growth_of(cast(View, before), cast(View, after), cast(Matched, matched))
+    growth_N, _ = growth_of(cast(ScanView, before), cast(ScanView, after), cast(Matched, matched))
     np.testing.assert_allclose(growth_N, np.log(3))
 
 
@@ -207,13 +214,13 @@ def test_a_spline_through_a_plane_is_the_plane(seed: int) -> None:
     rng = np.random.default_rng(seed)
     map_33 = np.array([[1.1, 0.1, 5], [-0.1, 0.9, 9], [1e-5, -1e-5, 1]])
     places = rng.uniform(0, 1000, (60, 2))
-    warp = thin_plate.fit(map_33, places, plane.apply(map_33, places))
+    warp = thin_plate.fit_warp(map_33, places, plane.apply_homography(map_33, places))
     asked = rng.uniform(0, 1000, (20, 2))
-    assert warp(asked) == pytest.approx(plane.apply(map_33, asked), abs=1e-3)
+    assert warp(asked) == pytest.approx(plane.apply_homography(map_33, asked), abs=1e-3)
     # Of a plane without perspective the scale is the root of the determinant, everywhere.
     flat = map_33.copy()
     flat[2] = [0, 0, 1]
-    warp = thin_plate.fit(flat, places, plane.apply(flat, places))
+    warp = thin_plate.fit_warp(flat, places, plane.apply_homography(flat, places))
     assert warp.scales(asked) == pytest.approx(np.sqrt(np.linalg.det(flat[:2, :2])), rel=1e-3)
     assert (warp.errors(asked + 3000) > warp.errors(asked)).all()
 
@@ -226,11 +233,13 @@ def test_discoveries_are_those_of_benjamini_and_hochberg(p_values: list[float]) 
 
 def test_mirrors_and_folds_are_no_camera() -> None:
     places = np.random.default_rng(0).uniform(0, 1000, (30, 2))
-    assert plane.sane(np.eye(3), places)
-    assert not plane.sane(np.diag([-1.0, 1, 1]), places)
-    assert not plane.sane(np.diag([5.0, 5, 1]), places)
-    assert not plane.sane(np.diag([3.0, 1, 1]), places)
-    assert not plane.sane(np.array([[1, 0, 0], [0, 1, 0], [-0.002, 0, 1.0]]), places)
+    assert plane.plausible_homography(np.eye(3), places)
+    assert not plane.plausible_homography(np.diag([-1.0, 1, 1]), places)
+    assert not plane.plausible_homography(np.diag([5.0, 5, 1]), places)
+    assert not plane.plausible_homography(np.diag([3.0, 1, 1]), places)
+    assert not plane.plausible_homography(
+        np.array([[1, 0, 0], [0, 1, 0], [-0.002, 0, 1.0]]), places
+    )
 
 
 def test_the_smallest_bench_runs() -> None:

@@ -15,13 +15,18 @@ from typer.testing import CliRunner
 from skindx.cli.scan import add_compare
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.scan.compare.comparison import ScanComparison, compare
-from skindx.scan.compare.page import PAGE, TABLE, headline, write_comparison
-from skindx.scan.lesion import Lesion, ScannedPhoto
-from skindx.scan.outputs.missed import RecallBand
-from skindx.scan.outputs.result import ScanResult
-from skindx.scan.outputs.write import write_scan
-from skindx.scan.pixels import ArrayPhoto
+from skindx.scan.compare.scan_comparison import (
+    PAGE,
+    TABLE,
+    ScanComparison,
+    compare,
+    headline,
+    write_comparison,
+)
+from skindx.scan.lesions import ScannedLesion, ScannedPhoto
+from skindx.scan.outputs.scan_files import write_scan
+from skindx.scan.outputs.scan_result import RecallBand, ScanResult
+from skindx.scan.pixel_store import ArrayPhoto
 from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 
 SIZE = (640, 480)
@@ -32,7 +37,7 @@ def write(folder: Path, bodies: dict[str, Body], lost: int = -1) -> Path:
     photos = []
     for name, body in bodies.items():
         lesions = tuple(
-            Lesion(
+            ScannedLesion(
                 Box(*body.boxes[number].tolist(), "lesion", "detector", 0.9),
                 np.array([0.9, 0.05, 0.05]), 0.05, False, ("nevus",), 0.5,
                 np.eye(8)[number % 8].astype(np.float32),

@@ -12,16 +12,16 @@ from spots import photo_with, save
 
 from skindx.cli.scan import AskAboutRulers
 from skindx.core.errors import UserError
-from skindx.scan.compare.comparison import compare
-from skindx.scan.outputs.summary import read_summary
-from skindx.scan.running import run_scan
-from skindx.scan.settings import ScanSettings
-from skindx.scan.work.crew import ThisProcess
-from skindx.scan.work.doing import TaskDoer
-from skindx.scan.work.folder import WORK
+from skindx.scan.compare.scan_comparison import compare
+from skindx.scan.outputs.scan_result import read_summary
+from skindx.scan.scan_run import run_scan
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.work.scan_worker import TaskRunner
+from skindx.scan.work.work_folder import WORK
+from skindx.scan.work.worker_processes import ThisProcess
 
 SPOTS = [(48, 48, 9), (96, 120, 5), (200, 60, 14), (310, 210, 20), (150, 250, 7), (330, 40, 6)]
-HERE = partial(ThisProcess, make_doer=partial(TaskDoer, load=spots.load))
+HERE = partial(ThisProcess, make_doer=partial(TaskRunner, load=spots.load))
 
 
 @pytest.fixture(scope="module")

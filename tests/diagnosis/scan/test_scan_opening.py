@@ -14,10 +14,9 @@ from skindx.core.errors import UserError
 from skindx.imaging.decode import decode, turned
 from skindx.imaging.formats import DamagedImage
 from skindx.models.detector import GREY
-from skindx.scan.photo import limits
-from skindx.scan.photo.limits import Header
-from skindx.scan.photo.opening import photo_store
-from skindx.scan.photo.pixels import PixelStore, PixelWriter, level_sizes
+from skindx.scan import photo_store as limits
+from skindx.scan.photo_store import Header, photo_store
+from skindx.scan.pixel_store import PixelStore, PixelWriter, level_sizes
 
 PHOTO = photo_with([(200, 150, 20), (420, 300, 9)], 523, 387)
 

@@ -30,20 +30,20 @@ from skindx.data.boxes.coco import read_coco
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis import pdf_sheet
 from skindx.models.bundle.bundle import open_bundle
-from skindx.scan.levels import LevelledPhoto
-from skindx.scan.outputs.missed import (
+from skindx.scan.outputs.scan_files import write_scan
+from skindx.scan.outputs.scan_pages import pdf_bytes, problems, render_scan
+from skindx.scan.outputs.scan_result import (
+    NOT_A_DIAGNOSIS,
     UNKNOWN,
     RecallBand,
+    ScanResult,
     missed_by_size,
     missed_sentence,
+    read_summary,
+    result_of,
+    summary_of,
 )
-from skindx.scan.outputs.of_bundle import result_of
-from skindx.scan.outputs.page import problems, render
-from skindx.scan.outputs.paper import pdf_bytes
-from skindx.scan.outputs.result import NOT_A_DIAGNOSIS, ScanResult
-from skindx.scan.outputs.summary import read_summary, summary_of
-from skindx.scan.outputs.write import write_scan
-from skindx.scan.pixels import ArrayPhoto
+from skindx.scan.pixel_store import ArrayPhoto, LevelledPhoto
 
 HOSTILE = '=cmd|"<script>alert(1)</script>&\u202e.jpg'
 SIZE = (600, 800)
@@ -119,7 +119,7 @@ def test_coco_is_read_back(folder: Path, result: ScanResult) -> None:
 
 
 def test_two_photos_of_one_name_stay_two(result: ScanResult, tmp_path: Path) -> None:
-    from skindx.scan.outputs.coco import write_coco
+    from skindx.scan.outputs.scan_files import write_coco
 
     same = replace(result, photos=tuple(replace(photo, name="a.jpg") for photo in result.photos))
     write_coco(tmp_path, same)
@@ -262,7 +262,7 @@ def test_what_is_no_scan_stays(tmp_path: Path, reads: list[ArrayPhoto]) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from skindx.scan.outputs.moving import move
+from skindx.scan.outputs.scan_files import move
 moves = 0
 replace = Path.replace
 def dies(self, target):
@@ -321,7 +321,7 @@ def test_missed_lesions_by_hand() -> None:
 
 def test_hostile_class_names_stay_text(result: ScanResult, reads: list[ArrayPhoto]) -> None:
     classes = tuple(one.model_copy(update={"name": HOSTILE}) for one in result.classes)
-    html = render(replace(result, classes=classes), reads)
+    html = render_scan(replace(result, classes=classes), reads)
     ET.fromstring(html)
     assert "<script>alert" not in html
     assert parsed(html).tags.count("script") == 1

@@ -14,15 +14,14 @@ import spots
 from spots import Spot, photo_with, save
 
 from skindx.core.errors import UserError
-from skindx.scan.blend import open_map
-from skindx.scan.running import run_scan, run_worker
-from skindx.scan.settings import ScanSettings
-from skindx.scan.work import stage
-from skindx.scan.work.crew import LocalWorkers, ThisProcess
-from skindx.scan.work.doing import TaskDoer
-from skindx.scan.work.driver import Scanned
-from skindx.scan.work.folder import DATABASE, WORK, Plan
-from skindx.scan.work.tasks import ScanTask
+from skindx.scan.patches import open_map
+from skindx.scan.scan_run import run_scan, run_worker
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.work import worker_processes
+from skindx.scan.work.scan_driver import Scanned
+from skindx.scan.work.scan_worker import TaskRunner
+from skindx.scan.work.work_folder import DATABASE, WORK, ScanPlan, ScanTask
+from skindx.scan.work.worker_processes import LocalWorkers, ThisProcess
 
 SPOTS: list[Spot] = [
     (48, 48, 9),  # on a corner of four tiles
@@ -48,7 +47,7 @@ def here(poison: str = "") -> Any:
     return partial(ThisProcess, make_doer=partial(Doer, poison=poison))
 
 
-class Doer(TaskDoer):
+class Doer(TaskRunner):
     """Finds spots; fails at a task whose key contains `poison`."""
 
     def __init__(self, folder: Path, poison: str = "") -> None:
@@ -179,7 +178,7 @@ def test_a_scan_goes_on_and_no_other_takes_its_place(
     with pytest.raises(UserError, match="other photos, or with another bundle or settings"):
         run_scan([photo], tiny_bundle, out, ScanSettings(margin=2), make_crew=here())
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "__version__", "9.9")
+        patch.setattr(worker_processes, "__version__", "9.9")
         with pytest.raises(UserError, match=r"begun by skindx"):
             scan(photo, tiny_bundle, out)
     again: list[str] = []
@@ -240,7 +239,7 @@ def test_a_killed_driver_is_followed_by_the_same_command(
     photo: Path, tiny_bundle: Path, alone: Path, killed_driver: Path
 ) -> None:
     assert (killed_driver / WORK / DATABASE).is_file()
-    token = Plan.load(killed_driver / WORK).token
+    token = ScanPlan.load(killed_driver / WORK).token
     assert token
     scan(photo, tiny_bundle, killed_driver)
     assert_same(killed_driver, alone)

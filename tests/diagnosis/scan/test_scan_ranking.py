@@ -9,14 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.box import Box
-from skindx.scan.lesion import Lesion
-from skindx.scan.ranking import RankedLesion, diameter, rank
-from skindx.scan.ugly_duckling import LEAST_LESIONS, STANDS_OUT, differences
+from skindx.scan.lesions import (
+    LEAST_LESIONS,
+    STANDS_OUT,
+    RankedLesion,
+    ScannedLesion,
+    diameter,
+    differences,
+    rank,
+)
 
 SEEDS = st.integers(0, 10_000)
 
 
-def sizes(lesions: list[Lesion]) -> np.ndarray:
+def sizes(lesions: list[ScannedLesion]) -> np.ndarray:
     return np.array([diameter(found) for found in lesions])
 
 
@@ -24,7 +30,7 @@ def boxes(ranked: tuple[RankedLesion, ...]) -> list[Box]:
     return [found.lesion.box for found in ranked]
 
 
-def scaled(found: Lesion, factor: float) -> Lesion:
+def scaled(found: ScannedLesion, factor: float) -> ScannedLesion:
     box = found.box
     corners = {name: factor * getattr(box, name) for name in ("x1", "y1", "x2", "y2")}
     return dataclasses.replace(found, box=dataclasses.replace(box, **corners))

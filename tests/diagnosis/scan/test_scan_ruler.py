@@ -6,10 +6,8 @@ import pytest
 from painted_rulers import Painted, paint_ruler, paint_skin
 
 from skindx.core.errors import UserError
-from skindx.scan.pixels import ArrayPhoto
-from skindx.scan.ruler.find import Ruler, find_ruler
-from skindx.scan.ruler.unit import unit_of
-from skindx.scan.scale import given_scale, scale_from_ruler
+from skindx.scan.pixel_store import ArrayPhoto
+from skindx.scan.ruler import Ruler, find_ruler, given_scale, scale_from_ruler, unit_of
 
 SIZE = (800, 600)
 INCHES = ((16, 6.0), (8, 5.0), (4, 4.0), (2, 3.2), (1, 2.5))

@@ -19,16 +19,13 @@ from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Share
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
-from skindx.scan.compare.view import read_scan
-from skindx.scan.diagnosing import diagnose_lesions
-from skindx.scan.lesion_file import read_lesions, write_lesions
-from skindx.scan.outputs.missed import RecallBand, missed_sentence
-from skindx.scan.outputs.page import threshold_sentence
-from skindx.scan.outputs.summary import read_summary
-from skindx.scan.outputs.write import write_scan
-from skindx.scan.pixels import ArrayPhoto
-from skindx.scan.ranking import rank
-from skindx.scan.writing import write_lesion_list
+from skindx.scan.compare.scan_view import read_scan
+from skindx.scan.lesion_diagnosis import diagnose_lesions
+from skindx.scan.lesions import rank, read_lesions, write_lesions
+from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
+from skindx.scan.outputs.scan_pages import threshold_sentence
+from skindx.scan.outputs.scan_result import RecallBand, missed_sentence, read_summary
+from skindx.scan.pixel_store import ArrayPhoto
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.scanning.answer import answer_of
 from skindx.ui.scanning.listing import list_html

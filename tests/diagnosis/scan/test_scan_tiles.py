@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.scan.blend import (
+from skindx.scan.patches import (
+    Patches,
     axis_weights,
     blend,
     blend_block,
+    blocks,
     bump,
     create_map,
     infer_patches,
     open_map,
+    starts,
 )
-from skindx.scan.tiles import Patches, blocks, starts
 
 
 @st.composite

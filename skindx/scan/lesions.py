@@ -1,0 +1,311 @@
+"""A lesion that a scan found, and the photo it stands on."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.atomic_files import atomic_file
+from skindx.data.box import Box
+
+
+@dataclass(frozen=True)
+class ScannedLesion:
+    """One lesion on a photo of a body, and what the bundle's ensemble says of its crop."""
+
+    box: Box
+    """In pixels of the upright photo; its score is the detector's confidence."""
+    probabilities_C: NDArray[np.float64]
+    """Calibrated, in the order of the bundle's taxonomy."""
+    urgent_risk: float | None
+    """Probability of all urgent classes together, 0..1; None: the bundle has no urgent class."""
+    urgent: bool | None
+    """Whether the risk reaches the bundle's controlled threshold; None: the bundle has none."""
+    possible: tuple[str, ...]
+    """Keys of the classes in the conformal set; empty where the bundle has no such sets."""
+    ood_p_value: float | None
+    """Of the out-of-distribution check, 0..1, small for an unusual crop; None: no check."""
+    embedding_D: NDArray[np.float32]
+    """Unit length; of the ensemble's networks, as in the index of similar images."""
+    colour_lab: tuple[float, float, float]
+    """Median CIELAB colour inside the box minus that of the skin around it."""
+
+
+@dataclass(frozen=True)
+class ScannedPhoto:
+    """Result of a scan of one photo."""
+
+    name: str
+    sha256: str
+    """Of the file's bytes."""
+    width: int
+    height: int
+    """Pixels of the upright photo."""
+    tiles: int
+    tiles_without_skin: int
+    """How many of `tiles` were skipped because they show no skin."""
+    failed_tiles: int
+    """How many of `tiles` were set aside because they killed their workers."""
+    lesions: tuple[ScannedLesion, ...]
+    """In no particular order; ranking is a step of its own."""
+    mm_per_pixel: float | None = None
+    """Given by the user or confirmed from a ruler; None: sizes are in pixels."""
+
+
+# Lesions in a file of plain arrays, as workers answer.
+
+
+def write_lesions(path: Path, lesions: Sequence[ScannedLesion]) -> None:
+    """Write at least one lesion, whole or not at all; the same again changes nothing."""
+    arrays: dict[str, Any] = {
+        "boxes": np.array([[b.x1, b.y1, b.x2, b.y2, b.score or 0.0] for b in _boxes(lesions)]),
+        "labels": np.array([box.label for box in _boxes(lesions)]),
+        "probabilities": np.stack([lesion.probabilities_C for lesion in lesions]),
+        "risks": np.array(
+            [np.nan if x.urgent_risk is None else x.urgent_risk for x in lesions], np.float64
+        ),
+        "urgent": np.array([-1 if x.urgent is None else int(x.urgent) for x in lesions]),
+        "possible": np.array(["\n".join(lesion.possible) for lesion in lesions]),
+        "ood": np.array(
+            [np.nan if x.ood_p_value is None else x.ood_p_value for x in lesions], np.float64
+        ),
+        "embeddings": np.stack([lesion.embedding_D for lesion in lesions]),
+        "colours": np.array([lesion.colour_lab for lesion in lesions]),
+    }
+    with atomic_file(path, mode=0o600) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_lesions(path: Path) -> list[ScannedLesion]:
+    """Return what `write_lesions` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        a = {name: file[name] for name in file.files}
+    return [_lesion({name: array[n] for name, array in a.items()}) for n in range(len(a["boxes"]))]
+
+
+def _lesion(row: dict[str, Any]) -> ScannedLesion:
+    x1, y1, x2, y2, score = (float(value) for value in row["boxes"])
+    lightness, red, yellow = (float(value) for value in row["colours"])
+    return ScannedLesion(
+        box=Box(x1, y1, x2, y2, str(row["labels"]), "detector", score),
+        probabilities_C=row["probabilities"],
+        urgent_risk=None if np.isnan(row["risks"]) else float(row["risks"]),
+        urgent=None if row["urgent"] < 0 else bool(row["urgent"]),
+        possible=tuple(str(row["possible"]).split("\n")) if row["possible"] else (),
+        ood_p_value=None if np.isnan(row["ood"]) else float(row["ood"]),
+        embedding_D=row["embeddings"],
+        colour_lab=(lightness, red, yellow),
+    )
+
+
+def _boxes(lesions: Sequence[ScannedLesion]) -> list[Box]:
+    return [lesion.box for lesion in lesions]
+
+
+# How much a lesion differs from the same person's others: the sign of the ugly duckling.
+#
+# Grob and Bonerandi 1998 ("The 'ugly duckling' sign: identification of the common characteristics of
+# nevi in an individual as a basis for melanoma screening"). A lesion is compared in appearance (its
+# embedding), in size and in colour with the medians of the person's lesions; a difference is
+# measured in spreads (1.4826 times the median absolute deviation, the standard deviation of normal
+# values). The medians of few lesions say little of their spread: as many as `_PRIOR_LESIONS` typical
+# ones are averaged in.
+
+# N = lesions of one person, D = features of the embedding, 3 = L, a, b
+
+LEAST_LESIONS = 5
+"""With fewer there is nothing to differ from."""
+_PRIOR_LESIONS = 5
+_SPREAD = 1.4826
+_TYPICAL_SIZE, _TYPICAL_COLOUR, _TYPICAL_APPEARANCE = 0.3, 3.0, 0.3
+"""Spreads of a person's lesions: of the logarithm of the size, of L, a and b, and of the distance
+between embeddings as a share of its median."""
+_LEAST_SHARE = 0.1
+"""No spread counts as less than this share of the typical one."""
+STANDS_OUT = 3.0
+"""From this difference on a page marks the lesion."""
+
+
+@dataclass(frozen=True)
+class LesionDifference:
+    """How far a lesion is from the person's other ones, in spreads; 0 is the middle."""
+
+    appearance: float
+    size: float
+    """Negative: smaller than the others."""
+    colour: float
+    others: int
+    """How many lesions it was compared with."""
+
+    @property
+    def score(self) -> float:
+        """All three as one figure, their root mean square; above 3 it stands out."""
+        return float(np.sqrt((self.appearance**2 + self.size**2 + self.colour**2) / 3))
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether the lesion is an ugly duckling."""
+        return self.score >= STANDS_OUT
+
+    @property
+    def mostly(self) -> str:
+        """The largest difference: appearance, size or colour."""
+        parts = {"appearance": self.appearance, "size": abs(self.size), "colour": self.colour}
+        return max(parts, key=lambda name: parts[name])
+
+
+def differences(
+    lesions: Sequence[ScannedLesion], sizes_N: NDArray[np.float64]
+) -> tuple[LesionDifference | None, ...]:
+    """Compare the lesions of one person; None for all of fewer than `LEAST_LESIONS`.
+
+    `sizes_N` are diameters in any one unit.
+    """
+    if len(lesions) < LEAST_LESIONS:
+        return (None,) * len(lesions)
+    size_N = _size(sizes_N)
+    colour_N = _colour(np.array([lesion.colour_lab for lesion in lesions], np.float64))
+    appearance_N = _appearance(np.array([lesion.embedding_D for lesion in lesions], np.float64))
+    return tuple(
+        LesionDifference(float(appearance), float(size), float(colour), len(lesions) - 1)
+        for appearance, size, colour in zip(appearance_N, size_N, colour_N, strict=True)
+    )
+
+
+def _size(sizes_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lesions differ by factors, so logarithms are compared."""
+    return _from_middle(np.log(sizes_N), _TYPICAL_SIZE)
+
+
+def _colour(lab_N3: NDArray[np.float64]) -> NDArray[np.float64]:
+    parts_N3 = np.stack([_from_middle(lab_N3[:, k], _TYPICAL_COLOUR) for k in range(3)], axis=1)
+    colour_N: NDArray[np.float64] = np.sqrt((parts_N3**2).mean(axis=1))
+    return colour_N
+
+
+def _appearance(embedding_ND: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compare each lesion's median distance to the others; nearer than usual counts as 0."""
+    lesions = len(embedding_ND)
+    length_N1 = np.linalg.norm(embedding_ND, axis=1, keepdims=True)
+    unit_ND = embedding_ND / np.where(length_N1 > 0, length_N1, 1)
+    apart_NN = np.sqrt(np.clip(2 - 2 * unit_ND @ unit_ND.T, 0, 4))
+    others_NM = apart_NN[~np.eye(lesions, dtype=bool)].reshape(lesions, lesions - 1)
+    distance_N = np.median(others_NM, axis=1)
+    typical = _TYPICAL_APPEARANCE * float(np.median(distance_N))
+    if typical <= 1e-4:  # all lesions look the same to the networks, but for rounding
+        typical = _TYPICAL_APPEARANCE
+    return np.maximum(_from_middle(distance_N, typical), 0)
+
+
+def _from_middle(values_N: NDArray[np.float64], typical: float) -> NDArray[np.float64]:
+    """Return distances from the median in spreads; the fewer values, the more typical a spread."""
+    off_N = values_N - np.median(values_N)
+    spread = _SPREAD * float(np.median(np.abs(off_N)))
+    n = len(values_N)
+    variance = (n * spread**2 + _PRIOR_LESIONS * typical**2) / (n + _PRIOR_LESIONS)
+    spreads_N: NDArray[np.float64] = off_N / max(np.sqrt(variance), _LEAST_SHARE * typical)
+    return spreads_N
+
+
+# Ranking of lesions: by the urgent risk, then by the ugly duckling.
+
+# N = lesions of all photos
+
+
+@dataclass(frozen=True)
+class RankedLesion:
+    """A lesion with its place among all lesions of a person."""
+
+    rank: int
+    """From 1: look at it first."""
+    photo: int
+    """Number of its photo, from 0."""
+    lesion: ScannedLesion
+    difference: LesionDifference | None
+    """From the person's other lesions; None: there are too few of them."""
+    diameter_mm: float | None
+    """None: the photo has no scale."""
+
+    @property
+    def diameter_px(self) -> float:
+        """Geometric mean of the box's sides, in pixels of the upright photo."""
+        return diameter(self.lesion)
+
+
+def rank(photos: Sequence[ScannedPhoto]) -> tuple[RankedLesion, ...]:
+    """Rank the lesions on all photos of one person.
+
+    First come lesions whose risk reaches the bundle's controlled threshold, then higher risks.
+    Risks that read the same in whole per cent count as equal: among them a lesion comes first that
+    differs more from the person's others, and then one of which the detector is more certain.
+    The order of `photos` decides no rank but between lesions that are equal in all of it.
+    """
+    # In an order of their own: a sum of floats depends on the order of its parts.
+    found = sorted(
+        ((place, lesion) for place, photo in enumerate(photos) for lesion in photo.lesions),
+        key=lambda item: (photos[item[0]].sha256, *_canonical(item[1]), item[0]),
+    )
+    lesions = [lesion for _, lesion in found]
+    compared = differences(lesions, _comparable_sizes(photos, found))
+    scored = list(zip(found, compared, strict=True))
+    scored.sort(key=lambda item: _urgency(item[0][1], item[1]))
+    return tuple(
+        RankedLesion(number, place, lesion, difference, _millimetres(photos[place], lesion))
+        for number, ((place, lesion), difference) in enumerate(scored, 1)
+    )
+
+
+def diameter(lesion: ScannedLesion) -> float:
+    """Return the geometric mean of the box's sides, in pixels of the upright photo."""
+    return math.sqrt((lesion.box.x2 - lesion.box.x1) * (lesion.box.y2 - lesion.box.y1))
+
+
+def shown_percent(risk: float | None) -> int:
+    """Return the risk as a page shows it: 0 stands for none and "< 1 %", 100 for "> 99 %"."""
+    if risk is None:
+        return 0
+    if risk > 0.99:
+        return 100
+    return 0 if risk < 0.01 else round(100 * risk)
+
+
+def _urgency(lesion: ScannedLesion, difference: LesionDifference | None) -> tuple[float, ...]:
+    score = round(difference.score, 6) if difference else 0.0
+    return (
+        0 if lesion.urgent else 1,
+        -shown_percent(lesion.urgent_risk),
+        -score,
+        -(lesion.box.score or 0.0),
+        -round(lesion.urgent_risk or 0.0, 9),
+    )
+
+
+def _canonical(lesion: ScannedLesion) -> tuple[float, ...]:
+    box = lesion.box
+    return (box.y1, box.x1, box.y2, box.x2, lesion.urgent_risk or 0.0, *lesion.colour_lab)
+
+
+def _millimetres(photo: ScannedPhoto, lesion: ScannedLesion) -> float | None:
+    return None if photo.mm_per_pixel is None else diameter(lesion) * photo.mm_per_pixel
+
+
+def _comparable_sizes(
+    photos: Sequence[ScannedPhoto], found: Sequence[tuple[int, ScannedLesion]]
+) -> NDArray[np.float64]:
+    """Return diameters of one unit: millimetres, or shares of their photo's median.
+
+    Photos without a scale may have been taken from different distances.
+    """
+    sizes_N = np.array([diameter(lesion) for _, lesion in found], np.float64)
+    for place in {place for place, _ in found}:
+        own_N = np.array([other == place for other, _ in found])
+        scale = photos[place].mm_per_pixel
+        if scale is not None and all(photo.mm_per_pixel is not None for photo in photos):
+            sizes_N[own_N] *= scale
+        else:
+            sizes_N[own_N] /= np.median(sizes_N[own_N])
+    return sizes_N

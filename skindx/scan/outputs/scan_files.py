@@ -1,0 +1,291 @@
+"""The lesions as Parquet for programs and as CSV for people."""
+
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skindx.core.atomic_files import write_csv, write_json
+from skindx.core.errors import UserError
+from skindx.core.machine import missing_modules
+from skindx.core.text import printable
+from skindx.data.box import BoxedImage
+from skindx.data.boxes.coco import coco_json
+from skindx.data.publish.formats import no_formula
+from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
+from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.scan.lesions import RankedLesion, ScannedLesion, ScannedPhoto
+from skindx.scan.outputs.scan_pages import (
+    PAGE,
+    PDF,
+    crop,
+    pdf_bytes,
+    region_around,
+    render_scan,
+    threshold_sentence,
+)
+from skindx.scan.outputs.scan_result import (
+    NOT_A_DIAGNOSIS,
+    SUMMARY,
+    ScanResult,
+    summary_of,
+    write_summary,
+)
+from skindx.scan.pixel_store import ReadRegion, overview
+from skindx.taxonomy import SkinClass
+
+PARQUET, CSV = "lesions.parquet", "lesions.csv"
+CLASSES = b"classes"
+"""Key of the schema's metadata: the classes of `probabilities`, with commas between."""
+_ONLY_PARQUET = ("probabilities", "embedding")
+
+
+def write_tables(folder: Path, result: ScanResult, crops: Mapping[int, str]) -> None:
+    """Write both tables, a row a lesion by rank; `crops` are paths by rank.
+
+    Each row has what the model does not know: a table is read without the page.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [_row(result, found, crops[found.rank]) for found in result.ranked]
+    keys = ",".join(one.key for one in result.classes)
+    schema = pa.schema(_columns(), metadata={CLASSES: keys.encode()})
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PARQUET)
+    names = [field.name for field in schema if field.name not in _ONLY_PARQUET]
+    write_csv(folder / CSV, names, ([_plain(row[name]) for name in names] for row in rows))
+
+
+def _columns() -> list[Any]:
+    import pyarrow as pa
+
+    number, text = pa.float64(), pa.string()
+    return [
+        pa.field("rank", pa.int32()),
+        pa.field("photo", text),
+        pa.field("photo_sha256", text),
+        pa.field("photo_number", pa.int32()),
+        *(pa.field(name, number) for name in ("x1", "y1", "x2", "y2")),
+        pa.field("diameter_px", number),
+        pa.field("diameter_mm", number),
+        pa.field("detector_score", number),
+        pa.field("urgent_risk", number),
+        pa.field("urgent", pa.bool_()),
+        pa.field("no_urgent_risk", text),
+        pa.field("most_likely", text),
+        pa.field("most_likely_probability", number),
+        pa.field("possible", pa.list_(text)),
+        pa.field("ood_p_value", number),
+        pa.field("difference", number),
+        pa.field("difference_appearance", number),
+        pa.field("difference_size", number),
+        pa.field("difference_colour", number),
+        pa.field("compared_with", pa.int32()),
+        *(pa.field(f"colour_{axis}", number) for axis in "lab"),
+        pa.field("crop", text),
+        pa.field("not_known", text),
+        pa.field("probabilities", pa.list_(number)),
+        pa.field("embedding", pa.list_(pa.float32())),
+    ]
+
+
+def _row(result: ScanResult, found: RankedLesion, crop: str) -> dict[str, Any]:
+    lesion, difference = found.lesion, found.difference
+    photo = result.photos[found.photo]
+    first, probability = result.most_likely(found)
+    return {
+        "rank": found.rank,
+        "photo": photo.name,
+        "photo_sha256": photo.sha256,
+        "photo_number": found.photo + 1,
+        "x1": lesion.box.x1,
+        "y1": lesion.box.y1,
+        "x2": lesion.box.x2,
+        "y2": lesion.box.y2,
+        "diameter_px": found.diameter_px,
+        "diameter_mm": found.diameter_mm,
+        "detector_score": lesion.box.score,
+        "urgent_risk": lesion.urgent_risk,
+        "urgent": lesion.urgent,
+        "no_urgent_risk": result.no_urgent_risk,
+        "most_likely": first.key,
+        "most_likely_probability": probability,
+        "possible": list(lesion.possible),
+        "ood_p_value": lesion.ood_p_value,
+        "difference": difference.score if difference else None,
+        "difference_appearance": difference.appearance if difference else None,
+        "difference_size": difference.size if difference else None,
+        "difference_colour": difference.colour if difference else None,
+        "compared_with": difference.others if difference else None,
+        **{f"colour_{axis}": lesion.colour_lab["lab".index(axis)] for axis in "lab"},
+        "crop": crop,
+        "not_known": result.scope.text,
+        "probabilities": lesion.probabilities_C.tolist(),
+        "embedding": lesion.embedding_D.tolist(),
+    }
+
+
+def _plain(value: Any) -> object:
+    """Return a value for a spreadsheet, which must neither compute nor obey it."""
+    if isinstance(value, list):
+        value = " ".join(value)
+    if isinstance(value, float):
+        return round(value, 6)
+    return no_formula(printable(value)) if isinstance(value, str) else value
+
+
+# The outlines as COCO JSON, for annotation tools.
+
+COCO = "lesions.coco.json"
+
+
+def write_coco(folder: Path, result: ScanResult) -> None:
+    """Write the boxes by photo in order of rank; each has `rank` and `urgent_risk` beside."""
+    by_photo: dict[str, BoxedImage] = {}
+    ranked: list[Any] = []
+    for place, photo in enumerate(result.photos):
+        own = [found for found in result.ranked if found.photo == place]
+        boxes = tuple(found.lesion.box for found in own)
+        # Two photos may have one name: COCO identifies images by their numbers.
+        by_photo[f"{place}/{photo.name}"] = BoxedImage(
+            photo.width, photo.height, boxes, photo.sha256
+        )
+        ranked += own
+    tables = coco_json(by_photo)
+    for image, photo in zip(tables["images"], result.photos, strict=True):
+        image["file_name"] = photo.name
+    for annotation, found in zip(tables["annotations"], ranked, strict=True):
+        annotation["rank"] = found.rank
+        annotation["urgent_risk"] = found.lesion.urgent_risk
+    limits = (NOT_A_DIAGNOSIS, result.no_urgent_risk, result.scope.text)
+    tables["info"] = {"description": " ".join(text for text in limits if text)}
+    write_json(folder / COCO, tables)
+
+
+# The results of a scan as files: a list of lesions, and the maps of scores where wanted.
+
+LESIONS = "lesions.json"
+
+
+def write_lesion_list(
+    out: Path, photos: Sequence[ScannedPhoto], problems: Sequence[str], classes: Sequence[SkinClass]
+) -> None:
+    """Write OUT/lesions.json; `classes` are those of the probabilities."""
+    keys = [skin_class.key for skin_class in classes]
+    write_json(
+        out / LESIONS,
+        {
+            "photos": [_photo(photo, keys) for photo in photos],
+            "problems": list(problems),
+            "no_urgent_risk": "" if urgent_known(classes) else NO_URGENT_CLASSES,
+            "not_known": Scope.of(classes).text,
+        },
+    )
+
+
+def _photo(photo: ScannedPhoto, keys: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": photo.name,
+        "sha256": photo.sha256,
+        "width": photo.width,
+        "height": photo.height,
+        "tiles": photo.tiles,
+        "tiles_without_skin": photo.tiles_without_skin,
+        "failed_tiles": photo.failed_tiles,
+        "lesions": [_lesion(lesion, keys) for lesion in photo.lesions],
+    }
+
+
+def _lesion(lesion: ScannedLesion, keys: Sequence[str]) -> dict[str, Any]:
+    box = lesion.box
+    return {
+        "box": [round(corner, 2) for corner in (box.x1, box.y1, box.x2, box.y2)],
+        "label": box.label,
+        "score": box.score,
+        "urgent_risk": lesion.urgent_risk,
+        "urgent": lesion.urgent,
+        "possible": list(lesion.possible),
+        "probabilities": dict(zip(keys, map(float, lesion.probabilities_C), strict=True)),
+        "ood_p_value": lesion.ood_p_value,
+        "colour_lab": [round(part, 3) for part in lesion.colour_lab],
+    }
+
+
+# Files written aside take their places in a folder; one of them says that all are there.
+
+
+def move(new: Path, folder: Path, last: str) -> None:
+    """Move everything in `new` into `folder`, over older files and folders of the same names.
+
+    The file `last` is removed first and comes last: while it is not there, the rest may be of two
+    versions, after a kill too.
+    """
+    (folder / last).unlink(missing_ok=True)
+    for path in sorted(new.iterdir(), key=lambda path: path.name == last):
+        target = folder / path.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        path.replace(target)
+
+
+# The folder of a scan, whole or not at all.
+
+CROPS, OVERVIEWS = "crops", "overviews"
+_CROP_PX, _OVERVIEW_PX = 768, 4096
+_QUALITY = 90
+_ASIDE = ".results-"
+
+
+def check_output(folder: Path) -> None:
+    """Raise UserError where the scan would replace what no scan has written."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give a new folder to --out.")
+    for name in (CROPS, OVERVIEWS):
+        for path in (folder / name).iterdir() if (folder / name).is_dir() else ():
+            if not re.fullmatch(r"\d+\.jpg", path.name):
+                raise UserError(f"{path} is of no scan; give a new folder to --out.")
+
+
+def write_scan(folder: Path, result: ScanResult, reads: Sequence[ReadRegion]) -> None:
+    """Write tables, COCO, crops, overviews, page and PDF; those of an older scan are replaced.
+
+    `reads` give the pixels of `result.photos`; no photo is held in memory as a whole. All is
+    written aside and moved to its place at the end, `scan.json` last: without it a folder counts
+    as no scan. Other files of the folder stay. Without fpdf2 there is no PDF. Raises UserError.
+    """
+    check_output(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_ASIDE}*"):  # by a scan that was killed
+        shutil.rmtree(left)
+    new = folder / f"{_ASIDE}{secrets.token_hex(4)}"
+    new.mkdir()
+    try:
+        _write(new, result, reads)
+        move(new, folder, SUMMARY)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _write(new: Path, result: ScanResult, reads: Sequence[ReadRegion]) -> None:
+    (new / CROPS).mkdir()
+    (new / OVERVIEWS).mkdir()
+    crops = {found.rank: f"{CROPS}/{found.rank:04d}.jpg" for found in result.ranked}
+    for found in result.ranked:
+        photo = result.photos[found.photo]
+        region = region_around(found.lesion.box, photo.width, photo.height)
+        cut_HW3 = crop(reads[found.photo], region, _CROP_PX)
+        (new / crops[found.rank]).write_bytes(small_jpeg(cut_HW3, _CROP_PX, quality=_QUALITY))
+    overviews = []
+    for number, (photo, read) in enumerate(zip(result.photos, reads, strict=True), 1):
+        pixels_HW3 = overview(read, photo.width, photo.height, _OVERVIEW_PX)
+        overviews.append(f"{OVERVIEWS}/{number:02d}.jpg")
+        jpeg = small_jpeg(pixels_HW3, _OVERVIEW_PX, quality=_QUALITY)
+        (new / overviews[-1]).write_bytes(jpeg)
+    write_tables(new, result, crops)
+    write_coco(new, result)
+    (new / PAGE).write_text(render_scan(result, reads), encoding="utf-8")
+    if not missing_modules("fpdf"):
+        (new / PDF).write_bytes(pdf_bytes(result, reads))
+    write_summary(new, summary_of(result, overviews, threshold_sentence(result)))

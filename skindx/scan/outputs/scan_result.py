@@ -1,0 +1,381 @@
+"""How many lesions a scan may have missed, by the detector's recall on validation images."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from skindx.core.atomic_files import write_json
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.core.text import counted
+from skindx.core.untrusted import read_plain
+from skindx.diagnosis.conclusion import LARGEST_SET
+from skindx.diagnosis.guarantees import shared
+from skindx.diagnosis.record import Share, Source, percent
+from skindx.diagnosis.record_assembly import source_of
+from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
+from skindx.metrics.share_intervals import Interval, proportion_interval
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.detector import DetectorRecall
+from skindx.scan.lesions import RankedLesion, ScannedPhoto, rank
+from skindx.taxonomy import SkinClass
+
+UNKNOWN = (
+    "How many lesions were missed is unknown: the detector's recall by size was not measured for "
+    "this bundle."
+)
+
+
+@dataclass(frozen=True)
+class RecallBand:
+    """How many of the validation images' lesions of a size the detector found."""
+
+    least_px: float
+    """Geometric mean of the box's sides, from here on and below `most_px`."""
+    most_px: float
+    found: int
+    lesions: int
+
+    @property
+    def recall(self) -> Interval:
+        """Return the share that was found, with its exact 95 % interval."""
+        return proportion_interval(self.found / self.lesions if self.lesions else 0, self.lesions)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """What that means for a scan: of `found` lesions of a size, so many more are there."""
+
+    band: RecallBand
+    found: int
+    missed: Interval | None
+    """None: nothing bounds it."""
+
+    @property
+    def size(self) -> str:
+        """Return the sizes of the band in words."""
+        if self.band.most_px == float("inf"):
+            return f"from {self.band.least_px:.0f} px"
+        return f"{self.band.least_px:.0f} to {self.band.most_px:.0f} px"
+
+    @property
+    def shown_recall(self) -> str:
+        """Return the recall as a page shows it."""
+        if not self.band.lesions:
+            return "not measured"
+        recall = self.band.recall
+        return f"{percent(recall.value)} ({percent(recall.low)} to {percent(recall.high)})"
+
+    @property
+    def shown_missed(self) -> str:
+        """Return the estimate as a page shows it."""
+        if self.missed is None:
+            return "cannot be said"
+        low, high = round(self.missed.low), self.missed.high
+        most = f"{round(high)}" if high != float("inf") else "any number"
+        return f"about {round(self.missed.value)} ({low} to {most})"
+
+
+def missed_by_size(
+    bands: Sequence[RecallBand], diameters_px: Sequence[float]
+) -> tuple[Missed, ...]:
+    """Estimate for each band how many lesions are there that the scan did not find.
+
+    Where a share r is found, n found lesions stand for n (1 - r) / r missed ones. A size of which
+    the scan found none has no estimate.
+    """
+    answers = []
+    for band in bands:
+        found = sum(band.least_px <= size < band.most_px for size in diameters_px)
+        recall = band.recall
+        missed = None
+        if found and band.found:
+            missed = Interval(*(found * (1 / share - 1) if share else float("inf")
+                                for share in (recall.value, recall.high, recall.low)))  # fmt: skip
+        answers.append(Missed(band, found, missed))
+    return tuple(answers)
+
+
+def missed_sentence(bands: Sequence[RecallBand] | None, diameters_px: Sequence[float]) -> str:
+    """Return in a sentence what the scan may have missed; by size it is in a table."""
+    if not bands:
+        return UNKNOWN
+    found, lesions = sum(band.found for band in bands), sum(band.lesions for band in bands)
+    recall = proportion_interval(found / lesions if lesions else 0, lesions)
+    if not lesions:
+        return UNKNOWN
+    estimates = [one.missed for one in missed_by_size(bands, diameters_px) if one.missed]
+    least = min(band.least_px for band in bands)
+    about, are = "some", "are"
+    if estimates:
+        more = round(sum(one.value for one in estimates))
+        about, are = f"about {counted(more, 'lesion')}", "is" if more == 1 else "are"
+    return (
+        f"The detector missed {percent(1 - recall.value)} ({percent(1 - recall.high)} to "
+        f"{percent(1 - recall.low)}) of {counted(lesions, 'lesion')} of its validation images; at "
+        f"that rate {about} of these photos {are} not in this list. Small and faint lesions are "
+        f"missed more often; below {least:.0f} pixels nothing was measured."
+    )
+
+
+# All that a scan found, as the outputs take it.
+
+NOT_A_DIAGNOSIS = (
+    "This is a search for what to look at, no diagnosis and no medical device. It misses lesions, "
+    "outlines what is none, and cannot rule out any disease: a clinician must look at the whole "
+    "skin, also where nothing is outlined."
+)
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """The photos of one person, and what a bundle says of the lesions on them."""
+
+    photos: tuple[ScannedPhoto, ...]
+    classes: tuple[SkinClass, ...]
+    """Of the bundle's taxonomy, in the order of the lesions' probabilities."""
+    source: Source
+    """The bundle."""
+    made_at: datetime
+    recall: tuple[RecallBand, ...] | None = None
+    """Of the detector on validation images, by size; None: unknown for this bundle."""
+    miss_rate: float | None = None
+    """Of the threshold by which lesions are urgent; None: the bundle has none."""
+    sent_on: Share | None = None
+    """Share of calibration images of other conditions that the threshold calls urgent."""
+    problems: tuple[str, ...] = ()
+    """A sentence for what was left out because it ended the processes that worked on it."""
+
+    @cached_property
+    def ranked(self) -> tuple[RankedLesion, ...]:
+        """The lesions of all photos, the first to look at first."""
+        return rank(self.photos)
+
+    @property
+    def no_urgent_risk(self) -> str:
+        """Why there is no urgent risk, in a sentence; empty where there is."""
+        return "" if urgent_known(self.classes) else NO_URGENT_CLASSES
+
+    @property
+    def scope(self) -> Scope:
+        """What the bundle knows, and what it does not."""
+        return Scope.of(self.classes, self.source.limits)
+
+    def name_of(self, key: str) -> str:
+        """Return a class's name as shown to a person."""
+        return next((one.name for one in self.classes if one.key == key), key)
+
+    def most_likely(self, found: RankedLesion) -> tuple[SkinClass, float]:
+        """Return a lesion's most probable class and its probability."""
+        place = int(found.lesion.probabilities_C.argmax())
+        return self.classes[place], float(found.lesion.probabilities_C[place])
+
+    def may_be(self, found: RankedLesion) -> str:
+        """Return what a lesion may be: the classes of its set, or the most probable one."""
+        possible = found.lesion.possible
+        if 0 < len(possible) <= LARGEST_SET:
+            return ", ".join(self.name_of(key) for key in possible)
+        first, probability = self.most_likely(found)
+        most_likely = f"{first.name} {percent(probability)}"
+        return f"any of {len(possible)}; first {most_likely}" if possible else most_likely
+
+
+def shown_risk(risk: float | None) -> str:
+    """Return an urgent risk as a person should read it."""
+    return "–" if risk is None else percent(risk)
+
+
+def shown_size(found: RankedLesion) -> str:
+    """Return a lesion's size as a person should read it."""
+    if found.diameter_mm is None:
+        return f"{found.diameter_px:.0f} px"
+    return f"{found.diameter_mm:.1f} mm"
+
+
+def shown_difference(found: RankedLesion) -> str:
+    """Return in words how a lesion differs from the person's others."""
+    if found.difference is None:
+        return "too few lesions to compare"
+    if not found.difference.stands_out:
+        return f"{found.difference.score:.1f}"
+    if found.difference.mostly == "size":
+        what = "larger" if found.difference.size > 0 else "smaller"
+    else:
+        what = f"in {found.difference.mostly}"
+    return f"{found.difference.score:.1f}, mostly {what}"
+
+
+# A bundle's findings on a person's photos, as the outputs take them.
+
+
+def recall_bands(recall: DetectorRecall | None) -> tuple[RecallBand, ...] | None:
+    """Return the detector's recall by size as the outputs take it; None: it was not measured."""
+    if recall is None:
+        return None
+    return tuple(
+        RecallBand(band.least_px, band.most_px or float("inf"), band.found, band.lesions)
+        for band in recall.bands
+    )
+
+
+def result_of(
+    bundle: Bundle,
+    photos: Sequence[ScannedPhoto],
+    made_at: datetime,
+    *,
+    backend: str = "eager",
+    miss_rate: float | None = None,
+    problems: Sequence[str] = (),
+) -> ScanResult:
+    """Return the result of a scan.
+
+    `miss_rate` chooses the level of the urgent risk, as it did for the lesions; `problems` are
+    sentences on what was left out.
+    """
+    # Crops are diagnosed as whole images are: the detector has looked already.
+    rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
+    level = rule.level(miss_rate) if rule else None
+    return ScanResult(
+        photos=tuple(photos),
+        classes=bundle.taxonomy.classes,
+        source=source_of(bundle, backend),
+        made_at=made_at,
+        recall=recall_bands(bundle.spec.detector_recall),
+        miss_rate=level.miss_rate if level else None,
+        sent_on=shared(level.sent_on) if level else None,
+        problems=tuple(problems),
+    )
+
+
+# scan.json: what was scanned and by which bundle, for programs and for a later comparison.
+
+SUMMARY = "scan.json"
+_FORMAT = 1
+_LARGEST = 256 << 20
+
+
+class PhotoSummary(Settings):
+    """One photo of a scan."""
+
+    name: str
+    sha256: str
+    """Of the file's bytes."""
+    width: int
+    height: int
+    """Pixels of the upright photo."""
+    mm_per_pixel: float | None
+    tiles: int
+    tiles_without_skin: int
+    failed_tiles: int
+    overview: str
+    """Path in the scan's folder: the whole photo, shrunk."""
+
+
+class BandSummary(Settings):
+    """The detector's recall on validation images, of lesions of a size."""
+
+    least_px: float
+    most_px: float | None
+    """None: any larger size."""
+    found: int
+    lesions: int
+
+
+class Summary(Settings):
+    """Contents of a scan's folder."""
+
+    format: Literal[1] = 1
+    made_at: datetime
+    lesions: int
+    photos: tuple[PhotoSummary, ...]
+    recall: tuple[BandSummary, ...] | None = None
+    """None: unknown for this bundle."""
+    threshold: str = ""
+    """What the threshold of urgent promises, with both of its errors; empty in older scans."""
+    no_urgent_risk: str = ""
+    """Why lesions have no urgent risk, in a sentence; empty where they have one."""
+    known: tuple[str, ...] = ()
+    """Names of the conditions that the bundle knows; empty in a scan of an older version."""
+    unknown_urgent: tuple[str, ...] = ()
+    """Urgent conditions that it does not know, among others."""
+    warning: str = ""
+    """Why nothing may be said to wait, in a sentence; empty where it may."""
+    source: Source
+
+    @property
+    def scope(self) -> Scope:
+        """What the bundle knows, and what it does not."""
+        return Scope(self.known, self.unknown_urgent, self.warning, self.source.limits)
+
+
+def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") -> Summary:
+    """Return the summary of a result; `overviews` are paths by photo."""
+    return Summary(
+        made_at=result.made_at,
+        lesions=len(result.ranked),
+        photos=tuple(
+            PhotoSummary(
+                name=photo.name,
+                sha256=photo.sha256,
+                width=photo.width,
+                height=photo.height,
+                mm_per_pixel=photo.mm_per_pixel,
+                tiles=photo.tiles,
+                tiles_without_skin=photo.tiles_without_skin,
+                failed_tiles=photo.failed_tiles,
+                overview=path,
+            )
+            for photo, path in zip(result.photos, overviews, strict=True)
+        ),
+        recall=None if result.recall is None else tuple(map(_band, result.recall)),
+        threshold=threshold,
+        no_urgent_risk=result.no_urgent_risk,
+        known=result.scope.known,
+        unknown_urgent=result.scope.unknown_urgent,
+        warning=result.scope.warning,
+        source=result.source,
+    )
+
+
+def _band(band: RecallBand) -> BandSummary:
+    most_px = band.most_px if math.isfinite(band.most_px) else None
+    return BandSummary(
+        least_px=band.least_px, most_px=most_px, found=band.found, lesions=band.lesions
+    )
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """Write scan.json."""
+    write_json(folder / SUMMARY, summary.model_dump(mode="json"))
+
+
+def read_summary(folder: Path) -> Summary:
+    """Read scan.json of a scan's folder. Raises UserError for what is none."""
+    path = folder / SUMMARY
+    try:
+        raw = json.loads(read_plain(path, _LARGEST))
+    except (UserError, ValueError, RecursionError):
+        raise UserError(
+            f"{folder} holds no scan: {SUMMARY} is not there or cannot be read; give a folder that "
+            f"`skindx scan run` wrote."
+        ) from None
+    version = raw.get("format") if isinstance(raw, dict) else None
+    if version != _FORMAT:
+        raise UserError(
+            f"{path} has format {version!r}, and this version of skindx reads {_FORMAT}; scan the "
+            f"photos again, or update skindx."
+        )
+    try:
+        return Summary.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(
+            f"{path} is damaged ({error.error_count()} of its values do not fit); scan the photos "
+            f"again."
+        ) from None

@@ -1,0 +1,365 @@
+"""How large a photo of a body may be, and what is refused before a pixel is decoded."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file
+from skindx.core.errors import UserError, full_disk, needs_room, no_room
+from skindx.core.machine import how_to_install, require_extra
+from skindx.imaging.decode import orientation_of
+from skindx.imaging.formats import HEAD, DamagedImage, image_suffix, photo_format, unusable
+from skindx.imaging.jpeg_repair import read_jpeg
+from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
+from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes
+from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+
+MAX_PIXELS = 2_000_000_000
+MAX_BYTES = 4 << 30
+MAX_SIDE = 150_000
+"""Pixels: rows are decoded whole, some of them at a time."""
+MIN_SIDE = 256
+"""Pixels of the shorter side: below, there is nothing to search through."""
+MAX_RATIO = 20
+MOST_PIXELS_A_BYTE, FREE_PIXELS = 80, 12_000_000
+"""Photos have 2 to 30 pixels a byte of file; an empty JPEG has 64. Larger images with more
+are bombs."""
+MAX_WHOLE_PIXELS = 120_000_000
+"""Of a file whose decoder needs all pixels, or all coefficients, in memory at once."""
+MEMORY_MB, BASE_S, SECONDS_A_MB = 1500, 600, 2
+"""Of the process that decodes: its private memory, and its time by the file's size."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself before its pixels are decoded."""
+
+    suffix: str
+    """.jpg, .png, .webp or .tif, by the first bytes."""
+    size_bytes: int
+    width: int
+    height: int
+    """Pixels as stored, before EXIF's orientation."""
+    pages: int
+    bits: int
+    """Of a channel."""
+    colours: str
+    """libvips' interpretation, such as srgb, b-w or cmyk."""
+    interlaced: bool
+
+    def check(self, most_pixels: int = MAX_PIXELS) -> None:
+        """Raise DamagedImage, whose message ends in what to do, for what is not scanned."""
+        for problem, reason in (
+            (self._size(most_pixels), "too-many-pixels"),
+            (self._kind(), "unsupported-format"),
+            (self._whole(), "decode-memory"),
+        ):
+            if problem:
+                raise DamagedImage(problem, reason)
+
+    def _size(self, most_pixels: int) -> str:
+        pixels, size = self.width * self.height, f"{self.width} x {self.height} pixels"
+        if pixels > most_pixels or max(self.width, self.height) > MAX_SIDE:
+            return (
+                f"it has {size}, and at most {most_pixels} in all and {MAX_SIDE} on a side are "
+                "scanned; cut it into parts"
+            )
+        if pixels > FREE_PIXELS and pixels > MOST_PIXELS_A_BYTE * self.size_bytes:
+            return (
+                f"it names {size} in {self.size_bytes} bytes, as no photo does; export the "
+                "photo again"
+            )
+        if min(self.width, self.height) < MIN_SIDE:
+            return (
+                f"it has {size}, and a scan needs {MIN_SIDE} on each side; for a photo of one "
+                "lesion use `skindx diagnose`"
+            )
+        if max(self.width, self.height) > MAX_RATIO * min(self.width, self.height):
+            return f"it has {size}; give one that is at most {MAX_RATIO} times longer than wide"
+        return ""
+
+    def _kind(self) -> str:
+        if self.pages > 1:
+            return f"it has {self.pages} images, as animations have; save the one to be scanned"
+        if self.colours == "cmyk":
+            return "it has the colours of print (CMYK); save it as sRGB, for example as JPEG"
+        if self.bits != 8:
+            return f"it has {self.bits} bits a channel; save it with 8 bits, for example as JPEG"
+        if self.colours not in ("srgb", "rgb", "b-w"):
+            return f"its colours are stored as {self.colours}; save it as sRGB, for example as JPEG"
+        return ""
+
+    def _whole(self) -> str:
+        """Say which files cannot be read in pieces, where that would take too much memory."""
+        if self.width * self.height <= MAX_WHOLE_PIXELS:
+            return ""
+        if self.suffix == ".jpg" and self.interlaced:
+            return (
+                "it is a large progressive JPEG, which cannot be read in pieces; convert it "
+                "without loss: jpegtran -copy all -outfile sequential.jpg photo.jpg"
+            )
+        if self.suffix == ".webp" or self.interlaced:
+            name = "WebP" if self.suffix == ".webp" else "interlaced PNG"
+            return (
+                f"it is a large {name}, which cannot be read in pieces; convert it without loss: "
+                "vips tiffsave photo out.tif --tile --compression deflate"
+            )
+        return ""
+
+
+# libvips for untrusted files: four decoders and no other, one thread, nothing remembered.
+
+LOADERS = {".jpg": "jpegload", ".png": "pngload", ".webp": "webpload", ".tif": "tiffload"}
+"""By the first bytes of a file: libvips is never left to guess."""
+
+_CLASSES = ("JpegFile", "PngFile", "WebpFile", "TiffFile")
+_STRICTNESS = {".jpg": "warning"}
+"""libjpeg only warns of damage in mid-stream; the others' warnings are of harmless metadata."""
+
+
+def import_vips() -> Any:
+    """Return the module pyvips with every loader blocked but those of LOADERS.
+
+    Raises UserError without the extra `scan`.
+    """
+    require_extra("scan", "pyvips", purpose="reading large photos")
+    os.environ.setdefault("VIPS_CONCURRENCY", "1")  # read at import
+    import pyvips
+
+    pyvips.cache_set_max(0)
+    pyvips.block_untrusted_set(True)
+    pyvips.operation_block_set("VipsForeignLoad", True)
+    for name in _CLASSES:
+        pyvips.operation_block_set(f"VipsForeignLoad{name}", False)
+    return pyvips
+
+
+def open_image(vips: Any, path: str, suffix: str) -> Any:
+    """Return a lazy image whose rows come from top to bottom. Raises DamagedImage."""
+    load = getattr(vips.Image, LOADERS[suffix])
+    try:
+        return load(path, access="sequential", fail_on=_STRICTNESS.get(suffix, "error"))
+    except vips.Error as error:
+        raise damaged(error) from error
+
+
+def value(image: Any, name: str, default: int) -> int:
+    """Return a whole number of an image's metadata."""
+    return int(image.get(name)) if image.get_typeof(name) else default
+
+
+def damaged(error: Exception) -> DamagedImage:
+    """Return what an error of libvips means."""
+    said = " ".join(str(error).split())[:200]
+    memory = "memory" in said.lower()
+    return DamagedImage(said, "decode-memory" if memory else "damaged")
+
+
+# An untrusted file becomes a pixel store, in a process that may hang, crash or be bombed.
+
+_STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
+"""Pixels that are decoded at once, in whole rows."""
+_STORE = FolderKind("a photo's pixels", INDEX, ("*",))
+_MOST_REPAIRED_BYTES = 200 << 20
+_BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
+_SAID = {
+    "decode-memory": "decoding it takes too much memory",
+    "decode-timeout": "decoding it takes too long",
+    "decode-crash": "its decoder gave up",
+    "damaged": "it is damaged or cut short",
+}
+
+
+def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> PixelStore:
+    """Return the pixel store of a photo, made in `folder` unless it is there already.
+
+    Raises UserError, with what to do, for a file that is no photo to be scanned, and for one
+    of more than `most_pixels`.
+    """
+    if not (folder / INDEX).is_file():
+        require_extra("scan", "pyvips", purpose="reading large photos")
+        sha256, suffix = _look(path)
+        with needs_room(folder.parent), atomic_folder(folder, _STORE) as making:
+            facts = {"name": path.name, "sha256": sha256}
+            if suffix == ".heic":
+                _from_heic(path, making, facts, most_pixels)
+            else:
+                _from_file(path, making, facts | {"suffix": suffix}, most_pixels)
+    return PixelStore.open(folder)
+
+
+def _look(path: Path) -> tuple[str, str]:
+    """Return a file's SHA-256 and suffix. Raises UserError."""
+    try:
+        size_bytes = path.stat().st_size
+        if not path.is_file() or size_bytes > MAX_BYTES:
+            reason = f"has more than {MAX_BYTES >> 30} GB" if path.is_file() else "is no file"
+            raise UserError(f"{path} {reason}; give a photo, or parts of it.")
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+        sha256 = sha256_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); give a file.") from None
+    suffix = ".heic" if photo_format(head[:16]) == "HEIC" else image_suffix(head[:16])
+    if suffix == ".heic" and not can_read_heic():
+        raise UserError(
+            f"{path} is HEIC, and pillow-heif is not installed; save it as JPEG, or run "
+            f"{how_to_install('app')}."
+        )
+    if suffix in (None, ".bmp"):
+        why = "it is a BMP" if suffix else unusable(head)[1]
+        raise UserError(f"{path} cannot be scanned ({why}); give JPEG, PNG, WebP, TIFF or HEIC.")
+    return sha256, suffix
+
+
+def _from_heic(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
+    try:
+        pixels_HW3 = decode_heic(path.read_bytes())
+        height, width = pixels_HW3.shape[:2]
+        header = Header(".heic", path.stat().st_size, width, height, 1, 8, "srgb", False)
+        header.check(most_pixels)
+    except DamagedImage as error:
+        raise _refused(path, error.reason, str(error)) from None
+    writer = PixelWriter(making, width, height)
+    writer.write(pixels_HW3)
+    writer.close(facts)
+
+
+def _from_file(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
+    limits = Limits(BASE_S + SECONDS_A_MB * (path.stat().st_size >> 20), MEMORY_MB)
+    job = {"out": str(making.absolute()), "facts": facts, "most_pixels": most_pixels}
+    ((_, answer),) = run_sandboxed(photo_converting, job, [path.absolute()], limits, workers=1)
+    if isinstance(answer, Failure):
+        raise _refused(path, answer.reason, "")
+    if answer["reason"] == "no-room":
+        raise full_disk(making.parent)
+    if answer["reason"]:
+        raise _refused(path, answer["reason"], answer["detail"])
+
+
+def _refused(path: Path, reason: str, detail: str) -> UserError:
+    """Return one sentence; a decoder's own message does not help a user."""
+    if ";" not in detail:
+        detail = f"{_SAID.get(reason, _SAID['damaged'])}; take or export it again"
+    return UserError(f"{path} cannot be scanned: {detail}.")
+
+
+def _prepare() -> None:
+    # libvips starts threads, which do not outlive a fork: each process imports it itself.
+    import cv2
+
+    cv2.setNumThreads(1)
+
+
+@sandboxed(_prepare)
+def photo_converting(job: dict[str, Any]) -> Work:
+    """Return what writes a file's pixels to the job's `out`, or says what failed."""
+    vips = import_vips()  # before the memory is limited
+
+    def convert(path: Path) -> dict[str, str]:
+        try:
+            _convert_odd(vips, path, Path(job["out"]), job["facts"], job["most_pixels"])
+        except DamagedImage as error:
+            return {"reason": error.reason, "detail": str(error)}
+        except vips.Error as error:
+            return {"reason": damaged(error).reason, "detail": ""}
+        except MemoryError:
+            return {"reason": "decode-memory", "detail": ""}
+        except OSError as error:
+            return {"reason": "no-room" if no_room(error) else "damaged", "detail": ""}
+        return {"reason": "", "detail": ""}
+
+    return for_each(convert)
+
+
+def _convert_odd(vips: Any, path: Path, out: Path, facts: dict[str, Any], most_pixels: int) -> None:
+    """Convert a file; a JPEG that libjpeg warns of, although its pixels are sound, made plain."""
+    try:
+        _convert(vips, path, out, facts, most_pixels)
+    except vips.Error as error:
+        if facts["suffix"] != ".jpg" or path.stat().st_size > _MOST_REPAIRED_BYTES:
+            raise
+        data, warning = path.read_bytes(), str(error)
+        orientation = orientation_of(data, "JPEG")
+
+        def read(jpeg: bytes) -> None:
+            if jpeg is data:
+                raise ValueError(warning)
+            plain = out / "plain.jpg"
+            plain.write_bytes(jpeg)
+            try:
+                _convert(vips, plain, out, facts, most_pixels, orientation=orientation)
+            except vips.Error as again:
+                raise ValueError(str(again)) from None
+            finally:
+                plain.unlink()
+
+        try:
+            read_jpeg(data, read)
+        except DamagedImage:
+            raise
+        except ValueError:
+            raise error from None
+
+
+def _convert(
+    vips: Any,
+    path: Path,
+    out: Path,
+    facts: dict[str, Any],
+    most_pixels: int,
+    *,
+    orientation: int | None = None,
+) -> None:
+    suffix = facts["suffix"]
+    image = open_image(vips, str(path), suffix)
+    Header(
+        suffix=suffix,
+        size_bytes=path.stat().st_size,
+        width=image.width,
+        height=image.height,
+        pages=2 if _is_animated(path, suffix) else value(image, "n-pages", 1),
+        bits=_BITS.get(image.format, 32),
+        colours=image.interpretation,
+        interlaced=bool(value(image, "interlaced", 0)),
+    ).check(most_pixels)
+    room = sum(3 * width * height for width, height in level_sizes(image.width, image.height))
+    if shutil.disk_usage(out).free < room:
+        raise OSError(28, "No space left on device")
+    orientation = orientation or value(image, "orientation", 1)
+    if image.hasalpha():
+        image = image.flatten(background=[255] * (image.bands - 1))
+    if image.bands == 1:
+        image = image.bandjoin([image, image])
+    if image.bands != 3:
+        raise DamagedImage(
+            f"it has {image.bands} channels; save it as RGB, for example as JPEG",
+            "unsupported-format",
+        )
+    writer = PixelWriter(out, image.width, image.height)
+    try:
+        region = vips.Region.new(image)
+        strip = max(_LEAST_ROWS, _STRIP_BYTES // (3 * image.width))
+        for top in range(0, image.height, strip):
+            rows = min(strip, image.height - top)
+            content = region.fetch(0, top, image.width, rows)
+            writer.write(np.frombuffer(content, np.uint8).reshape(rows, image.width, 3))
+    except BaseException:
+        writer.abandon()
+        raise
+    writer.close(facts, orientation if 1 <= orientation <= 8 else 1)
+
+
+def _is_animated(path: Path, suffix: str) -> bool:
+    """Tell an animated PNG, which libvips does not support: its header declares the frames."""
+    if suffix != ".png":
+        return False
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    return b"acTL" in head.partition(b"IDAT")[0]

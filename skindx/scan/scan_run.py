@@ -1,0 +1,151 @@
+"""A scan from photos to files, as the command line runs it."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from skindx.core.errors import UserError, needs_room
+from skindx.core.machine import cpu_count, keep_freed_memory
+from skindx.core.progress import Progress
+from skindx.core.text import without_password
+from skindx.models.bundle.bundle import TAXONOMY, open_bundle
+from skindx.scan.lesions import ScannedPhoto
+from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
+from skindx.scan.outputs.scan_result import result_of
+from skindx.scan.photo_store import MAX_PIXELS, photo_store
+from skindx.scan.pixel_store import LevelledPhoto
+from skindx.scan.ruler import Confirm, Scale, given_scale, scale_from_ruler
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.work.scan_driver import MakeWorkers, PreparedScan, Scanned, prepared
+from skindx.scan.work.scan_worker import TaskRunner, work
+from skindx.scan.work.work_folder import DATABASE, WORK
+from skindx.scan.work.worker_processes import LocalWorkers, RemoteWorkers, ScanWorkers
+from skindx.taxonomy import Taxonomy
+from skindx.workers.process import exit_with_parent
+
+MOST_WORKERS = 4
+"""By default: each holds the bundle in memory."""
+
+
+def run_scan(
+    photos: Sequence[Path],
+    bundle: Path,
+    out: Path,
+    settings: ScanSettings,
+    *,
+    workers: int | None = None,
+    queue: str | None = None,
+    lease_s: float = 60.0,
+    expect: str | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda *_: None,
+    make_crew: MakeWorkers | None = None,
+    mm_per_pixel: float | Sequence[float | None] | None = None,
+    confirm: Confirm | None = None,
+    most_pixels: int = MAX_PIXELS,
+) -> Scanned:
+    """Scan photos and write the results into `out`. Raises UserError, JobError.
+
+    `progress` hears of photos, then of tiles, then of lesions.
+
+    `mm_per_pixel` is of all photos, or of each (None: unknown); with `confirm` each shows a ruler
+    that a person confirms before the search begins.
+    """
+    given = _given(mm_per_pixel, len(photos))
+    if workers == 0 and queue is None:
+        raise UserError(
+            "without workers here others must do the work, and they need a database to meet in; "
+            "give --queue URL, or --workers 1."
+        )
+    count = min(cpu_count(), MOST_WORKERS) if workers is None else workers
+    with prepared(
+        photos,
+        bundle,
+        out,
+        settings,
+        queue=queue,
+        lease_s=lease_s,
+        expect=expect,
+        device=device,
+        progress=progress,
+        most_pixels=most_pixels,
+    ) as scan:
+        scales = [given[n] or _by_ruler(scan, n, confirm) for n in range(len(photos))]
+        scanned = scan.run(make_crew or partial(_crew, count, device))
+        scanned = replace(scanned, photos=_measured(scanned.photos, scales))
+        with needs_room(out):
+            result = result_of(
+                open_bundle(bundle, expect),
+                scanned.photos,
+                datetime.now(UTC),
+                miss_rate=settings.miss_rate,
+                problems=scanned.problems,
+            )
+            reads = [LevelledPhoto(scan.folder.store(n)) for n in range(len(photos))]
+            write_scan(out, result, reads)
+            classes = Taxonomy.load(bundle / TAXONOMY).classes
+            write_lesion_list(out, scanned.photos, scanned.problems, classes)
+            for made in scanned.maps:
+                shutil.rmtree(out / made.name, ignore_errors=True)
+                made.replace(out / made.name)
+    return scanned
+
+
+def _given(mm_per_pixel: float | Sequence[float | None] | None, photos: int) -> list[Scale | None]:
+    """Return the given scale of each photo. Raises UserError for one that no photo has."""
+    if not isinstance(mm_per_pixel, Sequence):
+        mm_per_pixel = [mm_per_pixel] * photos
+    if len(mm_per_pixel) != photos:
+        raise UserError(
+            f"{photos} photos have {len(mm_per_pixel)} scales; give one, or one for each."
+        )
+    return [None if value is None else given_scale(value) for value in mm_per_pixel]
+
+
+def _by_ruler(scan: PreparedScan, photo: int, confirm: Confirm | None) -> Scale | None:
+    """Return the scale of a photo by the ruler on it; None where it was not asked for."""
+    if confirm is None:
+        return None
+    path = scan.paths[photo]
+    store = photo_store(path, scan.folder.store_folder(photo), scan.most_pixels)
+    return scale_from_ruler(LevelledPhoto(store), *store.size(), name=path.name, confirm=confirm)
+
+
+def _measured(photos: Sequence[ScannedPhoto], scales: Sequence[Scale | None]) -> list[ScannedPhoto]:
+    return [
+        replace(photo, mm_per_pixel=scale.mm_per_pixel if scale else None)
+        for photo, scale in zip(photos, scales, strict=True)
+    ]
+
+
+def _crew(count: int, device: str, where: Path | str, token: str) -> ScanWorkers:
+    return LocalWorkers.of(where, token, count, device) if count else RemoteWorkers()
+
+
+def run_worker(
+    queue: str, token: str, patience_s: float, device: str, *, with_parent: bool = False
+) -> int:
+    """Do tasks of the scans of a database, a SQLite file, or a scan's folder; return how many.
+
+    Raises UserError.
+    """
+    where: Path | str = queue
+    if "://" not in queue:
+        path = Path(queue)
+        where = path / WORK / DATABASE if path.is_dir() else path
+        if not where.is_file():
+            raise UserError(
+                f"{without_password(queue)} holds no scan at work; give the folder of a scan that "
+                "is being run, or the URL of its database."
+            )
+    keep_freed_memory()
+    if with_parent:
+        exit_with_parent()
+        patience_s = math.inf
+    return work(
+        where, token=token, patience_s=patience_s, make_doer=partial(TaskRunner, device=device)
+    )

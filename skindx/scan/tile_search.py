@@ -1,0 +1,376 @@
+"""The tiles of a photo at one or several scales."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.machine import cpu_flags
+from skindx.imaging.gates import skin_mask
+from skindx.models.tile_detector import CELL, BatchDetector, Precision, TileBoxes
+from skindx.scan.patches import Patches
+from skindx.scan.pixel_store import PixelStore
+from skindx.scan.scan_settings import ScanSettings
+
+_LEFT = 0.8
+"""Of the size up to which a lesion is whole in one tile of the next finer scale."""
+_SKIN_STEP = 4
+"""Pixels between those that are asked for their colour."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of one scale, on the cells of the map of scores; pixels are of that scale."""
+
+    level: int
+    width: int
+    height: int
+    tile: int
+    overlap: int
+    least: float = 0.0
+    """Pixels of the whole photo: lesions with a shorter longer side are left to the next finer
+    scale, which has them whole in one tile and with more pixels."""
+
+    @cached_property
+    def patches(self) -> Patches:
+        """The tiles as patches of the map of scores: rows, columns."""
+        cells = (-(-self.height // CELL), -(-self.width // CELL))
+        return Patches(cells, (self.tile // CELL,) * 2, (-(-self.overlap // CELL),) * 2)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return (left, top) of a tile; the last of a row may stand out by less than a cell."""
+        down, across = self.patches[number]
+        return across.start * CELL, down.start * CELL
+
+    def read(self, store: PixelStore, number: int) -> NDArray[np.uint8]:
+        """Return a tile, always tile x tile x 3."""
+        left, top = self.place(number)
+        return store.read(self.level, left, top, self.tile, self.tile)
+
+    def inner_sides(self, number: int) -> tuple[bool, bool, bool, bool]:
+        """Tell which sides (left, top, right, bottom) of a tile lie inside the photo."""
+        left, top = self.place(number)
+        right, bottom = left + self.tile < self.width, top + self.tile < self.height
+        return left > 0, top > 0, right, bottom
+
+
+def grids(store: PixelStore, tile: int, settings: ScanSettings) -> list[Grid]:
+    """Return the grids of all scales, the finest first."""
+    overlap = round(settings.overlap * tile)
+    found: list[Grid] = []
+    levels = range(0, len(store.sizes), settings.step.bit_length() - 1)[: settings.scales]
+    for level in levels:
+        width, height = store.size(level)
+        least = _LEFT * overlap * 2**level / settings.step if level else 0.0
+        found.append(Grid(level, width, height, tile, overlap, least))
+        if max(width, height) <= tile:
+            break
+    return found
+
+
+def shows_skin(tile_SS3: NDArray[np.uint8], least: float) -> bool:
+    """Tell whether enough of a tile has a colour of skin."""
+    few = np.ascontiguousarray(tile_SS3[::_SKIN_STEP, ::_SKIN_STEP])
+    return bool(skin_mask(few).mean() >= max(least, 1e-9))
+
+
+# The detector over a batch of tiles: rows in pixels of the photo, and maps of scores.
+
+EDGE = 3
+"""Pixels: a box that ends so near to its tile's side may go on beyond it."""
+TILES_A_LEVEL = 1 << 32
+"""A tile as one number: its level times this, plus its number."""
+
+# T = tiles, R = boxes of all tiles, G = cells of a tile's side
+
+
+@dataclass(frozen=True)
+class TilesAnswer:
+    """Result of a batch of tiles."""
+
+    rows_R8: NDArray[np.float64]
+    """x1, y1, x2, y2, score, label, tile, part, as `join.Found.of` takes them."""
+    skipped: int
+    """Tiles without skin."""
+    maps: dict[int, NDArray[np.float32]]
+    """Tile number -> scores G x G, for tiles with skin."""
+
+
+def find_in_tiles(
+    detector: BatchDetector,
+    store: PixelStore,
+    grid: Grid,
+    numbers: Sequence[int],
+    settings: ScanSettings,
+) -> TilesAnswer:
+    """Read tiles of one scale, leave out those without skin, and run the detector on the rest."""
+    rows: list[NDArray[np.float64]] = [np.empty((0, 8))]
+    maps: dict[int, NDArray[np.float32]] = {}
+    skipped = 0
+    for first in range(0, len(numbers), settings.batch):
+        tiles = {
+            number: tile_SS3
+            for number in numbers[first : first + settings.batch]
+            if shows_skin(tile_SS3 := grid.read(store, number), settings.least_skin)
+        }
+        skipped += len(numbers[first : first + settings.batch]) - len(tiles)
+        if not tiles:
+            continue
+        found, maps_TGG = detector.detect(np.stack(list(tiles.values())), settings.confidence)
+        maps.update(zip(tiles, maps_TGG, strict=True))
+        for number, boxes in zip(tiles, found, strict=True):
+            rows.append(_rows(store, grid, number, boxes))
+    return TilesAnswer(np.concatenate(rows), skipped, maps)
+
+
+def _rows(store: PixelStore, grid: Grid, number: int, found: TileBoxes) -> NDArray[np.float64]:
+    boxes_K4 = found.boxes_K4.astype(np.float64)
+    ends_K4 = np.concatenate([boxes_K4[:, :2] <= EDGE, boxes_K4[:, 2:] >= grid.tile - EDGE], axis=1)
+    cut_K4 = ends_K4 & np.array(grid.inner_sides(number))
+    parts_K = cut_K4.any(axis=1)
+    # Of a thin slice at a side the neighbour sees more, whatever it is of.
+    depths_K2 = boxes_K4[:, 2:] - boxes_K4[:, :2]
+    thin_K = (cut_K4 & (np.tile(depths_K2, 2) <= 2 * EDGE)).any(axis=1) & (grid.overlap > 2 * EDGE)
+    (left, top), (factor, dx, dy) = grid.place(number), store.to_full(grid.level)
+    full_K4 = factor * (boxes_K4 + np.array([left, top] * 2)) + np.array([dx, dy] * 2)
+    width, height = store.size()
+    full_K4 = full_K4.clip(0, [width, height, width, height])
+    sides_K2 = full_K4[:, 2:] - full_K4[:, :2]
+    kept_K = (sides_K2.max(axis=1) >= grid.least) & (sides_K2.min(axis=1) > 0) & ~thin_K
+    tile_K = np.full(len(boxes_K4), float(grid.level * TILES_A_LEVEL + number))
+    columns = (found.scores_K, found.labels_K, tile_K, parts_K)
+    rows_K8: NDArray[np.float64] = np.concatenate(
+        [full_K4[kept_K], np.stack(columns, axis=1)[kept_K]], axis=1
+    )
+    return rows_K8
+
+
+# One box a lesion, from the boxes of overlapping tiles at several scales.
+#
+# A lesion shows in up to four tiles of a scale, and in several scales. Whole boxes that overlap are
+# one lesion: their corners are averaged by score (weighted boxes fusion, Solovyev et al. 2021,
+# arXiv 1910.13302). A box that ends where its tile does may be a part of a lesion: it yields to a
+# whole one; parts without a whole are put together.
+
+SAME_TILE_IOU, OTHER_TILE_IOU = 0.5, 0.3
+"""From this overlap on two whole boxes are one lesion: in one tile the detector has separated them
+already, and between scales corners differ by pixels."""
+HIDDEN = 0.6
+"""Share of a part's area inside a whole box, from which the part belongs to it."""
+SLACK, SLACK_SHARE = 4.0, 0.1
+"""Pixels, and share of its sides, by which a whole box is widened then: coarse scales round."""
+INSIDE = 0.75
+"""Share of a box inside another, from which the other holds it. Of the two the better one stays:
+the inner one may be a part of a large lesion, as a fine scale sees it."""
+GROUP_SCORE = 0.5
+"""Share of a box's score that two boxes in it must have, apart from each other, for it to be a
+group of lesions and none itself, however good it is."""
+TOUCHING = 0.15
+"""Share of the smaller of two parts that both have, from which they are one lesion."""
+
+# N = boxes, K = lesions
+
+
+@dataclass(frozen=True)
+class TileDetections:
+    """Boxes of one photo as its tiles have them, in pixels of the whole photo."""
+
+    boxes_N4: NDArray[np.float64]
+    scores_N: NDArray[np.float64]
+    labels_N: NDArray[np.int64]
+    tiles_N: NDArray[np.int64]
+    """Tile and scale, as one number."""
+    parts_N: NDArray[np.bool_]
+    """The box ends at a side of its tile that lies inside the photo."""
+
+    @classmethod
+    def of(cls, rows: NDArray[np.float64]) -> "TileDetections":
+        """Take rows of x1, y1, x2, y2, score, label, tile, part, in any order."""
+        rows = rows.reshape(-1, 8)
+        # By score, then by all else: the order in which tiles were answered does not matter.
+        order = np.lexsort((*rows[:, [3, 2, 1, 0, 5, 6]].T, -rows[:, 4]))
+        rows = rows[order]
+        return cls(
+            rows[:, :4],
+            rows[:, 4],
+            rows[:, 5].astype(np.int64),
+            rows[:, 6].astype(np.int64),
+            rows[:, 7] > 0,
+        )
+
+
+def join(
+    found: TileDetections, least_side: float = 0.0
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return boxes K x 4, scores K and labels K, best first, one a lesion.
+
+    Boxes whose longer side has less than `least_side` pixels are left out.
+    """
+    boxes_K4, scores_K, labels_K = _join_whole(found)
+    slack_K2 = SLACK + SLACK_SHARE * (boxes_K4[:, 2:] - boxes_K4[:, :2])
+    wide_K4 = boxes_K4 + np.concatenate([-slack_K2, slack_K2], axis=1)
+    left = [
+        int(n)
+        for n in np.flatnonzero(found.parts_N)
+        if not (_covered(found.boxes_N4[n], wide_K4) >= HIDDEN).any()
+    ]
+    more_K4, more_scores, more_labels = _join_parts(found, left)
+    boxes_K4 = np.concatenate([boxes_K4, more_K4])
+    scores_K, labels_K = np.append(scores_K, more_scores), np.append(labels_K, more_labels)
+    order = np.lexsort((boxes_K4[:, 1], boxes_K4[:, 0], -scores_K))
+    sides_K2 = boxes_K4[order, 2:] - boxes_K4[order, :2]
+    order = order[sides_K2.max(axis=1, initial=0) >= least_side]
+    order = order[_distinct(boxes_K4[order])]
+    order = order[~_groups(boxes_K4[order], scores_K[order])]
+    kept = _best(boxes_K4[order])
+    return boxes_K4[order][kept], scores_K[order][kept], labels_K[order][kept]
+
+
+def _join_whole(
+    found: TileDetections,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    groups: list[list[int]] = []
+    first_K4 = np.empty((0, 4))
+    for n in np.flatnonzero(~found.parts_N):
+        overlap_K = iou(found.boxes_N4[n], first_K4)
+        least = OTHER_TILE_IOU
+        if len(overlap_K) and overlap_K.max() >= least:
+            group = groups[int(overlap_K.argmax())]
+            same = any(found.tiles_N[m] == found.tiles_N[n] for m in group)
+            if not same or overlap_K.max() >= SAME_TILE_IOU:
+                group.append(int(n))
+                continue
+        groups.append([int(n)])
+        first_K4 = np.concatenate([first_K4, found.boxes_N4[n][None]])
+    boxes = [
+        np.average(found.boxes_N4[group], axis=0, weights=found.scores_N[group]) for group in groups
+    ]
+    leaders = [group[0] for group in groups]
+    return np.array(boxes).reshape(-1, 4), found.scores_N[leaders], found.labels_N[leaders]
+
+
+def _join_parts(
+    found: TileDetections, left: list[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Put parts of one lesion together: the smallest rectangle around all that touch."""
+    boxes: list[NDArray[np.float64]] = []
+    leaders: list[int] = []
+    for n in left:
+        box, leader = found.boxes_N4[n], n
+        while True:  # a part may bridge two groups, and a larger group touch a third
+            touching = [k for k, other in enumerate(boxes) if _touch(box, other)]
+            if not touching:
+                break
+            for k in reversed(touching):
+                other = boxes.pop(k)
+                leader = min(leader, leaders.pop(k))
+                box = np.concatenate([np.minimum(box, other)[:2], np.maximum(box, other)[2:]])
+        boxes.append(box)
+        leaders.append(leader)
+    return np.array(boxes).reshape(-1, 4), found.scores_N[leaders], found.labels_N[leaders]
+
+
+def _touch(a_4: NDArray[np.float64], b_4: NDArray[np.float64]) -> bool:
+    return bool(_shared(a_4, b_4[None])[0] >= TOUCHING * min(_area(a_4), _area(b_4)))
+
+
+def _distinct(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the places of boxes, best first, that no better one overlaps as the same lesion."""
+    kept: list[int] = []
+    for n, box in enumerate(boxes_K4):
+        if not (iou(box, boxes_K4[kept]) >= SAME_TILE_IOU).any():
+            kept.append(n)
+    return np.array(kept, np.int64)
+
+
+def _groups(boxes_K4: NDArray[np.float64], scores_K: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which boxes, best first, hold two others apart from each other: groups of lesions."""
+    groups_K = np.zeros(len(boxes_K4), bool)
+    for n, box in enumerate(boxes_K4):
+        inner_M4 = boxes_K4[held(box, boxes_K4) & (scores_K >= GROUP_SCORE * scores_K[n])]
+        if len(inner_M4) > 1:
+            groups_K[n] = len(_best(inner_M4)) > 1
+    return groups_K
+
+
+def _best(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the places of boxes, best first, that neither hold a better one nor lie in it."""
+    kept: list[int] = []
+    for n, box in enumerate(boxes_K4):
+        better_K4 = boxes_K4[kept]
+        nested = (_covered(box, better_K4) >= INSIDE) | held(box, better_K4)
+        if not nested.any():
+            kept.append(n)
+    return np.array(kept, np.int64)
+
+
+def held(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which of others lie in a box and are not the same lesion outlined again, N."""
+    inside_N = _shared(box_4, others_N4) >= INSIDE * np.maximum(_areas(others_N4), 1e-12)
+    smaller_N = _areas(others_N4) < _area(box_4)
+    held_N: NDArray[np.bool_] = inside_N & smaller_N & (iou(box_4, others_N4) < SAME_TILE_IOU)
+    return held_N
+
+
+def iou(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return intersection over union of a box with each of others, N."""
+    shared_N = _shared(box_4, others_N4)
+    union_N: NDArray[np.float64] = _area(box_4) + _areas(others_N4) - shared_N
+    return shared_N / np.maximum(union_N, 1e-12)
+
+
+def _covered(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _shared(box_4, others_N4) / max(_area(box_4), 1e-12)
+
+
+def _shared(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+    low_N2 = np.maximum(box_4[:2], others_N4[:, :2])
+    high_N2 = np.minimum(box_4[2:], others_N4[:, 2:])
+    shared_N: NDArray[np.float64] = np.maximum(high_N2 - low_N2, 0).prod(axis=1)
+    return shared_N
+
+
+def _area(box_4: NDArray[np.float64]) -> float:
+    return float((box_4[2] - box_4[0]) * (box_4[3] - box_4[1]))
+
+
+def _areas(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+    areas_N: NDArray[np.float64] = (boxes_N4[:, 2:] - boxes_N4[:, :2]).prod(axis=1)
+    return areas_N
+
+
+# All lesions of one photo in one process, without a queue: the detector and the joining.
+
+# K = lesions
+
+
+def search(
+    store: PixelStore,
+    detector: BatchDetector,
+    settings: ScanSettings,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return boxes K x 4 in pixels of the upright photo and their scores, best first."""
+    tile = settings.tile or detector.spec.size
+    found = [
+        find_in_tiles(detector, store, grid, range(len(grid.patches)), settings)
+        for grid in grids(store, tile, settings)
+    ]
+    rows = np.concatenate([one.rows_R8 for one in found])
+    boxes_K4, scores_K, _ = join(TileDetections.of(rows), settings.least_side)
+    return boxes_K4, scores_K
+
+
+# Choice of the fastest precision of the detector's convolutions on a machine.
+
+_FLAGS = {"avx512_bf16", "amx_bf16"}
+
+
+def fast_precision(device: str) -> Precision:
+    """Return bf16 where this machine computes it natively, else fp32."""
+    if device != "cpu":
+        import torch
+
+        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    return "bf16" if cpu_flags() & _FLAGS else "fp32"

@@ -1,0 +1,373 @@
+"""From the answers of all tasks to lesions: boxes joined across tiles, failures counted."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.atomic_files import FolderKind, atomic_folder, only_writer, sha256_file
+from skindx.core.errors import UserError, needs_room
+from skindx.core.machine import require_extra
+from skindx.core.progress import Progress
+from skindx.models.urgent_risk import check_level
+from skindx.scan.lesions import ScannedLesion, ScannedPhoto, read_lesions
+from skindx.scan.patches import blend, create_map
+from skindx.scan.photo_store import MAX_PIXELS, photo_store
+from skindx.scan.pixel_store import PixelStore
+from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.tile_search import TileDetections, join
+from skindx.scan.work.work_folder import (
+    DATABASE,
+    PLAN,
+    WORK,
+    ScanPlan,
+    ScanTask,
+    WorkFolder,
+    lesion_tasks,
+    new_token,
+    tile_tasks,
+)
+from skindx.scan.work.worker_processes import ScanStages, ScanWorkers
+from skindx.workers.leases.tables import DONE
+
+Answers = Mapping[str, Any]
+"""What workers answered, by the keys of the tasks."""
+
+
+class UnscannableError(UserError):
+    """A photo that no scan can search, as its tiles show: nothing of it is kept."""
+
+
+FILLED = 0.5
+"""A single lesion whose longer side is this share of the photo's shorter one fills it."""
+
+
+def joined_boxes(
+    folder: WorkFolder,
+    plan: ScanPlan,
+    answers: Answers,
+    failed: Sequence[ScanTask],
+    labels: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Return, for each photo, its lesions' boxes and the counts of its tiles.
+
+    `answers` and the `failed` single tiles have every tile once. Raises UnscannableError for a
+    photo without skin, and for one that a lesion fills.
+    """
+    return [
+        _joined(folder, plan, photo, answers=answers, failed=failed, labels=labels)
+        for photo in range(len(plan.photos))
+    ]
+
+
+def _joined(
+    folder: WorkFolder,
+    plan: ScanPlan,
+    photo: int,
+    *,
+    answers: Answers,
+    failed: Sequence[ScanTask],
+    labels: Sequence[str],
+) -> dict[str, Any]:
+    store = folder.store(photo)
+    name = str(store.facts["name"])
+    total = sum(len(grid.patches) for grid in folder.grids(plan, photo))
+    own = [answer for key, answer in answers.items() if ScanTask.of(key).photo == photo]
+    lost = [_named(folder, plan, task) for task in failed if task.photo == photo]
+    skipped = sum(answer["skipped"] for answer in own)
+    if skipped == total:
+        raise UnscannableError(
+            f"{name} shows no skin in any of its {total} tiles; give a colour photo in which "
+            "skin can be seen."
+        )
+    if skipped + len(lost) == total:
+        raise UnscannableError(
+            f"{name}: all of its tiles with skin ended their workers; see that the bundle and the "
+            "machine are sound, and run the command again with another --out."
+        )
+    rows = np.array([row for answer in own for row in answer["rows"]], np.float64)
+    boxes_K4, scores_K, labels_K = join(TileDetections.of(rows), plan.settings.least_side)
+    _refuse_filled(name, store, boxes_K4)
+    boxes = [
+        [*map(float, box), float(score), labels[int(label)]]
+        for box, score, label in zip(boxes_K4, scores_K, labels_K, strict=True)
+    ]
+    return {"boxes": boxes, "tiles": total, "skipped": skipped, "failed": lost}
+
+
+def _refuse_filled(name: str, store: PixelStore, boxes_K4: Any) -> None:
+    if len(boxes_K4) == 1 and (boxes_K4[0, 2:] - boxes_K4[0, :2]).max() >= FILLED * min(
+        store.size()
+    ):
+        raise UnscannableError(
+            f"one lesion fills {name}; a scan is for wide photos, use `skindx diagnose` for "
+            "this one."
+        )
+
+
+def _named(folder: WorkFolder, plan: ScanPlan, task: ScanTask) -> dict[str, Any]:
+    """Say where a tile that failed lies, in pixels of the whole photo."""
+    grid, store = folder.grid(plan, task.photo, task.level), folder.store(task.photo)
+    (left, top), (factor, dx, dy) = grid.place(task.first), store.to_full(task.level)
+    place = [factor * left + dx, factor * top + dy, factor * grid.tile]
+    return {"scale": task.level, "tile": task.first, "left_top_side": place}
+
+
+def scanned_photos(
+    folder: WorkFolder, plan: ScanPlan, lesion_tasks: Sequence[ScanTask]
+) -> list[ScannedPhoto]:
+    """Return all photos with their lesions, from the files in the work folder alone.
+
+    This is where the results of a scan come from; `lesion_tasks` are those that are done.
+    """
+    photos: list[ScannedPhoto] = []
+    for photo, counted in enumerate(folder.read_boxes()):
+        store = folder.store(photo)
+        lesions: list[ScannedLesion] = []
+        for task in sorted(lesion_tasks, key=lambda task: task.first):
+            if task.photo == photo:
+                lesions += read_lesions(folder.answer(task.key))
+        width, height = store.size()
+        photos.append(
+            ScannedPhoto(
+                name=str(store.facts["name"]),
+                sha256=str(store.facts["sha256"]),
+                width=width,
+                height=height,
+                tiles=counted["tiles"],
+                tiles_without_skin=counted["skipped"],
+                failed_tiles=len(counted["failed"]),
+                lesions=tuple(lesions),
+            )
+        )
+    return photos
+
+
+def problems(folder: WorkFolder, undiagnosed: Sequence[ScanTask]) -> list[str]:
+    """Return a sentence for each tile and lesion that the scan had to leave out."""
+    said: list[str] = []
+    for photo, counted in enumerate(folder.read_boxes()):
+        name = str(folder.store(photo).facts["name"])
+        for failed in counted["failed"]:
+            left, top, side = failed["left_top_side"]
+            said.append(
+                f"{name}: tile {failed['tile']} of scale {failed['scale']}, {side:.0f} pixels wide "
+                f"at ({left:.0f}, {top:.0f}), ended its workers and was left out; lesions in it "
+                "may be missing."
+            )
+        for task in undiagnosed:
+            if task.photo == photo:
+                x1, y1, x2, y2 = counted["boxes"][task.first][:4]
+                said.append(
+                    f"{name}: the lesion at ({x1:.0f}, {y1:.0f}) to ({x2:.0f}, {y2:.0f}) ended its "
+                    "workers and has no diagnosis."
+                )
+    return said
+
+
+# The driver of a scan: opens photos, puts tasks in, waits, joins; a kill loses nothing.
+
+TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN = "1-tiles", "2-tiles", "3-lesions", "4-lesions"
+_STAGES = (TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN)
+"""In the second and fourth the batches that were set aside are tried one by one."""
+
+_BLOCK = (512, 512)
+"""Cells of a map that are blended and stored together."""
+
+_SCORES = "scores"
+_MAP = FolderKind("a map of scores", _SCORES)
+
+MakeWorkers = Callable[[Path | str, str], ScanWorkers]
+"""Gets the database and the scan's token."""
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What a scan found."""
+
+    photos: list[ScannedPhoto]
+    problems: list[str]
+    """A sentence for each tile or lesion that was left out because it ended its workers."""
+    maps: list[Path]
+    """A Zarr array for each photo, where maps of scores were wanted."""
+
+
+@dataclass(frozen=True)
+class PreparedScan:
+    """A scan whose photos, bundle and settings are checked; `run` does the rest."""
+
+    folder: WorkFolder
+    plan: ScanPlan
+    paths: tuple[Path, ...]
+    labels: tuple[str, ...]
+    """Of the detector's boxes."""
+    where: Path | str
+    lease_s: float
+    progress: Progress
+    most_pixels: int = MAX_PIXELS
+    """Of one photo."""
+
+    def run(self, make_crew: MakeWorkers) -> Scanned:
+        """Find and diagnose all lesions. Raises UserError, JobError."""
+        for photo, path in enumerate(self.paths):
+            self.progress("opening", photo, len(self.paths))
+            photo_store(path, self.folder.store_folder(photo), self.most_pixels)
+        self.progress("opening", len(self.paths), len(self.paths))
+        stages = ScanStages(self.where, self.folder.path, self.plan, self.lease_s, self.progress)
+        with make_crew(self.where, self.plan.token) as crew:
+            if not self.folder.has_boxes:
+                self._find(stages, crew)
+            counts = [len(photo["boxes"]) for photo in self.folder.read_boxes()]
+            tasks = [task for photo, n in enumerate(counts) for task in lesion_tasks(photo, n)]
+            done, left = _twice(stages, (LESIONS, LESIONS_AGAIN), tasks, crew)
+        with needs_room(self.folder.path):
+            maps = self._maps() if self.plan.settings.score_map else []
+        photos = scanned_photos(self.folder, self.plan, [ScanTask.of(key) for key in done])
+        return Scanned(photos, problems(self.folder, left), maps)
+
+    def _find(self, stages: ScanStages, crew: ScanWorkers) -> None:
+        tasks = [
+            task
+            for photo in range(len(self.paths))
+            for task in tile_tasks(photo, self.folder.grids(self.plan, photo))
+        ]
+        answers, failed = _twice(stages, (TILES, TILES_AGAIN), tasks, crew)
+        self.folder.write_boxes(joined_boxes(self.folder, self.plan, answers, failed, self.labels))
+
+    def _maps(self) -> list[Path]:
+        made: list[Path] = []
+        for photo in range(len(self.paths)):
+            patches = self.folder.grids(self.plan, photo)[0].patches
+            made.append(self.folder.path / f"map-{photo}.zarr")
+            with atomic_folder(made[-1], _MAP) as making:
+                out = create_map(making / _SCORES, patches.shape, _BLOCK)
+                read = partial(self._scores, photo)
+                blend(patches, read, out, block=_BLOCK)
+        return made
+
+    def _scores(self, photo: int, number: int) -> NDArray[np.float32] | None:
+        """Return a tile's scores; none for a tile without skin, and for one that failed."""
+        file = self.folder.patch(photo, number)
+        return np.load(file) if file.exists() else None
+
+
+def _twice(
+    stages: ScanStages, names: tuple[str, str], tasks: Sequence[ScanTask], crew: ScanWorkers
+) -> tuple[dict[str, Any], list[ScanTask]]:
+    """Return the answers by the tasks' keys, and the single tiles or lesions that have none."""
+    ended = stages.run(names[0], tasks, crew)
+    aside = [ScanTask.of(key) for key, task in ended.items() if task.state != DONE]
+    ended |= stages.run(names[1], [one for task in aside for one in task.singles()], crew)
+    answers = {key: task.answer for key, task in ended.items() if task.state == DONE}
+    known = {task.key for task in aside if len(task) > 1}
+    left = [ScanTask.of(key) for key, task in ended.items() if task.state != DONE]
+    return answers, [task for task in left if task.key not in known]
+
+
+@contextmanager
+def prepared(
+    photos: Sequence[Path],
+    bundle: Path,
+    out: Path,
+    settings: ScanSettings,
+    *,
+    queue: str | None = None,
+    lease_s: float = 60.0,
+    expect: str | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda *_: None,
+    most_pixels: int = MAX_PIXELS,
+) -> Iterator[PreparedScan]:
+    """Check what a scan needs and hold its folder, OUT/_scan, until the block ends.
+
+    The same scan that was interrupted goes on. When the block ends well, the folder and the queues
+    are removed: the block writes the results. Raises UserError.
+    """
+    require_extra("scan", "pyvips", "zarr", purpose="a scan")
+    require_extra("detect", "ultralytics", purpose="finding lesions")
+    from skindx.models.bundle.bundle import open_bundle
+    from skindx.scan.tile_search import fast_precision
+
+    opened = open_bundle(bundle, expect)
+    if opened.spec.detector is None:
+        raise UserError(
+            f"bundle {bundle} has no detector, so it cannot find lesions; train one with "
+            "`detector:` in the settings and pack it again."
+        )
+    if settings.precision == "auto":
+        settings = settings.model_copy(update={"precision": fast_precision(device)})
+    if settings.miss_rate is not None:
+        rule = opened.spec.whole_urgent_risk or opened.spec.urgent_risk
+        check_level(rule, settings.miss_rate, opened.taxonomy.classes)
+    hashes = tuple(_sha256(path) for path in photos)
+    plan = ScanPlan(
+        new_token(),
+        bundle.absolute(),
+        opened.digest,
+        settings.tile or opened.spec.detector.size,
+        hashes,
+        settings,
+    )
+    work = out / WORK
+    _refuse_other_results(out)
+    begun = not out.exists()
+    work.mkdir(parents=True, exist_ok=True)
+    where: Path | str = queue or work / DATABASE
+    stages: ScanStages | None = None
+    try:
+        with only_writer(work, "scan", wait_s=0.0):
+            plan = _resumed(plan, work)
+            stages = ScanStages(where, work, plan, lease_s, progress)
+            labels = opened.spec.detector.labels
+            held = WorkFolder(work)
+            scan = PreparedScan(
+                held, plan, tuple(photos), labels, where, lease_s, progress, most_pixels
+            )
+            yield scan
+            stages.remove(_STAGES)
+            shutil.rmtree(work)
+    except UserError as error:
+        final = isinstance(error, UnscannableError)
+        if final and stages:
+            stages.remove(_STAGES)
+        if final or (begun and not (work / DATABASE).exists()):
+            shutil.rmtree(work)  # nothing is there that could be gone on with
+            if begun:
+                out.rmdir()
+        raise
+
+
+def _refuse_other_results(out: Path) -> None:
+    if out.exists() and not (out / WORK).is_dir() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no scan at work; give another --out.")
+
+
+def _resumed(plan: ScanPlan, work: Path) -> ScanPlan:
+    """Return the plan that the folder has, or give it this one. Raises UserError for another."""
+    if not (work / PLAN).is_file():
+        plan.save(work)
+        return plan
+    known = ScanPlan.load(work)
+    if known.fingerprint != plan.fingerprint:
+        raise UserError(
+            f"{work.parent} holds an unfinished scan of other photos, or with another bundle "
+            "or settings; give another --out, or remove that folder."
+        )
+    known = replace(known, bundle=plan.bundle)
+    known.save(work)
+    return known
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); give a file.") from None
