@@ -38,7 +38,7 @@ def http_interface() -> str:
 
 def prometheus_names() -> str:
     """Return the page of all names of /v1/metrics, from the registry itself."""
-    from skindx.ui.api.metrics import Metrics
+    from skindx.ui.http.server_metrics import Metrics
 
     registry = Metrics(_bundle(), "", lambda: _STATUS).registry
     rows = set()
@@ -90,9 +90,9 @@ def _bundle() -> Any:
 def _openapi() -> Any:
     from fastapi import FastAPI
 
-    from skindx.ui.api.metrics import Metrics
-    from skindx.ui.api.routes import routes
-    from skindx.ui.api.scan_routes import scan_routes
+    from skindx.ui.http.api_routes import routes
+    from skindx.ui.http.scan_routes import scan_routes
+    from skindx.ui.http.server_metrics import Metrics
 
     app = FastAPI(title="skindx", version="1")
     metrics = Metrics(_bundle(), "", lambda: _STATUS)

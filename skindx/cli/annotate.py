@@ -39,7 +39,7 @@ def annotate(
     """
     import getpass
 
-    from skindx.ui.annotator.serve import serve, serve_copies, serve_skin
+    from skindx.ui.annotator.annotator_server import serve, serve_copies, serve_skin
 
     if copies and skin:
         raise UserError("--copies and --skin are two pages; give one of them.")

@@ -125,7 +125,7 @@ def add(
 
     Example: skindx user add users.json anna
     """
-    from skindx.ui.login.users import add_user
+    from skindx.ui.http.users import add_user
 
     password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     add_user(file, name, password)
@@ -138,7 +138,7 @@ def remove(file: _File, name: Annotated[str, typer.Argument(help="User to remove
 
     Example: skindx user remove users.json anna
     """
-    from skindx.ui.login.users import remove_user
+    from skindx.ui.http.users import remove_user
 
     remove_user(file, name)
     print(f"{name} can no longer log in.")

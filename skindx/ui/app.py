@@ -1,40 +1,35 @@
 """The whole server as one application: interface and page behind gate, guard and limits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.routing import BaseRoute, Match, Mount
+
 from skindx import __version__
 from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
 from skindx.models.bundle.bundle import Bundle
-from skindx.ui.api.docs import docs_html
-from skindx.ui.api.form import FORM_BYTES
-from skindx.ui.api.metrics import CountingDiagnoser, Metrics
-from skindx.ui.api.routes import routes
-from skindx.ui.api.scan_routes import PATH as SCAN
-from skindx.ui.api.scan_routes import scan_routes
-from skindx.ui.asgi import App
-from skindx.ui.guard import Guard
-from skindx.ui.headers import Headers
-from skindx.ui.hosts import HostCheck
-from skindx.ui.limits import BodyLimit
-from skindx.ui.login.gate import Gate
-from skindx.ui.login.users import Users
-from skindx.ui.methods import Methods
-from skindx.ui.page.scan_offer import PageScans
-from skindx.ui.pool.loading import worker_command
-from skindx.ui.pool.pool import Pool
-from skindx.ui.reports.routes import PATH as REPORT
-from skindx.ui.reports.routes import report_routes
-from skindx.ui.reports.sealed import SEALED_BYTES, Reports
-from skindx.ui.scanning.available import why_no_scans
-from skindx.ui.scanning.jobs import ScanJobs, Served
-from skindx.ui.scanning.settings import ScanServing
-from skindx.ui.shares import PER_ADDRESS, RequestShares, Shares
-from skindx.ui.uploading import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
+from skindx.ui.diagnosis_pool import DiagnosisPool, worker_command
+from skindx.ui.http.api_routes import docs_html, routes
+from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
+from skindx.ui.http.browser_rules import Headers, HostCheck
+from skindx.ui.http.forms import FORM_BYTES
+from skindx.ui.http.guard import Guard
+from skindx.ui.http.login import Gate
+from skindx.ui.http.pdf_reports import PATH as REPORT
+from skindx.ui.http.pdf_reports import SEALED_BYTES, Reports, report_routes
+from skindx.ui.http.request_limits import PER_ADDRESS, BodyLimit, RequestShares, Shares
+from skindx.ui.http.scan_routes import PATH as SCAN
+from skindx.ui.http.scan_routes import scan_routes
+from skindx.ui.http.server_metrics import CountingDiagnoser, Metrics
+from skindx.ui.http.users import Users
+from skindx.ui.page.answer_html import PageScans
+from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
+from skindx.ui.scans.scan_serving import ScanServing, why_no_scans
+from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
 from skindx.workers.pool import PoolSettings
 
 if TYPE_CHECKING:
@@ -42,6 +37,61 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from skindx.casebook.casebook import Casebook
+
+
+_GRADIO = "/gradio_api/"
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+class Methods:
+    """ASGI middleware; `routes` are those of a FastAPI application, `others` further paths."""
+
+    def __init__(
+        self, app: App, routes: Iterable[BaseRoute], others: Mapping[str, frozenset[str]]
+    ) -> None:
+        self.app, self._others = app, others
+        self._routes = [route for route in routes if not isinstance(route, Mount)]
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on by a method that its path has, GET for HEAD, without a last slash."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        method, path = scope["method"], scope["path"]
+        bare = path.rstrip("/")
+        allowed = self._allowed(scope, bare)
+        if allowed:
+            scope = {**scope, "path": bare, "raw_path": bare.encode()}
+        if method == "OPTIONS":
+            said = ", ".join(sorted(allowed or _READING))
+            await respond(send, 204, b"", headers={"allow": said})
+        elif allowed and method not in allowed:
+            said = ", ".join(sorted(allowed))
+            sentence = f"This address is asked by {said}, not by {method[:20]}."
+            await refuse(send, 405, sentence, {"allow": said})
+        elif method == "HEAD" and _GRADIO not in path:
+            # The server sends no body to HEAD, whatever is answered.
+            await self.app({**scope, "method": "GET"}, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _allowed(self, scope: Message, path: str) -> frozenset[str]:
+        """Return the methods of one of our paths; empty: it is none, and may be Gradio's."""
+        found = self._others.get(path, frozenset())
+        for method in _METHODS:
+            asked = {**scope, "path": path, "method": method}
+            if any(route.matches(asked)[0] is Match.FULL for route in self._routes):
+                found |= {method}
+        if "GET" in found:
+            found |= {"HEAD"}
+        return found | {"OPTIONS"} if found else found
+
+
+# Methods and last slashes of our routes: HEAD and OPTIONS are answered, others refused by 405.
+#
+# Gradio's page is mounted over every path, so the router takes one of ours with another method for a
+# page that is not there and answers 404.
 
 FORMS = ("/v1/diagnose", SCAN, f"{SCAN}/ruler")
 """Routes that take photos as a form."""
@@ -86,19 +136,19 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     """Return the application; its workers run from its startup to its shutdown."""
     from fastapi import FastAPI
 
-    from skindx.ui.page.blocks import build_page
+    from skindx.ui.page.diagnosis_page import build_page
 
     version = bundle_version(bundle)
     command = worker_command(
         bundle.path, version, wiring.expect, wiring.miss_rate, wiring.prevalence
     )
-    pool = Pool(command, wiring.pool)
+    pool = DiagnosisPool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
     folder = UploadFolder(wiring.uploads)
     unable = why_no_scans(bundle)
     jobs: ScanJobs | None = None
     if unable is None and wiring.scans is not None:
-        served = Served(bundle.path, bundle.digest, wiring.miss_rate)
+        served = ScanBundle(bundle.path, bundle.digest, wiring.miss_rate)
         jobs = ScanJobs(wiring.scans, served, wiring.scan_serving, metrics)
         metrics.scans = lambda: jobs
 
@@ -165,8 +215,8 @@ def _add_docs(app: "FastAPI") -> None:
 def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
     import gradio as gr
 
-    from skindx.ui.asgi import USER
-    from skindx.ui.listening import gradio_options
+    from skindx.ui.http.asgi import USER
+    from skindx.ui.page_basics import gradio_options
 
     def user(request: Any) -> str | None:
         return request.scope.get(USER) or None

@@ -13,8 +13,8 @@ from skindx.core.text import printable
 from skindx.models.bundle.bundle import Bundle, given_prevalence, open_bundle
 from skindx.models.urgent_risk import check_level
 from skindx.ui.faults import hide_messages
-from skindx.ui.hosts import is_loopback
-from skindx.ui.listening import check_free, stoppable, uploads_folder
+from skindx.ui.http.browser_rules import is_loopback
+from skindx.ui.page_basics import check_free, stoppable, uploads_folder
 
 if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
@@ -57,7 +57,7 @@ def serve(
     for a bundle that is not whole, another one or without that level, for an address that is taken
     or wrong, for a case book that others could open without a login, and for a missing extra.
     """
-    from skindx.ui.forwarding import checked_root
+    from skindx.ui.http.server import checked_root
 
     root = checked_root(root_path)
     go_offline()
@@ -69,11 +69,10 @@ def serve(
     given_prevalence(loaded, prevalence)
     require_extra("app", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
-    from skindx.ui.connections import Patience
-    from skindx.ui.login.users import Users
-    from skindx.ui.report_making import settle
-    from skindx.ui.running import Listening, run
-    from skindx.ui.scanning.settings import ScanServing
+    from skindx.ui.http.pdf_reports import settle
+    from skindx.ui.http.server import Listening, Patience, run
+    from skindx.ui.http.users import Users
+    from skindx.ui.scans.scan_serving import ScanServing
     from skindx.workers.pool import PoolSettings
 
     settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")

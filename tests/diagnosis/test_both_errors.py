@@ -28,7 +28,7 @@ from skindx.diagnosis.guarantees import (
 )
 from skindx.diagnosis.record import CaseAnswer, Promise, Share, UrgentRisk
 from skindx.models.conformal import Conformal, MeasuredShare, fit_conformal
-from skindx.ui.page.result import result_html
+from skindx.ui.page.answer_html import result_html
 
 SENT_ON = MeasuredShare(value=1, low=0.74, high=1, pictures=12)
 RECORD = UrgentRisk(

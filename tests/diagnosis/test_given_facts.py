@@ -20,10 +20,10 @@ from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
 from skindx.diagnosis.case import CHANGES_NOTHING, SKIN_TYPE_CHOOSES, Case, Patient, use_of_facts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.ui.api.form import CHOICES
-from skindx.ui.api.schemas import form_schema
-from skindx.ui.page.intake import intake_html
-from skindx.ui.page.result import result_html
+from skindx.ui.http.api_schemas import form_schema
+from skindx.ui.http.forms import CHOICES
+from skindx.ui.page.answer_html import result_html
+from skindx.ui.page.diagnosis_page import intake_html
 
 GIVEN = Patient(age=54, sex="male", site="back", duration="months")
 

@@ -22,7 +22,7 @@ from skindx.diagnosis.record import CaseAnswer
 from skindx.diagnosis.scope import NO_URGENT_CLASSES
 from skindx.models.conformal import Conformal
 from skindx.taxonomy import SkinClass, Taxonomy
-from skindx.ui.page.result import result_html
+from skindx.ui.page.answer_html import result_html
 
 HARMLESS = tuple(
     SkinClass(key=f"h{n}", name=f"Harmless {n}", urgency="routine" if n else "soon")

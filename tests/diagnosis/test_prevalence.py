@@ -29,8 +29,8 @@ from skindx.models.conformal import fit_conformal
 from skindx.models.probability_scaling import Prevalence, read_prevalence
 from skindx.models.urgent_risk import fit_urgent_risk
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.page.result import result_html
-from skindx.ui.pool.loading import load_bundle, worker_command
+from skindx.ui.diagnosis_pool import load_bundle, worker_command
+from skindx.ui.page.answer_html import result_html
 
 ISIC9 = load_taxonomy("isic9")
 COUNTS = {key: 10 + n for n, key in enumerate(ISIC9.keys)}

@@ -28,7 +28,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import NEAREST_FIRST, CaseAnswer
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import ROWS, EmbeddingIndex, IndexRow, _row
-from skindx.ui.page.result import result_html, waiting_html
+from skindx.ui.page.answer_html import result_html, waiting_html
 
 
 def predictor_with(bundle: Path, least: float) -> Predictor:

@@ -11,7 +11,7 @@ from forged_bundle import PHOTO, WHOLE, change_index, copy_bundle, forge
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.ui.pool.loading import load_bundle
+from skindx.ui.diagnosis_pool import load_bundle
 
 DATASET = WHOLE.parents[1] / "dataset"
 DIGEST = hashlib.sha256((WHOLE / "bundle.json").read_bytes()).hexdigest()

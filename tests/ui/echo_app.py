@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from skindx.ui.asgi import USER, App, Message, Receive, Send, respond
+from skindx.ui.http.asgi import USER, App, Message, Receive, Send, respond
 
 
 async def echo(scope: Message, receive: Receive, send: Send) -> None:

@@ -17,17 +17,16 @@ from skindx.casebook.casebook import Casebook
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.ui.api.metrics import Metrics
-from skindx.ui.api.scan_routes import scan_routes
-from skindx.ui.guard import Guard
-from skindx.ui.listening import theme
-from skindx.ui.page.blocks import build_page
-from skindx.ui.page.scan_offer import PageScans
-from skindx.ui.reports.routes import report_routes
-from skindx.ui.reports.sealed import Reports
-from skindx.ui.scanning.jobs import ScanJobs, Served
-from skindx.ui.scanning.settings import ScanServing
-from skindx.ui.uploading import UploadFolder, Uploads
+from skindx.ui.http.guard import Guard
+from skindx.ui.http.pdf_reports import Reports, report_routes
+from skindx.ui.http.scan_routes import scan_routes
+from skindx.ui.http.server_metrics import Metrics
+from skindx.ui.page.answer_html import PageScans
+from skindx.ui.page.diagnosis_page import build_page
+from skindx.ui.page_basics import theme
+from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
+from skindx.ui.scans.scan_serving import ScanServing
+from skindx.ui.uploads import UploadFolder, Uploads
 from skindx.workers.pool import PoolStatus
 
 
@@ -35,7 +34,7 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
     """Return the page; scans are real, by a detector of dark spots."""
     metrics = Metrics(bundle, "", lambda: PoolStatus(1, 1, 0, 1, 0, ""))
     folder = Path(tempfile.mkdtemp(prefix="skindx-scans-", dir=Path.cwd()))
-    served = Served(bundle.path, bundle.digest)
+    served = ScanBundle(bundle.path, bundle.digest)
     jobs = ScanJobs(folder, served, ScanServing(), metrics, command())
 
     @asynccontextmanager

@@ -22,7 +22,7 @@ from skindx.diagnosis.record import (
     Source,
     Vote,
 )
-from skindx.ui.pool.worker import Answerer, serve_cases
+from skindx.ui.diagnosis_pool import Answerer, serve_cases
 
 
 def one(case: Case) -> CaseAnswer | UserError:

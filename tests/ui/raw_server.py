@@ -12,9 +12,8 @@ from http.client import HTTPException, HTTPResponse
 
 from served import free_port
 
-from skindx.ui.asgi import App, Message, Receive, Send, read_body, respond
-from skindx.ui.connections import Patience
-from skindx.ui.running import Listening, make_server
+from skindx.ui.http.asgi import App, Message, Receive, Send, read_body, respond
+from skindx.ui.http.server import Listening, Patience, make_server
 
 LARGE = 64 << 20
 """Bytes of the answer at /large: more than the kernel buffers for a client that does not read."""

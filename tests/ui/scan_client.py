@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from skindx.ui.api.scan_routes import scan_routes
-from skindx.ui.scanning.jobs import ScanJobs
+from skindx.ui.http.scan_routes import scan_routes
+from skindx.ui.scans.scan_jobs import ScanJobs
 
 
 def use_scans(

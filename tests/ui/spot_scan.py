@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.scan.work.worker_processes import LocalWorkers
-from skindx.ui.scanning.process import main
+from skindx.ui.scans.scan_process import main
 
 WORKER = Path(__file__).parents[1] / "diagnosis" / "scan" / "spot_worker.py"
 sys.path.append(str(WORKER.parent))

@@ -21,8 +21,8 @@ from skindx.diagnosis.guarantees import coverage, guarantee, missed
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import SEES_SQUARE, CaseAnswer, LesionBox, Promise, Share
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.page.intake import intake_html
-from skindx.ui.page.result import problem_html, result_html, scope_html, waiting_html
+from skindx.ui.page.answer_html import problem_html, result_html, scope_html, waiting_html
+from skindx.ui.page.diagnosis_page import intake_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 PROMISE = Promise(

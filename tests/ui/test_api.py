@@ -18,12 +18,17 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS, CaseAnswer
-from skindx.scan.wide import WideRule
-from skindx.ui.api.docs import docs_html
-from skindx.ui.api.expected import class_shares, score_shares, shift
-from skindx.ui.api.metrics import LEAST, CountingDiagnoser, Metrics
-from skindx.ui.api.routes import routes
-from skindx.ui.pool.errors import Busy, Unanswered
+from skindx.ui.diagnosis_pool import Busy, Unanswered
+from skindx.ui.http.api_routes import docs_html, routes
+from skindx.ui.http.server_metrics import (
+    LEAST,
+    CountingDiagnoser,
+    Metrics,
+    class_shares,
+    score_shares,
+    shift,
+)
+from skindx.ui.scans.scan_serving import WideRule
 from skindx.workers.pool import PoolStatus
 
 STATUS = PoolStatus(workers=2, ready=1, waiting=3, capacity=9, restarts=4, problem="")

@@ -11,10 +11,10 @@ import uvicorn
 from echo_app import echo
 from served import free_port
 
-from skindx.ui.headers import Headers
-from skindx.ui.login import users as module
-from skindx.ui.login.gate import Gate
-from skindx.ui.login.users import Users, add_user
+from skindx.ui.http import users as module
+from skindx.ui.http.browser_rules import Headers
+from skindx.ui.http.login import Gate
+from skindx.ui.http.users import Users, add_user
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

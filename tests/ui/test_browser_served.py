@@ -12,7 +12,7 @@ from served import Served
 from windows import Seen
 
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.ui.uploading import ROUTE
+from skindx.ui.uploads import ROUTE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

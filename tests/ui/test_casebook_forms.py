@@ -8,9 +8,9 @@ from kept_cases import answer
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.page.casebook_tab import act_on
-from skindx.ui.page.followup import followup_html
-from skindx.ui.reports.sealed import Reports
+from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.page.answer_html import followup_html
+from skindx.ui.page.casebook_page import act_on
 
 MODEL = load_taxonomy("isic9")
 

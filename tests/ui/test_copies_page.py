@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from skindx.data.answer_review import CopyReview, reviewing_copies
 from skindx.data.copies.records import Pair, read_answers, write_answer
-from skindx.ui.annotator.copies_page import CopyController
-from skindx.ui.annotator.images import PairImages
+from skindx.ui.annotator.question_pages import CopyController
+from skindx.ui.annotator.review_images import PairImages
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from served import Served
 
 from skindx.casebook.kept_case import checked_name
 from skindx.core.errors import UserError
-from skindx.ui.asgi import Message, Receive, Send, respond
-from skindx.ui.guard import Guard
-from skindx.ui.headers import Headers
-from skindx.ui.login import users as users_file
-from skindx.ui.login.gate import Gate
-from skindx.ui.login.users import Users, add_user
+from skindx.ui.http import users as users_file
+from skindx.ui.http.asgi import Message, Receive, Send, respond
+from skindx.ui.http.browser_rules import Headers
+from skindx.ui.http.guard import Guard
+from skindx.ui.http.login import Gate
+from skindx.ui.http.users import Users, add_user
 
 PASSWORD = "long enough"
 

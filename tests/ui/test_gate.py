@@ -8,12 +8,10 @@ import pytest
 from echo_app import ask, echo
 
 from skindx.core.errors import UserError
-from skindx.ui.asgi import App, Message, Receive, Send
-from skindx.ui.login import users as users_file
-from skindx.ui.login.gate import Gate
-from skindx.ui.login.sessions import LIFE_S, Remembered, Sessions
-from skindx.ui.login.throttle import FREE
-from skindx.ui.login.users import Users, add_user, read_users, remove_user
+from skindx.ui.http import users as users_file
+from skindx.ui.http.asgi import App, Message, Receive, Send
+from skindx.ui.http.login import FREE, LIFE_S, Gate, RememberedPasswords, Sessions
+from skindx.ui.http.users import Users, add_user, read_users, remove_user
 
 PASSWORD = "long enough"
 
@@ -119,7 +117,7 @@ def test_sessions_end() -> None:
 
 def test_a_remembered_password_goes_with_its_hash() -> None:
     clock = Clock()
-    remembered = Remembered(clock)
+    remembered = RememberedPasswords(clock)
     remembered.add("anna", PASSWORD, "hash")
     assert remembered.holds("anna", PASSWORD, "hash")
     assert not remembered.holds("anna", PASSWORD, "new hash")

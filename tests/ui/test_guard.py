@@ -10,11 +10,10 @@ from echo_app import ask, echo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.ui.asgi import USER, App, Message, Receive, Send, respond
-from skindx.ui.guard import Guard
-from skindx.ui.headers import Headers, route
-from skindx.ui.limits import BodyLimit, Pace
-from skindx.ui.shares import Shares
+from skindx.ui.http.asgi import USER, App, Message, Receive, Send, respond
+from skindx.ui.http.browser_rules import Headers, route
+from skindx.ui.http.guard import Guard
+from skindx.ui.http.request_limits import BodyLimit, Pace, Shares
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.record import CaseAnswer
 from skindx.taxonomy import load_taxonomy
+from skindx.ui.diagnosis_pool import answer_cases
 from skindx.ui.faults import log_fault
-from skindx.ui.page.casebook_tab import _shown
-from skindx.ui.pool.worker import answer_cases
+from skindx.ui.page.casebook_page import _shown
 
 SECRET = "P-017 left forearm"
 

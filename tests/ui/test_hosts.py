@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from served import Served
 
 from skindx.core.errors import UserError
-from skindx.ui.hosts import HostCheck, host_name, is_loopback
+from skindx.ui.http.browser_rules import HostCheck, host_name, is_loopback
 from skindx.ui.serve import serve
 
 LOOPBACK, LAN, NAMED = (

@@ -10,11 +10,17 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantees import guarantee, measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer
 from skindx.taxonomy import load_taxonomy
-from skindx.ui.html import web_address
-from skindx.ui.page.followup import followup_html
-from skindx.ui.page.intake import intake_html
-from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
-from skindx.ui.reports.sealed import Reports
+from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.page.answer_html import (
+    followup_html,
+    problem_html,
+    result_html,
+    scope_html,
+    top_html,
+    waiting_html,
+)
+from skindx.ui.page.diagnosis_page import intake_html
+from skindx.ui.page_basics import web_address
 
 METRICS = {
     "origin": {"split": "test"},

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.ui.page.intake import case_of, patient_of
-from skindx.ui.page.uploads import take_uploads
+from skindx.ui.page.diagnosis_page import case_of, patient_of
+from skindx.ui.uploads import take_uploads
 
 
 @pytest.fixture

@@ -21,9 +21,7 @@ from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, PhotoView
 from skindx.models.bundle.bundle import open_bundle
-from skindx.ui.pool.errors import Busy, Unanswered
-from skindx.ui.pool.loading import load_bundle
-from skindx.ui.pool.pool import Pool
+from skindx.ui.diagnosis_pool import Busy, DiagnosisPool, Unanswered, load_bundle
 from skindx.workers import framing
 from skindx.workers.pool import PoolSettings
 
@@ -31,8 +29,8 @@ QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
 
 
 @asynccontextmanager
-async def pool_of(**settings: float) -> AsyncIterator[Pool]:
-    async with Pool(QUICK, PoolSettings.parse({"workers": 1} | settings)) as pool:
+async def pool_of(**settings: float) -> AsyncIterator[DiagnosisPool]:
+    async with DiagnosisPool(QUICK, PoolSettings.parse({"workers": 1} | settings)) as pool:
         yield pool
 
 
@@ -193,7 +191,7 @@ def test_a_stopped_pool_lets_nobody_wait() -> None:
 
 def test_a_pool_that_cannot_start_says_why() -> None:
     async def start(command: tuple[str, ...]) -> None:
-        async with Pool(command, PoolSettings(workers=2)):
+        async with DiagnosisPool(command, PoolSettings(workers=2)):
             raise AssertionError("it must not start")
 
     with pytest.raises(UserError, match=r"the bundle is damaged\."):
@@ -217,7 +215,7 @@ def test_only_the_bundle_that_was_checked_is_loaded(
 ORPHANS = """
 import asyncio, sys
 from skindx.diagnosis.case import Case
-from skindx.ui.pool.pool import Pool
+from skindx.ui.diagnosis_pool import Pool
 from skindx.workers.pool import PoolSettings
 async def run():
     async with Pool(sys.argv[1:], PoolSettings(workers=2)) as pool:

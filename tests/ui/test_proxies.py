@@ -13,13 +13,12 @@ from served import Served
 from windows import Seen
 
 from skindx.core.errors import UserError
-from skindx.ui.asgi import App, Message, Receive, Send, respond, root_of
-from skindx.ui.connections import Patience
-from skindx.ui.forwarding import Forwarding, checked_root
-from skindx.ui.hosts import HostCheck
-from skindx.ui.login import users as module
-from skindx.ui.login.gate import Gate
-from skindx.ui.login.users import Users, add_user
+from skindx.ui.http import users as module
+from skindx.ui.http.asgi import App, Message, Receive, Send, respond, root_of
+from skindx.ui.http.browser_rules import HostCheck
+from skindx.ui.http.login import Gate
+from skindx.ui.http.server import Forwarding, Patience, checked_root
+from skindx.ui.http.users import Users, add_user
 from skindx_bench.serve.bundle import photo_jpeg
 
 PASSWORD = "correct horse battery"

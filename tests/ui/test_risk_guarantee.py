@@ -11,7 +11,7 @@ from skindx.diagnosis.answer_report import print_diagnosis
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantees import risk_guarantee
 from skindx.diagnosis.record import CaseAnswer, UrgentRisk
-from skindx.ui.page.result import result_html
+from skindx.ui.page.answer_html import result_html
 
 RISK = UrgentRisk(
     risk=0.03, threshold=0.08, miss_rate=0.05, confidence=0.787, bound=0.0805, lesions=57

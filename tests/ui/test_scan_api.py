@@ -26,17 +26,16 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.outputs.scan_result import NOT_A_DIAGNOSIS
 from skindx.scan.work.scan_worker import TaskRunner
 from skindx.scan.work.worker_processes import ThisProcess
-from skindx.ui.api.docs import docs_html
-from skindx.ui.api.form import FORM_BYTES
-from skindx.ui.api.metrics import Metrics
-from skindx.ui.api.scan_routes import scan_routes
 from skindx.ui.app import most_bytes
-from skindx.ui.scanning import available
-from skindx.ui.scanning.available import why_no_scans
-from skindx.ui.scanning.jobs import ScanJobs, Served
-from skindx.ui.scanning.order import PHOTOS, Order, photo_paths
-from skindx.ui.scanning.process import _scan, sentence_of
-from skindx.ui.scanning.settings import ScanServing
+from skindx.ui.http.api_routes import docs_html
+from skindx.ui.http.forms import FORM_BYTES
+from skindx.ui.http.scan_routes import scan_routes
+from skindx.ui.http.server_metrics import Metrics
+from skindx.ui.scans import scan_serving
+from skindx.ui.scans.scan_job import PHOTOS, Order, photo_paths
+from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
+from skindx.ui.scans.scan_process import _scan, sentence_of
+from skindx.ui.scans.scan_serving import ScanServing, why_no_scans
 from skindx.workers.pool import PoolStatus
 
 SPOTS = [(100.0 + 90 * x, 80.0 + 110 * y, 8.0 + 2 * x) for x in range(4) for y in range(2)]
@@ -143,7 +142,7 @@ def using(
     command = (sys.executable, "-c", COPY.format(str(done)) + ENDED)
 
     serving = ScanServing.model_validate(settings)
-    served = Served(Path("b"), "0")
+    served = ScanBundle(Path("b"), "0")
     use_scans(lambda: ScanJobs(folder, served, serving, metrics, command), metrics, use)
     return metrics
 
@@ -250,7 +249,7 @@ def test_a_server_that_cannot_scan_says_why(
     bundle = open_bundle(tiny_bundle)
     assert why_no_scans(bundle) is None
     without: Any = SimpleNamespace(spec=SimpleNamespace(detector=None))
-    monkeypatch.setattr(available, "missing_modules", lambda *names: list(names[:1]))
+    monkeypatch.setattr(scan_serving, "missing_modules", lambda *names: list(names[:1]))
     for one, status, said in ((without, 409, "no detector"), (bundle, 501, ".[scan]")):
         unable = why_no_scans(one)
         metrics = Metrics(METERED, "0", lambda: STATUS)

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.ui.scanning.errors import ScanRefused
-from skindx.ui.scanning.job import ScanJob
-from skindx.ui.scanning.jobs import ScanJobs, Served
-from skindx.ui.scanning.order import Order
-from skindx.ui.scanning.process import sentence_of
-from skindx.ui.scanning.settings import ScanServing
+from skindx.ui.scans.scan_job import Order, ScanJob
+from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
+from skindx.ui.scans.scan_process import sentence_of
+from skindx.ui.scans.scan_serving import ScanRefused, ScanServing
 
 DONE = """
 print('{"stage": "1-tiles", "done": 3, "known": 8}', flush=True)
@@ -53,7 +51,7 @@ def run(
     async def used() -> None:
         jobs = ScanJobs(
             folder,
-            Served(folder / "bundle", "0" * 64),
+            ScanBundle(folder / "bundle", "0" * 64),
             ScanServing.model_validate(settings),
             counted,
             (sys.executable, "-c", f"import sys\n{code}"),

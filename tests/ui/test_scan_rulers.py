@@ -22,14 +22,11 @@ from painted_rulers import Painted, paint_ruler
 from spots import photo_with
 
 from skindx.core.errors import UserError
-from skindx.ui.api.scan_routes import scan_routes
-from skindx.ui.scanning.errors import NoScans
-from skindx.ui.scanning.jobs import ScanJobs, Served
-from skindx.ui.scanning.order import PHOTOS, Order, photo_paths
-from skindx.ui.scanning.process import sentence_of
-from skindx.ui.scanning.ruler_process import _find
-from skindx.ui.scanning.rulers import Rulers
-from skindx.ui.scanning.settings import ScanServing
+from skindx.ui.http.scan_routes import scan_routes
+from skindx.ui.scans.scan_job import PHOTOS, Order, photo_paths
+from skindx.ui.scans.scan_jobs import Rulers, ScanBundle, ScanJobs
+from skindx.ui.scans.scan_process import _find, sentence_of
+from skindx.ui.scans.scan_serving import NoScans, ScanServing
 
 RULER = Painted(ticks=45, size_wh=(800, 600))
 COUNTS: Any = SimpleNamespace(scan_ended=lambda *_: None)
@@ -48,7 +45,7 @@ def using(
     rulers: tuple[str, ...] = (),
 ) -> None:
     def made() -> ScanJobs:
-        jobs = ScanJobs(folder, Served(Path("b"), "0"), ScanServing(), COUNTS, SLEEP)
+        jobs = ScanJobs(folder, ScanBundle(Path("b"), "0"), ScanServing(), COUNTS, SLEEP)
         if rulers:
             jobs.rulers = Rulers(folder, 200, rulers)
         return jobs

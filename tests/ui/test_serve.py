@@ -16,8 +16,8 @@ from served import Served, free_port, serving
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.ui.api.form import FORM_BYTES
-from skindx.ui.login.users import add_user, remove_user
+from skindx.ui.http.forms import FORM_BYTES
+from skindx.ui.http.users import add_user, remove_user
 from skindx.ui.serve import serve
 
 NAMES = ("anna", "ben")

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_server import Client, running, simple
 
-from skindx.ui.connections import Patience
-from skindx.ui.limits import BodyLimit, Pace
-from skindx.ui.shares import RequestShares, Shares, client_of, network
+from skindx.ui.http.request_limits import BodyLimit, Pace, RequestShares, Shares, client_of, network
+from skindx.ui.http.server import Patience
 
 PATIENCE = Patience(header_s=1.5, stalled_s=1.5, per_address=12, total=40)
 PACE = Pace(silence_s=1.5, grace_s=1.5)

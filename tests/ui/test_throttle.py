@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.ui.login.throttle import (
+from skindx.ui.http.login import (
     ADDRESS_EVERY_S,
     FREE,
     NAME_EVERY_S,

@@ -13,12 +13,11 @@ from served import Served
 
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.photo_checks import MAX_BYTES
-from skindx.ui import uploading
-from skindx.ui.asgi import USER, App, Message, Receive, Send
-from skindx.ui.connections import Patience
-from skindx.ui.limits import BodyLimit, Pace
-from skindx.ui.shares import Shares
-from skindx.ui.uploading import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
+from skindx.ui import uploads as uploading
+from skindx.ui.http.asgi import USER, App, Message, Receive, Send
+from skindx.ui.http.request_limits import BodyLimit, Pace, Shares
+from skindx.ui.http.server import Patience
+from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from skindx.ui.scanning.process import main
+from skindx.ui.scans.scan_process import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -27,8 +27,7 @@ from skindx.scan.outputs.scan_pages import threshold_sentence
 from skindx.scan.outputs.scan_result import RecallBand, missed_sentence, read_summary
 from skindx.scan.pixel_store import ArrayPhoto
 from skindx.taxonomy import SkinClass, Taxonomy
-from skindx.ui.scanning.answer import answer_of
-from skindx.ui.scanning.listing import list_html
+from skindx.ui.scans.scan_answer import answer_of, list_html
 
 SIZE = (500, 400)
 HARMLESS = tuple(one for one in CLASSES if one.urgency != "urgent")

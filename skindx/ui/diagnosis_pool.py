@@ -1,0 +1,212 @@
+"""One line of waiting cases, and the one-thread processes that answer them."""
+
+import logging
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
+from skindx.core.startup import collect_rarely
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.photo_checks import Refusal, Refused
+from skindx.diagnosis.record import CaseAnswer
+from skindx.ui.faults import hide_messages, log_fault
+from skindx.workers import framing
+from skindx.workers.child import Answers, serve
+from skindx.workers.pool import PoolSettings, PoolStatus, WorkerPool
+from skindx.workers.process import module_command
+from skindx.workers.request_queue import NoAnswerError, QueueFullError
+
+# Why a case got no answer although nothing is wrong with it.
+
+
+class Busy(UserError):  # noqa: N818
+    """Too many cases wait already."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(
+            f"too many people are asking at once; try again in {retry_after_s} seconds."
+        )
+        self.retry_after_s = retry_after_s
+
+
+class Unanswered(UserError):  # noqa: N818
+    """A case that was tried and not answered: the server's fault, or a photo's that breaks it."""
+
+
+# The pool as a `Diagnoser`: cases go to worker processes, answers and refusals come back.
+
+_UNANSWERED = {
+    "failed": "the photo could not be judged, the server failed at it; try another photo.",
+    "late": "no answer came in time, the server is too busy; try again in a few minutes.",
+    "stopped": "the server is being stopped; try again later.",
+}
+
+
+class DiagnosisPool:
+    """Processes that diagnose; `command` starts one, see `loading.worker_command`."""
+
+    def __init__(self, command: Sequence[str], settings: PoolSettings) -> None:
+        self._pool: WorkerPool[Case, CaseAnswer] = WorkerPool(
+            command,
+            settings,
+            encode=framing.plain,
+            decode=_decode,
+            size_bytes=lambda case: sum(map(len, case.photos)),
+        )
+
+    async def __aenter__(self) -> Self:
+        """Start the workers and wait until all are ready.
+
+        Raises UserError for a bundle that cannot be loaded, JobError for a worker that ends.
+        """
+        await self._pool.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """End the workers; cases that still wait get an error."""
+        await self._pool.__aexit__(*error)
+
+    @property
+    def status(self) -> PoolStatus:
+        """How many work and wait."""
+        return self._pool.status
+
+    async def diagnose(self, case: Case) -> CaseAnswer:
+        """Answer a case. Raises Refused, Busy, Unanswered or another UserError; never hangs."""
+        try:
+            return await self._pool.ask(case)
+        except QueueFullError as error:
+            raise Busy(error.retry_after_s) from None
+        except NoAnswerError as error:
+            raise Unanswered(_UNANSWERED[error.reason]) from None
+
+
+def _decode(plain: dict[str, Any]) -> CaseAnswer | Exception:
+    """Return what `worker.serve_cases` sent for one case."""
+    if "answer" in plain:
+        return framing.rebuilt(CaseAnswer, plain["answer"])
+    if "refused" in plain:
+        refusals = tuple(framing.rebuilt(Refusal, refusal) for refusal in plain["refusals"])
+        return Refused(plain["gate"], plain["refused"], plain["photo"], refusals)
+    if "error" in plain:
+        return UserError(plain["error"])
+    return NoAnswerError("failed")
+
+
+# A worker of the server: one process, one thread of arithmetic, one loaded bundle.
+
+log = logging.getLogger(__name__)
+
+Answerer = Callable[[Sequence[Case]], Sequence[CaseAnswer | UserError]]
+
+
+def serve_cases(connection: socket.socket, folder: Path, load: Callable[[], Answerer]) -> None:
+    """Answer cases until the connection closes; the process ends then.
+
+    `load` returns what answers cases; a UserError that it raises is sent as why it cannot.
+    """
+
+    def prepare() -> Answers:
+        answer_many = load()
+        return lambda batch: answer_cases(
+            answer_many, [framing.rebuilt(Case, plain) for plain in batch]
+        )
+
+    serve(connection, folder, prepare)
+
+
+def answer_cases(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Return a message for each case; an error of one spoils it for no other."""
+    try:
+        return [_message(answer) for answer in answer_many(cases)]
+    except Exception as error:
+        if len(cases) > 1:  # one of them spoils it for all
+            return [message for case in cases for message in answer_cases(answer_many, [case])]
+        log_fault(log, "a case could not be answered", error)
+        return [{"failed": True}]
+
+
+def _message(answer: CaseAnswer | UserError) -> dict[str, Any]:
+    if isinstance(answer, Refused):
+        refusals = [framing.plain(refusal) for refusal in answer.refusals]
+        return {
+            "refused": str(answer),
+            "gate": answer.gate,
+            "photo": answer.photo,
+            "refusals": refusals,
+        }
+    if isinstance(answer, UserError):
+        return {"error": str(answer)}
+    return {"answer": framing.plain(answer)}
+
+
+# Start of a worker: load the bundle, for one thread.
+
+
+def worker_command(
+    bundle: Path,
+    version: str,
+    expect: str | None = None,
+    miss_rate: float | None = None,
+    prevalence: Path | None = None,
+) -> tuple[str, ...]:
+    """Return what starts a worker; `worker.started` adds a connection and a folder."""
+    level = "" if miss_rate is None else str(miss_rate)
+    mix = "" if prevalence is None else str(prevalence.resolve())
+    words = (str(bundle.resolve()), version, expect or "", level, mix)
+    return module_command("skindx.ui.diagnosis_pool", *words)
+
+
+def load_bundle(
+    bundle: Path,
+    version: str,
+    expect: str | None = None,
+    miss_rate: float | None = None,
+    prevalence: Path | None = None,
+) -> Answerer:
+    """Return what answers cases by a bundle.
+
+    Raises UserError for one that is not whole, one that is no longer of this `version`, one that
+    does not have the digest which is expected, one without a threshold for the miss rate, and one
+    that the file of the prevalence does not fit.
+    """
+    import cv2
+    import torch
+
+    # One photo is too little work to share: two threads wait for each other at barriers, many
+    # times as long when anything else runs on the machine. Several workers use several cores.
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    from skindx.diagnosis.diagnose import answer_many, bundle_version
+    from skindx.diagnosis.predictor import Predictor
+
+    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
+    if bundle_version(predictor.bundle) != version:
+        raise UserError(
+            f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
+        )
+    return partial(answer_many, predictor)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a worker: BUNDLE VERSION EXPECT MISS_RATE PREVALENCE DESCRIPTOR FOLDER; "": not given."""
+    go_offline()
+    collect_rarely()
+    hide_messages()
+    bundle, version, expect, level, mix, descriptor, folder = arguments
+    miss_rate = float(level) if level else None
+    with socket.socket(fileno=int(descriptor)) as connection:
+        prevalence = Path(mix) if mix else None
+        load = partial(load_bundle, Path(bundle), version, expect or None, miss_rate, prevalence)
+        serve_cases(connection, Path(folder), load)
+
+
+# Start a worker; `worker.started` alone does.
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,242 @@
+"""The interface described for people, out of its OpenAPI description; nothing is fetched."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from skindx.core.errors import UserError
+from skindx.diagnosis.case import MAX_PHOTOS
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.record import CaseAnswer, Diagnoser
+from skindx.models.bundle.bundle import Bundle
+from skindx.ui.diagnosis_pool import Busy, Unanswered
+from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
+from skindx.ui.http.forms import CHOICES, read_case
+from skindx.ui.http.pdf_reports import made_pdf
+from skindx.ui.http.server_metrics import Metrics
+from skindx.ui.page_basics import render
+from skindx.ui.scans.scan_serving import WideRule, seen_of_refused
+from skindx.workers.pool import PoolStatus
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+def docs_html(openapi: dict[str, Any]) -> str:
+    """Return a page that lists routes, fields, answers and examples."""
+    routes = _routes(openapi)
+    return render(
+        "docs.html.jinja", info=openapi["info"], routes=routes, values=_values(openapi, routes)
+    )
+
+
+def _routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": method.upper(),
+            "path": path,
+            "summary": route.get("summary", ""),
+            "about": route.get("description", ""),
+            "fields": _fields(openapi, route),
+            "answers": [
+                {"status": status, "about": said["description"], **_body(openapi, said)}
+                for status, said in route["responses"].items()
+            ],
+        }
+        for path, methods in openapi["paths"].items()
+        for method, route in methods.items()
+    ]
+
+
+def _values(openapi: dict[str, Any], routes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the fields of every value that the routes' tables name, in the order of naming."""
+    schemas = openapi.get("components", {}).get("schemas", {})
+    found: dict[str, list[dict[str, Any]]] = {}
+    waiting = [row for route in routes for answer in route["answers"] for row in answer["rows"]]
+    while waiting:
+        kind = waiting.pop(0)["kind"]
+        for name in set(kind.removeprefix("list of ").split(" or ")) & set(schemas) - set(found):
+            found[name] = _rows(openapi, schemas[name])
+            waiting += found[name]
+    return [{"name": name, "rows": rows} for name, rows in found.items()]
+
+
+def _fields(openapi: dict[str, Any], route: dict[str, Any]) -> list[dict[str, Any]]:
+    content = route.get("requestBody", {}).get("content", {})
+    return [row for body in content.values() for row in _rows(openapi, body.get("schema", {}))]
+
+
+def _body(openapi: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    schema = said.get("content", {}).get("application/json", {}).get("schema", {})
+    examples = _resolved(openapi, schema).get("examples", [])
+    return {
+        "rows": _rows(openapi, schema),
+        "example": json.dumps(examples[0], indent=2, ensure_ascii=False) if examples else "",
+    }
+
+
+def _rows(openapi: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
+    found = _resolved(openapi, schema)
+    needed = found.get("required", [])
+    return [
+        {
+            "name": name,
+            "kind": _kind(openapi, field),
+            "needed": name in needed,
+            "about": field.get("description", ""),
+        }
+        for name, field in found.get("properties", {}).items()
+    ]
+
+
+def _resolved(openapi: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in schema:
+        return schema
+    name = schema["$ref"].rpartition("/")[2]
+    resolved: dict[str, Any] = openapi["components"]["schemas"][name]
+    return resolved
+
+
+def _kind(openapi: dict[str, Any], schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(str(value) for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_kind(openapi, option) for option in schema["anyOf"])
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if schema.get("type") == "array":
+        items = schema.get("items", {})
+        return f"list of {_kind(openapi, items) if isinstance(items, dict) else 'values'}"
+    return str(schema.get("format") or schema.get("type", "any"))
+
+
+# The routes: /v1/diagnose, /v1/health, /v1/metrics.
+
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The diagnosis, and what `include` asked for."},
+    400: {"model": Problem, "description": "The form is invalid."},
+    413: {"model": Problem, "description": "The request is too large."},
+    422: {"model": Problem, "description": "A photo was refused."},
+    500: {"model": Problem, "description": "The server failed on this case."},
+    503: {
+        "model": Problem,
+        "description": "Too many cases wait; `Retry-After` says when to try again.",
+    },
+}
+
+
+def routes(
+    diagnoser: Diagnoser,
+    metrics: Metrics,
+    status: Callable[[], PoolStatus],
+    bundle: Bundle,
+    version: str,
+    *,
+    rule: WideRule | None = None,
+) -> "APIRouter":
+    """Return the router; `version` is the bundle's, `rule` says which photos are to be scanned.
+
+    Without a rule no photo is.
+    """
+    from fastapi import APIRouter
+
+    router = APIRouter(prefix="/v1")
+    measured = bundle.metrics()
+
+    @router.post(
+        "/diagnose",
+        response_model=Answered,
+        responses=_ANSWERS,
+        summary="Get a diagnosis: what a lesion may be, and what to do next",
+        openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS)},
+    )
+    async def diagnose(request: Request) -> Response:
+        """Send 1 to 3 photos of one place on the skin.
+
+        The photos are held in memory for this answer only and never stored, logged or sent on.
+
+        `curl -F photo=@lesion.jpg -F age=54 -F include=pdf http://127.0.0.1:7860/v1/diagnose`
+        """
+        start = time.perf_counter()
+        try:
+            case, include = await read_case(request)
+        except UserError as error:
+            metrics.ended("api", "bad-input", time.perf_counter() - start)
+            return problem(400, str(error))
+        try:
+            answer = await diagnoser.diagnose(case)
+            seen = dict(enumerate(answer.diagnosis.photos))
+            wide = tuple(rule.wide(seen)) if rule else ()
+            return await asyncio.to_thread(_answer_body, answer, include, measured, wide)
+        except Refused as error:
+            wide = tuple(rule.wide(seen_of_refused(error))) if rule else ()
+            return problem(422, str(error), refused=error, wide=wide)
+        except Busy as error:
+            return problem(503, str(error), retry_after_s=error.retry_after_s)
+        except Unanswered as error:
+            return problem(500, str(error))
+        except UserError as error:
+            return problem(422, str(error))
+
+    @router.get(
+        "/health", response_model=Health, summary="Get the state of the server and its load"
+    )
+    def health() -> Response:
+        """Return 503 while no worker is ready."""
+        now = status()
+        said = Health(
+            status="ok" if now.ready else "unavailable",
+            bundle=bundle.spec.name,
+            version=version,
+            digest=bundle.digest,
+            workers=now.workers,
+            ready=now.ready,
+            waiting=now.waiting,
+            capacity=now.capacity,
+            restarts=now.restarts,
+            problem=now.problem,
+        )
+        return JSONResponse(said.model_dump(), 200 if now.ready else 503)
+
+    @router.get(
+        "/metrics",
+        summary="Get counters and drift for Prometheus",
+        responses={200: {"content": {"text/plain": {}}}},
+        response_class=Response,
+    )
+    def read_metrics() -> Response:
+        """Return Prometheus' text format 0.0.4."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def _answer_body(
+    answer: CaseAnswer,
+    include: Sequence[str],
+    measured: dict[str, Any] | None,
+    wide: tuple[int, ...],
+) -> Response:
+    included: dict[str, Any] = {"wide_photos": wide} if wide else {}
+    if "views" in include:
+        included["views"] = [_text(view.jpeg) for view in answer.views]
+    if "heat" in include:
+        included["heat"] = [_text(view.heat) for view in answer.views]
+    if "thumbnails" in include:
+        included["thumbnails"] = [_text(thumbnail) for thumbnail in answer.thumbnails]
+    if "pdf" in include:
+        included["pdf"] = _text(made_pdf(answer, measured, datetime.now().astimezone()))
+    said = Answered(diagnosis=answer.diagnosis, **included)
+    unasked = {name for name in (*INCLUDES, "wide_photos") if name not in included}
+    return Response(said.model_dump_json(exclude=unasked), media_type="application/json")
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,256 @@
+"""The bodies of the interface's answers and errors, with examples."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from skindx.diagnosis.case import SKIN_TYPE_CHOOSES
+from skindx.diagnosis.photo_checks import Gate, Refused
+from skindx.diagnosis.record import Diagnosis
+from skindx.ui.page_basics import sentence
+from skindx.ui.scans.scan_answer import ScanAnswer
+from skindx.ui.scans.scan_job import Stage, State
+
+INCLUDES = ("views", "heat", "thumbnails", "pdf")
+"""What a client may ask for beside the diagnosis; each costs bytes, so none comes unasked."""
+
+_UNUSED = "It does not change the answer, and is printed in the report."
+
+_MEANINGS = {
+    "sex": f"Sex of the person. {_UNUSED}",
+    "site": f"Where on the body the lesion is. {_UNUSED}",
+    "duration": f"How long the lesion has been there. {_UNUSED}",
+    "skin_type": f"Fitzpatrick skin type. {SKIN_TYPE_CHOOSES}",
+}
+
+
+_WIDE = (
+    "Indices of photos that show several lesions, each small against the photo, from 0: `/v1/scan` "
+    "judges each lesion. Missing where there is none."
+)
+
+
+class Answered(BaseModel):
+    """A diagnosis, and the images and report that `include` asks for, in base64."""
+
+    diagnosis: Diagnosis
+    views: tuple[str, ...] | None = Field(None, description="Each photo as JPEG, upright.")
+    heat: tuple[str, ...] | None = Field(
+        None,
+        description=(
+            "Heat map of each photo, a PNG to overlay on its view; empty where there is none."
+        ),
+    )
+    thumbnails: tuple[str, ...] | None = Field(
+        None,
+        description=(
+            "JPEG of each similar training image; empty where its licence forbids showing it."
+        ),
+    )
+    pdf: str | None = Field(None, description="The report to take to a clinician.")
+    wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
+
+
+class RefusedPhoto(BaseModel):
+    """Why one photo of the case is not judged."""
+
+    photo: int = Field(description="Index of the photo in the case, from 0.")
+    gate: Gate = Field(description="The check that refused it.")
+    error: str = Field(description="What is wrong with it and what to do, in one sentence.")
+
+
+_BLURRED = "The photo is too blurred to be judged; hold still and take it again."
+
+
+class Problem(BaseModel):
+    """Why there is no answer."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "error": _BLURRED,
+                    "gate": "blur",
+                    "photo": 0,
+                    "refusals": [{"photo": 0, "gate": "blur", "error": _BLURRED}],
+                }
+            ]
+        }
+    )
+    error: str = Field(description="What is wrong and what to do, in one sentence.")
+    gate: Gate | None = Field(
+        None, description="The check that refused the first refused photo; null for another cause."
+    )
+    photo: int | None = Field(None, description="Index of the first refused photo, from 0.")
+    refusals: tuple[RefusedPhoto, ...] = Field(
+        (), description="Every refused photo with the reason; empty for another cause."
+    )
+    wide_photos: tuple[int, ...] | None = Field(None, description=_WIDE)
+
+
+class Health(BaseModel):
+    """The state of the server."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "status": "ok",
+                    "bundle": "skindx-demo",
+                    "version": "9f2c1e0b7a55",
+                    "digest": "1b6453892473a467",
+                    "workers": 2,
+                    "ready": 2,
+                    "waiting": 0,
+                    "capacity": 128,
+                    "restarts": 0,
+                    "problem": "",
+                }
+            ]
+        }
+    )
+    status: str = Field(description="`ok`, or `unavailable` while no worker is ready.")
+    bundle: str
+    version: str = Field(description="SHA-256 over everything that decides an answer.")
+    digest: str = Field(description="SHA-256 of the bundle's index, as `--expect` takes it.")
+    workers: int
+    ready: int = Field(description="Workers that are running.")
+    waiting: int = Field(description="Cases that wait for a worker.")
+    capacity: int = Field(description="Most cases that may wait; further cases get 503.")
+    restarts: int = Field(description="Workers that ended and were started again.")
+    problem: str = Field(description="Why the last worker ended; empty when none did.")
+
+
+def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, Any]:
+    """Return the OpenAPI description of a case as multipart form data."""
+    fields: dict[str, Any] = {
+        "photo": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": most,
+            "items": {"type": "string", "format": "binary"},
+            "description": (
+                "One to three photos of the same place on the skin: JPEG, PNG, WebP or HEIC."
+            ),
+        },
+        "age": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 120,
+            "description": f"Age in years. {_UNUSED}",
+        },
+    }
+    for name, values in choices.items():
+        kind = "integer" if isinstance(values[0], int) else "string"
+        fields[name] = {"type": kind, "enum": list(values), "description": _MEANINGS[name]}
+    fields["include"] = {
+        "type": "string",
+        "description": (
+            f"What to return beside the diagnosis, separated by commas: {', '.join(INCLUDES)}."
+        ),
+        "example": "views,heat",
+    }
+    schema = {"type": "object", "required": ["photo"], "properties": fields}
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+
+
+# The bodies of the interface's answers about scans.
+
+
+class ScanStatus(BaseModel):
+    """A scan that was taken: how far it is, and what it found."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "kq1Yb0oHqk2vM7d3pXe5sT8uWcZfA9rL",
+                    "url": "/v1/scan/kq1Yb0oHqk2vM7d3pXe5sT8uWcZfA9rL",
+                    "status": "running",
+                    "stage": "searching",
+                    "scans_before": 0,
+                    "tiles_done": 48,
+                    "tiles_known": 182,
+                    "error": "",
+                    "expires_at": None,
+                    "result": None,
+                }
+            ]
+        }
+    )
+    id: str = Field(description="Who knows it can read the scan; it cannot be guessed.")
+    url: str = Field(description="Where to ask for it.")
+    status: State = Field(description="`queued`, `running`, `done` or `failed`.")
+    stage: Stage = Field(description="What a running scan does.")
+    scans_before: int = Field(description="How many are done before a scan that waits.")
+    tiles_done: int
+    tiles_known: int = Field(description="0 until the photos are opened.")
+    error: str = Field(description="Why it failed and what to do, in a sentence.")
+    expires_at: datetime | None = Field(
+        description="When it is deleted; null while it waits or is at work."
+    )
+    result: ScanAnswer | None = Field(description="null until it is done.")
+
+
+def scan_form_schema(most: int, scale: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a scan's form."""
+    fields = {
+        "photo": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": most,
+            "items": {"type": "string", "format": "binary"},
+            "description": (
+                "One to three wide photos of one person: JPEG, PNG, WebP, TIFF or HEIC."
+            ),
+        },
+        scale: {
+            "type": "number",
+            "description": (
+                "Millimetres in a pixel, of all photos; or once for each photo, in their order, "
+                "`none` where unknown. Without it sizes are in pixels."
+            ),
+        },
+    }
+    return _form(fields)
+
+
+def ruler_form_schema() -> dict[str, Any]:
+    """Return the OpenAPI description of the form that asks for a ruler."""
+    photo = {"type": "string", "format": "binary", "description": "One wide photo with a ruler."}
+    return _form({"photo": photo})
+
+
+def _form(fields: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "required": ["photo"], "properties": fields}
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+
+
+# An error in the form of the interface.
+
+
+def problem(
+    status: int,
+    error: str,
+    *,
+    refused: Refused | None = None,
+    retry_after_s: int | None = None,
+    wide: Sequence[int] = (),
+) -> Response:
+    """Return an error in the form of the interface."""
+    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    said: dict[str, Any] = {
+        "error": sentence(error),
+        "gate": refused.gate if refused else None,
+        "photo": refused.photo if refused else None,
+        "refusals": [
+            {"photo": refusal.photo, "gate": refusal.gate, "error": sentence(refusal.message)}
+            for refusal in (refused.refusals if refused else ())
+        ],
+    }
+    if wide:
+        said["wide_photos"] = list(wide)
+    return JSONResponse(said, status, headers)

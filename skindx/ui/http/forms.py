@@ -1,0 +1,159 @@
+"""A case out of a multipart request; its photos stay in memory."""
+
+from collections.abc import AsyncGenerator
+from typing import Any, get_args
+
+from python_multipart.multipart import parse_options_header
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from skindx.core.errors import UserError
+from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
+from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.scan.ruler import given_scale
+from skindx.ui.http.api_schemas import INCLUDES
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "sex": get_args(Sex),
+    "site": SITES,
+    "duration": get_args(Duration),
+    "skin_type": get_args(SkinType),
+}
+FIELDS = ("age", *CHOICES)
+FORM_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
+"""Most bytes of a request."""
+SCALE = "scale_mm_per_pixel"
+"""The field of a scan's form, once or for each photo; without it sizes are in pixels."""
+NO_SCALE = "none"
+"""Its value for a photo without one, where others have one."""
+_HOW = "send multipart/form-data with 1 to 3 files named `photo`"
+
+
+async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
+    """Return the case, and what beside the diagnosis is asked for. Raises UserError."""
+    photos, fields = await read_form(request)
+    include = tuple(part for part in fields.pop("include", "").split(",") if part)
+    return Case(photos, _patient(fields)), _checked(include)
+
+
+async def read_scan(request: Request) -> tuple[tuple[bytes, ...], tuple[float | None, ...]]:
+    """Return the photos to scan, and the millimetres in a pixel of each, or none.
+
+    Raises UserError.
+    """
+    photos, fields = await _read(request)
+    _check(photos)
+    for name, _ in fields:
+        if name != SCALE:
+            raise UserError(f"there is no field {name!r}; valid: {SCALE}.")
+    said = [value for _, value in fields]
+    if len(said) == 1:
+        said *= len(photos)
+    if said and len(said) != len(photos):
+        raise UserError(
+            f"{len(photos)} photos came with {len(said)} fields {SCALE}; send one for all photos, "
+            f"or one for each in their order ({NO_SCALE}: unknown)."
+        )
+    return photos, tuple(None if value == NO_SCALE else _scale(value) for value in said)
+
+
+async def read_photo(request: Request) -> bytes:
+    """Return the one photo of a form. Raises UserError."""
+    photos, fields = await _read(request)
+    if len(photos) != 1 or fields:
+        raise UserError("send one file named `photo`, and no other field.")
+    _check(photos)
+    return photos[0]
+
+
+def _check(photos: tuple[bytes, ...]) -> None:
+    Case(photos)  # which says how many may come
+    for number, photo in enumerate(photos, 1):
+        if len(photo) > MAX_BYTES:
+            raise UserError(f"photo {number} has more than {MAX_BYTES >> 20} MB; save it smaller.")
+
+
+def _scale(said: str) -> float:
+    try:
+        mm_per_pixel = float(said)
+    except ValueError:
+        raise UserError(f"{SCALE} {said[:20]!r} is no number; give millimetres.") from None
+    try:
+        return given_scale(mm_per_pixel).mm_per_pixel
+    except UserError as error:
+        raise UserError(str(error).replace("--scale", SCALE)) from None
+
+
+async def read_form(request: Request) -> tuple[tuple[bytes, ...], dict[str, str]]:
+    """Return the photos and the other fields of a form, held in memory. Raises UserError."""
+    photos, fields = await _read(request)
+    return photos, dict(fields)
+
+
+async def _read(request: Request) -> tuple[tuple[bytes, ...], list[tuple[str, str]]]:
+    """Return the photos and the other fields, which may come several times, in their order."""
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise UserError(f"the request is no form; {_HOW}.")
+    # Room for one more photo than allowed: the case itself says then how many came.
+    parser = _Parser(request.headers, _stream(request), max_files=MAX_PHOTOS + 1, max_fields=16)
+    parser.spool_max_size = FORM_BYTES  # a larger part than this would be put on disk
+    parser.max_part_size = 1024
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        raise UserError(f"the form cannot be read ({_reason(error)}); {_HOW}.") from None
+    try:
+        photos: list[bytes] = []
+        fields: list[tuple[str, str]] = []
+        for name, value in form.multi_items():
+            if isinstance(value, str):
+                if value.strip():
+                    fields.append((name, value.strip()))
+            elif name == "photo":
+                photos.append(await value.read())
+            else:
+                raise UserError(f"a file is named {name!r}; {_HOW}.")
+    finally:
+        await form.close()
+    return tuple(photos), fields
+
+
+class _Parser(MultiPartParser):
+    """Takes a photo for a file also where its sender gives no file name."""
+
+    def on_headers_finished(self) -> None:
+        part = self._current_part
+        _, options = parse_options_header(part.content_disposition)
+        if options.get(b"name") == b"photo" and b"filename" not in options:
+            part.content_disposition = (part.content_disposition or b"") + b'; filename="photo"'
+        super().on_headers_finished()
+
+
+def _patient(fields: dict[str, str]) -> Patient:
+    values: dict[str, object] = {}
+    for name, value in fields.items():
+        if name not in FIELDS:
+            raise UserError(f"there is no field {name!r}; valid: {', '.join(FIELDS)}, include.")
+        if name in ("age", "skin_type"):
+            if not value.isascii() or not value.isdigit() or len(value) > 3:
+                raise UserError(f"{name} {value[:20]!r} is no whole number; give one or none.")
+            values[name] = int(value)
+        else:
+            values[name] = value
+    return Patient.parse(values, origin="the form", expand=False)
+
+
+def _checked(include: tuple[str, ...]) -> tuple[str, ...]:
+    for part in include:
+        if part not in INCLUDES:
+            raise UserError(f"{part[:20]!r} cannot be included; valid: {', '.join(INCLUDES)}.")
+    return include
+
+
+def _reason(error: Exception) -> str:
+    return error.message.rstrip(".") if isinstance(error, MultiPartException) else "no boundary"
+
+
+async def _stream(request: Request) -> AsyncGenerator[bytes, None]:
+    async for chunk in request.stream():
+        yield chunk

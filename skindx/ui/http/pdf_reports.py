@@ -1,0 +1,139 @@
+"""Reports are made one at a time in a server's process, and what they leave is collected.
+
+A report is some megabytes of objects that refer to each other in circles. Python frees those only
+when it collects garbage, which by its own count of objects comes after hundreds of reports.
+"""
+
+import asyncio
+import base64
+import gc
+import hashlib
+import hmac
+import itertools
+import secrets
+import threading
+from datetime import datetime
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from skindx.core.errors import UserError
+from skindx.diagnosis.record import CaseAnswer
+from skindx.ui.http.api_schemas import problem
+from skindx.ui.http.asgi import USER
+from skindx.workers import framing
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+_EVERY = 8
+"""Reports from one collection to the next: their remains take some tens of megabytes."""
+_THRESHOLDS = (2_000, 10, 10)
+
+# Pure Python, so that two at a time would only slow each other down, and the page with them.
+_making = threading.Lock()
+_made = itertools.count(1)
+
+
+def made_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetime) -> bytes:
+    """Return the report on an answer as `report_pdf` does. Raises UserError without fpdf2."""
+    from skindx.diagnosis.answer_report import report_pdf
+
+    with _making:
+        try:
+            return report_pdf(answer, metrics, when)
+        finally:
+            if next(_made) % _EVERY == 0:
+                gc.collect()
+
+
+def settle() -> None:
+    """Leave what a server has imported and built out of every later collection of garbage.
+
+    Then a collection looks through requests alone, takes milliseconds, and may come often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+
+
+# An answer that goes to the browser, sealed, and comes back unchanged for its PDF report.
+#
+# The server keeps no answer. So what a report is made of lies in the page, with a seal (HMAC-SHA256,
+# RFC 2104) under a key that this process alone has: nobody can have another answer printed as one of
+# this server's.
+
+SEALED_BYTES = 32 << 20
+"""More than a sealed answer has: three photos of 1280 pixels with heat maps, in base64."""
+_TAG_BYTES = hashlib.sha256().digest_size
+_BROKEN = (
+    "this answer is not one that the server gave since it was started, so there is no report on "
+    "it; look at the photos again."
+)
+_OTHERS = "this answer was given to another user; look at the photos again."
+
+
+class Reports:
+    """Seals answers, and makes the reports on those that come back; `metrics` are the bundle's."""
+
+    def __init__(self, metrics: dict[str, Any] | None) -> None:
+        self._metrics, self._key = metrics, secrets.token_bytes(32)
+
+    def sealed(self, answer: CaseAnswer, when: datetime, user: str) -> str:
+        """Return an answer given at `when` to `user` ("" without logins) as base64 with a seal."""
+        plain = framing.plain(answer)
+        packed = framing.pack({"user": user, "when": when.isoformat(), "answer": plain})
+        return base64.b64encode(self._tag(packed) + packed).decode()
+
+    def pdf(self, sealed: bytes, user: str) -> bytes:
+        """Return the report on a sealed answer; the same answer gives the same bytes.
+
+        Raises UserError for anything else, for another user's answer, and without fpdf2.
+        """
+        try:
+            data = base64.b64decode(sealed, validate=True)
+        except ValueError:
+            raise UserError(_BROKEN) from None
+        tag, packed = data[:_TAG_BYTES], data[_TAG_BYTES:]
+        if not hmac.compare_digest(tag, self._tag(packed)):  # before anything of it is parsed
+            raise UserError(_BROKEN)
+        message = framing.receive(BytesIO(packed).read)
+        if message["user"] != user:
+            raise UserError(_OTHERS)
+        answer = framing.rebuilt(CaseAnswer, message["answer"])
+        return made_pdf(answer, self._metrics, datetime.fromisoformat(message["when"]))
+
+    def _tag(self, packed: bytes) -> bytes:
+        return hmac.digest(self._key, packed, "sha256")
+
+
+# The route from which the page gets a PDF report; it is no part of the interface under /v1.
+
+PATH = "/report"
+
+
+def report_routes(reports: Reports) -> "APIRouter":
+    """Return the router. What is sent is held while its report is made, and no longer."""
+    from fastapi import APIRouter
+
+    router = APIRouter()
+    # Pure Python, so that two at a time would only slow each other down, and the page with them.
+    making = asyncio.Semaphore(1)
+
+    @router.post(PATH, include_in_schema=False)
+    async def report(request: Request) -> Response:
+        user = str(request.scope.get(USER) or "")
+        try:
+            sealed = await request.body()
+            async with making:
+                pdf = await asyncio.to_thread(reports.pdf, sealed, user)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except UserError as error:
+            return problem(422, str(error))
+        return Response(pdf, media_type="application/pdf")
+
+    return router

@@ -1,1 +1,0 @@
-"""Logins: a file of users, sessions, and a limit on wrong passwords."""

@@ -1,0 +1,225 @@
+"""An answer as HTML: what to do next, what it may be, why, similar cases; in that order."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
+from skindx.data.origin import ImageOrigin
+from skindx.diagnosis.case import use_of_facts
+from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
+from skindx.diagnosis.photo_checks import Refusal
+from skindx.diagnosis.record import (
+    CANNOT_RULE_OUT,
+    NEAREST_FIRST,
+    NOTICE,
+    SEES_SQUARE,
+    CaseAnswer,
+    Diagnosis,
+    Photo,
+    PhotoView,
+    percent,
+)
+from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks, shown_tier
+from skindx.taxonomy import Taxonomy, Urgency
+from skindx.taxonomy.urgent import unknown_to
+from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.page_basics import data_url, render, sentence, styles
+from skindx.ui.scans.scan_serving import NoScans, ScanServing
+
+if TYPE_CHECKING:
+    from skindx.ui.scans.scan_jobs import ScanJobs
+
+
+TIERS: dict[Urgency, str] = {
+    "urgent": "Urgent",
+    "soon": "Soon",
+    "routine": "Routine",
+    "unknown": "Urgency unknown",
+}
+
+
+def top_html(*, logged_in: bool = False) -> str:
+    """Return what the page is, the log-out link where people log in, the notice, and the styles.
+
+    The styles are written into the page: Gradio rewrites those that it is given, and breaks what
+    holds for phones alone.
+    """
+    from markupsafe import Markup
+
+    css = Markup(styles())  # noqa: S704 (our own file)
+    return render("top.html.jinja", notice=NOTICE, logged_in=logged_in, css=css)
+
+
+def waiting_html(images: ImageOrigin | None = None) -> str:
+    """Return what stands in the result's place before the first photo.
+
+    `images` are those that the model learned from; the tips follow them.
+    """
+    return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT, images=images)
+
+
+def scope_html(taxonomy: Taxonomy, learned_from: str = "") -> str:
+    """Return which conditions the model knows, as it stands above the form."""
+    names = known_names(taxonomy.classes)
+    return render(
+        "scope.html.jinja",
+        names=names,
+        knows=knows(names),
+        lacks=lacks([condition.name for condition in unknown_to(taxonomy.classes)]),
+        warning=cannot_reassure(taxonomy.classes),
+        learned_from=learned_from,
+    )
+
+
+def problem_html(message: str, images: ImageOrigin | None = None) -> str:
+    """Return a sentence about what went wrong and what to do; the tips follow `images`."""
+    return render("problem.html.jinja", message=sentence(message), images=images)
+
+
+def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
+    """Return the whole answer; photos are in the HTML itself, so that no file of them is kept."""
+    diagnosis = answer.diagnosis
+    shown = sum(candidate.probability for candidate in diagnosis.candidates)
+    return render(
+        "result.html.jinja",
+        diagnosis=diagnosis,
+        cannot_rule_out=CANNOT_RULE_OUT,
+        likely=[candidate for candidate in diagnosis.candidates if candidate.in_set],
+        others=[candidate for candidate in diagnosis.candidates if not candidate.in_set],
+        rest=max(0.0, 1 - shown),
+        tiers=TIERS,
+        shown_tier=partial(shown_tier, diagnosis),
+        guarantee=guarantee(diagnosis),
+        knows=knows(diagnosis.known),
+        lacks=lacks(diagnosis.unknown_urgent),
+        ood=ood_sentence(diagnosis),
+        how_combined=how_combined(diagnosis),
+        use_of_facts=use_of_facts(diagnosis.patient),
+        measured=measured(metrics),
+        risk_guarantee=risk_guarantee(diagnosis),
+        percent=percent,
+        names={candidate.key: candidate.name for candidate in diagnosis.candidates},
+        views=_views(diagnosis, answer.views),
+        sees_square=SEES_SQUARE,
+        has_heat=any(view.heat for view in answer.views),
+        similar=_similar(answer),
+        nearest_first=NEAREST_FIRST,
+    )
+
+
+def ood_sentence(diagnosis: Diagnosis) -> str:
+    """Return what the out-of-distribution check found, in plain words."""
+    if diagnosis.familiarity is None:
+        return "This bundle has no check for photos that are unlike the images it was trained on."
+    return (
+        f"Out-of-distribution check: {percent(diagnosis.familiarity)} of the calibration images "
+        "are as unlike the training images as this photo, or more."
+    )
+
+
+def _views(diagnosis: Diagnosis, views: Sequence[PhotoView]) -> list[dict[str, Any]]:
+    return [
+        {
+            "photo": photo,
+            "jpeg": data_url(view.jpeg, "image/jpeg"),
+            "heat": data_url(view.heat, "image/png") if view.heat else "",
+        }
+        for photo, view in zip(diagnosis.photos, views, strict=True)
+    ]
+
+
+def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
+    thumbnails = answer.thumbnails or (b"",) * len(answer.diagnosis.similar)
+    return [
+        {"rank": rank, "case": case, "jpeg": data_url(jpeg, "image/jpeg") if jpeg else ""}
+        for rank, (case, jpeg) in enumerate(
+            zip(answer.diagnosis.similar, thumbnails, strict=True), 1
+        )
+    ]
+
+
+# After the answer: a report to take along, and a place in the case book for those who want it.
+
+
+def followup_html(
+    answer: CaseAnswer,
+    reports: Reports,
+    user: str,
+    *,
+    keeps: bool,
+    kept: str = "",
+    problem: str = "",
+) -> str:
+    """Return the follow-up; what a report is made of is in the HTML, sealed for `user`.
+
+    `keeps`: there is a case book; `kept` says that this answer is in it, `problem` why it is not.
+    """
+    sealed, no_pdf, now = "", "", datetime.now().astimezone()
+    try:
+        require_extra("app", "fpdf", purpose="a PDF report")
+        sealed = reports.sealed(answer, now, user)
+    except UserError as error:
+        no_pdf = sentence(str(error))
+    return render(
+        "followup.html.jinja",
+        sealed=sealed,
+        no_pdf=no_pdf,
+        name=f"skindx-{now:%Y-%m-%d-%H%M}.pdf",
+        keeps=keeps,
+        kept=kept,
+        problem=sentence(problem),
+        consents=CASE_CONSENTS,
+    )
+
+
+# The offer of a scan below the answer about a wide photo.
+
+_HINT = "If it shows many spots from afar, scan it: see “Scan the whole photo”."
+
+
+@dataclass(frozen=True)
+class PageScans:
+    """What the page needs of the server's scans; `jobs` is None where it takes none."""
+
+    settings: ScanServing
+    jobs: "ScanJobs | None" = None
+    unable: NoScans | None = None
+
+
+def with_hint(refusals: Sequence[Refusal], offered: str) -> list[Refusal]:
+    """Return refusals that name the offer, which stands further down in a narrow window."""
+    return [
+        replace(refusal, message=f"{refusal.message} {_HINT}")
+        if offered and refusal.seen
+        else refusal
+        for refusal in refusals
+    ]
+
+
+def offer_html(
+    photos: Mapping[int, Photo], scans: PageScans, *, keeps: bool, answered: bool = True
+) -> str:
+    """Return the offer for a case's photos; "" where none is a wide one.
+
+    `keeps`: there is a case book; `answered`: the case has an answer above the offer.
+    """
+    counts = scans.settings.wide.wide(photos)
+    wide = list(counts)
+    if not wide or (scans.jobs is None and scans.unable is None):
+        return ""
+    return render(
+        "scan_offer.html.jinja",
+        wide=wide,
+        lesions=sum(counts.values()),
+        alone=len(wide) == 1 and wide[0] == 0 and len(photos) == 1,
+        answered=answered,
+        unable=sentence(str(scans.unable)) if scans.unable else "",
+        minutes=round(scans.settings.keep_s / 60),
+        keeps=keeps,
+        consents=SCAN_CONSENTS,
+    )

@@ -1,0 +1,344 @@
+"""What a person reads of an error of the case book."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from skindx.casebook.casebook import Casebook
+from skindx.casebook.kept_case import CASE_CONSENTS, LIST, KeptCase, KeptScan, outside_of
+from skindx.casebook.key_file import KeyFileError
+from skindx.casebook.scan_book import ScanBook
+from skindx.core.errors import UserError
+from skindx.diagnosis.record import CaseAnswer, percent
+from skindx.scan.outputs.scan_pages import PAGE
+from skindx.taxonomy import Taxonomy
+from skindx.taxonomy.matching import known_conditions
+from skindx.ui.faults import FAILED, log_fault
+from skindx.ui.http.asgi import login_name
+from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.page.answer_html import TIERS, followup_html, problem_html
+from skindx.ui.page_basics import data_url, render, script, sentence
+from skindx.ui.scans.scan_job import LIST as keeping_LIST
+from skindx.ui.scans.scan_job import RESULTS
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+    from skindx.ui.scans.scan_jobs import ScanJobs
+
+
+log = logging.getLogger(__name__)
+
+
+def casebook_error(error: UserError) -> str:
+    """Return what a person reads of an error; where files lie is for the log."""
+    if not isinstance(error, KeyFileError):
+        return str(error)
+    log.error("%s", error)
+    return "the key file of the case book cannot be used; tell the operator of this page."
+
+
+# The scans in the case book's tab: views over time, one scan shown, two compared.
+
+
+@dataclass(frozen=True)
+class ScannedView:
+    """The scans of one view of a patient, oldest first."""
+
+    patient: str
+    view: str
+    scans: tuple[KeptScan, ...]
+
+
+def delete_scan(book: ScanBook, owner: str, scan: str) -> str:
+    """Delete a scan and return what to say. Raises UserError."""
+    book.delete(owner, scan)
+    return "The scan, its photos and its lesions are deleted."
+
+
+def scans_shown(book: ScanBook, owner: str, sent: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the template needs of scans: all views, and of the chosen one what is asked for.
+
+    Raises UserError for a case book that cannot be read.
+    """
+    views = _views(book.scans(owner))
+    asked = (sent.get("patient", ""), sent.get("view", ""))
+    chosen = next((view for view in views if (view.patient, view.view) == asked), None)
+    shown: dict[str, Any] = {
+        "views": views,
+        "chosen_view": chosen,
+        "shown_scan": None,
+        "listing": "",
+        "page": "",
+        "pair": ("", ""),
+        "comparison": "",
+        "scan_problem": "",
+    }
+    if chosen is None:
+        return shown
+    ids = [scan.id for scan in chosen.scans]
+    wanted = sent.get("scan", "") if sent.get("action") == "show-scan" else ids[-1]
+    current = next((scan for scan in chosen.scans if scan.id == wanted), chosen.scans[-1])
+    files = book.files(owner, current.id, LIST, PAGE)
+    before, after = sent.get("before", ""), sent.get("after", "")
+    pair = (before if before in ids else ids[0], after if after in ids else ids[-1])
+    shown |= {
+        "shown_scan": current,
+        "listing": files.get(LIST, b"").decode(),
+        "page": data_url(files[PAGE], "text/html") if PAGE in files else "",
+        "pair": pair,
+    }
+    if sent.get("action") == "compare-scans":
+        try:
+            shown["comparison"] = _comparison(book, owner, *pair)
+        except UserError as error:
+            shown["scan_problem"] = sentence(casebook_error(error))
+    return shown
+
+
+def _comparison(book: ScanBook, owner: str, first: str, second: str) -> str:
+    from skindx.casebook.scan_book import compared
+    from skindx.scan.compare.scan_comparison import render_comparison
+
+    with compared(book, owner, first, second) as comparison:
+        return render_comparison(comparison)
+
+
+def _views(scans: list[KeptScan]) -> list[ScannedView]:
+    """Return the views, the one scanned last first."""
+    found: dict[tuple[str, str], list[KeptScan]] = {}
+    for scan in scans:
+        found.setdefault((scan.patient, scan.view), []).append(scan)
+    views = [ScannedView(*name, tuple(own)) for name, own in found.items()]
+    return sorted(views, key=lambda view: view.scans[-1].taken, reverse=True)
+
+
+# The case book's tab: lesions over time, two dates side by side, what a clinician confirmed.
+
+
+def add_casebook_tab(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
+    """Put the case book into a tab; it is read again whenever the tab is opened."""
+    import gradio as gr
+
+    shown = gr.HTML("", apply_default_css=False, js_on_load=script("act"), elem_id="sx-book")
+
+    def open_book(request: gr.Request) -> str:
+        return _shown(casebook, taxonomy, login_name(request), {})
+
+    def act(event: gr.EventData, request: gr.Request) -> str:
+        sent = event._data if isinstance(event._data, dict) else {}
+        form = {str(key): str(value) for key, value in sent.items()}
+        return _shown(casebook, taxonomy, login_name(request), form)
+
+    tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
+    shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
+
+
+def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+    try:
+        return act_on(casebook, taxonomy, owner, sent)
+    except UserError as error:
+        return render("book_problem.html.jinja", message=sentence(casebook_error(error)))
+    except Exception as error:
+        log_fault(log, "the case book could not be shown", error)
+        return render("book_problem.html.jinja", message=FAILED)
+
+
+def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+    """Do what a form of the case book asks for; return what is shown then.
+
+    Raises UserError for a case book that cannot be read.
+    """
+    problem = done = unsaved = ""
+    try:
+        if sent.get("action") == "confirm":
+            done = _confirm(casebook, taxonomy, owner, sent)
+        elif sent.get("action") == "agree":
+            casebook.agree(
+                owner, sent.get("case", ""), compare=sent.get("compare") == "yes",
+                train=sent.get("train") == "yes", version=_version(sent.get("version", "")),
+            )  # fmt: skip
+            done = "What the patient agrees to is saved."
+        elif sent.get("action") == "delete":
+            casebook.delete(owner, sent.get("case", ""))
+            done = "The case and its photos are deleted."
+        elif sent.get("action") == "delete-scan":
+            done = delete_scan(casebook.scans, owner, sent.get("scan", ""))
+    except UserError as error:
+        problem, unsaved = sentence(casebook_error(error)), sent.get("note", "")
+    return casebook_html(
+        casebook, taxonomy, owner, sent, done=done, problem=problem, unsaved=unsaved
+    )
+
+
+def _confirm(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+    """Save a confirmed diagnosis and the note; return what to say. Raises UserError."""
+    named, outside = outside_of(sent.get("other", ""), sent.get("icd10", ""), taxonomy)
+    label = sent.get("label", "")
+    if label and named and label != named:
+        raise UserError(
+            "choose a class of the model or write another diagnosis, not both; clear one of them."
+        )
+    casebook.confirm(
+        owner,
+        sent.get("case", ""),
+        label or named,
+        sent.get("note", ""),
+        taxonomy.keys,
+        version=_version(sent.get("version", "")),
+        outside=outside,
+    )
+    if outside:
+        return (
+            f"{outside.words} and the note are saved. It is no class of this model, and no "
+            "training uses it."
+        )
+    if named and not label:
+        return f"{taxonomy[named].name}, a class of this model, and the note are saved."
+    return "The confirmed diagnosis and the note are saved."
+
+
+def casebook_html(
+    casebook: Casebook,
+    taxonomy: Taxonomy,
+    owner: str,
+    sent: dict[str, str],
+    *,
+    done: str = "",
+    problem: str = "",
+    unsaved: str = "",
+) -> str:
+    """Return the list of lesions, and the chosen one with two of its dates side by side.
+
+    `unsaved` is a note that was refused: it is shown, so that it need not be written twice.
+    """
+    lesions = casebook.lesions(owner)
+    asked = (sent.get("patient", ""), sent.get("lesion", ""))
+    chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == asked), None)
+    cases = casebook.cases(owner, chosen.patient, chosen.lesion) if chosen else []
+    before, after = _pair(cases, sent.get("before", ""), sent.get("after", ""))
+    return render(
+        "book.html.jinja",
+        lesions=lesions,
+        chosen=chosen,
+        cases=cases,
+        shown=[shown_case(case) for case in (before, after) if case],
+        alone=[case for case in cases if "compare" not in case.purposes],
+        conditions=known_conditions(),
+        consents=CASE_CONSENTS,
+        before=before,
+        after=after,
+        days=(after.taken - before.taken).days if before and after else 0,
+        classes=taxonomy.classes,
+        tiers=TIERS,
+        percent=percent,
+        done=done,
+        problem=problem,
+        unsaved=unsaved,
+        **scans_shown(casebook.scans, owner, sent),
+    )
+
+
+def shown_case(case: KeptCase) -> dict[str, Any]:
+    """Return a case and its photos as a template shows them."""
+    return {"case": case, "photos": [data_url(jpeg, "image/jpeg") for jpeg in case.photos]}
+
+
+def _version(text: str) -> int:
+    """Return which version of a case a form was made from; a form without one is refused."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _pair(
+    cases: list[KeptCase], before: str, after: str
+) -> tuple[KeptCase | None, KeptCase | None]:
+    """Return the two cases to compare, older first: those asked for, else the first and the last.
+
+    A lesion that was seen once has no older one, and a case that was kept without consent to
+    compare it is shown alone.
+    """
+    if not cases:
+        return None, None
+    by_id = {case.id: case for case in cases}
+    agreed = [case for case in cases if "compare" in case.purposes] or cases[-1:]
+    pair = [by_id.get(before, agreed[0]), by_id.get(after, agreed[-1])]
+    if any("compare" not in case.purposes for case in pair):
+        named = [case for case in pair if "compare" not in case.purposes]
+        return None, named[-1]
+    first, last = sorted(pair, key=lambda case: case.taken)
+    return (None, last) if first.id == last.id else (first, last)
+
+
+# What keeps an answer, or a scan, in the case book when its form is sent.
+
+_NO_SCAN = "this scan is no longer on the server and cannot be kept; scan the photo again."
+
+
+def case_keeper(casebook: Casebook, reports: Reports) -> Callable[..., str]:
+    """Return what keeps an answer."""
+    import gradio as gr
+
+    def keep(answer: CaseAnswer | None, event: gr.EventData, request: gr.Request) -> str:
+        if answer is None:
+            return problem_html(
+                "This answer has expired and cannot be kept; ask again, then keep the new answer."
+            )
+        owner, sent = login_name(request), event._data if isinstance(event._data, dict) else {}
+        patient, lesion = str(sent.get("patient", "")), str(sent.get("lesion", ""))
+        try:
+            casebook.keep(
+                owner,
+                answer,
+                patient=patient,
+                lesion=lesion,
+                consent=sent.get("consent") == "yes",
+                compare=sent.get("compare") == "yes",
+                train=sent.get("train") == "yes",
+            )
+        except UserError as error:
+            return followup_html(answer, reports, owner, keeps=True, problem=casebook_error(error))
+        except Exception as error:
+            log_fault(log, "a case could not be kept", error)
+            return followup_html(answer, reports, owner, keeps=True, problem=FAILED)
+        kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
+        return followup_html(answer, reports, owner, keeps=True, kept=kept)
+
+    return keep
+
+
+def scan_keeper(casebook: Casebook, jobs: "ScanJobs | None") -> Callable[..., str]:
+    """Return what keeps a scan that is still on the server."""
+    import gradio as gr
+
+    def keep(event: gr.EventData, request: gr.Request) -> str:
+        sent = event._data if isinstance(event._data, dict) else {}
+        owner = login_name(request)
+        patient, view = str(sent.get("patient", "")), str(sent.get("view", ""))
+        job = jobs.get(str(sent.get("scan", "")), owner) if jobs else None
+        try:
+            if job is None or job.state != "done":
+                raise UserError(_NO_SCAN)
+            casebook.scans.keep(
+                owner,
+                job.folder / RESULTS,
+                patient=patient,
+                view=view,
+                consent=sent.get("consent") == "yes",
+                compare=sent.get("compare") == "yes",
+                listing=(job.folder / keeping_LIST).read_text(encoding="utf-8"),
+            )
+        except UserError as error:
+            return _said(problem=casebook_error(error))
+        except FileNotFoundError:  # deleted meanwhile
+            return _said(problem=_NO_SCAN)
+        except Exception as error:
+            log_fault(log, "a scan could not be kept", error)
+            return _said(problem=FAILED)
+        return _said(kept=f"Kept in the case book under {patient.strip()}, {view.strip()}.")
+
+    return keep
+
+
+def _said(*, kept: str = "", problem: str = "") -> str:
+    return render("scan_kept.html.jinja", kept=kept, problem=sentence(problem))

@@ -1,0 +1,289 @@
+"""The intake form, and the case that is made of it."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from skindx.casebook.casebook import Casebook
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline
+from skindx.data.origin import ImageOrigin
+from skindx.diagnosis.case import (
+    CHANGES_NOTHING,
+    MAX_PHOTOS,
+    SITES,
+    SKIN_TYPE_CHOOSES,
+    Case,
+    Duration,
+    Patient,
+    Sex,
+)
+from skindx.diagnosis.photo_checks import MAX_BYTES, MIN_SIDE, Refusal, Refused
+from skindx.diagnosis.record import Diagnoser
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.bundle_index import largest_crop, least_side
+from skindx.ui.faults import FAILED, log_fault
+from skindx.ui.http.asgi import login_name
+from skindx.ui.http.pdf_reports import Reports
+from skindx.ui.page.answer_html import (
+    PageScans,
+    followup_html,
+    offer_html,
+    problem_html,
+    result_html,
+    scope_html,
+    top_html,
+    waiting_html,
+    with_hint,
+)
+from skindx.ui.page.casebook_page import add_casebook_tab, case_keeper, scan_keeper
+from skindx.ui.page_basics import render, script, sentence
+from skindx.ui.scans.scan_serving import seen_of_refused
+from skindx.ui.uploads import shown_by_server, shown_of_refused, take_uploads, upload_folder
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+
+class SkinTypeWords(NamedTuple):
+    """One of Fitzpatrick's six types (1988) in plain words; `swatch` is only an ornament."""
+
+    number: int
+    roman: str
+    sun: str
+    looks: str
+    swatch: str
+
+
+SKIN_TYPES = (
+    SkinTypeWords(1, "I", "Always burns, never tans", "very fair, often with freckles", "#f6ddcf"),
+    SkinTypeWords(2, "II", "Burns easily, tans a little", "fair", "#edc6ab"),
+    SkinTypeWords(3, "III", "Sometimes burns, tans slowly", "light brown", "#dba882"),
+    SkinTypeWords(4, "IV", "Rarely burns, tans well", "olive or brown", "#b57f55"),
+    SkinTypeWords(5, "V", "Very rarely burns, tans deeply", "dark brown", "#815338"),
+    SkinTypeWords(6, "VI", "Hardly ever burns", "deep brown to black", "#452c20"),
+)
+DURATIONS: dict[Duration, str] = {
+    "days": "Days",
+    "weeks": "Weeks",
+    "months": "Months",
+    "years": "Years",
+    "always": "Since birth or childhood",
+}
+
+
+def intake_html(least_side: int, images: ImageOrigin | None = None, *, crop: float = 1.0) -> str:
+    """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side.
+
+    `images` are those that the model learned from: the form says which photos it is for. `crop` is
+    the share of the shorter side that the networks see; the form draws that square.
+    """
+    return render(
+        "intake.html.jinja",
+        sexes=get_args(Sex),
+        sites=SITES,
+        durations=DURATIONS,
+        skin_types=SKIN_TYPES,
+        changes_nothing=CHANGES_NOTHING,
+        skin_type_chooses=SKIN_TYPE_CHOOSES,
+        most=MAX_PHOTOS,
+        max_bytes=MAX_BYTES,
+        least_side=least_side,
+        crop=crop,
+        expects=images.expects if images else "",
+    )
+
+
+def case_of(sent: object, folder: Path) -> Case:
+    """Return the case that the form sent; its files are deleted from `folder` in any case.
+
+    Raises UserError for what no form of ours sends: the page is open to anybody.
+    """
+    values = sent if isinstance(sent, Mapping) else {}
+    paths = values.get("photos")
+    photos = take_uploads(paths if isinstance(paths, list) else [], folder)
+    return Case(photos, patient_of(values.get("patient")))
+
+
+def patient_of(sent: object) -> Patient:
+    """Return the facts about the person; empty fields are left out. Raises UserError."""
+    facts: dict[str, Any] = {
+        key: value for key, value in (sent.items() if isinstance(sent, Mapping) else ()) if value
+    }
+    for key in ("age", "skin_type"):
+        if key in facts:
+            try:
+                facts[key] = int(str(facts[key]))
+            except ValueError:
+                raise UserError(
+                    f"{key.replace('_', ' ')} {str(facts[key])[:20]!r} is no whole number; "
+                    "correct it or leave it empty."
+                ) from None
+    if not 0 <= facts.get("age", 0) <= 120:
+        raise UserError(
+            f"the age {facts['age']} is out of range; give 0 to 120, or leave it empty."
+        )
+    return Patient.parse(facts, origin="the form", expand=False)
+
+
+# The page as Gradio blocks: which event calls what, and what it shows then.
+
+log = logging.getLogger(__name__)
+
+ANSWER_LIFE_S = 1800
+"""With a case book, an answer can be kept for so long after it came."""
+
+_DONE = "() => { document.dispatchEvent(new Event('skindx-done')); }"
+
+
+def build_page(
+    diagnoser: Diagnoser,
+    bundle: Bundle,
+    reports: Reports,
+    casebook: Casebook | None = None,
+    *,
+    logged_in: bool = False,
+    scans: PageScans | None = None,
+) -> "gr.Blocks":
+    """Return the page over a bundle; the case book's tab is there only where one is given.
+
+    `reports` seals what PDF reports are made of, `logged_in` shows a log-out link, `scans` offers
+    scans for wide photos.
+    """
+    go_offline()
+    import gradio as gr
+
+    with gr.Blocks(title="skindx", analytics_enabled=False) as page:
+        top = top_html(logged_in=logged_in)
+        gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=None)
+        if casebook is None:
+            _add_diagnosis(diagnoser, bundle, reports, None, scans)
+        else:
+            with gr.Tabs(elem_id="sx-tabs"):
+                with gr.Tab("Diagnosis", id="diagnosis"):
+                    _add_diagnosis(diagnoser, bundle, reports, casebook, scans)
+                with gr.Tab("Case book", id="book") as tab:
+                    add_casebook_tab(tab, casebook, bundle.taxonomy)
+
+        def forget(request: gr.Request) -> None:
+            # Gradio remembers what a tab shows, photos included, long after the tab is closed.
+            page.state_holder.session_data.pop(request.session_hash, None)
+
+        page.unload(forget)
+    return page
+
+
+def _add_diagnosis(
+    diagnoser: Diagnoser,
+    bundle: Bundle,
+    reports: Reports,
+    casebook: Casebook | None,
+    scans: PageScans | None,
+) -> None:
+    import gradio as gr
+
+    metrics = bundle.metrics()
+    with gr.Row(elem_id="sx-columns"):
+        with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
+            gr.HTML(
+                scope_html(bundle.taxonomy, bundle.images.warning),
+                apply_default_css=False,
+                js_on_load=None,
+                elem_id="sx-known",
+            )
+            form = gr.HTML(
+                {"kind": "waiting"},
+                html_template=intake_html(
+                    max(MIN_SIDE, least_side(bundle.spec)),
+                    bundle.images,
+                    crop=largest_crop(bundle.spec),
+                ),
+                js_on_load=script("intake"),
+                apply_default_css=False,
+            )
+        with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
+            offer = gr.HTML(
+                "", apply_default_css=False, js_on_load=script("scan"), elem_id="sx-scan-offer"
+            )
+            kept_scan = gr.HTML(
+                "", apply_default_css=False, js_on_load=None, elem_id="sx-kept-scan"
+            )
+            result = gr.HTML(
+                waiting_html(bundle.images),
+                apply_default_css=False,
+                js_on_load=script("result"),
+                elem_id="sx-answer",
+            )
+            follow = gr.HTML(
+                "",
+                apply_default_css=False,
+                js_on_load=script("act") + script("report"),
+                elem_id="sx-follow",
+            )
+    kept_answer = gr.State(None, time_to_live=ANSWER_LIFE_S) if casebook else None
+    shows = [form, result, follow, offer, kept_scan, *([kept_answer] if kept_answer else [])]
+
+    blank: dict[Any, Any] = {follow: "", offer: "", kept_scan: ""}
+
+    async def ask(event: gr.EventData, request: gr.Request) -> AsyncIterator[dict[Any, Any]]:
+        try:
+            case = case_of(event._data, upload_folder())
+            answer = await diagnoser.diagnose(case)
+            said = await asyncio.to_thread(result_html, answer, metrics)
+            seen = dict(enumerate(answer.diagnosis.photos))
+            offered = offer_html(seen, scans, keeps=bool(casebook)) if scans else ""
+            shown = await asyncio.to_thread(shown_by_server, case, answer)
+            answered = _form_message("answered", shown=shown)
+            after = await asyncio.to_thread(
+                followup_html, answer, reports, login_name(request), keeps=bool(casebook)
+            )
+            shown_now = {result: said, follow: after, offer: offered, form: answered}
+            yield blank | shown_now | ({kept_answer: answer} if kept_answer else {})
+        except Refused as error:
+            wide, keeps = seen_of_refused(error), bool(casebook)
+            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
+            hinted = with_hint(error.refusals, offered)
+            refused = _form_message("refused", hinted, shown_of_refused(error))
+            yield {form: refused, offer: offered, kept_scan: ""}
+        except UserError as error:
+            failed = _form_message("failed")
+            yield blank | {form: failed, result: problem_html(str(error), bundle.images)}
+        except Exception as error:
+            log_fault(log, "a case could not be diagnosed", error)
+            failed = _form_message("failed")
+            yield blank | {form: failed, result: problem_html(FAILED, bundle.images)}
+        # Gradio remembers the last message of each part that a tab shows, photos included; a part
+        # that a message leaves out stays in the browser alone.
+        yield {kept_scan: ""}
+
+    def again() -> dict[Any, Any]:
+        cleared = blank | {form: _form_message("again"), result: waiting_html(bundle.images)}
+        return cleared | ({kept_answer: None} if kept_answer else {})
+
+    quiet = {"api_visibility": "private", "show_progress": "hidden"}
+    # No limit here: the diagnoser has a queue and reports when it is full.
+    form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
+    form.again(again, None, shows, **quiet)
+    if casebook:
+        follow.act(case_keeper(casebook, reports), kept_answer, follow, **quiet)
+        offer.act(scan_keeper(casebook, scans.jobs if scans else None), None, kept_scan, **quiet)
+
+
+def _form_message(
+    kind: str, refusals: Sequence[Refusal] = (), shown: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    """Return a message to the form; a random number makes every message a change of its value.
+
+    `shown` are photos of photos that a browser may be unable to show, by their place in the case.
+    """
+    return {
+        "kind": kind,
+        "shown": {str(place): url for place, url in (shown or {}).items()},  # as JSON has keys
+        "refusals": [
+            {"photo": refusal.photo, "message": sentence(refusal.message)} for refusal in refusals
+        ],
+        "number": secrets.token_hex(4),
+    }

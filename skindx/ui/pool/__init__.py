@@ -1,1 +1,0 @@
-"""One line of waiting cases, and the one-thread processes that answer them."""

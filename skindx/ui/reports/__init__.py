@@ -1,1 +1,0 @@
-"""PDF reports of the page, made when they are asked for."""

@@ -1,0 +1,294 @@
+"""What a scan found as the interface gives it, read from the files of its results."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from skindx.core.atomic_files import read_parquet
+from skindx.core.untrusted import read_json
+from skindx.diagnosis.conclusion import LARGEST_SET, LEAST_OOD_P_VALUE
+from skindx.diagnosis.record import Source, percent
+from skindx.diagnosis.scope import knows, lacks
+from skindx.imaging.decode import decode
+from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.scan.lesions import STANDS_OUT
+from skindx.scan.outputs.scan_files import CLASSES, LESIONS, PARQUET
+from skindx.scan.outputs.scan_result import (
+    NOT_A_DIAGNOSIS,
+    BandSummary,
+    PhotoSummary,
+    RecallBand,
+    missed_by_size,
+    missed_sentence,
+    read_summary,
+    shown_risk,
+)
+from skindx.taxonomy import Taxonomy
+from skindx.ui.page_basics import data_url, render
+
+_LONGEST_LESIONS = 512 << 20
+
+
+class ScanPhoto(BaseModel):
+    """One photo of a scan."""
+
+    width: int
+    height: int
+    """Pixels of the upright photo."""
+    sha256: str
+    mm_per_pixel: float | None
+    tiles: int = Field(description="Tiles of all scales.")
+    tiles_without_skin: int = Field(description="How many were skipped: they show no skin.")
+    failed_tiles: int = Field(description="How many could not be searched.")
+
+
+class ScanDifference(BaseModel):
+    """How far a lesion is from the same person's others, in robust standard deviations."""
+
+    score: float = Field(description="Root mean square of the other three.")
+    stands_out: bool = Field(description=f"The score is {STANDS_OUT:g} or more: an ugly duckling.")
+    appearance: float
+    size: float
+    colour: float
+    compared_with: int = Field(description="How many other lesions there are.")
+
+
+class ScanLesion(BaseModel):
+    """One lesion; the first to look at has rank 1."""
+
+    rank: int
+    photo: int = Field(description="Index of the photo, from 0.")
+    box: tuple[float, float, float, float] = Field(
+        description="x1, y1, x2, y2 in pixels of the upright photo."
+    )
+    detector_score: float | None
+    diameter_px: float
+    diameter_mm: float | None = Field(description="null: the photo has no scale.")
+    urgent_risk: float | None = Field(
+        description="Probability of all urgent conditions together; null: the model knows none."
+    )
+    urgent: bool | None = Field(
+        description="Whether the risk reaches the bundle's threshold; null: it has none."
+    )
+    most_likely: str = Field(description="Key of the most probable condition.")
+    probabilities: dict[str, float] = Field(description="Calibrated, by the conditions' keys.")
+    possible: tuple[str, ...] = Field(
+        description="Keys of the conformal set; empty where the bundle has no such sets."
+    )
+    ood_p_value: float | None = Field(
+        description="Of the out-of-distribution check; null: the bundle has none."
+    )
+    unusual: bool = Field(description="The crop is unlike what the networks were trained on.")
+    difference: ScanDifference | None = Field(
+        description="null: there are too few lesions to compare."
+    )
+
+
+class ScanRecall(BaseModel):
+    """The detector's recall on validation images, of lesions of a size."""
+
+    least_px: float
+    most_px: float | None = Field(description="null: any larger size.")
+    found: int
+    lesions: int
+    recall: float | None = Field(description="null: no lesion of this size was there.")
+    low: float | None = Field(description="Lower end of the exact 95 % interval.")
+    high: float | None
+    found_here: int = Field(description="Lesions of this size in this scan.")
+    missed_here: float | None = Field(
+        description="About so many more are on these photos; null: that cannot be said."
+    )
+
+
+class ScanAnswer(BaseModel):
+    """What a scan found. It is a search for what to look at, and no diagnosis."""
+
+    notice: str
+    made_at: datetime
+    photos: tuple[ScanPhoto, ...]
+    lesions: tuple[ScanLesion, ...] = Field(description="The first to look at first.")
+    names: dict[str, str] = Field(description="Names of the conditions, by key.")
+    threshold: str = Field(
+        "", description="What the threshold of urgent promises, with both errors, in sentences."
+    )
+    no_urgent_risk: str = Field(
+        "", description="Why lesions have no urgent risk, in a sentence; empty where they have."
+    )
+    known: tuple[str, ...] = Field((), description="Names of all conditions that the model knows.")
+    unknown_urgent: tuple[str, ...] = Field(
+        (), description="Urgent conditions that it does not know; the list is not complete."
+    )
+    warning: str = Field(
+        "",
+        description="Why the scan must not advise that anything may wait; empty where it may.",
+    )
+    learned_from: str = Field(
+        "",
+        description="What the images that the model learned from mean for the scan; may be empty.",
+    )
+    missed: str = Field(description="What the scan may have missed, in a sentence.")
+    recall: tuple[ScanRecall, ...] | None = Field(
+        description="By size; null: it was not measured for this bundle."
+    )
+    problems: tuple[str, ...] = Field(description="What could not be searched, in sentences.")
+    source: Source
+
+
+def answer_of(results: Path, taxonomy: Taxonomy) -> ScanAnswer:
+    """Return the answer of a folder that `run_scan` wrote. Raises UserError for what is none."""
+    summary = read_summary(results)
+    table = read_parquet(results / PARQUET)
+    keys = (table.schema.metadata or {}).get(CLASSES, b"").decode().split(",")
+    lesions = tuple(_lesion(row, keys) for row in table.to_pylist())
+    sizes_px = [lesion.diameter_px for lesion in lesions]
+    bands = None if summary.recall is None else [_band(band) for band in summary.recall]
+    return ScanAnswer(
+        notice=NOT_A_DIAGNOSIS,
+        made_at=summary.made_at,
+        photos=tuple(_photo(photo) for photo in summary.photos),
+        lesions=lesions,
+        names={one.key: one.name for one in taxonomy.classes},
+        threshold=summary.threshold,
+        no_urgent_risk=summary.no_urgent_risk,
+        known=summary.known,
+        unknown_urgent=summary.unknown_urgent,
+        warning=summary.warning,
+        learned_from=summary.source.limits,
+        missed=missed_sentence(bands, sizes_px),
+        recall=None if bands is None else _recall(bands, sizes_px),
+        problems=tuple(read_json(results / LESIONS, _LONGEST_LESIONS)["problems"]),
+        source=summary.source,
+    )
+
+
+def _photo(photo: PhotoSummary) -> ScanPhoto:
+    return ScanPhoto(**photo.model_dump(exclude={"name", "overview"}))
+
+
+def _lesion(row: Mapping[str, Any], keys: list[str]) -> ScanLesion:
+    difference, p_value = row["difference"], row["ood_p_value"]
+    return ScanLesion(
+        rank=row["rank"],
+        photo=row["photo_number"] - 1,
+        box=(row["x1"], row["y1"], row["x2"], row["y2"]),
+        detector_score=row["detector_score"],
+        diameter_px=row["diameter_px"],
+        diameter_mm=row["diameter_mm"],
+        urgent_risk=row["urgent_risk"],
+        urgent=row["urgent"],
+        most_likely=row["most_likely"],
+        probabilities=dict(zip(keys, row["probabilities"], strict=True)),
+        possible=tuple(row["possible"]),
+        ood_p_value=p_value,
+        unusual=p_value is not None and p_value < LEAST_OOD_P_VALUE,
+        difference=None
+        if difference is None
+        else ScanDifference(
+            score=difference,
+            stands_out=difference >= STANDS_OUT,
+            appearance=row["difference_appearance"],
+            size=row["difference_size"],
+            colour=row["difference_colour"],
+            compared_with=row["compared_with"],
+        ),
+    )
+
+
+def _band(band: BandSummary) -> RecallBand:
+    most_px = float("inf") if band.most_px is None else band.most_px
+    return RecallBand(band.least_px, most_px, band.found, band.lesions)
+
+
+def _recall(bands: list[RecallBand], sizes_px: list[float]) -> tuple[ScanRecall, ...]:
+    return tuple(
+        ScanRecall(
+            least_px=one.band.least_px,
+            most_px=None if one.band.most_px == float("inf") else one.band.most_px,
+            found=one.band.found,
+            lesions=one.band.lesions,
+            recall=one.band.recall.value if one.band.lesions else None,
+            low=one.band.recall.low if one.band.lesions else None,
+            high=one.band.recall.high if one.band.lesions else None,
+            found_here=one.found,
+            missed_here=one.missed.value if one.missed else None,
+        )
+        for one in missed_by_size(bands, sizes_px)
+    )
+
+
+# The first lesions of a scan as a part of the page: an overview with numbers, a crop each.
+
+SHOWN = 12
+"""Lesions in the page; the whole list is in the page of the scan itself."""
+_OVERVIEW_PX, _CROP_PX = 1100, 200
+_LABELS_ACROSS = 45
+
+
+def list_html(results: Path, answer: ScanAnswer) -> str:
+    """Return the part of the page; images are in the HTML itself."""
+    table = read_parquet(results / PARQUET, ("rank", "crop"))
+    crops = {row["rank"]: row["crop"] for row in table.to_pylist()}
+    summary = read_summary(results)
+    rows = [_row(answer, lesion) for lesion in answer.lesions]
+    for row in rows[:SHOWN]:
+        row["jpeg"] = _small(results / crops[row["rank"]], _CROP_PX)
+    views = [
+        {
+            "width": photo.width,
+            "height": photo.height,
+            "label": round(max(photo.width, photo.height) / _LABELS_ACROSS, 1),
+            "jpeg": _small(results / photo.overview, _OVERVIEW_PX),
+            "rows": [row for row in rows if row["photo"] == number],
+            "searched": photo.tiles - photo.tiles_without_skin - photo.failed_tiles,
+            "skipped": photo.tiles_without_skin,
+        }
+        for number, photo in enumerate(summary.photos)
+    ]
+    return render(
+        "scan_list.html.jinja",
+        answer=answer,
+        views=views,
+        rows=rows[:SHOWN],
+        total=len(rows),
+        urgent=sum(bool(lesion.urgent) for lesion in answer.lesions),
+        scope=summary.scope,
+        knows=knows(summary.known),
+        lacks=lacks(summary.unknown_urgent),
+        odd=sum(bool(x.difference and x.difference.stands_out) for x in answer.lesions),
+    )
+
+
+def _row(answer: ScanAnswer, lesion: ScanLesion) -> dict[str, Any]:
+    x1, y1, x2, y2 = lesion.box
+    return {
+        "rank": lesion.rank,
+        "photo": lesion.photo,
+        "x": round(x1, 1),
+        "y": round(y1, 1),
+        "w": round(x2 - x1, 1),
+        "h": round(y2 - y1, 1),
+        "may_be": _may_be(answer, lesion),
+        "risk": shown_risk(lesion.urgent_risk),
+        "urgent": bool(lesion.urgent),
+        "stands_out": bool(lesion.difference and lesion.difference.stands_out),
+        "unusual": lesion.unusual,
+        "size": f"{lesion.diameter_px:.0f} px"
+        if lesion.diameter_mm is None
+        else f"{lesion.diameter_mm:.1f} mm",
+    }
+
+
+def _may_be(answer: ScanAnswer, lesion: ScanLesion) -> str:
+    """Return what a lesion may be: the conditions of its set, or the most probable one."""
+    if 0 < len(lesion.possible) <= LARGEST_SET:
+        return ", ".join(answer.names.get(key, key) for key in lesion.possible)
+    first = answer.names.get(lesion.most_likely, lesion.most_likely)
+    likely = f"{first} {percent(lesion.probabilities[lesion.most_likely])}"
+    return f"any of {len(lesion.possible)}; first {likely}" if lesion.possible else likely
+
+
+def _small(path: Path, longest_side: int) -> str:
+    return data_url(small_jpeg(decode(path.read_bytes()), longest_side), "image/jpeg")

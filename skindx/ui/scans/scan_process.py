@@ -1,0 +1,200 @@
+"""The process of one scan: it drives the scan in the job's folder and says how far it is.
+
+A line of JSON on standard output is a message: `stage`, `done` and `known` while it goes on, at
+the end `ended`, or `error` with a sentence, or `failed`. The same command goes on with a scan whose
+process was killed.
+"""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skindx.core.atomic_files import write_json, write_text
+from skindx.core.errors import JobError, UserError, is_full, no_room
+from skindx.core.machine import go_offline
+from skindx.core.startup import collect_rarely
+from skindx.ui.faults import hide_messages, log_fault
+from skindx.ui.page_basics import stoppable
+from skindx.ui.scans.scan_answer import answer_of, list_html
+from skindx.ui.scans.scan_job import ANSWER, LIST, PHOTOS, RESULTS, Order, photo_paths, remove
+from skindx.ui.scans.scan_jobs import DRAWN, FOUND
+
+if TYPE_CHECKING:
+    from skindx.scan.work.scan_driver import MakeWorkers
+
+
+log = logging.getLogger(__name__)
+
+_NICE = 10
+"""People wait for diagnoses on the page; a scan gives way to them."""
+_PATIENCE_S = 10.0
+_COMMANDS = {
+    "use `skindx diagnose` for this one": "ask for a diagnosis of it instead",
+    "use `skindx diagnose`": "ask for a diagnosis",
+    "give --scale MM_PER_PIXEL": "give the millimetres in a pixel",
+}
+"""What the command line advises, and the text for a user of the page."""
+
+_FULL = "the server has no room for this scan; try again later, or tell the operator of this page."
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def main(arguments: Sequence[str], make_crew: "MakeWorkers | None" = None) -> None:
+    """Scan by the order in a folder, the only argument. Ends with this process's standard input."""
+    serve(Path(arguments[0]), partial(_scan, make_crew=make_crew))
+
+
+def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
+    """Do a server's work in a folder and send how it ended; end with standard input."""
+    go_offline()
+    collect_rarely()
+    hide_messages()
+    send = _sender()
+    scans, gone = folder.parent, threading.Event()
+    os.nice(_NICE)
+    with stoppable():
+        try:
+            threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
+            said = _done(folder, work, send)
+            # The server ends this process once it has heard; it is ending already.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            send(said)
+        except KeyboardInterrupt:
+            pass  # deleted, or the server ends; the workers have ended already
+    if gone.is_set():
+        remove(scans)
+
+
+def _done(folder: Path, work: Callable[[Path, Send], None], send: Send) -> dict[str, Any]:
+    """Do the work and return the last message."""
+    try:
+        work(folder, send)
+    except (UserError, JobError, OSError) as error:
+        if no_room(error):
+            log.error("the disk of the server's scans is full")
+            return {"error": _FULL}
+        if isinstance(error, UserError):
+            return {"error": sentence_of(error, folder)}
+        log_fault(log, "a scan failed", error)
+    except Exception as error:
+        log_fault(log, "a scan failed", error)
+    else:
+        return {"ended": True}
+    return {"error": _FULL} if is_full(folder) else {"failed": True}
+
+
+def _watch_server(scans: Path, gone: threading.Event) -> None:
+    """End the scan as soon as the server is gone, which can delete nothing any more.
+
+    The main thread ends its workers first: they would make new files.
+    """
+    while os.read(0, 4096):
+        pass
+    gone.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE_S)  # a library may keep the main thread
+    remove(scans)
+    os._exit(1)
+
+
+def sentence_of(error: UserError, folder: Path) -> str:
+    """Return what a person reads of an error: no path of this machine, no command."""
+    said = str(error).replace(f"{folder / PHOTOS}{os.sep}", "").replace(f"{folder}{os.sep}", "")
+    for command, advice in _COMMANDS.items():
+        said = said.replace(command, advice)
+    return said
+
+
+def _sender() -> Send:
+    """Return what sends a message; whatever else is printed goes to standard error."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def send(message: dict[str, Any]) -> None:
+        with suppress(OSError):  # the server is gone, and `_watch_server` ends the scan
+            stream.write(json.dumps(message) + "\n")
+            stream.flush()
+
+    return send
+
+
+def _scan(folder: Path, send: Send, make_crew: "MakeWorkers | None" = None) -> None:
+    from skindx.models.bundle.bundle import TAXONOMY
+    from skindx.scan.outputs.scan_result import SUMMARY
+    from skindx.scan.scan_run import run_scan
+    from skindx.scan.scan_settings import ScanSettings
+    from skindx.scan.work.work_folder import WORK
+    from skindx.taxonomy import Taxonomy
+
+    order, results = Order.of(folder), folder / RESULTS
+    if not (results / SUMMARY).is_file() or (results / WORK).exists():
+        run_scan(
+            photo_paths(folder, order.photos),
+            Path(order.bundle),
+            results,
+            ScanSettings(miss_rate=order.miss_rate),
+            workers=order.workers,
+            expect=order.digest,
+            progress=lambda stage, done, known: send(
+                {"stage": stage, "done": done, "known": known}
+            ),
+            make_crew=make_crew,
+            mm_per_pixel=order.mm_per_pixel or None,
+            most_pixels=order.most_megapixels * 10**6,
+        )
+    send({"stage": "writing", "done": 0, "known": 1})
+    answer = answer_of(results, Taxonomy.load(Path(order.bundle) / TAXONOMY))
+    write_text(folder / LIST, list_html(results, answer))
+    write_text(folder / ANSWER, answer.model_dump_json())
+    shutil.rmtree(folder / PHOTOS, ignore_errors=True)
+
+
+# The process that looks for the ruler on one photo: MEGAPIXELS FOLDER, as `rulers` starts it.
+
+_QUALITY = 92
+"""Of the JPEG: lines of one pixel must stay sharp."""
+
+
+def ruler_main(arguments: Sequence[str]) -> None:
+    """Look for a ruler; ends with this process's standard input."""
+    megapixels, folder = arguments
+    serve(Path(folder), partial(_find, int(megapixels) * 10**6))
+
+
+def _find(most_pixels: int, folder: Path, send: Send) -> None:
+    from PIL import Image
+
+    from skindx.scan.photo_store import photo_store
+    from skindx.scan.pixel_store import LevelledPhoto
+    from skindx.scan.ruler import confirmation_image, find_ruler
+
+    (path,) = photo_paths(folder, 1)
+    store = photo_store(path, folder / "store", most_pixels)
+    read, (width, height) = LevelledPhoto(store), store.size()
+    ruler = find_ruler(read, width, height, path.name)
+    drawn = Image.fromarray(confirmation_image(read, width, height, ruler))
+    drawn.save(folder / DRAWN, "JPEG", quality=_QUALITY, subsampling=0)
+    found = {
+        "mm_per_pixel": ruler.mm_per_pixel,
+        "relative_error": ruler.relative_error,
+        "ticks": len(ruler.row.ticks_T2),
+        "pixels_a_tick": ruler.row.period,
+        "unit": ruler.unit.division,
+        "sentence": ruler.sentence,
+    }
+    write_json(folder / FOUND, found)
+
+
+if __name__ == "__main__":
+    ruler_main(sys.argv[1:])
