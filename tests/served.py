@@ -35,7 +35,7 @@ from skindx.ui.serve import serve
 options = json.loads(sys.argv[3])
 login = options.pop("login", None)
 if command := options.pop("scan_command", None):
-    from skindx.ui.scanning import jobs
+    from skindx.ui.scans import scan_jobs as jobs
     jobs.COMMAND = tuple(command)
 serve(Path(sys.argv[1]), port=int(sys.argv[2]), login=login and Path(login), **options)
 """

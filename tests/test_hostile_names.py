@@ -121,7 +121,7 @@ ENDS = """
 import os, signal, sys
 from pathlib import Path
 from skindx.core.errors import UserError
-from skindx.ui.scanning import process
+from skindx.ui.scans import scan_process as process
 def sender():
     def send(message):
         print(message, flush=True)

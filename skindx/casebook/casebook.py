@@ -1,4 +1,4 @@
-"""The case book: keep, list, open, confirm, delete; every question names its owner."""
+"""The case book: keep, list, open, confirm, delete; every query names its owner."""
 
 import logging
 import uuid
@@ -7,10 +7,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from skindx.casebook.database import database_errors
-from skindx.casebook.encryption import owner_code
+from sqlalchemy import ColumnElement, Engine, select, update
+from sqlalchemy.orm import Session, selectinload
+
+from skindx.casebook.database import database_errors, open_database
+from skindx.casebook.encryption import Binding, owner_code
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
     PURPOSES,
@@ -23,15 +26,23 @@ from skindx.casebook.kept_case import (
     finding_of,
 )
 from skindx.casebook.key_file import KeyFile, new_key
+from skindx.casebook.scan_book import ScanBook
+from skindx.casebook.sealed_rows import (
+    CaseCard,
+    CaseRecord,
+    CaseRow,
+    ScanRow,
+    case_deletions,
+    insert_case,
+    read_card,
+    read_finding,
+    read_record,
+    read_row,
+    sealed_case,
+    sealed_parts,
+)
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import CaseAnswer
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Engine
-    from sqlalchemy.orm import Session
-
-    from skindx.casebook.scan_book import ScanBook
-    from skindx.casebook.sealed_rows import CaseCard, CaseRecord
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +61,7 @@ class Casebook:
     codes would outlive a deletion, and who holds the key file could try pseudonyms on them.
     """
 
-    engine: "Engine"
+    engine: Engine
     keys: KeyFile
 
     @classmethod
@@ -60,8 +71,6 @@ class Casebook:
         `keys` is the key file; default: what SKINDX_CASEBOOK_KEYS names, then `PATH.keys` beside a
         SQLite file. A book in plain text, as skindx 0.1 wrote it, is encrypted. Raises UserError.
         """
-        from skindx.casebook.database import open_database
-
         return cls(*open_database(where, keys, create=create))
 
     def keep(
@@ -79,8 +88,6 @@ class Casebook:
 
         `consent` is to keeping alone; `compare` and `train` are consents of their own.
         """
-        from skindx.casebook.sealed_rows import CaseCard, CaseRecord, insert_case, sealed_case
-
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
         now, case = datetime.now(UTC), uuid.uuid4().hex
@@ -105,16 +112,14 @@ class Casebook:
 
     def lesions(self, owner: str) -> list[LesionHistory]:
         """Return the owner's lesions, the one seen last first."""
-        found: dict[tuple[str, str], list[datetime]] = {}
+        seen: dict[tuple[str, str], list[datetime]] = {}
         for card in self._cards(owner).values():
-            found.setdefault((card.patient, card.lesion), []).append(card.taken)
-        lesions = [LesionHistory(*name, len(taken), max(taken)) for name, taken in found.items()]
+            seen.setdefault((card.patient, card.lesion), []).append(card.taken)
+        lesions = [LesionHistory(*name, len(taken), max(taken)) for name, taken in seen.items()]
         return sorted(lesions, key=lambda lesion: lesion.last, reverse=True)
 
     def cases(self, owner: str, patient: str, lesion: str) -> list[KeptCase]:
         """Return the cases of one lesion, oldest first."""
-        from skindx.casebook.sealed_rows import CaseRow
-
         cards = self._cards(owner).items()
         chosen = [case for case, card in cards if (card.patient, card.lesion) == (patient, lesion)]
         return self._read(self._owned_by(owner), CaseRow.id.in_(chosen)) if chosen else []
@@ -125,10 +130,6 @@ class Casebook:
 
     def unreadable(self) -> list[str]:
         """Return the ids of cases and scans without a key in the key file: they cannot be read."""
-        from sqlalchemy import select
-
-        from skindx.casebook.sealed_rows import CaseRow, ScanRow
-
         known = self.keys.read().cases
         with self._session("read") as session:
             ids = [*session.scalars(select(CaseRow.id)), *session.scalars(select(ScanRow.id))]
@@ -174,20 +175,9 @@ class Casebook:
         owner: str,
         case: str,
         version: int,
-        change: "Callable[[CaseRecord, ConfirmedFinding], tuple[CaseRecord, ConfirmedFinding]]",
+        change: Callable[[CaseRecord, ConfirmedFinding], tuple[CaseRecord, ConfirmedFinding]],
     ) -> None:
         """Seal a case again as a new version. Raises UserError where it has changed since."""
-        from sqlalchemy import select, update
-
-        from skindx.casebook.encryption import Binding
-        from skindx.casebook.sealed_rows import (
-            CaseRow,
-            read_card,
-            read_finding,
-            read_record,
-            sealed_parts,
-        )
-
         keys = self.keys.read()
         if case not in keys.cases:
             raise UserError(_GONE)
@@ -215,10 +205,6 @@ class Casebook:
 
     def delete(self, owner: str | None, case: str) -> None:
         """Delete a case: destroy its key, then its row; None: of any owner. Raises UserError."""
-        from sqlalchemy import delete
-
-        from skindx.casebook.sealed_rows import CaseRow, PhotoRow
-
         with self.keys.locked():
             # The owner's are opened, so that a copied code destroys no other owner's key.
             there = self._ids() if owner is None else self._cards(owner, CaseRow.id == case)
@@ -227,45 +213,33 @@ class Casebook:
             self.keys.destroy(case)
             try:
                 with self._session("written") as session:
-                    session.execute(delete(PhotoRow).where(PhotoRow.case_id == case))
-                    session.execute(delete(CaseRow).where(CaseRow.id == case))
+                    for deletion in case_deletions(case):
+                        session.execute(deletion)
             except UserError:
                 # It cannot be read any more; its row is deleted when the case book is opened next.
                 log.warning("the key of a deleted case is destroyed, its row is still there")
 
     @property
-    def scans(self) -> "ScanBook":
+    def scans(self) -> ScanBook:
         """The scans of wide photos in this case book."""
-        from skindx.casebook.scan_book import ScanBook
-
         return ScanBook(self.engine, self.keys)
 
     def export_key(self) -> bytes:
         """Return the secret under which exports code pseudonyms."""
         return self.keys.read().export
 
-    def _owned_by(self, owner: str) -> "ColumnElement[bool]":
-        from skindx.casebook.sealed_rows import CaseRow
-
+    def _owned_by(self, owner: str) -> ColumnElement[bool]:
         return CaseRow.owner == owner_code(self.keys.read().owners, owner)
 
     def _ids(self) -> set[str]:
-        from sqlalchemy import select
-
-        from skindx.casebook.sealed_rows import CaseRow
-
         with self._session("read") as session:
             return set(session.scalars(select(CaseRow.id)))
 
-    def _cards(self, owner: str, *conditions: "ColumnElement[bool]") -> "Mapping[str, CaseCard]":
-        from sqlalchemy import select
-
-        from skindx.casebook.sealed_rows import CaseRow, read_card
-
+    def _cards(self, owner: str, *conditions: ColumnElement[bool]) -> Mapping[str, CaseCard]:
         columns = (CaseRow.id, CaseRow.owner, CaseRow.version, CaseRow.card)
         with self._session("read") as session:
-            question = select(*columns).where(self._owned_by(owner), *conditions)
-            rows = session.execute(question).all()
+            query = select(*columns).where(self._owned_by(owner), *conditions)
+            rows = session.execute(query).all()
         keys = self.keys.read()
         return {
             case: read_card(keys, case, code, version, card)
@@ -273,22 +247,15 @@ class Casebook:
             if case in keys.cases
         }
 
-    def _read(self, *conditions: "ColumnElement[bool]") -> list[KeptCase]:
-        from sqlalchemy import select
-        from sqlalchemy.orm import selectinload
-
-        from skindx.casebook.sealed_rows import CaseRow, read_row
-
-        question = select(CaseRow).where(*conditions).options(selectinload(CaseRow.photos))
+    def _read(self, *conditions: ColumnElement[bool]) -> list[KeptCase]:
+        query = select(CaseRow).where(*conditions).options(selectinload(CaseRow.photos))
         with self._session("read") as session:
-            rows = session.scalars(question).all()
+            rows = session.scalars(query).all()
             keys = self.keys.read()
             cases = [read_row(keys, row) for row in rows if row.id in keys.cases]
         return sorted(cases, key=lambda case: (case.taken, case.id))
 
     @contextmanager
-    def _session(self, what: str) -> "Iterator[Session]":
-        from sqlalchemy.orm import Session
-
+    def _session(self, what: str) -> Iterator[Session]:
         with database_errors(what), Session(self.engine) as session, session.begin():
             yield session

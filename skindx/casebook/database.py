@@ -1,4 +1,8 @@
-"""The database of a case book: a SQLite file that only its user can read, or one by URL."""
+"""Opening a case book: its database, its key file, and errors as one sentence.
+
+The database is a SQLite file that only its user can read, or one by URL; it and its key file belong
+together, or the case book is refused.
+"""
 
 import logging
 import os
@@ -6,27 +10,32 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine, event, inspect, select
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from skindx.casebook.key_file import VARIABLE, KeyFile
+from skindx.casebook.older_books import bind, encrypt, export_key, plain_cases, wipe_journal
+from skindx.casebook.sealed_rows import (
+    BookRow,
+    CasebookTable,
+    CaseRow,
+    ScanRow,
+    case_deletions,
+    scan_deletions,
+)
 from skindx.core.errors import UserError
-from skindx.core.machine import how_to_install, require_extra
+from skindx.core.machine import how_to_install
 from skindx.core.text import without_password
 
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
-    from sqlalchemy.exc import SQLAlchemyError
 
-
-def open_engine(where: str | Path, *, create: bool) -> "Engine":
+def open_engine(where: str | Path, *, create: bool) -> Engine:
     """Return an engine for a path (SQLite) or a URL such as postgresql+psycopg://user@host/book.
 
     Raises UserError for a missing driver, a wrong URL and a file that cannot be opened.
     """
-    require_extra("app", "sqlalchemy", "cryptography", purpose="a case book")
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
     file, text = sqlite_file(where), str(where)
     if file is not None:
         return _sqlite(file, create)
@@ -51,9 +60,7 @@ def sqlite_file(where: str | Path) -> Path | None:
     return Path(name) if kind.partition("+")[0] == "sqlite" and name else None
 
 
-def _sqlite(path: Path, create: bool) -> "Engine":
-    from sqlalchemy import URL, create_engine, event
-
+def _sqlite(path: Path, create: bool) -> Engine:
     if not create and not path.is_file():
         raise UserError(f"there is no case book {path}; check the path.")
 
@@ -77,8 +84,6 @@ def _sqlite(path: Path, create: bool) -> "Engine":
 
     return engine
 
-
-# Database errors as one sentence, without the values that were sent.
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +112,6 @@ def database_errors(what: str, book: str = "the case book") -> Iterator[None]:
 
     A driver's own message may repeat values of the row, so neither the sentence nor the log has it.
     """
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         yield
     except SQLAlchemyError as error:
@@ -120,7 +123,7 @@ def database_errors(what: str, book: str = "the case book") -> Iterator[None]:
         ) from None
 
 
-def _cause(error: "SQLAlchemyError") -> tuple[str, str]:
+def _cause(error: SQLAlchemyError) -> tuple[str, str]:
     """Return the database's error code, and what it means."""
     original = getattr(error, "orig", None)
     code = getattr(original, "sqlite_errorname", None) or getattr(original, "sqlstate", None)
@@ -132,12 +135,7 @@ def _cause(error: "SQLAlchemyError") -> tuple[str, str]:
     return code, _CAUSES[max(fits, key=len)] if fits else "its database reports an error"
 
 
-# Opening a case book: its database and its key file belong together, or it is refused.
-
-
-def open_database(
-    where: str | Path, keys: Path | None, *, create: bool
-) -> "tuple[Engine, KeyFile]":
+def open_database(where: str | Path, keys: Path | None, *, create: bool) -> tuple[Engine, KeyFile]:
     """Return the database and the key file of a case book; one in plain text is encrypted first.
 
     Raises UserError for a missing key file of an encrypted book, one of another book, and for a
@@ -171,11 +169,8 @@ def _key_file(where: str | Path, given: Path | None) -> KeyFile:
     return KeyFile(path.with_name(path.name + ".keys"))
 
 
-def _check(engine: "Engine", where: str | Path) -> None:
+def _check(engine: Engine, where: str | Path) -> None:
     """Raise UserError for a database that cannot be reached; no row was sent to it yet."""
-    from sqlalchemy import inspect
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         inspect(engine).get_table_names()
     except SQLAlchemyError as error:
@@ -186,13 +181,7 @@ def _check(engine: "Engine", where: str | Path) -> None:
         ) from None
 
 
-def _match(engine: "Engine", file: KeyFile, where: str | Path) -> None:
-    from sqlalchemy import select
-    from sqlalchemy.orm import Session
-
-    from skindx.casebook.older_books import bind, encrypt, export_key, plain_cases, wipe_journal
-    from skindx.casebook.sealed_rows import BookRow, CasebookTable, ScanRow
-
+def _match(engine: Engine, file: KeyFile, where: str | Path) -> None:
     assert ScanRow.metadata is CasebookTable.metadata  # its tables are made with the others
     wipe_journal(engine)
     CasebookTable.metadata.create_all(engine)
@@ -221,22 +210,15 @@ def _fits(file: KeyFile, plain: frozenset[str], export: bytes | None) -> bool:
     return keys.cases.keys() <= plain and (export is None or keys.export == export)
 
 
-def _finish_deletions(engine: "Engine", file: KeyFile) -> None:
+def _finish_deletions(engine: Engine, file: KeyFile) -> None:
     """Delete rows whose keys were destroyed before a crash, or that a backup brought back."""
-    from sqlalchemy import delete, select
-    from sqlalchemy.orm import Session
-
-    from skindx.casebook.scan_book import deletions
-    from skindx.casebook.sealed_rows import CaseRow, PhotoRow, ScanRow
-
     deleted = file.read().deleted
     with Session(engine) as session, session.begin():
-        for case in deleted.intersection(session.scalars(select(CaseRow.id))):
-            session.execute(delete(PhotoRow).where(PhotoRow.case_id == case))
-            session.execute(delete(CaseRow).where(CaseRow.id == case))
-        for scan in deleted.intersection(session.scalars(select(ScanRow.id))):
-            for question in deletions(scan):
-                session.execute(question)
+        cases = deleted.intersection(session.scalars(select(CaseRow.id)))
+        scans = deleted.intersection(session.scalars(select(ScanRow.id)))
+        for deletion in (*map(case_deletions, cases), *map(scan_deletions, scans)):
+            for statement in deletion:
+                session.execute(statement)
 
 
 def _foreign(file: KeyFile, where: str | Path) -> UserError:

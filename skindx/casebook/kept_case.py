@@ -1,4 +1,6 @@
-"""What a patient agreed to: keeping, comparing and training are three consents.
+"""Kept cases and scans as plain values: what was kept, what it rests on, what was confirmed.
+
+Keeping, comparing and training are three consents.
 
 The text that stands in a case is what was agreed to, word by word; what it allows is read from it.
 A text that is changed here goes to the older ones, so that no case is read wider than it was given.
@@ -68,8 +70,6 @@ def purposes_of(text: str) -> frozenset[Purpose]:
     return frozenset({"keep", *covered})
 
 
-# What a clinician confirmed: a class of the model, or another diagnosis, which trains nothing.
-
 LONGEST_NOTE = 4000
 LONGEST_DIAGNOSIS = 200
 _ICD10 = re.compile(r"[A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?")
@@ -138,9 +138,9 @@ def outside_of(text: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside 
     if not name and not code:
         return "", None
     known = match(name or code)
-    own = taxonomy.recognise(name) if name else None
-    if own and (not code or code == own.icd10):
-        return own.key, None
+    class_ = taxonomy.recognise(name) if name else None
+    if class_ and (not code or code == class_.icd10):
+        return class_.key, None
     if _ICD10.fullmatch(name.upper()):
         code = code or name.upper()
         name = known.skin_class.name if known else name.upper()
@@ -148,8 +148,6 @@ def outside_of(text: str, icd10: str, taxonomy: Taxonomy) -> tuple[str, Outside 
         name = known.skin_class.name if known else code
     return "", Outside(name, code or (known.skin_class.icd10 if known else ""))
 
-
-# A kept case as a plain value, and what its keeping rests on.
 
 LONGEST_NAME = 80
 
@@ -209,8 +207,6 @@ def checked_name(text: str, what: str) -> str:
         )
     return name
 
-
-# A kept scan as a plain value.
 
 FILES = ("scan.json", "lesions.parquet", "scan.html")
 """Of a scan's folder, beside its overviews and crops: what a comparison and a reader need."""

@@ -1,6 +1,9 @@
 """The key file lies outside the database; a case is deleted when its key is gone from it.
 
-A new key is appended; a deletion writes the file again without the key and overwrites the old one.
+It holds lines of JSON: the first names the case book and has its two lasting secrets, each further
+line is a case and its key, or the id of a deleted case. A new key is appended; a deletion writes
+the file again without the key and overwrites the old one with zeros. The medium may still keep the
+old blocks: flash memory and file systems that copy on write do.
 """
 
 import base64
@@ -56,11 +59,6 @@ def sync_folder(folder: Path) -> None:
     finally:
         os.close(descriptor)
 
-
-# Contents of a key file: the secrets of a case book and one key a case, as lines of JSON.
-#
-# The first line names the case book and holds its two lasting secrets; each further line is a case
-# and its key, or the id of a deleted case.
 
 _FORMAT = 1
 _KEY_BYTES = 32
@@ -131,10 +129,6 @@ def _key(text: str) -> bytes:
     return key
 
 
-# Zeros over the bytes of a file that is let go.
-#
-# The medium may still keep the old blocks: flash memory and file systems that copy on write do.
-
 VARIABLE = "SKINDX_CASEBOOK_KEYS"
 """Environment variable that names the key file."""
 _WAIT_S = 60.0
@@ -189,12 +183,12 @@ class KeyFile:
         with _file_errors(self.path, "read"):
             for _ in range(3):
                 with self.path.open("rb") as file:
-                    found = os.fstat(file.fileno())
-                    stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+                    stat = os.fstat(file.fileno())
+                    stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
                     last = self._last
                     if last is not None and stamp == last[0]:
                         return last[1]
-                    if found.st_mode & 0o077:
+                    if stat.st_mode & 0o077:
                         raise KeyFileError(
                             f"the key file {self.path} can be read by others than its owner; run "
                             f"`chmod 600 {self.path}`."

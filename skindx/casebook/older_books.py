@@ -1,4 +1,7 @@
-"""Case books of skindx 0.1, which lie in plain text: they are encrypted when they are opened.
+"""Case books of older versions, brought up to date when they are opened.
+
+Those of skindx 0.1 are in plain text and are encrypted; later ones were sealed before owner,
+consents and version were bound to each part, and are sealed again, one transaction a case.
 
 Keys reach the medium first; then one transaction writes the encrypted rows and drops the old
 tables, so a crash leaves the old book or the new one. What SQLite keeps of the old pages while it
@@ -11,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import (
     Column,
+    Connection,
     DateTime,
+    Engine,
     Integer,
     LargeBinary,
     MetaData,
@@ -41,15 +46,11 @@ from skindx.casebook.sealed_rows import (
     insert_case,
     kept_scan,
     read_card,
+    read_scan,
     sealed_case,
     sealed_scan,
 )
-from skindx.casebook.sealed_rows import read_scan as read_scan
 from skindx.core.errors import UserError
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ _PHOTOS = Table(
 _KEYS = Table("keys", _OLD, Column("purpose", String), Column("key", LargeBinary))
 
 
-def plain_cases(engine: "Engine") -> frozenset[str] | None:
+def plain_cases(engine: Engine) -> frozenset[str] | None:
     """Return the ids of cases in plain text, None where there is no such table."""
     if not {"cases", "photos"} <= set(inspect(engine).get_table_names()):
         return None
@@ -81,7 +82,7 @@ def plain_cases(engine: "Engine") -> frozenset[str] | None:
         return frozenset(link.scalars(select(_CASES.c.id)))
 
 
-def export_key(engine: "Engine") -> bytes | None:
+def export_key(engine: Engine) -> bytes | None:
     """Return the secret that codes pseudonyms in exports of an old book: they still join."""
     if "keys" not in inspect(engine).get_table_names():
         return None
@@ -89,7 +90,7 @@ def export_key(engine: "Engine") -> bytes | None:
         return link.scalar(select(_KEYS.c.key).where(_KEYS.c.purpose == "export"))
 
 
-def encrypt(engine: "Engine", file: KeyFile) -> None:
+def encrypt(engine: Engine, file: KeyFile) -> None:
     """Encrypt all cases in plain text and drop their tables, under the lock of the key file."""
     with _alone(engine) as link:
         # Read again: from here on no other connection can add to it.
@@ -107,19 +108,19 @@ def encrypt(engine: "Engine", file: KeyFile) -> None:
     )
 
 
-def wipe_journal(engine: "Engine") -> None:
+def wipe_journal(engine: Engine) -> None:
     """Overwrite a rollback journal that a crash left beside a SQLite file: it holds plain text."""
     if engine.dialect.name == "sqlite" and _journal(engine).exists():
         with _alone(engine):
             pass
 
 
-def _journal(engine: "Engine") -> Path:
+def _journal(engine: Engine) -> Path:
     return Path(f"{engine.url.database}-journal")
 
 
 @contextmanager
-def _alone(engine: "Engine") -> "Iterator[Connection]":
+def _alone(engine: Engine) -> Iterator[Connection]:
     """Yield a connection in a transaction of its own, during which no other connection writes."""
     if engine.dialect.name != "sqlite":
         with engine.begin() as link:
@@ -144,12 +145,10 @@ def _alone(engine: "Engine") -> "Iterator[Connection]":
             link.exec_driver_sql("PRAGMA journal_mode = DELETE")
 
 
-def _sealed(link: "Connection", file: KeyFile, case: str) -> SealedCase:
+def _sealed(link: Connection, file: KeyFile, case: str) -> SealedCase:
     row = link.execute(select(_CASES).where(_CASES.c.id == case)).one()
-    photos = link.scalars(
-        select(_PHOTOS.c.jpeg).where(_PHOTOS.c.case_id == case).order_by(_PHOTOS.c.position)
-    )
-    jpegs = list(photos)
+    photos = select(_PHOTOS.c.jpeg).where(_PHOTOS.c.case_id == case)
+    jpegs = list(link.scalars(photos.order_by(_PHOTOS.c.position)))
     return sealed_case(
         file.read(),
         case,
@@ -165,33 +164,24 @@ def _utc(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-# Cases and scans that were sealed before their owner, consents and version were bound to them.
-#
-# They are sealed again when the case book is opened, one transaction a case. A row whose code of the
-# owner is not that of the owner in its card was changed, and stays as it is: it is never read.
+def bind(engine: Engine, keys: Keys) -> None:
+    """Seal again what is not bound yet, under the lock of the key file.
 
-
-def bind(engine: "Engine", keys: Keys) -> None:
-    """Seal again what is not bound yet, under the lock of the key file."""
+    A row whose code of the owner is not that of the owner in its card was changed, and stays as it
+    is: it is never read.
+    """
     cases = (CaseRow.id, CaseRow.owner, CaseRow.version, CaseRow.card)
     scans = (ScanRow.id, ScanRow.owner, ScanRow.card)
-    with Session(engine) as session:
-        rows = session.execute(select(*cases)).all()
-        unbound = [
-            row.id for row in rows if row.id in keys.cases and not _opens(read_card, keys, row)
-        ]
-        rows_of_scans = session.execute(select(*scans)).all()
-        unbound_scans = [
-            row.id
-            for row in rows_of_scans
-            if row.id in keys.cases and not _opens(read_scan, keys, row)
-        ]
     bound = 0
-    for kind, ids in ((_bind_case, unbound), (_bind_scan, unbound_scans)):
-        for one in ids:
+    for columns, read, bind_one in ((cases, read_card, _bind_case), (scans, read_scan, _bind_scan)):
+        with Session(engine) as session:
+            rows = session.execute(select(*columns)).all()
+        for row in rows:
+            if row[0] not in keys.cases or _opens(read, keys, row):
+                continue
             try:
                 with Session(engine) as session, session.begin():
-                    kind(session, keys, one)
+                    bind_one(session, keys, row[0])
                 bound += 1
             except UserError as error:
                 log.warning("%s", error)
@@ -199,7 +189,7 @@ def bind(engine: "Engine", keys: Keys) -> None:
         log.warning("%d cases and scans of an older version are now bound to their owners.", bound)
 
 
-def _opens(read: Callable[..., object], keys: Keys, row: "Sequence[Any]") -> bool:
+def _opens(read: Callable[..., object], keys: Keys, row: Sequence[Any]) -> bool:
     try:
         read(keys, *row)
     except UserError:
@@ -218,9 +208,14 @@ def _bind_case(session: Session, keys: Keys, case: str) -> None:
     sealed = sealed_case(
         keys,
         case,
-        CaseCard(card["owner"], card["patient"], card["lesion"], _moment(card["taken"])),
+        CaseCard(
+            card["owner"], card["patient"], card["lesion"], datetime.fromisoformat(card["taken"])
+        ),
         CaseRecord(
-            record["consent"], _moment(record["consented"]), record["diagnosis"], len(photos)
+            record["consent"],
+            datetime.fromisoformat(record["consented"]),
+            record["diagnosis"],
+            len(photos),
         ),
         photos=photos,
         finding=ConfirmedFinding(finding["confirmed"], finding["note"]),
@@ -237,8 +232,8 @@ def _bind_scan(session: Session, keys: Keys, scan: str) -> None:
     card = _held(keys, scan, row.card, "scan card")
     _compare(keys, scan, card["owner"], row.owner)
     names = _held(keys, scan, row.names, "scan names")
-    question = select(ScanFileRow).where(ScanFileRow.scan_id == scan)
-    files = session.scalars(question.order_by(ScanFileRow.position)).all()
+    query = select(ScanFileRow).where(ScanFileRow.scan_id == scan)
+    files = session.scalars(query.order_by(ScanFileRow.position)).all()
     _complete(scan, [file.position for file in files], len(names))
     contents = [_plain(keys, scan, f.content, f"scan file {f.position}") for f in files]
     sealed, sealed_files = sealed_scan(
@@ -272,7 +267,3 @@ def _plain(keys: Keys, case: str, sealed: bytes, part: str) -> bytes:
 def _complete(case: str, positions: list[int], count: int) -> None:
     if positions != list(range(count)):
         raise damaged(f"case {case}")
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)

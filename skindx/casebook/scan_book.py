@@ -1,4 +1,4 @@
-"""The scans of a case book: keep, list, open, delete; every question names its owner."""
+"""The scans of a case book: keep, list, open, compare, delete; every query names its owner."""
 
 import logging
 import uuid
@@ -7,7 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from sqlalchemy import ColumnElement, Engine, insert, select
+from sqlalchemy.orm import Session
 
 from skindx.casebook.database import database_errors
 from skindx.casebook.encryption import damaged, owner_code
@@ -23,15 +25,20 @@ from skindx.casebook.kept_case import (
     purposes_of,
 )
 from skindx.casebook.key_file import KeyFile, new_key, overwrite
+from skindx.casebook.sealed_rows import (
+    ScanFileRow,
+    ScanRow,
+    read_file,
+    read_names,
+    read_scan,
+    scan_deletions,
+    sealed_scan,
+)
 from skindx.core.atomic_files import memory_folder, private_folder
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_plain
 from skindx.scan.compare.scan_comparison import ScanComparison, compare
 from skindx.scan.outputs.scan_result import read_summary
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Delete, Engine
-
 
 _LARGEST = 512 << 20
 """Bytes of one file of a scan."""
@@ -45,7 +52,7 @@ _GONE = "this scan is not in the case book; it may have been deleted: open the l
 class ScanBook:
     """The scans in a case book's database, each under a key of its own as cases are."""
 
-    engine: "Engine"
+    engine: Engine
     keys: KeyFile
 
     def keep(
@@ -65,11 +72,6 @@ class ScanBook:
         `listing` is the part of the page that shows it. Raises UserError without consent or name,
         and for a folder that holds no scan.
         """
-        from sqlalchemy import insert
-        from sqlalchemy.orm import Session
-
-        from skindx.casebook.sealed_rows import ScanFileRow, ScanRow, sealed_scan
-
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
         agreed: tuple[Purpose, ...] = ("keep", "compare") if compare else ("keep",)
@@ -91,11 +93,7 @@ class ScanBook:
             self.keys.add({scan.id: new_key()})
             try:
                 row, contents = sealed_scan(self.keys.read(), scan, files)
-                with (
-                    database_errors("written"),
-                    Session(self.engine) as session,
-                    session.begin(),
-                ):
+                with self._session("written") as session:
                     session.execute(insert(ScanRow), [row])
                     session.execute(insert(ScanFileRow), contents)
             except BaseException:
@@ -110,18 +108,11 @@ class ScanBook:
 
     def ids(self) -> set[str]:
         """Return the ids of the scans of all owners, also of those that cannot be read."""
-        from sqlalchemy import select
-        from sqlalchemy.orm import Session
-
-        from skindx.casebook.sealed_rows import ScanRow
-
-        with database_errors("read"), Session(self.engine) as session:
+        with self._session("read") as session:
             return set(session.scalars(select(ScanRow.id)))
 
     def scan(self, owner: str | None, scan: str) -> KeptScan:
         """Return one scan. Raises UserError where the owner has none of this id."""
-        from skindx.casebook.sealed_rows import ScanRow
-
         kept = self._read(owner, ScanRow.id == scan)
         if not kept:
             raise UserError(_GONE)
@@ -132,13 +123,8 @@ class ScanBook:
 
         Raises UserError where the owner has none of this id, and for a damaged one.
         """
-        from sqlalchemy import select
-        from sqlalchemy.orm import Session
-
-        from skindx.casebook.sealed_rows import ScanFileRow, ScanRow, read_file, read_names
-
         kept, keys = self.scan(owner, scan), self.keys.read()
-        with database_errors("read"), Session(self.engine) as session:
+        with self._session("read") as session:
             sealed = session.scalar(select(ScanRow.names).where(ScanRow.id == scan))
             if sealed is None or scan not in keys.cases:  # deleted meanwhile
                 raise UserError(_GONE)
@@ -158,8 +144,6 @@ class ScanBook:
 
         Raises UserError where there is none of this id.
         """
-        from sqlalchemy.orm import Session
-
         with self.keys.locked():
             # The owner's is opened, so that a copied code destroys no other owner's key.
             if owner is not None:
@@ -168,43 +152,29 @@ class ScanBook:
                 raise UserError(_GONE)
             self.keys.destroy(scan)
             try:
-                with (
-                    database_errors("written"),
-                    Session(self.engine) as session,
-                    session.begin(),
-                ):
-                    for question in deletions(scan):
-                        session.execute(question)
+                with self._session("written") as session:
+                    for deletion in scan_deletions(scan):
+                        session.execute(deletion)
             except UserError:
                 # It cannot be read any more; its rows are deleted when the case book opens next.
                 log.warning("the key of a deleted scan is destroyed, its rows are still there")
 
-    def _read(self, owner: str | None, *conditions: "ColumnElement[bool]") -> list[KeptScan]:
-        from sqlalchemy import select
-        from sqlalchemy.orm import Session
+    @contextmanager
+    def _session(self, what: str) -> Iterator[Session]:
+        with database_errors(what), Session(self.engine) as session, session.begin():
+            yield session
 
-        from skindx.casebook.sealed_rows import ScanRow, read_scan
-
+    def _read(self, owner: str | None, *conditions: ColumnElement[bool]) -> list[KeptScan]:
         keys = self.keys.read()
-        question = select(ScanRow.id, ScanRow.owner, ScanRow.card).where(*conditions)
+        query = select(ScanRow.id, ScanRow.owner, ScanRow.card).where(*conditions)
         if owner is not None:
-            question = question.where(ScanRow.owner == owner_code(keys.owners, owner))
-        with database_errors("read"), Session(self.engine) as session:
-            rows = session.execute(question).all()
+            query = query.where(ScanRow.owner == owner_code(keys.owners, owner))
+        with self._session("read") as session:
+            rows = session.execute(query).all()
         keys = self.keys.read()
         return [
             read_scan(keys, scan, code, card) for scan, code, card in rows if scan in keys.cases
         ]
-
-
-def deletions(scan: str) -> "list[Delete]":
-    """Return what deletes the rows of a scan."""
-    from sqlalchemy import delete
-
-    from skindx.casebook.sealed_rows import ScanFileRow, ScanRow
-
-    files = delete(ScanFileRow).where(ScanFileRow.scan_id == scan)
-    return [files, delete(ScanRow).where(ScanRow.id == scan)]
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
@@ -223,8 +193,6 @@ def _read_files(folder: Path) -> dict[str, bytes]:
         raise UserError(f"the scan in {folder} is not whole: {error}") from None
 
 
-# Two kept scans of one view, compared: their files are in plain text only meanwhile.
-
 _ROOM_BYTES = 512 << 20
 
 
@@ -234,8 +202,8 @@ def compared(
 ) -> Iterator[ScanComparison]:
     """Compare two scans of a patient's view, the older one before; the block may read its files.
 
-    Raises UserError for the same scan twice, scans of different patients or views, and photos that
-    cannot be laid on each other.
+    The files are in plain text only until the block ends. Raises UserError for the same scan twice,
+    scans of different patients or views, and photos that cannot be laid on each other.
     """
     scans = sorted((book.scan(owner, scan) for scan in {first, second}), key=lambda x: x.taken)
     _check(scans)
@@ -245,10 +213,11 @@ def compared(
         try:
             yield compare(folder / "0", folder / "1")
         except UserError as error:
-            said = str(error)
+            message = str(error)
             for number, scan in enumerate(scans):
-                said = said.replace(str(folder / str(number)), f"the scan of {scan.taken:%d %b %Y}")
-            raise UserError(said) from None
+                shown = f"the scan of {scan.taken:%d %b %Y}"
+                message = message.replace(str(folder / str(number)), shown)
+            raise UserError(message) from None
 
 
 def _check(scans: list[KeptScan]) -> None:

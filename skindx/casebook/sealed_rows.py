@@ -1,24 +1,24 @@
-"""The case book's tables: nothing in them names a patient or shows a photo without the key file."""
+"""The case book's tables, and cases and scans as their encrypted rows.
+
+Nothing in the tables names a patient or shows a photo without the key file. A book of an older
+version gets the tables of scans when it is opened.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ForeignKey, LargeBinary, String, insert
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy import Connection, Delete, ForeignKey, LargeBinary, String, delete, insert
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from skindx.casebook.encryption import Binding, damaged, owner_code
 from skindx.casebook.kept_case import ConfirmedFinding, KeptCase, KeptScan, Outside
 from skindx.casebook.key_file import Keys
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
 
 class CasebookTable(DeclarativeBase):
@@ -40,7 +40,7 @@ class CaseRow(CasebookTable):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner: Mapped[str] = mapped_column(String(64), index=True)
-    """Code of the login name, `sealing.owner_code`."""
+    """Code of the login name, `encryption.owner_code`."""
     version: Mapped[int] = mapped_column(default=1)
     """Grows with each change, so that an edit of an older state is noticed."""
     card: Mapped[bytes] = mapped_column(LargeBinary)
@@ -66,9 +66,6 @@ class PhotoRow(CasebookTable):
     jpeg: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-# The case book's tables of scans; a book of an older version gets them when it is opened.
-
-
 class ScanRow(CasebookTable):
     """One scan, encrypted in two parts, since a list of many needs the first alone."""
 
@@ -76,7 +73,7 @@ class ScanRow(CasebookTable):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner: Mapped[str] = mapped_column(String(64), index=True)
-    """Code of the login name, `sealing.owner_code`."""
+    """Code of the login name, `encryption.owner_code`."""
     card: Mapped[bytes] = mapped_column(LargeBinary)
     """Owner, patient, view, time, consent, counts."""
     names: Mapped[bytes] = mapped_column(LargeBinary)
@@ -94,8 +91,6 @@ class ScanFileRow(CasebookTable):
     position: Mapped[int] = mapped_column(primary_key=True)
     content: Mapped[bytes] = mapped_column(LargeBinary)
 
-
-# Cases as encrypted rows, and rows as cases again.
 
 NO_FINDING = ConfirmedFinding()
 
@@ -123,7 +118,7 @@ class CaseRecord:
     @property
     def consents(self) -> str:
         """What the patient agreed to and when, as the later parts of a case are bound to it."""
-        return json.dumps([self.consent, _text(self.consented)])
+        return _consents(self.consent, self.consented)
 
 
 @dataclass(frozen=True)
@@ -147,11 +142,7 @@ def sealed_case(
     """Encrypt a case whose key is in `keys`; `finding` is what a clinician confirmed."""
     key, owner = keys.cases[case], owner_code(keys.owners, card.owner)
     binding = Binding(keys.book, case, owner, version)
-    columns = {
-        "id": case,
-        "owner": owner,
-        **sealed_parts(key, binding, card, record, finding),
-    }
+    columns = {"id": case, "owner": owner, **sealed_parts(key, binding, card, record, finding)}
     # An edit makes a new version of everything but the photos.
     lasting = replace(binding, version=1)
     return SealedCase(
@@ -171,18 +162,8 @@ def sealed_parts(
     key: bytes, binding: Binding, card: CaseCard, record: CaseRecord, finding: ConfirmedFinding
 ) -> dict[str, Any]:
     """Encrypt what one version of a case says, without its photos; return its columns."""
-    held_card = {
-        "owner": card.owner,
-        "patient": card.patient,
-        "lesion": card.lesion,
-        "taken": _text(card.taken),
-    }
-    held_record = {
-        "consent": record.consent,
-        "consented": _text(record.consented),
-        "diagnosis": record.diagnosis,
-        "photos": record.photos,
-    }
+    held_card = asdict(card) | {"taken": _text(card.taken)}
+    held_record = asdict(record) | {"consented": _text(record.consented)}
     held_finding: dict[str, Any] = {"confirmed": finding.confirmed, "note": finding.note}
     if finding.outside:
         held_finding["outside"] = [finding.outside.name, finding.outside.icd10]
@@ -195,7 +176,19 @@ def sealed_parts(
     }
 
 
-def insert_case(link: "Connection | Session", sealed: SealedCase) -> None:
+def case_deletions(case: str) -> list[Delete]:
+    """Return what deletes the rows of a case."""
+    photos = delete(PhotoRow).where(PhotoRow.case_id == case)
+    return [photos, delete(CaseRow).where(CaseRow.id == case)]
+
+
+def scan_deletions(scan: str) -> list[Delete]:
+    """Return what deletes the rows of a scan."""
+    files = delete(ScanFileRow).where(ScanFileRow.scan_id == scan)
+    return [files, delete(ScanRow).where(ScanRow.id == scan)]
+
+
+def insert_case(link: Connection | Session, sealed: SealedCase) -> None:
     """Write an encrypted case within the caller's transaction."""
     link.execute(insert(CaseRow), [sealed.case])
     if sealed.photos:
@@ -208,9 +201,7 @@ def read_card(keys: Keys, case: str, owner: str, version: int, card: bytes) -> C
     Raises UserError for a damaged row, and for one whose owner or version was changed.
     """
     binding = Binding(keys.book, case, owner, version)
-    held = json.loads(binding.unseal(keys.cases[case], card, "card"))
-    if owner_code(keys.owners, held["owner"]) != owner:
-        raise damaged(f"case {case}")
+    held = _held_card(keys, binding, card, "card")
     taken = datetime.fromisoformat(held["taken"])
     return CaseCard(held["owner"], held["patient"], held["lesion"], taken)
 
@@ -266,6 +257,14 @@ def read_row(keys: Keys, row: CaseRow) -> KeptCase:
     )
 
 
+def _held_card(keys: Keys, binding: Binding, card: bytes, part: str) -> dict[str, Any]:
+    """Return what a card holds. Raises UserError where its owner is not that of the row."""
+    held: dict[str, Any] = json.loads(binding.unseal(keys.cases[binding.id], card, part))
+    if owner_code(keys.owners, held["owner"]) != binding.owner:
+        raise damaged(f"case {binding.id}")
+    return held
+
+
 def _binding(keys: Keys, row: CaseRow) -> Binding:
     return Binding(keys.book, row.id, row.owner, row.version)
 
@@ -278,7 +277,8 @@ def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat()
 
 
-# Scans as encrypted rows, and rows as scans again.
+def _consents(consent: str, consented: datetime) -> str:
+    return json.dumps([consent, _text(consented)])
 
 
 def sealed_scan(
@@ -286,16 +286,8 @@ def sealed_scan(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Encrypt a scan whose key is in `keys`; return its columns and those of its files."""
     key, owner = keys.cases[scan.id], owner_code(keys.owners, scan.owner)
-    card = {
-        "owner": scan.owner,
-        "patient": scan.patient,
-        "view": scan.view,
-        "taken": scan.taken.astimezone(UTC).isoformat(),
-        "lesions": scan.lesions,
-        "photos": scan.photos,
-        "consent": scan.consent,
-        "consented": scan.consented.astimezone(UTC).isoformat(),
-    }
+    card = asdict(scan) | {"taken": _text(scan.taken), "consented": _text(scan.consented)}
+    del card["id"]
     binding = Binding(keys.book, scan.id, owner)
     bound = _bound(keys, scan)
     row = {
@@ -305,11 +297,7 @@ def sealed_scan(
         "names": bound.seal(key, json.dumps(list(files)).encode(), "scan names"),
     }
     contents = [
-        {
-            "scan_id": scan.id,
-            "position": place,
-            "content": bound.seal(key, content, _file(place)),
-        }
+        {"scan_id": scan.id, "position": place, "content": bound.seal(key, content, _file(place))}
         for place, content in enumerate(files.values())
     ]
     return row, contents
@@ -320,11 +308,7 @@ def read_scan(keys: Keys, scan: str, owner: str, card: bytes) -> KeptScan:
 
     Raises UserError for a damaged row, and for one whose owner was changed.
     """
-    binding = Binding(keys.book, scan, owner)
-    held = json.loads(binding.unseal(keys.cases[scan], card, "scan card"))
-    if owner_code(keys.owners, held["owner"]) != owner:
-        raise damaged(f"case {scan}")
-    return kept_scan(scan, held)
+    return kept_scan(scan, _held_card(keys, Binding(keys.book, scan, owner), card, "scan card"))
 
 
 def kept_scan(scan: str, held: dict[str, Any]) -> KeptScan:
@@ -348,8 +332,7 @@ def read_file(keys: Keys, scan: KeptScan, position: int, content: bytes) -> byte
 def _bound(keys: Keys, scan: KeptScan) -> Binding:
     """Return what the parts of a scan are bound to that are read after its card."""
     owner = owner_code(keys.owners, scan.owner)
-    consents = json.dumps([scan.consent, scan.consented.astimezone(UTC).isoformat()])
-    return Binding(keys.book, scan.id, owner, consents=consents)
+    return Binding(keys.book, scan.id, owner, consents=_consents(scan.consent, scan.consented))
 
 
 def _file(position: int) -> str:

@@ -1,118 +1,32 @@
-"""`skindx casebook`: list, export and delete stored cases."""
+"""`skindx casebook`: list, export and delete stored cases; keep and compare scans."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skindx.cli.options import CasebookKey, CasebookPath, console
-from skindx.core.text import cell
+from skindx.core.machine import require_extra
+from skindx.core.text import counted
+from skindx.data.sources.columns import cell
 
-
-def list_scans(
-    book: CasebookPath,
-    *,
-    owner: Annotated[
-        str | None, typer.Option(help="Only scans of this login; default: all logins.")
-    ] = None,
-    casebook_key: CasebookKey = None,
-) -> None:
-    """List the stored scans, oldest first.
-
-    Example: skindx casebook scans runs/cases.db
-    """
-    from rich.table import Table
-
+if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
 
-    table = Table("scan", "owner", "patient", "view", "taken (UTC)", "photos", "lesions")
-    for column in table.columns:
-        column.overflow = "fold"
-    scans = Casebook.open(book, create=False, keys=casebook_key).scans.scans(owner)
-    for scan in scans:
-        table.add_row(
-            scan.id,
-            cell(scan.owner),
-            cell(scan.patient),
-            cell(scan.view),
-            f"{scan.taken:%Y-%m-%d %H:%M}",
-            str(scan.photos),
-            str(scan.lesions),
-        )
-    console().print(table)
-    print(f"{len(scans)} scan{'s' if len(scans) != 1 else ''}")
-
-
-def keep_scan(
-    book: CasebookPath,
-    scan: Annotated[Path, typer.Argument(help="A folder that `skindx scan run` wrote.")],
-    *,
-    patient: Annotated[str, typer.Option(help="A pseudonym, no name.")],
-    view: Annotated[str, typer.Option(help="Such as: back, standing.")],
-    consent: Annotated[
-        bool, typer.Option("--consent", help="The patient agrees that it is kept.")
-    ] = False,
-    consent_compare: Annotated[
-        bool,
-        typer.Option(
-            "--consent-compare", help="The patient agrees that it is compared with other scans."
-        ),
-    ] = False,
-    owner: Annotated[str, typer.Option(help="The login that may see it.")] = "",
-    casebook_key: CasebookKey = None,
-) -> None:
-    """Keep a scan in the case book, encrypted; the folder stays as it is.
-
-    Example: skindx casebook keep-scan runs/cases.db scans/back --patient P-017 --view back
-    --consent --consent-compare
-    """
-    from skindx.casebook.casebook import Casebook
-
-    opened = Casebook.open(book, keys=casebook_key)
-    kept = opened.scans.keep(
-        owner, scan, patient=patient, view=view, consent=consent, compare=consent_compare
-    )
-    print(f"kept as {kept}; delete {scan} if it is not needed in plain text")
-
-
-def compare(
-    book: CasebookPath,
-    first: Annotated[str, typer.Argument(help="A scan as `skindx casebook scans` names it.")],
-    second: Annotated[str, typer.Argument(help="Another one of the same view.")],
-    *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it is not encrypted.")],
-    casebook_key: CasebookKey = None,
-) -> None:
-    """List what changed between two kept scans of a view, as `skindx scan compare` does.
-
-    Example: skindx casebook compare runs/cases.db FIRST SECOND --out compared
-    """
-    from skindx.casebook.casebook import Casebook
-    from skindx.casebook.scan_book import compared
-    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
-
-    opened = Casebook.open(book, create=False, keys=casebook_key)
-    with compared(opened.scans, None, first, second) as comparison:
-        write_comparison(out, comparison)
-        print(f"{headline(comparison)}.")
-    print(f"page: {out / PAGE}")
-
-
-def add_scans(group: typer.Typer) -> None:
-    """Add the verbs to `skindx casebook`."""
-    group.command("scans")(list_scans)
-    group.command("keep-scan")(keep_scan)
-    group.command("compare")(compare)
-
-
-# `skindx casebook scans`, `keep-scan` and `compare`: the scans of a case book.
 
 app = typer.Typer(
     no_args_is_help=True,
     help="List, export and delete the cases of a case book; keep and compare scans.",
 )
 Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: all logins.")]
+
+
+def _open(book: str, casebook_key: Path | None, *, create: bool = False) -> "Casebook":
+    require_extra("app", "sqlalchemy", "cryptography", purpose="a case book")
+    from skindx.casebook.casebook import Casebook
+
+    return Casebook.open(book, create=create, keys=casebook_key)
 
 
 @app.command("list")
@@ -125,7 +39,6 @@ def list_cases(
     """
     from rich.table import Table
 
-    from skindx.casebook.casebook import Casebook
     from skindx.casebook.kept_case import PURPOSES
 
     table = Table(
@@ -133,7 +46,7 @@ def list_cases(
     )
     for column in table.columns:
         column.overflow = "fold"
-    opened = Casebook.open(book, create=False, keys=casebook_key)
+    opened = _open(book, casebook_key)
     cases = opened.all_cases(owner)
     for case in cases:
         table.add_row(
@@ -147,7 +60,7 @@ def list_cases(
             ", ".join(purpose for purpose in PURPOSES if purpose in case.purposes),
         )
     console().print(table)
-    print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
+    print(counted(len(cases), "case"))
     if lost := opened.unreadable():
         print(
             f"{len(lost)} more cannot be read, because {opened.keys.path} lacks their keys: "
@@ -179,13 +92,13 @@ def export(
     """
     from skindx.casebook.case_export import RECIPE, left_out
     from skindx.casebook.case_export import export as write
-    from skindx.casebook.casebook import Casebook
 
-    opened = Casebook.open(book, create=False, keys=casebook_key)
+    opened = _open(book, casebook_key)
     cases = opened.all_cases(owner)
     images = write(cases, out, opened.export_key(), taxonomy=taxonomy)
-    some = f"{images} image{'s' if images != 1 else ''}"
-    print(f"{some} of confirmed cases in {out}; next: skindx build {out / RECIPE}")
+    print(
+        f"{counted(images, 'image')} of confirmed cases in {out}; next: skindx build {out / RECIPE}"
+    )
     if sentence := left_out(cases):
         print(sentence)
 
@@ -206,9 +119,7 @@ def delete(
 
     Example: skindx casebook delete runs/cases.db 3f2a6c0e9d1b4c7f8a5e6d7c8b9a0f1e
     """
-    from skindx.casebook.casebook import Casebook
-
-    opened = Casebook.open(book, create=False, keys=casebook_key)
+    opened = _open(book, casebook_key)
     if not yes and sys.stdin.isatty():
         some = "this case" if len(case) == 1 else f"these {len(case)} cases"
         if not typer.confirm(f"Delete {some} for good? This cannot be undone."):
@@ -223,4 +134,88 @@ def delete(
         print(f"{cell(case_id)} is deleted")
 
 
-add_scans(app)
+@app.command("scans")
+def list_scans(
+    book: CasebookPath,
+    *,
+    owner: Annotated[
+        str | None, typer.Option(help="Only scans of this login; default: all logins.")
+    ] = None,
+    casebook_key: CasebookKey = None,
+) -> None:
+    """List the stored scans, oldest first.
+
+    Example: skindx casebook scans runs/cases.db
+    """
+    from rich.table import Table
+
+    table = Table("scan", "owner", "patient", "view", "taken (UTC)", "photos", "lesions")
+    for column in table.columns:
+        column.overflow = "fold"
+    scans = _open(book, casebook_key).scans.scans(owner)
+    for scan in scans:
+        table.add_row(
+            scan.id,
+            cell(scan.owner),
+            cell(scan.patient),
+            cell(scan.view),
+            f"{scan.taken:%Y-%m-%d %H:%M}",
+            str(scan.photos),
+            str(scan.lesions),
+        )
+    console().print(table)
+    print(counted(len(scans), "scan"))
+
+
+@app.command("keep-scan")
+def keep_scan(
+    book: CasebookPath,
+    scan: Annotated[Path, typer.Argument(help="A folder that `skindx scan run` wrote.")],
+    *,
+    patient: Annotated[str, typer.Option(help="A pseudonym, no name.")],
+    view: Annotated[str, typer.Option(help="Such as: back, standing.")],
+    consent: Annotated[
+        bool, typer.Option("--consent", help="The patient agrees that it is kept.")
+    ] = False,
+    consent_compare: Annotated[
+        bool,
+        typer.Option(
+            "--consent-compare", help="The patient agrees that it is compared with other scans."
+        ),
+    ] = False,
+    owner: Annotated[str, typer.Option(help="The login that may see it.")] = "",
+    casebook_key: CasebookKey = None,
+) -> None:
+    """Keep a scan in the case book, encrypted; the folder stays as it is.
+
+    Example: skindx casebook keep-scan runs/cases.db scans/back --patient P-017 --view back
+    --consent --consent-compare
+    """
+    opened = _open(book, casebook_key, create=True)
+    kept = opened.scans.keep(
+        owner, scan, patient=patient, view=view, consent=consent, compare=consent_compare
+    )
+    print(f"kept as {kept}; delete {scan} if it is not needed in plain text")
+
+
+@app.command()
+def compare(
+    book: CasebookPath,
+    first: Annotated[str, typer.Argument(help="A scan as `skindx casebook scans` names it.")],
+    second: Annotated[str, typer.Argument(help="Another one of the same view.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it is not encrypted.")],
+    casebook_key: CasebookKey = None,
+) -> None:
+    """List what changed between two kept scans of a view, as `skindx scan compare` does.
+
+    Example: skindx casebook compare runs/cases.db FIRST SECOND --out compared
+    """
+    opened = _open(book, casebook_key)
+    from skindx.casebook.scan_book import compared
+    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
+
+    with compared(opened.scans, None, first, second) as comparison:
+        write_comparison(out, comparison)
+        print(f"{headline(comparison)}.")
+    print(f"page: {out / PAGE}")

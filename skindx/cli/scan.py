@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 
     from skindx.scan.ruler import Ruler
 
+app = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Photos of whole bodies: find every lesion and diagnose it.\n\n"
+        "A scan shows what to look at. It is no diagnosis, and it can miss lesions."
+    ),
+)
+
+_NEEDS = ("pyvips", "sqlalchemy", "zarr")
+
+Device = Annotated[str, typer.Option(help="cpu, or a GPU such as cuda.")]
+
 
 class AskAboutRulers:
     """Writes OUT-ruler-N.png for each photo and asks; `confirmed`: the images were checked.
@@ -46,60 +58,6 @@ class AskAboutRulers:
             f"the ruler in {file} was not confirmed; look at it, and if its lines lie on the "
             f"ticks, run the same command with --confirm-ruler."
         )
-
-
-# `skindx scan compare`: what changed from one scan of a person to the next.
-
-
-def compare(
-    before: Annotated[Path, typer.Argument(help="A folder that `skindx scan run` wrote.")],
-    after: Annotated[Path, typer.Argument(help="The same, of a later scan of the same person.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder to write; default: comparison/ inside AFTER's parent."
-        ),
-    ] = None,
-) -> None:
-    """List lesions that are new, grown, changed or vanished between two scans of a person.
-
-    Photos of the same view are aligned by points of the skin, or by the lesions where the skin
-    shows none; photos that do not fit are refused. Growth has a 95 % interval. It writes
-    comparison.html and changes.csv. It is a search for what to look at, no diagnosis.
-
-    Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared
-    """
-    from skindx.core.text import printable
-    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
-    from skindx.scan.compare.scan_comparison import compare as compare_scans
-
-    folder = out or after.resolve().parent / "comparison"
-    comparison = compare_scans(before, after)
-    write_comparison(folder, comparison)
-    print(f"{headline(comparison)}.")
-    for name in comparison.alone:
-        print(printable(f"{name} fits no photo of {before}; its lesions were not compared."))
-    print(f"page: {folder / PAGE}")
-
-
-def add_compare(group: typer.Typer) -> None:
-    """Add the verb to `skindx scan`."""
-    group.command("compare")(compare)
-
-
-# How a person confirms the ruler on a photo: an image with its ticks, and a question.
-
-app = typer.Typer(
-    no_args_is_help=True,
-    help=(
-        "Photos of whole bodies: find every lesion and diagnose it.\n\n"
-        "A scan shows what to look at. It is no diagnosis, and it can miss lesions."
-    ),
-)
-
-_NEEDS = ("pyvips", "sqlalchemy", "zarr")
-
-Device = Annotated[str, typer.Option(help="cpu, or a GPU such as cuda.")]
 
 
 @app.command()
@@ -235,4 +193,33 @@ def worker(
     print(f"{done} tasks done")
 
 
-add_compare(app)
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="A folder that `skindx scan run` wrote.")],
+    after: Annotated[Path, typer.Argument(help="The same, of a later scan of the same person.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder to write; default: comparison/ inside AFTER's parent."
+        ),
+    ] = None,
+) -> None:
+    """List lesions that are new, grown, changed or vanished between two scans of a person.
+
+    Photos of the same view are aligned by points of the skin, or by the lesions where the skin
+    shows none; photos that do not fit are refused. Growth has a 95 % interval. It writes
+    comparison.html and changes.csv. It is a search for what to look at, no diagnosis.
+
+    Example: skindx scan compare runs/back-2025 runs/back-2026 --out runs/back-compared
+    """
+    from skindx.core.text import printable
+    from skindx.scan.compare.scan_comparison import PAGE, headline, write_comparison
+    from skindx.scan.compare.scan_comparison import compare as compare_scans
+
+    folder = out or after.resolve().parent / "comparison"
+    comparison = compare_scans(before, after)
+    write_comparison(folder, comparison)
+    print(f"{headline(comparison)}.")
+    for name in comparison.alone:
+        print(printable(f"{name} fits no photo of {before}; its lesions were not compared."))
+    print(f"page: {folder / PAGE}")

@@ -1,4 +1,4 @@
-"""The demo: from painted images to a diagnosis, by the commands that a user types."""
+"""The demo: from synthetic images to a diagnosis, by the commands that a user types."""
 
 import json
 import shlex

@@ -1,4 +1,7 @@
-"""A diagnosis on paper, to take to a doctor: the notice and the next step come first."""
+"""A diagnosis for a person: as PDF to take to a doctor, and in the terminal.
+
+The notice and the next step come first.
+"""
 
 import io
 from datetime import datetime
@@ -211,8 +214,6 @@ def _heated(view: PhotoView) -> "Image.Image":
     heat = _opened(view.heat).convert("RGBA").resize(image.size, Image.Resampling.BILINEAR)
     return Image.alpha_composite(image, heat).convert("RGB")
 
-
-# A diagnosis in the terminal.
 
 _STYLE: dict[Urgency, str] = {
     "urgent": "bold red",

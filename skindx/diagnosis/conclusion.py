@@ -54,10 +54,10 @@ def next_step(
         return by_set.model_copy(update={"because": f"{by_set.because} {_below(risk)}"})
     named = _deciding(_possible(ranked)[0]).name
     if doubtful:
-        own, least = risk_words(risk)
+        shown, least = risk_words(risk)
         because = (
             f"{named} (urgent) is not ruled out and the answer is not sure, so the advice stays "
-            f"urgent although the estimated risk is {own} (urgent from {least} on)."
+            f"urgent although the estimated risk is {shown} (urgent from {least} on)."
         )
         return by_set.model_copy(update={"because": because})
     because = f"{named} (urgent) is not ruled out, so this should not wait for a routine visit. "
@@ -71,29 +71,29 @@ def next_step(
 
 def risk_words(risk: UrgentRisk) -> tuple[str, str]:
     """Return risk and threshold for a reader, with enough digits to distinguish them."""
-    own, least = f"{100 * risk.risk:.1f} %", f"{100 * risk.threshold:.1f} %"
-    if own == least and risk.risk != risk.threshold:
-        own, least = f"{100 * risk.risk:.3f} %", f"{100 * risk.threshold:.3f} %"
-    return own, least
+    shown, least = f"{100 * risk.risk:.1f} %", f"{100 * risk.threshold:.1f} %"
+    if shown == least and risk.risk != risk.threshold:
+        shown, least = f"{100 * risk.risk:.3f} %", f"{100 * risk.threshold:.3f} %"
+    return shown, least
 
 
 def _urgent(ranked: Ranked, risk: UrgentRisk) -> dict[str, str]:
-    own, least = risk_words(risk)
+    shown, least = risk_words(risk)
     likeliest = next(
         (skin_class for skin_class, _, _ in ranked if skin_class.urgency == "urgent"), None
     )
     named = f" The likeliest of these is {likeliest.name}." if likeliest else ""
     because = (
-        f"The estimated risk of an urgent condition is {own}; the advice is urgent from {least} "
+        f"The estimated risk of an urgent condition is {shown}; the advice is urgent from {least} "
         f"on.{named}"
     )
     return {"urgency": "urgent", "advice": URGENCY_ADVICE["urgent"], "because": because}
 
 
 def _below(risk: UrgentRisk) -> str:
-    own, least = risk_words(risk)
+    shown, least = risk_words(risk)
     return (
-        f"The estimated risk of an urgent condition is {own}, below the {least} from which the "
+        f"The estimated risk of an urgent condition is {shown}, below the {least} from which the "
         "advice is urgent."
     )
 
@@ -150,8 +150,6 @@ def _possible(ranked: Ranked) -> tuple[list[SkinClass], float]:
             break
     return leading, carried
 
-
-# The next step: urgent by the urgent risk, otherwise by the classes that remain possible.
 
 LARGEST_SET = 5
 """With more classes in the set, or more than half of all, the model abstains."""

@@ -60,8 +60,6 @@ def similar_cases(
     return cases, tuple(neighbour.thumbnail for neighbour in near)
 
 
-# Cases that look like this one to the networks, with the labels of their sources.
-
 __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_photo"]
 
 # P = photos of a case, C = classes, M = members
@@ -116,14 +114,14 @@ def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[CaseAnswe
         start = 0
         for n, photos in seen.items():
             places = slice(start, start := start + len(photos))
-            own = (photos, places, predictions[places])
+            checked = (photos, places, predictions[places])
             try:
-                concluded[n] = _conclude(predictor, cases[n], own, output, refused[n])
+                concluded[n] = _conclude(predictor, cases[n], checked, output, refused[n])
             except UserError as error:
                 answers[n] = error
         heats = _heat_pngs(predictor, output, concluded)
-        for n, own_case in concluded.items():
-            answers[n] = _answer(predictor, cases[n], own_case, output, heats[n])
+        for n, concluded_case in concluded.items():
+            answers[n] = _answer(predictor, cases[n], concluded_case, output, heats[n])
     return [answers[n] for n in range(len(cases))]
 
 
@@ -162,7 +160,7 @@ def _out_of_distribution(
 def _conclude(
     predictor: "Predictor",
     case: Case,
-    own: tuple[Mapping[int, CheckedPhoto], slice, Sequence[Prediction]],
+    checked: tuple[Mapping[int, CheckedPhoto], slice, Sequence[Prediction]],
     output: EnsembleOutput,
     refused: Sequence[Refusal],
 ) -> _Concluded:
@@ -171,7 +169,7 @@ def _conclude(
     Raises Refused for the photos refused before and those out of distribution, UserError for a
     bundle without sense.
     """
-    photos, places, predictions = own
+    photos, places, predictions = checked
     probabilities_PC = np.stack([prediction.probabilities_C for prediction in predictions])
     members_MPC = np.stack(
         [prediction.member_probabilities_MC for prediction in predictions], axis=1

@@ -1,4 +1,9 @@
-"""Text on the guarantees of the set of conditions and of the risk threshold, for all outputs."""
+"""What holds of an answer, for its reader: guarantees and measurements in sentences.
+
+The guarantees are of the set of conditions and of the risk threshold. Measurements follow the
+layout of `skindx evaluate`; a figure that is missing is left out, as in evaluations of older
+versions.
+"""
 
 import math
 from typing import Any
@@ -200,12 +205,6 @@ def _called_urgent(risk: UrgentRisk) -> str:
     return text
 
 
-# Results of a bundle's evaluation, for the reader of an answer.
-#
-# They read the layout of `skindx evaluate`; a figure that is missing is left out, as in evaluations
-# of older versions.
-
-
 def measured(metrics: dict[str, Any] | None) -> str:
     """Return what the bundle's evaluation measured, in a sentence; empty when it says nothing."""
     ensemble = _part(metrics, "ensemble")
@@ -242,7 +241,7 @@ def with_measured_sets(promise: Promise | None, metrics: dict[str, Any] | None) 
     least_name, least = min(covered, key=lambda row: row[1].value, default=("", None))
     urgent = next((row for row in groups if row.get("name") == "urgent classes"), {})
     missed, raised = _part(sets, "urgent_missed"), _part(sets, "false_alarms")
-    found = MeasuredSets(
+    measured_sets = MeasuredSets(
         split=_split(metrics),
         coverage=coverage,
         urgent=_share(urgent.get("coverage"), urgent.get("n")),
@@ -251,7 +250,7 @@ def with_measured_sets(promise: Promise | None, metrics: dict[str, Any] | None) 
         urgent_missed=_share(missed.get("rate"), missed.get("n")),
         urgent_raised=_share(raised.get("rate"), raised.get("n")),
     )
-    return promise.model_copy(update={"measured": found})
+    return promise.model_copy(update={"measured": measured_sets})
 
 
 def with_measured_risk(
@@ -292,8 +291,8 @@ def _share(interval: Any, pictures: Any) -> Share | None:
     if not isinstance(value, float | int) or not 0 <= value <= 1:  # NaN is in no range
         return None
     ends = [end if isinstance(end, float | int) and 0 <= end <= 1 else value for end in (low, high)]
-    found = MeasuredShare(value=value, low=ends[0], high=ends[1], pictures=pictures)
-    return shared(found)
+    measured_share = MeasuredShare(value=value, low=ends[0], high=ends[1], pictures=pictures)
+    return shared(measured_share)
 
 
 def _split(metrics: dict[str, Any] | None) -> str:

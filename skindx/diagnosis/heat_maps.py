@@ -1,4 +1,17 @@
-"""A network's map as places: rows and columns of a photo, whatever its layout in memory."""
+"""Where in a photo the evidence for a class lies.
+
+Grad-CAM of an ensemble (Selvaraju et al. 2017), from the maps of the pass that gave the
+probabilities: only heads are differentiated, which costs next to nothing. Of each member, equations
+1 and 2: ReLU(sum over d of a_d A_d), where a_d is the mean over places of the logit's derivative by
+channel d of the last map A.
+
+A network whose answer comes from a class token alone has no such heat. Its heat is by integrated
+gradients (Sundararajan, Taly and Yan 2017, arXiv 1703.01365) of the patches' tokens before the
+first block, on the straight way from the image's mean colour to the image. Of each patch the size
+of its effect on the logit counts: near the mean colour the layer norms make slopes steep, so few
+steps give the size and not always the sign. `skindx bench heat` counts how often the hottest token
+lies on the patch that decides the answer.
+"""
 
 import io
 import threading
@@ -15,15 +28,15 @@ from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ensemble import Ensemble, Member
 
-# N = photos, D = channels, h, w = places of a map, T = tokens
+# N = photos, S = side, T = tokens, D = channels, h, w = places of a map, H, W = height, width
 
 
 def places(map_: Tensor, net: nn.Module) -> Tensor:
     """Return a map as N x D x h x w, whether it is that, channels-last, or tokens N x T x D."""
     if map_.ndim == 3:
         rows, columns = _grid(map_.shape[1], net)
-        own = map_[:, map_.shape[1] - rows * columns :]  # class tokens come first
-        return own.transpose(1, 2).reshape(len(own), -1, rows, columns)
+        patches = map_[:, map_.shape[1] - rows * columns :]  # class tokens come first
+        return patches.transpose(1, 2).reshape(len(patches), -1, rows, columns)
     channels = getattr(net, "num_features", map_.shape[1])
     if map_.shape[1] != channels and map_.shape[-1] == channels:
         return map_.permute(0, 3, 1, 2)
@@ -42,17 +55,6 @@ def _grid(tokens: int, net: nn.Module) -> tuple[int, int]:
     return side, side
 
 
-# Heat of a network whose answer comes from a class token alone, so that its last map has none.
-#
-# Integrated gradients (Sundararajan, Taly and Yan 2017, arXiv 1703.01365) by the patches' tokens
-# before the first block, on the straight way from the image's mean colour to the image, and of each
-# patch the size of what it does to the logit: near the mean colour the layer norms make slopes steep,
-# so that few steps give the size and not always the sign. `skindx bench heat` counts how often the
-# hottest token lies on the patch that decides the answer, beside other methods, on small transformers
-# of several depths and seeds.
-
-# N = photos, S = side, T = tokens, D = channels, h, w = places
-
 STEPS = 8
 """Images on the path of integration; each takes a forward and a backward pass."""
 
@@ -70,11 +72,11 @@ def token_heat(
     tokens, slopes = [], []
     for step in range(STEPS):
         between = plain + (step + 0.5) / STEPS * (squares - plain)
-        found = _tokens_and_slope(classifier, between, classes_N)
-        if found is None:
+        step_heat = _tokens_and_slope(classifier, between, classes_N)
+        if step_heat is None:
             return None
-        tokens.append(found[0])
-        slopes.append(found[1])
+        tokens.append(step_heat[0])
+        slopes.append(step_heat[1])
     # The way from the first to the last of them is the whole way, but for a factor.
     moved_NTD, slope_NTD = tokens[-1] - tokens[0], torch.stack(slopes).mean(0)
     size_NT1 = (moved_NTD * slope_NTD).float().sum(2, keepdim=True).abs()
@@ -105,11 +107,11 @@ def _tokens_and_slope(
 def _tokens_of(block: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the tokens N x T x D that this thread gives to a block; the graph begins there."""
     kept: list[Tensor] = []
-    own = threading.get_ident()
+    patches = threading.get_ident()
 
     def keep(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         first = inputs[0]
-        if threading.get_ident() != own or not isinstance(first, Tensor) or first.ndim != 3:
+        if threading.get_ident() != patches or not isinstance(first, Tensor) or first.ndim != 3:
             return None
         kept.append(first.detach().requires_grad_())
         return (kept[-1], *inputs[1:])
@@ -120,14 +122,6 @@ def _tokens_of(block: nn.Module) -> Iterator[list[Tensor]]:
     finally:
         hook.remove()
 
-
-# Grad-CAM of an ensemble: where in a photo the evidence for a class lies (Selvaraju et al. 2017).
-#
-# The maps are those of the pass that gave the probabilities; only heads are differentiated, which
-# costs next to nothing. Of each member, equations 1 and 2: ReLU(sum over d of a_d A_d), where a_d is
-# the mean over places of the logit's derivative by channel d of the last map A.
-
-# N = photos, D = channels, h, w = places of a map, H, W = height, width
 
 LONGEST_SIDE = 320
 """Pixels of a heat map, which knows some ten places across: more would only be sent."""

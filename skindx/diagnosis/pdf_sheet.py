@@ -1,4 +1,7 @@
-"""The letters that a report can be printed in: fonts of this machine, or Latin-1 without one."""
+"""A printed page in plain parts: headings, paragraphs, tables, rows of images.
+
+It is set in fonts of this machine, or in Latin-1 without one.
+"""
 
 import importlib.util
 import re
@@ -15,10 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-_MORE = (
-    "truetype/wqy/wqy-microhei.ttc",
-    "truetype/droid/DroidSansFallbackFull.ttf",
-)
+_MORE = ("truetype/wqy/wqy-microhei.ttc", "truetype/droid/DroidSansFallbackFull.ttf")
 """Below /usr/share/fonts, from Debian's fonts-wqy-microhei, which has Korean too, and
 fonts-droid-fallback."""
 
@@ -29,10 +29,10 @@ _LATIN_SIGNS = str.maketrans(
 
 def dejavu() -> Path | None:
     """Return the folder of DejaVu Sans, without importing matplotlib; None if it is not there."""
-    found = importlib.util.find_spec("matplotlib")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("matplotlib")
+    if spec is None or spec.origin is None:
         return None
-    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
+    folder = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf"
     return folder if (folder / "DejaVuSans-Bold.ttf").is_file() else None
 
 
@@ -55,8 +55,6 @@ def _latin(char: str) -> str:
         return unicodedata.normalize("NFKD", char).encode("latin-1", "ignore").decode() or "?"
     return char
 
-
-# A printed page in plain parts: headings, paragraphs, tables, rows of images.
 
 MARGIN_MM, GAP_MM = 16, 3
 _WIDTH_MM = 210 - 2 * MARGIN_MM

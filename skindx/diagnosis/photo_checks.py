@@ -1,4 +1,4 @@
-"""Why photos are not judged at all."""
+"""A case's photos on their way to the networks: decoded, past the gates, or refused with advice."""
 
 import hashlib
 import math
@@ -57,17 +57,15 @@ class Refused(UserError):  # noqa: N818
         first = ordered[0]
         if photos == 1:
             return cls(first.gate, first.message, first.photo, ordered)
-        said = "; ".join(
+        named = "; ".join(
             f"photo {refusal.photo + 1}: {refusal.message.rstrip('.')}" for refusal in ordered
         )
-        return cls(first.gate, f"{said}.", first.photo, ordered)
+        return cls(first.gate, f"{named}.", first.photo, ordered)
 
     def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int, tuple[Refusal, ...]]]:
         """Cross a border between processes whole: an exception alone would give its message."""
         return type(self), (self.gate, str(self), self.photo, self.refusals)
 
-
-# A photo as it may be shown: upright, of modest size, without any metadata.
 
 SMALL_SIDE = 240
 """Pixels of the longer side beside the form: twice as many as it takes there."""
@@ -85,8 +83,6 @@ def view_jpeg(pixels_HWC: NDArray[np.uint8], longest: int = LONGEST_SIDE) -> byt
     """Return a JPEG of at most `longest` pixels on its longer side, without any metadata."""
     return small_jpeg(pixels_HWC, longest, quality=_QUALITY)
 
-
-# Decode a photo's bytes to pixels; a photo that cannot be used is refused with the reason.
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64
@@ -175,8 +171,8 @@ def open_photo(
         pixels_HWC, height, width = _decoded(data, form, needed)
     except DamagedImage as error:
         # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
-        own = form != "HEIC" and error.__cause__ is None
-        reason = str(error) if own or error.reason == "too-many-pixels" else ""
+        is_our_message = form != "HEIC" and error.__cause__ is None
+        reason = str(error) if is_our_message or error.reason == "too-many-pixels" else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
         large = error.reason in ("too-many-pixels", "decode-memory")
         advice = "save it as a JPEG of fewer pixels" if large else "save it as a new JPEG"
@@ -242,8 +238,6 @@ def _unreadable(message: str, photo: int, gate: Gate = "unreadable") -> Refused:
     return Refused(gate, message, photo)
 
 
-# Advice for a photo that a gate refuses.
-
 ADVICE: dict[Fault, str] = {
     "dark": "the photo is too dark to be judged; take it again in daylight or with the flash.",
     "dim": "The photo is dark: take it again in daylight if you can.",
@@ -263,8 +257,6 @@ ADVICE: dict[Fault, str] = {
 }
 """Refusals go on in a sentence, remarks stand alone."""
 
-
-# A case's photos on their way to the networks: opened, and past the gates.
 
 COARSE = 200
 """Pixels of the shorter side, below which fine structures are lost to most networks."""

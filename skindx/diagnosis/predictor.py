@@ -83,7 +83,9 @@ class Predictor:
         bundle = open_bundle(path, expect)
         detector, missing = None, ""
         try:
-            detector = found.fused() if (found := bundle.detector()) else None
+            detector = (
+                detector_of_bundle.fused() if (detector_of_bundle := bundle.detector()) else None
+            )
         except NoUltralyticsError as error:
             missing = str(error)
         served = with_backend(bundle, bundle.ensemble(device), backend, device)

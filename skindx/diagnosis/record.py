@@ -337,9 +337,6 @@ class Diagnosis(_Part):
         return f"The networks disagree: {same} of {total} put {first.name} first."
 
 
-# A diagnosis and its photos, on their way from a worker to a page or client.
-
-
 @dataclass(frozen=True)
 class PhotoView:
     """One photo as it may be shown: upright, at most 1280 pixels, without any metadata."""

@@ -1,4 +1,4 @@
-"""The mix of diseases that shown probabilities hold for, and the predictive values of "urgent".
+"""The record of a diagnosis, assembled from the outputs of networks and gates.
 
 Probabilities that are shown, and predictive values, follow the operator's prevalence where one is
 given. Sets, risk and threshold are of the uncorrected probabilities, which they were fitted on.
@@ -123,8 +123,6 @@ def _listed(predictor: "Predictor", shares: dict[str, float]) -> str:
         listed.append(f"{len(rest)} more {percent(sum(share for _, share in rest))}")
     return ", ".join(listed)
 
-
-# The record of a diagnosis, assembled from the outputs of networks and gates.
 
 TOP = 5
 """Candidates that a record holds at least; the whole conformal set is always in it."""

@@ -1,4 +1,7 @@
-"""A predictor's answers on labelled images: the arrays that every figure is computed from."""
+"""A predictor's answers on labelled images: the arrays that every figure is computed from.
+
+predictions.parquet holds them, so that the figures can be made again without the bundle.
+"""
 
 import json
 from collections.abc import Sequence
@@ -101,6 +104,11 @@ class Answers:
         right_N: NDArray[np.bool_] = self.predicted_N == self.truth_N
         return right_N
 
+    @property
+    def urgent_C(self) -> NDArray[np.bool_]:  # noqa: N802
+        """Which classes are urgent."""
+        return np.array([skin_class.urgency == "urgent" for skin_class in self.classes])
+
     def some(self, index: NDArray[Any]) -> Self:
         """Return the rows of an index array or a mask, in its order."""
         rows = np.arange(len(self))[index]
@@ -117,8 +125,6 @@ class Answers:
             steps=None if self.steps is None else tuple(self.steps[row] for row in rows),
         )
 
-
-# predictions.parquet: what an evaluation's figures can be made from again, without the bundle.
 
 PREDICTIONS = "predictions.parquet"
 _NEEDED = ("path", "sha256", "group", "label", "predicted", "skin_type", "source")

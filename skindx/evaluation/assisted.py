@@ -82,20 +82,20 @@ def measure_assistance(
         return paired_interval(first, second, groups_N, draws=draws, level=LEVEL, seed=SEED)
 
     def one(number: int) -> AssistedClass:
-        own_N = answers.truth_N == number
+        of_class_N = answers.truth_N == number
         ours, theirs = (
-            Statistic.top_k(source.ensemble_NC[own_N], source.truth_N[own_N], 1)
+            Statistic.top_k(source.ensemble_NC[of_class_N], source.truth_N[of_class_N], 1)
             for source in (answers, plain)
         )
         return AssistedClass(
             answers.classes[number].key,
             answers.classes[number].name,
-            int(own_N.sum()),
-            int((own_N & boxed_N).sum()),
-            int((own_N & changed_N).sum()),
-            share(own_N & plain.right_N, own_N, plain),
-            share(own_N & answers.right_N, own_N, answers),
-            gain(ours, theirs, own_N),
+            int(of_class_N.sum()),
+            int((of_class_N & boxed_N).sum()),
+            int((of_class_N & changed_N).sum()),
+            share(of_class_N & plain.right_N, of_class_N, plain),
+            share(of_class_N & answers.right_N, of_class_N, answers),
+            gain(ours, theirs, of_class_N),
         )
 
     ours, theirs = (

@@ -1,4 +1,7 @@
-"""The figures by skin type and by source: fairlearn's MetricFrame, with intervals over groups."""
+"""Misses of urgent classes and cancers, and the figures by skin type and by source.
+
+The breakdown is fairlearn's MetricFrame, with intervals over groups.
+"""
 
 import importlib.util
 import re
@@ -16,6 +19,8 @@ from skindx.metrics import Interval, Statistic, confidence_interval, share_inter
 from skindx.taxonomy import SkinClass, normalise
 
 # N = images, C = classes
+
+Bools = NDArray[np.bool_]
 
 CANCERS = {
     "Melanoma": (r"C43|D03", "melanoma"),
@@ -64,21 +69,29 @@ class CancerMisses:
 
 def urgent_misses(answers: Answers) -> UrgentMisses | None:
     """Count the missed images of urgent classes; None when there is none to miss."""
-    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
-    own_N, called_N = urgent_C[answers.truth_N], urgent_C[answers.predicted_N]
-    if not own_N.any():
-        return None
-    missed_N = own_N & ~called_N
-    return UrgentMisses(int(own_N.sum()), int(missed_N.sum()), share(missed_N, own_N, answers))
+    urgent_N, called_N = answers.urgent_C[answers.truth_N], answers.urgent_C[answers.predicted_N]
+    return missed_of(urgent_N & ~called_N, urgent_N, answers)
+
+
+def missed_of(missed_N: Bools, urgent_N: Bools, answers: Answers) -> UrgentMisses | None:
+    """Count missed images of urgent classes; None when there is none to miss."""
+    n = int(urgent_N.sum())
+    return UrgentMisses(n, int(missed_N.sum()), share(missed_N, urgent_N, answers)) if n else None
+
+
+def raised_of(raised_N: Bools, other_N: Bools, answers: Answers) -> FalseAlarms | None:
+    """Count images of other classes that are called urgent; None when there is no such image."""
+    n = int(other_N.sum())
+    return FalseAlarms(n, int(raised_N.sum()), share(raised_N, other_N, answers)) if n else None
 
 
 def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
     """Count the missed images of each of the three cancers, also of one without images."""
     kind_C = np.array([cancer_of(skin_class) for skin_class in answers.classes])
-    own_N, called_N = kind_C[answers.truth_N], kind_C[answers.predicted_N]
+    cancer_N, called_N = kind_C[answers.truth_N], kind_C[answers.predicted_N]
 
     def one(name: str) -> CancerMisses:
-        this_N = own_N == name
+        this_N = cancer_N == name
         missed_N, unwarned_N = this_N & (called_N != name), this_N & (called_N == "")
         keys = [answers.classes[i].key for i in np.flatnonzero(kind_C == name)]
         return CancerMisses(
@@ -107,8 +120,6 @@ def share(hits_N: NDArray[Any], among_N: NDArray[Any], answers: Answers) -> Inte
     """Return the share of hits among some of the images, with its exact interval over groups."""
     return share_interval(hits_N[among_N], answers.groups_N[among_N], level=LEVEL)
 
-
-# Misses of urgent classes and of the three common skin cancers.
 
 # N = images
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
-from skindx.core.measurement import MeasurementOrigin, hardware, versions
+from skindx.core.measurement import hardware, versions
+from skindx.data.fetch.settings import Origin
 from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, read_manifest, split_of
@@ -26,9 +27,7 @@ from skindx.evaluation.assisted import measure_assistance
 from skindx.evaluation.evaluation_report import worst_mistakes, write_report
 from skindx.evaluation.figures import SEED
 from skindx.evaluation.score import Evaluation, join_taxonomies, score, score_boxes, score_ood
-from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
-from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy, Urgency
 
 
@@ -51,8 +50,6 @@ def served_steps(
     )
 
 
-# The next step that the page would show for each image of an evaluation.
-
 METRICS = "metrics.json"
 REPORT = "report.html"
 
@@ -70,21 +67,11 @@ Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all."""
 
 
-class ServedPredictor(Protocol):
+class ServedPredictor(ConclusionRules, Protocol):
     """The predictor that the page and the command line use."""
 
     @property
-    def taxonomy(self) -> Taxonomy: ...
-    @property
     def members(self) -> tuple[str, ...]: ...
-    @property
-    def conformal(self) -> Conformal | None: ...
-    @property
-    def urgent_risk(self) -> UrgentRisk | None: ...
-    @property
-    def miss_rate(self) -> float | None: ...
-    @property
-    def weights(self) -> tuple[float, ...] | None: ...
     @property
     def trained_on(self) -> str: ...
     @property
@@ -183,7 +170,7 @@ def evaluate_served(
     )
     assisted = measure_assistance(answers, predictions, draws=draws)
     evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked)
-    origin = MeasurementOrigin(
+    origin = Origin(
         bundle=bundle,
         dataset=str(dataset),
         manifest_sha256=manifest,

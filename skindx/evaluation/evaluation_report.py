@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: no script, no outside reference, every value escaped."""
+"""An evaluation as one HTML file that needs nothing else, and as a table in the terminal."""
 
 import base64
 import io
@@ -40,22 +40,15 @@ if TYPE_CHECKING:
 
 
 _FILTERS = (
-    "percent",
-    "decimal",
-    "points",
-    "change",
-    "bounds",
-    "shown",
-    "p_equation",
-    "p_value",
-    "first_upper",
-)
+    figures.percent, figures.decimal, figures.points, figures.change, figures.bounds,
+    figures.shown, figures.p_equation, figures.p_value, figures.first_upper,
+)  # fmt: skip
 
 
 def render(template: str, **values: Any) -> str:
     """Return a template of this folder as HTML that is well-formed XML too."""
-    environment = html_environment("skindx.evaluation.report", "pages")
-    environment.filters.update({name: getattr(figures, name) for name in _FILTERS})
+    environment = html_environment("skindx.evaluation")
+    environment.filters.update({write.__name__: write for write in _FILTERS})
     environment.filters["difference"] = figures.shown_difference
     environment.filters["base64"] = _base64
     environment.globals.update(title=figures.title, figures_of=figures.figures_of)
@@ -65,8 +58,6 @@ def render(template: str, **values: Any) -> str:
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
-
-# The most confident mistakes, which a reader should see first.
 
 SHOWN = 12
 _SIDE = 176  # pixels; shown at half of it, so that it is sharp on a fine screen and on paper
@@ -118,8 +109,6 @@ def _thumbnail(pixels_HWC: NDArray[np.uint8]) -> bytes:
     thumbnail.save(buffer, "JPEG", quality=80)
     return buffer.getvalue()
 
-
-# An evaluation as one HTML file that needs nothing else, and as a table in the terminal.
 
 PRINTED = ("top1", "balanced_accuracy", "auroc", "calibration_error")
 MATCHED_BY = {
@@ -235,10 +224,10 @@ def sentences(evaluation: Evaluation) -> list[str]:
             "bundle does not know are left out."
         )
     if evaluation.detector:
-        found = evaluation.detector
+        detector = evaluation.detector
         lines.append(
-            f"Detector: mAP50 {found.map50:.3f}, mAP50-95 {found.map50_95:.3f} "
-            f"on {found.pictures} images with {found.boxes} boxes."
+            f"Detector: mAP50 {detector.map50:.3f}, mAP50-95 {detector.map50_95:.3f} "
+            f"on {detector.pictures} images with {detector.boxes} boxes."
         )
     return lines
 

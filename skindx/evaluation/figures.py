@@ -1,4 +1,7 @@
-"""The headline figures: which there are, how they are made, and how they are read."""
+"""The headline figures: how they are made, how they are read, and how they are written.
+
+As text (78.3 %, 0.041, +2.1 points, with their intervals) and as plain values.
+"""
 
 import dataclasses
 import math
@@ -103,9 +106,6 @@ def measure_scores(
         return confidence_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
 
     return Scores(name, **{key: interval(figure) for key, figure in FIGURES.items()})
-
-
-# Figures as text (78.3 %, 0.041, +2.1 points, with their intervals) and as plain values.
 
 
 def percent(figure: Interval | float) -> str:

@@ -1,4 +1,4 @@
-"""Coverage and size of conformal sets."""
+"""What guarantees did on labelled images: conformal sets, and thresholds of the urgent risk."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from skindx.evaluation.answers import Answers, Floats
 from skindx.evaluation.breakdown import (
     UNKNOWN,
+    Bools,
     FalseAlarms,
     UrgentMisses,
+    missed_of,
     order,
+    raised_of,
     share,
     skin_type_name,
 )
@@ -74,22 +77,21 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         return SetScore(name, int(among_N.sum()), covered, mean, promised)
 
     urgency_N = np.array([skin_class.urgency for skin_class in answers.classes])[truth_N]
+    urgent_N, warned_N = urgency_N == "urgent", _warned(answers)
     return SetScores(
         answers.level,
         coverage,
         size,
         float((size_N == 1).mean()),
-        tuple(some(*group) for group in _groups(answers, urgency_N == "urgent")),
-        _urgent_missed(sets_NC, urgency_N == "urgent", answers),
-        _false_alarms(sets_NC, urgency_N != "urgent", answers),
+        tuple(some(*group) for group in _groups(answers, urgent_N)),
+        missed_of(urgent_N & ~warned_N, urgent_N, answers),
+        raised_of(warned_N & ~urgent_N, ~urgent_N, answers) if answers.urgent_C.any() else None,
         tuple(some(name, urgency_N == name) for name in _present(urgency_N)),
         tuple(some(skin_class.name, truth_N == i) for i, skin_class in enumerate(answers.classes)),
     )
 
 
-def _groups(
-    answers: Answers, urgent_N: NDArray[np.bool_]
-) -> Iterator[tuple[str, NDArray[np.bool_], float | None]]:
+def _groups(answers: Answers, urgent_N: Bools) -> Iterator[tuple[str, Bools, float | None]]:
     """Yield the groups that thresholds may be fitted for: name, images, promised coverage."""
     # Without thresholds of their own urgent and other classes are promised nothing by themselves.
     apart = answers.urgent_level is not None
@@ -103,36 +105,11 @@ def _groups(
             yield f"skin type {name}", types_N == name, answers.level if fitted else None
 
 
-def _urgent_missed(
-    sets_NC: NDArray[np.bool_], urgent_N: NDArray[np.bool_], answers: Answers
-) -> UrgentMisses | None:
-    if not urgent_N.any():
-        return None
-    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
-    missed_N = urgent_N & ~sets_NC[:, urgent_C].any(axis=1)
-    rate = share(missed_N, urgent_N, answers)
-    return UrgentMisses(int(urgent_N.sum()), int(missed_N.sum()), rate)
-
-
-def _false_alarms(
-    sets_NC: NDArray[np.bool_], other_N: NDArray[np.bool_], answers: Answers
-) -> FalseAlarms | None:
-    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
-    if not other_N.any() or not urgent_C.any():
-        return None
-    raised_N = other_N & sets_NC[:, urgent_C].any(axis=1)
-    return FalseAlarms(int(other_N.sum()), int(raised_N.sum()), share(raised_N, other_N, answers))
-
-
 def _present(urgency_N: NDArray[np.str_]) -> Sequence[str]:
     return [name for name in ("urgent", "soon", "routine", "unknown") if name in urgency_N]
 
 
-# Missed and unnecessary referrals by the urgent risk, at each level and on the curve.
-
 # N = images, C = classes
-
-Bools = NDArray[np.bool_]
 
 _CURVE = 200
 """Most points of the curve; more are not seen."""
@@ -208,9 +185,7 @@ def urgent_scores(answers: Answers) -> UrgentRiskScores | None:
     rule = answers.urgent_risk
     if rule is None:
         return None
-    urgent_N = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])[
-        answers.truth_N
-    ]
+    urgent_N = answers.urgent_C[answers.truth_N]
     risk_N = rule.risks(answers.ensemble_NC)
     return UrgentRiskScores(
         rule.default,
@@ -220,18 +195,6 @@ def urgent_scores(answers: Answers) -> UrgentRiskScores | None:
         tuple(_curve(risk_N, urgent_N)),
         tuple(_steps(answers, urgent_N)),
     )
-
-
-def missed_of(missed_N: Bools, urgent_N: Bools, answers: Answers) -> UrgentMisses | None:
-    """Count missed images of urgent classes; None when there is none to miss."""
-    n = int(urgent_N.sum())
-    return UrgentMisses(n, int(missed_N.sum()), share(missed_N, urgent_N, answers)) if n else None
-
-
-def raised_of(raised_N: Bools, other_N: Bools, answers: Answers) -> FalseAlarms | None:
-    """Count images of other classes that are sent on; None when there is no such image."""
-    n = int(other_N.sum())
-    return FalseAlarms(n, int(raised_N.sum()), share(raised_N, other_N, answers)) if n else None
 
 
 def _level(
@@ -265,8 +228,7 @@ def _warned(answers: Answers) -> Bools:
     """Return whether an image's set names an urgent class, which makes its next step soon."""
     if answers.sets_NC is None:
         return np.zeros(len(answers), dtype=bool)
-    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
-    return np.asarray(answers.sets_NC[:, urgent_C].any(axis=1))
+    return np.asarray(answers.sets_NC[:, answers.urgent_C].any(axis=1))
 
 
 def _curve(risk_N: Floats, urgent_N: Bools) -> Iterator[CurvePoint]:

@@ -1,4 +1,8 @@
-"""Two predictors on the same images: paired differences over groups, and McNemar's test."""
+"""Two predictors on the same images: paired differences over groups, and McNemar's test.
+
+Both are evaluations, or bundles that are evaluated for it; the result is JSON, one HTML page, and
+tables in the terminal.
+"""
 
 import dataclasses
 import math
@@ -9,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.atomic_files import FolderKind, atomic_folder, write_json, write_text
 from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers, read_predictions
-from skindx.evaluation.breakdown import CANCERS, UNKNOWN, cancer_of, order, skin_type_name
+from skindx.evaluation.breakdown import CANCERS, UNKNOWN, Bools, cancer_of, order, skin_type_name
 from skindx.evaluation.evaluate import Part, evaluate
 from skindx.evaluation.evaluation_report import render
 from skindx.evaluation.figures import (
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
 
 
 # N = images, C = classes
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def compare(
     def part(
         attribute: str, value: str, among_N: Bools, ours_N: Bools, theirs_N: Bools
     ) -> ComparedPart:
-        ours, theirs = (Statistic.mean(found_N[among_N]) for found_N in (ours_N, theirs_N))
+        ours, theirs = (Statistic.mean(right_N[among_N]) for right_N in (ours_N, theirs_N))
         groups = groups_N[among_N]
         difference = paired_interval(ours, theirs, groups, draws=draws, level=LEVEL, seed=SEED)
         test = mcnemar(ours_N[among_N], theirs_N[among_N])
@@ -171,7 +172,7 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
 def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, Bools, Bools]]:
     """Yield attribute, value, the images meant, and which of all each predictor finds."""
     kind_C = np.array([cancer_of(skin_class) for skin_class in first.classes])
-    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in first.classes])
+    urgent_C = first.urgent_C
     truth_N, predictions = first.truth_N, (first.predicted_N, second.predicted_N)
     if urgent_C[truth_N].any():
         yield ("not to be missed", "urgent classes", urgent_C[truth_N],
@@ -211,9 +212,6 @@ def _by(
     if len(set(values)) > 1:
         for value in order(values):
             yield attribute, value, np.array(values) == value, ours_N, theirs_N
-
-
-# A comparison as one HTML page, and as tables in the terminal.
 
 
 def write_page(path: Path, comparison: Comparison) -> None:
@@ -299,8 +297,6 @@ def _by_attribute(comparison: Comparison) -> dict[str, list[ComparedPart]]:
         for attribute, parts in groupby(comparison.parts, key=lambda part: part.attribute)
     }
 
-
-# A comparison on disk: of two evaluations, or of two bundles that are evaluated for it.
 
 JSON, PAGE = "comparison.json", "comparison.html"
 _EVALUATIONS = ("first", "second")

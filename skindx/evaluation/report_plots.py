@@ -1,4 +1,4 @@
-"""A matplotlib figure as SVG inside an HTML page, in the page's colours and without references."""
+"""The plots of the report: matplotlib figures as SVG in the page's colours, without references."""
 
 import io
 import warnings
@@ -137,8 +137,6 @@ def _placed(use: ET.Element, marks: dict[str, ET.Element]) -> ET.Element:
     )
 
 
-# The plots of the report: confusion matrix, sensitivity, reliability, risk and coverage.
-
 COUNTS_UP_TO = 25  # classes; beyond it a cell is too small to hold a number
 SIZE = 300.0  # pixels of a square plot
 _WIDTH = 640.0  # pixels that the cells of a confusion matrix may take
@@ -229,10 +227,12 @@ def sensitivity_plot(evaluation: Evaluation) -> Plot | None:
     label = f"Sensitivity of {len(scores)} classes with intervals; the figures stand in the table."
     plot = new_plot(SIZE, 22.0 * len(scores), label)
     for row, score in enumerate(scores):
-        found, gid = score.sensitivity, f"class-{row}"
-        plot.titles[gid] = f"{score.name}: {percent(found)}, interval {bounds(found)}"
-        _interval(plot, (found.low, found.high), (row, row), gid)
-        plot.axes.plot(found.value, row, "o", color=BLUE, markersize=8, gid=gid, clip_on=False)
+        sensitivity, gid = score.sensitivity, f"class-{row}"
+        plot.titles[gid] = f"{score.name}: {percent(sensitivity)}, interval {bounds(sensitivity)}"
+        _interval(plot, (sensitivity.low, sensitivity.high), (row, row), gid)
+        plot.axes.plot(
+            sensitivity.value, row, "o", color=BLUE, markersize=8, gid=gid, clip_on=False
+        )
     percent_axis(plot.axes, "x", "Sensitivity (%)", step=0.5)
     plot.axes.set_ylim(len(scores) - 0.5, -0.5)
     plot.axes.set_yticks(range(len(scores)), [_shorten(score.name) for score in scores])
@@ -315,9 +315,6 @@ def _interval(plot: Plot, x: tuple[float, float], y: tuple[float, float], gid: s
 
 def _shorten(name: str) -> str:
     return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
-
-
-# The curve of misses against over-triage, with the levels of the bundle on it.
 
 
 def urgent_plot(scores: UrgentRiskScores | None) -> Plot | None:

@@ -1,4 +1,7 @@
-"""From predictions to figures: pure, no files, no models."""
+"""From predictions to the results of an evaluation: plain values, no files, no models.
+
+A dataset with other classes is joined by key, name or code; images of other classes are counted.
+"""
 
 import dataclasses
 from collections import Counter
@@ -121,17 +124,14 @@ def _means(ours: SkinClass, their: SkinClass, theirs: Taxonomy) -> bool:
     return any(theirs.find(word) == their for word in (ours.key, ours.name, *ours.synonyms))
 
 
-def _only(found: Iterable[SkinClass | None]) -> SkinClass | None:
+def _only(classes_or_none: Iterable[SkinClass | None]) -> SkinClass | None:
     """Return the class that is found, None when there is none or more than one."""
-    classes = {skin_class.key: skin_class for skin_class in found if skin_class}
+    classes = {skin_class.key: skin_class for skin_class in classes_or_none if skin_class}
     return next(iter(classes.values())) if len(classes) == 1 else None
 
 
 def _bearers(taxonomy: Taxonomy, code: str) -> list[SkinClass]:
     return [skin_class for skin_class in taxonomy.classes if skin_class.icd10 == code]
-
-
-# How many images of a split the bundle's out-of-distribution (OOD) check refuses.
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,6 @@ def score_ood(records: Sequence[Record], predictions: Sequence[Prediction]) -> O
     out_N = np.array([check.p_value <= check.rate for check in checks])
     groups = [record.group for record in records]
     return OodScore(share_interval(out_N, groups), checks[0].rate, len(checks))
-
-
-# Results of an evaluation: plain values, ready for JSON.
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +230,6 @@ class Evaluation:
         return values
 
 
-# A dataset with other classes: which of them the bundle knows, and under what name.
-
 # N = images, C = classes, M = members
 
 
@@ -285,8 +280,8 @@ def _difference(answers: Answers, *, draws: int) -> MemberDifference | None:
         return None
 
     def measure(key: str, member: int | None) -> Measure:
-        said_NC = answers.ensemble_NC if member is None else answers.members_NMC[:, member]
-        return FIGURES[key].make(said_NC, answers.truth_N)
+        probabilities_NC = answers.ensemble_NC if member is None else answers.members_NMC[:, member]
+        return FIGURES[key].make(probabilities_NC, answers.truth_N)
 
     top1_M = [measure("top1", m).value for m in range(len(answers.members))]
     best = int(np.argmax(top1_M))
@@ -301,18 +296,18 @@ def _difference(answers: Answers, *, draws: int) -> MemberDifference | None:
 def _class_scores(answers: Answers) -> tuple[ClassScore, ...]:
     scores = []
     for number, info in enumerate(answers.classes):
-        own_N, called_N = answers.truth_N == number, answers.predicted_N == number
-        found_N, false_N = own_N & called_N, ~own_N & called_N
+        of_class_N, called_N = answers.truth_N == number, answers.predicted_N == number
+        right_N, false_N = of_class_N & called_N, ~of_class_N & called_N
         scores.append(
             ClassScore(
                 info.key,
                 info.name,
                 info.urgency,
-                int(own_N.sum()),
-                int(found_N.sum()),
-                share(found_N, own_N, answers),
+                int(of_class_N.sum()),
+                int(right_N.sum()),
+                share(right_N, of_class_N, answers),
                 int(false_N.sum()),
-                share(~own_N & ~called_N, ~own_N, answers),
+                share(~of_class_N & ~called_N, ~of_class_N, answers),
             )
         )
     return tuple(scores)
@@ -327,7 +322,9 @@ def score_boxes(
         for record, prediction in zip(records, predictions, strict=True)
         if record.boxes is not None and prediction.boxes is not None
     ]
-    return mean_average_precision([truth for truth, _ in pairs], [found for _, found in pairs])
+    return mean_average_precision(
+        [truth for truth, _ in pairs], [detected for _, detected in pairs]
+    )
 
 
 def _lesions(boxes: Sequence[Box]) -> list[Box]:

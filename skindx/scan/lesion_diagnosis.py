@@ -1,4 +1,4 @@
-"""A lesion cut out of its photo, and how its colour differs from the skin around it."""
+"""A lesion cut out of its photo, its colour against the skin, and the ensemble's answer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -73,9 +73,6 @@ def colour_difference(crop_SS3: NDArray[np.uint8], box: Box) -> tuple[float, flo
     difference = np.median(lab_SS3[inside_SS], axis=0) - np.median(lab_SS3[ring_SS], axis=0)
     lightness, red, yellow = (float(part) for part in difference)
     return lightness, red, yellow
-
-
-# The bundle's ensemble on the crops of lesions.
 
 
 def diagnose_lesions(

@@ -1,4 +1,12 @@
-"""A lesion that a scan found, and the photo it stands on."""
+"""Lesions that a scan detected: their files, how much they differ, and their rank.
+
+The sign of the ugly duckling (Grob and Bonerandi 1998, "The 'ugly duckling' sign: identification of
+the common characteristics of nevi in an individual as a basis for melanoma screening") compares a
+lesion in appearance (its embedding), size and colour with the medians of the person's lesions. A
+difference is measured in spreads (1.4826 times the median absolute deviation, the standard
+deviation of normal values). The medians of few lesions say little of their spread: as many as
+`_PRIOR_LESIONS` typical ones are averaged in.
+"""
 
 import math
 from collections.abc import Sequence
@@ -55,8 +63,11 @@ class ScannedPhoto:
     mm_per_pixel: float | None = None
     """Given by the user or confirmed from a ruler; None: sizes are in pixels."""
 
-
-# Lesions in a file of plain arrays, as workers answer.
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What files of results say of it."""
+        names = ("name", "sha256", "width", "height", "tiles", "tiles_without_skin", "failed_tiles")
+        return {name: getattr(self, name) for name in names}
 
 
 def write_lesions(path: Path, lesions: Sequence[ScannedLesion]) -> None:
@@ -105,15 +116,6 @@ def _lesion(row: dict[str, Any]) -> ScannedLesion:
 def _boxes(lesions: Sequence[ScannedLesion]) -> list[Box]:
     return [lesion.box for lesion in lesions]
 
-
-# How much a lesion differs from the same person's others: the sign of the ugly duckling.
-#
-# Grob and Bonerandi 1998 ("The 'ugly duckling' sign: identification of the common characteristics of
-# nevi in an individual as a basis for melanoma screening"). A lesion is compared in appearance (its
-# embedding), in size and in colour with the medians of the person's lesions; a difference is
-# measured in spreads (1.4826 times the median absolute deviation, the standard deviation of normal
-# values). The medians of few lesions say little of their spread: as many as `_PRIOR_LESIONS` typical
-# ones are averaged in.
 
 # N = lesions of one person, D = features of the embedding, 3 = L, a, b
 
@@ -211,8 +213,6 @@ def _from_middle(values_N: NDArray[np.float64], typical: float) -> NDArray[np.fl
     return spreads_N
 
 
-# Ranking of lesions: by the urgent risk, then by the ugly duckling.
-
 # N = lesions of all photos
 
 
@@ -245,13 +245,13 @@ def rank(photos: Sequence[ScannedPhoto]) -> tuple[RankedLesion, ...]:
     The order of `photos` decides no rank but between lesions that are equal in all of it.
     """
     # In an order of their own: a sum of floats depends on the order of its parts.
-    found = sorted(
+    placed = sorted(
         ((place, lesion) for place, photo in enumerate(photos) for lesion in photo.lesions),
         key=lambda item: (photos[item[0]].sha256, *_canonical(item[1]), item[0]),
     )
-    lesions = [lesion for _, lesion in found]
-    compared = differences(lesions, _comparable_sizes(photos, found))
-    scored = list(zip(found, compared, strict=True))
+    lesions = [lesion for _, lesion in placed]
+    compared = differences(lesions, _comparable_sizes(photos, placed))
+    scored = list(zip(placed, compared, strict=True))
     scored.sort(key=lambda item: _urgency(item[0][1], item[1]))
     return tuple(
         RankedLesion(number, place, lesion, difference, _millimetres(photos[place], lesion))
@@ -294,18 +294,18 @@ def _millimetres(photo: ScannedPhoto, lesion: ScannedLesion) -> float | None:
 
 
 def _comparable_sizes(
-    photos: Sequence[ScannedPhoto], found: Sequence[tuple[int, ScannedLesion]]
+    photos: Sequence[ScannedPhoto], placed: Sequence[tuple[int, ScannedLesion]]
 ) -> NDArray[np.float64]:
     """Return diameters of one unit: millimetres, or shares of their photo's median.
 
     Photos without a scale may have been taken from different distances.
     """
-    sizes_N = np.array([diameter(lesion) for _, lesion in found], np.float64)
-    for place in {place for place, _ in found}:
-        own_N = np.array([other == place for other, _ in found])
+    sizes_N = np.array([diameter(lesion) for _, lesion in placed], np.float64)
+    for place in {place for place, _ in placed}:
+        of_photo_N = np.array([other == place for other, _ in placed])
         scale = photos[place].mm_per_pixel
         if scale is not None and all(photo.mm_per_pixel is not None for photo in photos):
-            sizes_N[own_N] *= scale
+            sizes_N[of_photo_N] *= scale
         else:
-            sizes_N[own_N] /= np.median(sizes_N[own_N])
+            sizes_N[of_photo_N] /= np.median(sizes_N[of_photo_N])
     return sizes_N

@@ -1,7 +1,11 @@
-"""Overlapping patches of an array of any number of axes, the last of each axis shifted inward.
+"""Overlapping patches of an array of any number of axes, and one map from their answers.
 
-As in chunkflow, inference of a volume that no memory holds goes patch by patch; body photos
-have two axes, stacks of confocal or OCT images three.
+Inference of a volume that no memory holds, by unreliable workers (chunkflow, see METHODS): body
+photos have two axes, stacks of confocal or OCT images three. The map is the mean of the patches'
+answers with the weights w(x) = exp(-sum over axes of 1 / (1 - x^2)), x in (-1, 1). chunkflow
+accumulates w y and w; here the answers of all patches are stored first, and the map is made block
+by block from the patches that touch it: memory does not grow with the map, a block that is written
+twice is the same to the bit, and who answered in which order does not matter.
 """
 
 import itertools
@@ -71,9 +75,9 @@ class Patches:
 
     def touching(self, block: Sequence[slice]) -> Iterator[int]:
         """Yield the numbers of the patches that share an element with a block, in order."""
-        found: list[list[int]] = []
+        indices_by_axis: list[list[int]] = []
         for begins, size, part in zip(self.begins_by_axis, self.size, block, strict=True):
-            found.append(
+            indices_by_axis.append(
                 [
                     index
                     for index, begin in enumerate(begins)
@@ -81,9 +85,10 @@ class Patches:
                 ]
             )
         strides = [
-            math.prod(len(b) for b in self.begins_by_axis[axis + 1 :]) for axis in range(len(found))
+            math.prod(len(b) for b in self.begins_by_axis[axis + 1 :])
+            for axis in range(len(indices_by_axis))
         ]
-        for indices in itertools.product(*found):
+        for indices in itertools.product(*indices_by_axis):
             yield sum(i * stride for i, stride in zip(indices, strides, strict=True))
 
 
@@ -95,14 +100,6 @@ def blocks(shape: Sequence[int], block: Sequence[int]) -> Iterator[tuple[slice, 
     ]
     yield from itertools.product(*axes)
 
-
-# One map from the answers for overlapping patches: the mean, weighted by a bump.
-#
-# chunkflow (METHODS: inference on large images by unreliable workers) weighs an element at
-# x in (-1, 1) of its patch by w(x) = exp(-sum over axes of 1 / (1 - x^2)), accumulates w y and w,
-# and divides. Here the answers of all patches lie somewhere first, and the map is made block by block
-# from the patches that touch it: memory does not grow with the map, a block that is written twice
-# is the same to the bit, and it matters neither who answered nor in which order.
 
 # A = axes of the map, N = elements of one axis; answers may have further axes behind, as channels
 
@@ -164,17 +161,17 @@ def blend_block(
             slice(max(a.start, b.start), min(a.stop, b.stop))
             for a, b in zip(place, block, strict=True)
         ]
-        own = tuple(
+        inner = tuple(
             slice(c.start - p.start, c.stop - p.start) for c, p in zip(common, place, strict=True)
         )
         out = tuple(
             slice(c.start - b.start, c.stop - b.start) for c, b in zip(common, block, strict=True)
         )
-        sum_[out] += weights[own][wide] * np.asarray(answer, np.float64)[own]
-        weight_sum[out] += weights[own]
-    found = weight_sum > 0
+        sum_[out] += weights[inner][wide] * np.asarray(answer, np.float64)[inner]
+        weight_sum[out] += weights[inner]
+    has_weight = weight_sum > 0
     mean: NDArray[np.float64] = np.full_like(sum_, fill)
-    np.divide(sum_, weight_sum[wide], out=mean, where=np.broadcast_to(found[wide], sum_.shape))
+    np.divide(sum_, weight_sum[wide], out=mean, where=np.broadcast_to(has_weight[wide], sum_.shape))
     return mean
 
 

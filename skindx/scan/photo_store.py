@@ -1,4 +1,8 @@
-"""How large a photo of a body may be, and what is refused before a pixel is decoded."""
+"""An untrusted photo of any size becomes a pixel store, in a process that may hang or crash.
+
+What is too large or no photo is refused before a pixel is decoded. libvips has four decoders here
+and no other, one thread, and remembers nothing.
+"""
 
 import os
 import shutil
@@ -111,8 +115,6 @@ class Header:
         return ""
 
 
-# libvips for untrusted files: four decoders and no other, one thread, nothing remembered.
-
 LOADERS = {".jpg": "jpegload", ".png": "pngload", ".webp": "webpload", ".tif": "tiffload"}
 """By the first bytes of a file: libvips is never left to guess."""
 
@@ -154,19 +156,17 @@ def value(image: Any, name: str, default: int) -> int:
 
 def damaged(error: Exception) -> DamagedImage:
     """Return what an error of libvips means."""
-    said = " ".join(str(error).split())[:200]
-    memory = "memory" in said.lower()
-    return DamagedImage(said, "decode-memory" if memory else "damaged")
+    message = " ".join(str(error).split())[:200]
+    memory = "memory" in message.lower()
+    return DamagedImage(message, "decode-memory" if memory else "damaged")
 
-
-# An untrusted file becomes a pixel store, in a process that may hang, crash or be bombed.
 
 _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
 """Pixels that are decoded at once, in whole rows."""
 _STORE = FolderKind("a photo's pixels", INDEX, ("*",))
 _MOST_REPAIRED_BYTES = 200 << 20
 _BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
-_SAID = {
+_REASONS = {
     "decode-memory": "decoding it takes too much memory",
     "decode-timeout": "decoding it takes too long",
     "decode-crash": "its decoder gave up",
@@ -246,7 +246,7 @@ def _from_file(path: Path, making: Path, facts: dict[str, Any], most_pixels: int
 def _refused(path: Path, reason: str, detail: str) -> UserError:
     """Return one sentence; a decoder's own message does not help a user."""
     if ";" not in detail:
-        detail = f"{_SAID.get(reason, _SAID['damaged'])}; take or export it again"
+        detail = f"{_REASONS.get(reason, _REASONS['damaged'])}; take or export it again"
     return UserError(f"{path} cannot be scanned: {detail}.")
 
 

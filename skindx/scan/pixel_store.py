@@ -1,4 +1,10 @@
-"""Pixels of a photo that may be larger than memory: a region is read at a scale."""
+"""The pixel store: a photo as raw RGB rows at full size and at halves of it, in plain files.
+
+A JPEG gives its rows only from top to bottom, and decoding it again for each worker and scale
+would cost more than the networks. So it is decoded once; workers then read any rectangle with as
+many bytes of memory as the rectangle has. Pixels are stored as the file has them; EXIF's
+orientation is applied to what is read.
+"""
 
 import os
 from collections.abc import Sequence
@@ -60,13 +66,6 @@ def overview(read: ReadRegion, width: int, height: int, longest_side: int) -> ND
     """Return the whole photo with at most `longest_side` pixels along its longer side."""
     return read(0, 0, width, height, min(1.0, longest_side / max(width, height)))
 
-
-# The pixel store: a photo as raw RGB rows at full size and at halves of it, in plain files.
-#
-# A JPEG gives its rows only from top to bottom, and decoding it again for each worker and scale
-# would cost more than the networks. So it is decoded once; workers then read any rectangle with as
-# many bytes of memory as the rectangle has. Pixels are stored as the file has them; EXIF's
-# orientation is applied to what is read.
 
 INDEX = "pixels.json"
 GREY = 114
@@ -199,8 +198,8 @@ class PixelStore:
         descriptor = os.open(_file(self.folder, level), os.O_RDONLY | os.O_CLOEXEC)
         try:
             for row, out_W3 in enumerate(rows_RW3, start=y1):
-                found = os.preadv(descriptor, [out_W3.data], 3 * (row * width + x1))
-                if found != out_W3.nbytes:
+                read_bytes = os.preadv(descriptor, [out_W3.data], 3 * (row * width + x1))
+                if read_bytes != out_W3.nbytes:
                     raise OSError(f"{_file(self.folder, level)} is cut short")
         finally:
             os.close(descriptor)
@@ -210,8 +209,6 @@ class PixelStore:
 def _file(folder: Path, level: int) -> Path:
     return folder / f"{level}.rgb"
 
-
-# Regions of a photo that is stored at full size and at halves of it.
 
 # H, W = rows and columns, 3 = red, green, blue
 

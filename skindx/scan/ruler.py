@@ -1,4 +1,10 @@
-"""A ruler on the photo: its ticks are found, their unit is derived, a person confirms both."""
+"""The ruler on a photo: its ticks, their unit, and the scale that a person confirms.
+
+On a ruler of millimetres every tenth tick is the longest and mostly every fifth between them is of
+middle length; of half millimetres every twentieth and tenth; inches are halved four times. Each
+hierarchy is fitted to the lengths of the ticks with its best start, and they are compared by the
+Bayesian information criterion (Schwarz 1978). Nothing is used before a person confirms it.
+"""
 
 import math
 from collections.abc import Callable
@@ -13,13 +19,6 @@ from skindx.core.errors import UserError
 from skindx.scan.pixel_store import ReadRegion
 from skindx.scan.tick_candidates import searches
 from skindx.scan.tick_rows import SHORT, TickRow, trace
-
-# The unit of a ruler's ticks, from which of them are longer.
-#
-# On a ruler of millimetres every tenth tick is the longest and mostly every fifth between them is of
-# middle length; of half millimetres every twentieth and tenth; inches are halved four times. Each
-# hierarchy is fitted to the lengths of the ticks with its best start, and they are compared by the
-# Bayesian information criterion (Schwarz 1978).
 
 # T = ticks
 
@@ -104,8 +103,6 @@ def _levels(off_T: NDArray[np.int64], steps: tuple[int, ...]) -> NDArray[np.int6
         level_T[off_T % steps[level] == 0] = level
     return level_T
 
-
-# The ruler on a photo and the scale it gives, for a person to confirm.
 
 # T = ticks
 
@@ -194,8 +191,6 @@ def find_ruler(read: ReadRegion, width: int, height: int, name: str) -> Ruler:
     )
 
 
-# The ticks that were found, drawn on the photo for a person to check.
-
 _LONGEST_SIDE = 2400
 _THIN, _THICK, _RIM = (0, 70, 190), (213, 43, 30), (255, 255, 255)
 
@@ -238,8 +233,6 @@ def confirmation_image(
     drawn_HW3: NDArray[np.uint8] = image_HW3
     return drawn_HW3
 
-
-# Millimetres on a photo: given by the user, or read from a ruler and confirmed by a person.
 
 _LEAST, _MOST = 0.0005, 10.0
 """Millimetres in a pixel: of a dermatoscope at 50 megapixels, and of a person as a small figure."""

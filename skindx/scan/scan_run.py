@@ -12,10 +12,13 @@ from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import cpu_count, keep_freed_memory
 from skindx.core.progress import Progress
 from skindx.core.text import without_password
-from skindx.models.bundle.bundle import TAXONOMY, open_bundle
+from skindx.diagnosis.guarantees import shared
+from skindx.diagnosis.record_assembly import source_of
+from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle
+from skindx.models.detector import DetectorRecall
 from skindx.scan.lesions import ScannedPhoto
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
-from skindx.scan.outputs.scan_result import result_of
+from skindx.scan.outputs.scan_result import RecallBand, ScanResult
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
 from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.ruler import Confirm, Scale, given_scale, scale_from_ruler
@@ -43,7 +46,7 @@ def run_scan(
     expect: str | None = None,
     device: str = "cpu",
     progress: Progress = lambda *_: None,
-    make_crew: MakeWorkers | None = None,
+    make_workers: MakeWorkers | None = None,
     mm_per_pixel: float | Sequence[float | None] | None = None,
     confirm: Confirm | None = None,
     most_pixels: int = MAX_PIXELS,
@@ -75,7 +78,7 @@ def run_scan(
         most_pixels=most_pixels,
     ) as scan:
         scales = [given[n] or _by_ruler(scan, n, confirm) for n in range(len(photos))]
-        scanned = scan.run(make_crew or partial(_crew, count, device))
+        scanned = scan.run(make_workers or partial(_workers, count, device))
         scanned = replace(scanned, photos=_measured(scanned.photos, scales))
         with needs_room(out):
             result = result_of(
@@ -93,6 +96,45 @@ def run_scan(
                 shutil.rmtree(out / made.name, ignore_errors=True)
                 made.replace(out / made.name)
     return scanned
+
+
+def recall_bands(recall: DetectorRecall | None) -> tuple[RecallBand, ...] | None:
+    """Return the detector's recall by size as the outputs take it; None: it was not measured."""
+    if recall is None:
+        return None
+    return tuple(
+        RecallBand(band.least_px, band.most_px or float("inf"), band.found, band.lesions)
+        for band in recall.bands
+    )
+
+
+def result_of(
+    bundle: Bundle,
+    photos: Sequence[ScannedPhoto],
+    made_at: datetime,
+    *,
+    backend: str = "eager",
+    miss_rate: float | None = None,
+    problems: Sequence[str] = (),
+) -> ScanResult:
+    """Return the result of a scan.
+
+    `miss_rate` chooses the level of the urgent risk, as it did for the lesions; `problems` are
+    sentences on what was left out.
+    """
+    # Crops are diagnosed as whole images are: the detector has looked already.
+    rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
+    level = rule.level(miss_rate) if rule else None
+    return ScanResult(
+        photos=tuple(photos),
+        classes=bundle.taxonomy.classes,
+        source=source_of(bundle, backend),
+        made_at=made_at,
+        recall=recall_bands(bundle.spec.detector_recall),
+        miss_rate=level.miss_rate if level else None,
+        sent_on=shared(level.sent_on) if level else None,
+        problems=tuple(problems),
+    )
 
 
 def _given(mm_per_pixel: float | Sequence[float | None] | None, photos: int) -> list[Scale | None]:
@@ -122,7 +164,7 @@ def _measured(photos: Sequence[ScannedPhoto], scales: Sequence[Scale | None]) ->
     ]
 
 
-def _crew(count: int, device: str, where: Path | str, token: str) -> ScanWorkers:
+def _workers(count: int, device: str, where: Path | str, token: str) -> ScanWorkers:
     return LocalWorkers.of(where, token, count, device) if count else RemoteWorkers()
 
 
@@ -147,5 +189,5 @@ def run_worker(
         exit_with_parent()
         patience_s = math.inf
     return work(
-        where, token=token, patience_s=patience_s, make_doer=partial(TaskRunner, device=device)
+        where, token=token, patience_s=patience_s, make_runner=partial(TaskRunner, device=device)
     )

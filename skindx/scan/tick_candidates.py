@@ -47,12 +47,12 @@ def searches(read: ReadRegion, width: int, height: int) -> Iterator[list[TickCan
     longest = max(width, height)
     for side in _SIDES:
         scale = min(1.0, side / longest)
-        found = [
+        candidates = [
             candidate
             for block in _blocks(width, height, scale)
             for candidate in _in_block(read, block, scale)
         ]
-        yield _distinct(found, 2 * WINDOW / scale)
+        yield _distinct(candidates, 2 * WINDOW / scale)
         if scale == 1:
             return
 
@@ -78,13 +78,13 @@ def _in_block(
         return []
     all_YXSS = np.lib.stride_tricks.sliding_window_view(grey_HW, (WINDOW, WINDOW))
     windows_YXSS = all_YXSS[::STRIDE, ::STRIDE]
-    found: list[TickCandidate] = []
+    candidates: list[TickCandidate] = []
     for row, windows_XSS in enumerate(windows_YXSS):
         score_X, angle_X, period_X = _peaks(windows_XSS.astype(np.float32))
         for column in np.flatnonzero(score_X >= 1):
             middle_x = x1 + (column * STRIDE + WINDOW / 2) / scale
             middle_y = y1 + (row * STRIDE + WINDOW / 2) / scale
-            found.append(
+            candidates.append(
                 TickCandidate(
                     middle_x,
                     middle_y,
@@ -93,7 +93,7 @@ def _in_block(
                     float(score_X[column]),
                 )
             )
-    return found
+    return candidates
 
 
 def _peaks(
@@ -144,10 +144,10 @@ def _polar() -> tuple[
     return rows_AR, np.rint(fx_AR * mirror_AR).astype(np.int64), angle_A, period_R
 
 
-def _distinct(found: list[TickCandidate], apart: float) -> list[TickCandidate]:
+def _distinct(candidates: list[TickCandidate], apart: float) -> list[TickCandidate]:
     """Keep the clearest candidates, of which no two are nearer than `apart` pixels."""
     kept: list[TickCandidate] = []
-    for candidate in sorted(found, key=lambda one: (-one.score, one.y, one.x)):
+    for candidate in sorted(candidates, key=lambda one: (-one.score, one.y, one.x)):
         near = (np.hypot(candidate.x - one.x, candidate.y - one.y) < apart for one in kept)
         if not any(near):
             kept.append(candidate)

@@ -1,4 +1,10 @@
-"""The pixels along a row of ticks, turned so that the ticks stand upright."""
+"""From a place where lines repeat along the whole row of ticks.
+
+The strip of pixels along the row is turned so that ticks stand upright, multiplied by a wave of the
+expected period and smoothed (phase demodulation). Where ticks are, the product is large, and its
+phase says where they stand to a fraction of a pixel, also where perspective changes their distance
+slowly.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -56,14 +62,6 @@ def filled(strip: Strip, read: ReadRegion, size_wh: tuple[int, int]) -> Strip | 
     )
     return replace(strip, grey_VJ=turned)
 
-
-# Periodic patterns along a strip, by phase demodulation.
-#
-# The strip is multiplied by a wave of the expected period and smoothed. Where ticks are, the product
-# is large, and its phase says where they stand to a fraction of a pixel, also where perspective
-# changes their distance slowly.
-
-# V = rows of the strip (along the ticks), J = its columns (along the row of ticks)
 
 _COHERENT, _STRONG = 0.18, 0.3
 """Least share of a place's contrast that is of the period, and of the clearest place's."""
@@ -150,8 +148,6 @@ def wave_in(strip: Strip, period: float, carrier_J: NDArray[np.float64]) -> Wave
     return Wave(columns_J, phase_J, float(row), float(slope), shear, dark)
 
 
-# From a place where lines repeat along the whole row of ticks.
-
 # V = rows of the strip (along the ticks), T = ticks
 
 _PERIOD_PX = 12.0
@@ -194,10 +190,10 @@ class TickRow:
 def trace(read: ReadRegion, width: int, height: int, seed: TickCandidate) -> TickRow | None:
     """Follow the ticks from a candidate to both ends; None: no regular row of ticks is there."""
     for length in _LENGTHS:
-        found = _around(read, (width, height), seed, length)
-        if found is None:
+        strip_and_wave = _around(read, (width, height), seed, length)
+        if strip_and_wave is None:
             return None
-        strip, wave = found
+        strip, wave = strip_and_wave
         seed = _refined(strip, wave, seed.score)
     for _ in range(_GROWTHS):
         carrier_J = extended(wave, strip.grey_VJ.shape[1])
@@ -313,9 +309,9 @@ def _lengths(
     common_V = np.percentile(contrast_TV, 20, axis=0)
     near_V = np.abs(off_V) < 4 * period
     at = int(np.where(near_V, common_V, -np.inf).argmax())
-    own_T = contrast_TV[:, at]
-    own_T = np.where(own_T < _FAINT * np.median(own_T), np.inf, own_T)
-    seen_TV = contrast_TV > np.maximum(_HALF * own_T, 1e-3)[:, None]
+    contrast_T = contrast_TV[:, at]
+    contrast_T = np.where(contrast_T < _FAINT * np.median(contrast_T), np.inf, contrast_T)
+    seen_TV = contrast_TV > np.maximum(_HALF * contrast_T, 1e-3)[:, None]
     below_T = (~seen_TV[:, at:]).argmax(axis=1) + np.where(seen_TV[:, at:].all(axis=1), rows, 0)
     above_T = (~seen_TV[:, at::-1]).argmax(axis=1)
     lengths_T = np.minimum(below_T + above_T, rows) / period

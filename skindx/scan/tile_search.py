@@ -1,4 +1,10 @@
-"""The tiles of a photo at one or several scales."""
+"""The detector over the tiles of a photo at several scales, and one box a lesion of its boxes.
+
+A lesion shows in up to four tiles of a scale, and in several scales. Whole boxes that overlap are
+one lesion: their corners are averaged by score (weighted boxes fusion, Solovyev et al. 2021,
+arXiv 1910.13302). A box that ends where its tile does may be a part of a lesion: it yields to a
+whole one; parts without a whole are put together.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,15 +65,15 @@ class Grid:
 def grids(store: PixelStore, tile: int, settings: ScanSettings) -> list[Grid]:
     """Return the grids of all scales, the finest first."""
     overlap = round(settings.overlap * tile)
-    found: list[Grid] = []
+    photo_grids: list[Grid] = []
     levels = range(0, len(store.sizes), settings.step.bit_length() - 1)[: settings.scales]
     for level in levels:
         width, height = store.size(level)
         least = _LEFT * overlap * 2**level / settings.step if level else 0.0
-        found.append(Grid(level, width, height, tile, overlap, least))
+        photo_grids.append(Grid(level, width, height, tile, overlap, least))
         if max(width, height) <= tile:
             break
-    return found
+    return photo_grids
 
 
 def shows_skin(tile_SS3: NDArray[np.uint8], least: float) -> bool:
@@ -75,8 +81,6 @@ def shows_skin(tile_SS3: NDArray[np.uint8], least: float) -> bool:
     few = np.ascontiguousarray(tile_SS3[::_SKIN_STEP, ::_SKIN_STEP])
     return bool(skin_mask(few).mean() >= max(least, 1e-9))
 
-
-# The detector over a batch of tiles: rows in pixels of the photo, and maps of scores.
 
 EDGE = 3
 """Pixels: a box that ends so near to its tile's side may go on beyond it."""
@@ -118,15 +122,17 @@ def find_in_tiles(
         skipped += len(numbers[first : first + settings.batch]) - len(tiles)
         if not tiles:
             continue
-        found, maps_TGG = detector.detect(np.stack(list(tiles.values())), settings.confidence)
+        boxes_of_tiles, maps_TGG = detector.detect(
+            np.stack(list(tiles.values())), settings.confidence
+        )
         maps.update(zip(tiles, maps_TGG, strict=True))
-        for number, boxes in zip(tiles, found, strict=True):
+        for number, boxes in zip(tiles, boxes_of_tiles, strict=True):
             rows.append(_rows(store, grid, number, boxes))
     return TilesAnswer(np.concatenate(rows), skipped, maps)
 
 
-def _rows(store: PixelStore, grid: Grid, number: int, found: TileBoxes) -> NDArray[np.float64]:
-    boxes_K4 = found.boxes_K4.astype(np.float64)
+def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> NDArray[np.float64]:
+    boxes_K4 = detected.boxes_K4.astype(np.float64)
     ends_K4 = np.concatenate([boxes_K4[:, :2] <= EDGE, boxes_K4[:, 2:] >= grid.tile - EDGE], axis=1)
     cut_K4 = ends_K4 & np.array(grid.inner_sides(number))
     parts_K = cut_K4.any(axis=1)
@@ -140,19 +146,12 @@ def _rows(store: PixelStore, grid: Grid, number: int, found: TileBoxes) -> NDArr
     sides_K2 = full_K4[:, 2:] - full_K4[:, :2]
     kept_K = (sides_K2.max(axis=1) >= grid.least) & (sides_K2.min(axis=1) > 0) & ~thin_K
     tile_K = np.full(len(boxes_K4), float(grid.level * TILES_A_LEVEL + number))
-    columns = (found.scores_K, found.labels_K, tile_K, parts_K)
+    columns = (detected.scores_K, detected.labels_K, tile_K, parts_K)
     rows_K8: NDArray[np.float64] = np.concatenate(
         [full_K4[kept_K], np.stack(columns, axis=1)[kept_K]], axis=1
     )
     return rows_K8
 
-
-# One box a lesion, from the boxes of overlapping tiles at several scales.
-#
-# A lesion shows in up to four tiles of a scale, and in several scales. Whole boxes that overlap are
-# one lesion: their corners are averaged by score (weighted boxes fusion, Solovyev et al. 2021,
-# arXiv 1910.13302). A box that ends where its tile does may be a part of a lesion: it yields to a
-# whole one; parts without a whole are put together.
 
 SAME_TILE_IOU, OTHER_TILE_IOU = 0.5, 0.3
 """From this overlap on two whole boxes are one lesion: in one tile the detector has separated them
@@ -202,21 +201,21 @@ class TileDetections:
 
 
 def join(
-    found: TileDetections, least_side: float = 0.0
+    detections: TileDetections, least_side: float = 0.0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Return boxes K x 4, scores K and labels K, best first, one a lesion.
 
     Boxes whose longer side has less than `least_side` pixels are left out.
     """
-    boxes_K4, scores_K, labels_K = _join_whole(found)
+    boxes_K4, scores_K, labels_K = _join_whole(detections)
     slack_K2 = SLACK + SLACK_SHARE * (boxes_K4[:, 2:] - boxes_K4[:, :2])
     wide_K4 = boxes_K4 + np.concatenate([-slack_K2, slack_K2], axis=1)
     left = [
         int(n)
-        for n in np.flatnonzero(found.parts_N)
-        if not (_covered(found.boxes_N4[n], wide_K4) >= HIDDEN).any()
+        for n in np.flatnonzero(detections.parts_N)
+        if not (_covered(detections.boxes_N4[n], wide_K4) >= HIDDEN).any()
     ]
-    more_K4, more_scores, more_labels = _join_parts(found, left)
+    more_K4, more_scores, more_labels = _join_parts(detections, left)
     boxes_K4 = np.concatenate([boxes_K4, more_K4])
     scores_K, labels_K = np.append(scores_K, more_scores), np.append(labels_K, more_labels)
     order = np.lexsort((boxes_K4[:, 1], boxes_K4[:, 0], -scores_K))
@@ -229,36 +228,41 @@ def join(
 
 
 def _join_whole(
-    found: TileDetections,
+    detections: TileDetections,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     groups: list[list[int]] = []
     first_K4 = np.empty((0, 4))
-    for n in np.flatnonzero(~found.parts_N):
-        overlap_K = iou(found.boxes_N4[n], first_K4)
+    for n in np.flatnonzero(~detections.parts_N):
+        overlap_K = iou(detections.boxes_N4[n], first_K4)
         least = OTHER_TILE_IOU
         if len(overlap_K) and overlap_K.max() >= least:
             group = groups[int(overlap_K.argmax())]
-            same = any(found.tiles_N[m] == found.tiles_N[n] for m in group)
+            same = any(detections.tiles_N[m] == detections.tiles_N[n] for m in group)
             if not same or overlap_K.max() >= SAME_TILE_IOU:
                 group.append(int(n))
                 continue
         groups.append([int(n)])
-        first_K4 = np.concatenate([first_K4, found.boxes_N4[n][None]])
+        first_K4 = np.concatenate([first_K4, detections.boxes_N4[n][None]])
     boxes = [
-        np.average(found.boxes_N4[group], axis=0, weights=found.scores_N[group]) for group in groups
+        np.average(detections.boxes_N4[group], axis=0, weights=detections.scores_N[group])
+        for group in groups
     ]
     leaders = [group[0] for group in groups]
-    return np.array(boxes).reshape(-1, 4), found.scores_N[leaders], found.labels_N[leaders]
+    return (
+        np.array(boxes).reshape(-1, 4),
+        detections.scores_N[leaders],
+        detections.labels_N[leaders],
+    )
 
 
 def _join_parts(
-    found: TileDetections, left: list[int]
+    detections: TileDetections, left: list[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Put parts of one lesion together: the smallest rectangle around all that touch."""
     boxes: list[NDArray[np.float64]] = []
     leaders: list[int] = []
     for n in left:
-        box, leader = found.boxes_N4[n], n
+        box, leader = detections.boxes_N4[n], n
         while True:  # a part may bridge two groups, and a larger group touch a third
             touching = [k for k, other in enumerate(boxes) if _touch(box, other)]
             if not touching:
@@ -269,7 +273,11 @@ def _join_parts(
                 box = np.concatenate([np.minimum(box, other)[:2], np.maximum(box, other)[2:]])
         boxes.append(box)
         leaders.append(leader)
-    return np.array(boxes).reshape(-1, 4), found.scores_N[leaders], found.labels_N[leaders]
+    return (
+        np.array(boxes).reshape(-1, 4),
+        detections.scores_N[leaders],
+        detections.labels_N[leaders],
+    )
 
 
 def _touch(a_4: NDArray[np.float64], b_4: NDArray[np.float64]) -> bool:
@@ -341,28 +349,22 @@ def _areas(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
     return areas_N
 
 
-# All lesions of one photo in one process, without a queue: the detector and the joining.
-
 # K = lesions
 
 
 def search(
-    store: PixelStore,
-    detector: BatchDetector,
-    settings: ScanSettings,
+    store: PixelStore, detector: BatchDetector, settings: ScanSettings
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return boxes K x 4 in pixels of the upright photo and their scores, best first."""
     tile = settings.tile or detector.spec.size
-    found = [
+    answers = [
         find_in_tiles(detector, store, grid, range(len(grid.patches)), settings)
         for grid in grids(store, tile, settings)
     ]
-    rows = np.concatenate([one.rows_R8 for one in found])
+    rows = np.concatenate([one.rows_R8 for one in answers])
     boxes_K4, scores_K, _ = join(TileDetections.of(rows), settings.least_side)
     return boxes_K4, scores_K
 
-
-# Choice of the fastest precision of the detector's convolutions on a machine.
 
 _FLAGS = {"avx512_bf16", "amx_bf16"}
 

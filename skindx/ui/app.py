@@ -45,7 +45,12 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class Methods:
-    """ASGI middleware; `routes` are those of a FastAPI application, `others` further paths."""
+    """ASGI middleware: HEAD and OPTIONS are answered, other methods of our routes refused by 405.
+
+    Gradio's page is mounted over every path, so the router takes one of ours with another method
+    for a page that is not there and answers 404. `routes` are those of a FastAPI application,
+    `others` further paths.
+    """
 
     def __init__(
         self, app: App, routes: Iterable[BaseRoute], others: Mapping[str, frozenset[str]]
@@ -64,12 +69,12 @@ class Methods:
         if allowed:
             scope = {**scope, "path": bare, "raw_path": bare.encode()}
         if method == "OPTIONS":
-            said = ", ".join(sorted(allowed or _READING))
-            await respond(send, 204, b"", headers={"allow": said})
+            allowed_names = ", ".join(sorted(allowed or _READING))
+            await respond(send, 204, b"", headers={"allow": allowed_names})
         elif allowed and method not in allowed:
-            said = ", ".join(sorted(allowed))
-            sentence = f"This address is asked by {said}, not by {method[:20]}."
-            await refuse(send, 405, sentence, {"allow": said})
+            allowed_names = ", ".join(sorted(allowed))
+            sentence = f"This address is asked by {allowed_names}, not by {method[:20]}."
+            await refuse(send, 405, sentence, {"allow": allowed_names})
         elif method == "HEAD" and _GRADIO not in path:
             # The server sends no body to HEAD, whatever is answered.
             await self.app({**scope, "method": "GET"}, receive, send)
@@ -78,20 +83,15 @@ class Methods:
 
     def _allowed(self, scope: Message, path: str) -> frozenset[str]:
         """Return the methods of one of our paths; empty: it is none, and may be Gradio's."""
-        found = self._others.get(path, frozenset())
+        methods = self._others.get(path, frozenset())
         for method in _METHODS:
             asked = {**scope, "path": path, "method": method}
             if any(route.matches(asked)[0] is Match.FULL for route in self._routes):
-                found |= {method}
-        if "GET" in found:
-            found |= {"HEAD"}
-        return found | {"OPTIONS"} if found else found
+                methods |= {method}
+        if "GET" in methods:
+            methods |= {"HEAD"}
+        return methods | {"OPTIONS"} if methods else methods
 
-
-# Methods and last slashes of our routes: HEAD and OPTIONS are answered, others refused by 405.
-#
-# Gradio's page is mounted over every path, so the router takes one of ours with another method for a
-# page that is not there and answers 404.
 
 FORMS = ("/v1/diagnose", SCAN, f"{SCAN}/ruler")
 """Routes that take photos as a form."""

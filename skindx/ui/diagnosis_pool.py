@@ -1,4 +1,4 @@
-"""One line of waiting cases, and the one-thread processes that answer them."""
+"""Processes that diagnose: cases wait in one line, each process has one thread and one bundle."""
 
 import logging
 import socket
@@ -21,8 +21,6 @@ from skindx.workers.pool import PoolSettings, PoolStatus, WorkerPool
 from skindx.workers.process import module_command
 from skindx.workers.request_queue import NoAnswerError, QueueFullError
 
-# Why a case got no answer although nothing is wrong with it.
-
 
 class Busy(UserError):  # noqa: N818
     """Too many cases wait already."""
@@ -37,8 +35,6 @@ class Busy(UserError):  # noqa: N818
 class Unanswered(UserError):  # noqa: N818
     """A case that was tried and not answered: the server's fault, or a photo's that breaks it."""
 
-
-# The pool as a `Diagnoser`: cases go to worker processes, answers and refusals come back.
 
 _UNANSWERED = {
     "failed": "the photo could not be judged, the server failed at it; try another photo.",
@@ -98,8 +94,6 @@ def _decode(plain: dict[str, Any]) -> CaseAnswer | Exception:
     return NoAnswerError("failed")
 
 
-# A worker of the server: one process, one thread of arithmetic, one loaded bundle.
-
 log = logging.getLogger(__name__)
 
 Answerer = Callable[[Sequence[Case]], Sequence[CaseAnswer | UserError]]
@@ -143,9 +137,6 @@ def _message(answer: CaseAnswer | UserError) -> dict[str, Any]:
     if isinstance(answer, UserError):
         return {"error": str(answer)}
     return {"answer": framing.plain(answer)}
-
-
-# Start of a worker: load the bundle, for one thread.
 
 
 def worker_command(
@@ -205,8 +196,6 @@ def main(arguments: Sequence[str]) -> None:
         load = partial(load_bundle, Path(bundle), version, expect or None, miss_rate, prevalence)
         serve_cases(connection, Path(folder), load)
 
-
-# Start a worker; `worker.started` alone does.
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -1,4 +1,7 @@
-"""Shared parts of all page servers: a free address, private uploads, a clean end, own fonts."""
+"""What all pages share: a free address, private uploads, a clean end, fonts, templates, styles.
+
+Templates escape whatever a bundle, a file name or an error says.
+"""
 
 import base64
 import os
@@ -14,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from skindx.core.atomic_files import private_folder
 from skindx.core.errors import UserError
 from skindx.core.text import html_environment, keep_units
-from skindx.data.publish.published_rows import web_address
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -92,9 +94,6 @@ def gradio_options() -> dict[str, Any]:
     }
 
 
-# The page's own HTML: templates that escape whatever a bundle, a file name or an error says.
-
-
 def render(template: str, **values: Any) -> str:
     """Return a template filled in; a value that it misses is an error, never a gap."""
     return keep_units(_environment().get_template(template).render(**values))
@@ -112,12 +111,12 @@ def sentence(message: str) -> str:
 
 @cache
 def _environment() -> "Environment":
+    from skindx.data.publish.published_rows import web_address
+
     environment = html_environment("skindx.ui")
     environment.filters["web_address"] = web_address
     return environment
 
-
-# Styles and scripts of the page.
 
 _STYLES = ("tokens", "shell", "intake", "result", "why", "scan", "book")
 
@@ -133,4 +132,4 @@ def script(name: str) -> str:
 
 
 def _read(name: str) -> str:
-    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+    return resources.files("skindx.ui.page").joinpath("assets", name).read_text(encoding="utf-8")

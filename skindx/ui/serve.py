@@ -136,6 +136,7 @@ def _check_private(host: str, proxy: str | None) -> None:
 def _casebook(where: str | None, keys: Path | None) -> "Casebook | None":
     if where is None:
         return None
+    require_extra("app", "sqlalchemy", "cryptography", purpose="a case book")
     from skindx.casebook.casebook import Casebook
 
     return Casebook.open(where, keys=keys)

@@ -2,7 +2,7 @@
 
 Gradio's own upload leaves what a broken connection sent in its folder for ever, and any number of
 files there. So the page's uploads are taken here: each lies under a random name until it is
-diagnosed, which deletes it, or until it is too old.
+diagnosed, which deletes it, or until it is too old. Only files of the upload folder are read.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,12 @@ from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import photo_format
 from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
+from skindx.ui.http.forms import FORM_BYTES, is_form, parsed_form
 from skindx.ui.http.request_limits import Shares, client_of
 from skindx.ui.page_basics import data_url
 
 ROUTE = "/gradio_api/upload"
-REQUEST_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
+REQUEST_BYTES = FORM_BYTES
 UPLOAD_LIFE_S = 300.0
 """Seconds after which a photo is deleted that was uploaded but never diagnosed."""
 _SWEEP_S = 10.0
@@ -132,8 +133,8 @@ class Uploads:
             except OSError:
                 await refuse(send, 507, "The server has no room for photos; try again later.")
                 return
-            said = json.dumps([str(path) for path in paths]).encode()
-            await respond(send, 200, said, "application/json")
+            body = json.dumps([str(path) for path in paths]).encode()
+            await respond(send, 200, body, "application/json")
 
     async def _refused(self, send: Send, client: str, size: int) -> bool:
         exceeded = self._folder.quota.exceeded(client, size)
@@ -146,29 +147,18 @@ class Uploads:
 
 async def _photos(request: Request) -> list[bytes]:
     """Return the files of a form. Raises MultiPartException for what is none."""
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+    if not is_form(request):
         raise MultiPartException(_NO_FORM)
-    parser = MultiPartParser(
-        request.headers, _stream(request), max_files=MAX_PHOTOS, max_fields=MAX_PHOTOS
-    )
-    parser.spool_max_size = REQUEST_BYTES  # a larger part than this would be put on disk
     try:
-        form = await parser.parse()
+        most = {"files": MAX_PHOTOS, "fields": MAX_PHOTOS}
+        async with parsed_form(request, MultiPartParser, **most) as form:
+            files = [value for value in form.getlist("files") if not isinstance(value, str)]
+            photos = [await file.read() for file in files]
     except KeyError:
         raise MultiPartException(_NO_FORM) from None
-    try:
-        files = [value for value in form.getlist("files") if not isinstance(value, str)]
-        photos = [await file.read() for file in files]
-    finally:
-        await form.close()
     if not photos:
         raise MultiPartException(_NO_FORM)
     return photos
-
-
-async def _stream(request: Request) -> AsyncGenerator[bytes, None]:
-    async for chunk in request.stream():
-        yield chunk
 
 
 def _write(paths: list[Path], photos: list[bytes]) -> None:
@@ -177,8 +167,6 @@ def _write(paths: list[Path], photos: list[bytes]) -> None:
         path.touch(mode=0o600, exist_ok=False)
         path.write_bytes(photo)
 
-
-# Uploaded files: only from the upload folder, read within limits, gone with the answer.
 
 _GONE = "a photo did not arrive or was cleared away; send it again."
 

@@ -10,7 +10,8 @@ from skindx.data.box import Box
 from skindx.diagnosis.record_assembly import bundle_version
 from skindx.models.bundle.bundle import open_bundle, write_index
 from skindx.models.detector import EDGES_PX, SizedTruth, recall_by_size
-from skindx.scan.outputs.scan_result import missed_sentence, recall_bands
+from skindx.scan.outputs.scan_result import missed_sentence
+from skindx.scan.scan_run import recall_bands
 
 
 def box(x: float, side: float, score: float | None = None) -> Box:

@@ -16,11 +16,12 @@ from served import free_port
 def annotating(serve: str, folder: Path, dataset: Path, by: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the address and the lines that the process printed, which are complete at the end.
 
-    `serve` is a function of skindx.ui.annotator.annotator_server; `folder` is where the process runs.
+    `serve` is a function of skindx.ui.annotator.annotator_server, `folder` where the process runs.
     """
     port = free_port()
     code = "from skindx.core.startup import collect_rarely; collect_rarely()\n"
-    code += f"import sys; from pathlib import Path; from skindx.ui.annotator.annotator_server import {serve}\n"
+    code += "import sys; from pathlib import Path; "
+    code += f"from skindx.ui.annotator.annotator_server import {serve}\n"
     code += f"{serve}(Path(sys.argv[1]), sys.argv[2], port=int(sys.argv[3]))"
     lines: list[str] = []
     with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:

@@ -23,7 +23,7 @@ CLIENTS, SECONDS = 50, 60.0
 @pytest.fixture
 def server(tiny_bundle: Path, tmp_path: Path) -> Iterator[tuple[Served, Server]]:
     with serving(tiny_bundle, tmp_path) as served:
-        yield served, Server(served.url, served.process.pid)
+        yield served, Server(served.process.pid, served.url)
 
 
 async def load(url: str, seconds: float, watch: list[int], server: Server) -> Counter[object]:

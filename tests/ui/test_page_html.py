@@ -4,6 +4,7 @@ import re
 
 import pytest
 from painted_answers import jpeg, plain, rich
+from skindx.data.publish.row import web_address
 from tiny_bundle import odd_taxonomy
 
 from skindx.diagnosis.case import Case
@@ -20,7 +21,6 @@ from skindx.ui.page.answer_html import (
     waiting_html,
 )
 from skindx.ui.page.diagnosis_page import intake_html
-from skindx.ui.page_basics import web_address
 
 METRICS = {
     "origin": {"split": "test"},

@@ -215,10 +215,10 @@ def test_only_the_bundle_that_was_checked_is_loaded(
 ORPHANS = """
 import asyncio, sys
 from skindx.diagnosis.case import Case
-from skindx.ui.diagnosis_pool import Pool
+from skindx.ui.diagnosis_pool import DiagnosisPool
 from skindx.workers.pool import PoolSettings
 async def run():
-    async with Pool(sys.argv[1:], PoolSettings(workers=2)) as pool:
+    async with DiagnosisPool(sys.argv[1:], PoolSettings(workers=2)) as pool:
         asyncio.ensure_future(pool.diagnose(Case((b"hang",))))
         await asyncio.sleep(0.1)
         print("ready", flush=True)

@@ -80,7 +80,7 @@ def ordered(folder: Path, bundle: Path, photo: bytes) -> Path:
 def scan_here(folder: Path) -> list[dict[str, Any]]:
     """Do a job in this process; return what it said."""
     said: list[dict[str, Any]] = []
-    crew = partial(ThisProcess, make_doer=partial(TaskRunner, load=spots.load))
+    crew = partial(ThisProcess, make_runner=partial(TaskRunner, load=spots.load))
     _scan(folder, said.append, crew)
     return said
 

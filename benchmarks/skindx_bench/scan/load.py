@@ -42,9 +42,9 @@ class WatchedWorkers:
     def __exit__(self, *error: object) -> None:
         self.inner.__exit__(*error)
 
-    def tend(self, leases: Leases) -> None:
+    def supervise(self, leases: Leases) -> None:
         """Tend them, look at their memory, and kill one that works, at a random time."""
-        self.inner.tend(leases)
+        self.inner.supervise(leases)
         self.memory.append(sum(ProcessTree(pid).memory_bytes() for pid in self.inner.pids))
         busy = [
             int(w.note["pid"]) for w in leases.workers() if int(w.note["pid"]) in self.inner.pids
@@ -82,7 +82,7 @@ def load_run(
 
     with tempfile.TemporaryDirectory(prefix="skindx-scan-") as name:
         out = Path(name) / "out"
-        scanned = run_scan([photo], bundle, out, settings, progress=progress, make_crew=crew)
+        scanned = run_scan([photo], bundle, out, settings, progress=progress, make_workers=crew)
         lesions = json.loads((out / LESIONS).read_text())["photos"][0]["lesions"]
     times, done = np.array(marks).T
     # In between all workers are at work: none is still loading, none has nothing left.

@@ -1,4 +1,4 @@
-"""Changes of lesions between two scans, with their uncertainty."""
+"""Lesions of two photos, matched, and which of them changed, with their uncertainty."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -109,8 +109,6 @@ def _assigned(before: ScanView, after: ScanView, warp: thin_plate.Warp) -> NDArr
     return pairs_N2
 
 
-# How much matched lesions grew and changed their colour, and which of it is no chance.
-
 # N = matched pairs
 
 _EDGE_PX, _EDGE_SHARE = 0.7, 0.05
@@ -132,13 +130,13 @@ def growth_of(
     Sizes are compared in millimetres where both photos have a scale, and else by the registration,
     which says how much larger the skin around a lesion is in the photo after.
     """
-    own_N, other_N = matched.pairs_N2.T
-    size_N, after_N = before.sizes[own_N], after.sizes[other_N]
+    before_N, other_N = matched.pairs_N2.T
+    size_N, after_N = before.sizes[before_N], after.sizes[other_N]
     warp = matched.registration.warp
     if before.mm_per_pixel and after.mm_per_pixel:
-        scale_N = np.full(len(own_N), before.mm_per_pixel / after.mm_per_pixel)
+        scale_N = np.full(len(before_N), before.mm_per_pixel / after.mm_per_pixel)
     else:
-        scale_N = warp.scales(before.centres[own_N], around=float(np.median(size_N)))
+        scale_N = warp.scales(before.centres[before_N], around=float(np.median(size_N)))
     growth_N = np.log(after_N / (size_N * scale_N))
     # The median of many lesions does not grow: it is an error of the scale, or of the light.
     if len(growth_N) >= _LEAST_FOR_MIDDLE:
@@ -169,12 +167,9 @@ def two_sided(z_N: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def discoveries(p_N: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which p-values are small for so many lesions."""
-    order_N = np.argsort(p_N, kind="stable")
-    passes_N = p_N[order_N] <= _FALSE_SHARE * np.arange(1, len(p_N) + 1) / len(p_N)
-    last = int(np.flatnonzero(passes_N).max()) + 1 if passes_N.any() else 0
-    found_N = np.zeros(len(p_N), bool)
-    found_N[order_N[:last]] = True
-    return found_N
+    from scipy.stats import false_discovery_control
+
+    return np.asarray(false_discovery_control(p_N) <= _FALSE_SHARE)
 
 
 def colour_changes(
@@ -190,8 +185,6 @@ def colour_changes(
     spread = np.sqrt((n * seen**2 + _PRIOR_LESIONS * _TYPICAL_COLOUR**2) / (n + _PRIOR_LESIONS))
     return away_N, (away_N > _LEAST_COLOUR) & (away_N > _COLOUR_SPREADS * spread)
 
-
-# Matching of lesions on the photo before with those on the photo after.
 
 # N = matched pairs
 
@@ -228,14 +221,14 @@ class LesionChange:
 def changes(before: ScanView, after: ScanView, matched: Matched) -> tuple[LesionChange, ...]:
     """Return all lesions of both photos by kind, the largest change first."""
     pairs_N2, warp = matched.pairs_N2, matched.registration.warp
-    found = _of_pairs(before, after, matched)
+    changed = _of_pairs(before, after, matched)
     alone = sorted(set(range(len(before.rows))) - set(pairs_N2[:, 0].tolist()))
     places = before.centres[alone].reshape(-1, 2)
     moved, scales = warp(places), warp.scales(places)
     covered = matched.registration.covers(after, places, before.sizes[alone])
     for number, is_covered, to, scale in zip(alone, covered, moved, scales, strict=True):
         size = float(before.sizes[number])
-        found.append(
+        changed.append(
             LesionChange(
                 "vanished" if is_covered else "not comparable",
                 before.rows[number],
@@ -247,23 +240,23 @@ def changes(before: ScanView, after: ScanView, matched: Matched) -> tuple[Lesion
                 reasons=() if is_covered else ("the photo after does not show its place",),
             )
         )
-    found += _only_after(before, after, matched)
-    return tuple(sorted(found, key=_order))
+    changed += _only_after(before, after, matched)
+    return tuple(sorted(changed, key=_order))
 
 
 def _of_pairs(before: ScanView, after: ScanView, matched: Matched) -> list[LesionChange]:
     pairs_N2 = matched.pairs_N2
     if not len(pairs_N2):
         return []
-    own_N, other_N = pairs_N2.T
+    before_N, after_N = pairs_N2.T
     growth_N, sd_N = growth_of(before, after, matched)
     p_N = two_sided(growth_N / sd_N)
     significant_N = discoveries(p_N)
-    colour_N, clear_N = colour_changes(before.colours_L3[own_N], after.colours_L3[other_N])
-    found = []
-    for n, (own, other) in enumerate(pairs_N2):
+    colour_N, clear_N = colour_changes(before.colours_L3[before_N], after.colours_L3[after_N])
+    changed = []
+    for n, (first, second) in enumerate(pairs_N2):
         low, high = growth_N[n] + np.array([-1, 1]) * _NORMAL * sd_N[n]
-        row, row_after = before.rows[own], after.rows[other]
+        row, row_after = before.rows[first], after.rows[second]
         reasons = []
         if significant_N[n] and growth_N[n] < 0:
             reasons.append("smaller")
@@ -273,34 +266,34 @@ def _of_pairs(before: ScanView, after: ScanView, matched: Matched) -> list[Lesio
             reasons.append("its urgent risk now reaches the threshold")
         grown = bool(significant_N[n] and growth_N[n] > 0)
         kind: Kind = "grown" if grown else "changed" if reasons else "same"
-        found.append(
+        changed.append(
             LesionChange(
                 kind,
                 row,
                 row_after,
-                _xy(before.centres[own]),
-                _xy(after.centres[other]),
-                float(before.sizes[own]),
-                float(after.sizes[other]),
+                _xy(before.centres[first]),
+                _xy(after.centres[second]),
+                float(before.sizes[first]),
+                float(after.sizes[second]),
                 Interval(*(float(np.exp(value)) for value in (growth_N[n], low, high))),
                 float(p_N[n]),
                 float(colour_N[n]),
                 tuple(reasons),
             )
         )
-    return found
+    return changed
 
 
 def _only_after(before: ScanView, after: ScanView, matched: Matched) -> list[LesionChange]:
     alone = sorted(set(range(len(after.rows))) - set(matched.pairs_N2[:, 1].tolist()))
-    found, warp = [], matched.registration.warp
+    changed, warp = [], matched.registration.warp
     for number in alone:
         place, scale = _backwards(before, matched, after.centres[number])
         size = float(after.sizes[number])
         room = ROOM * size / scale + 2 * float(warp.errors(np.array([place]))[0]) / scale
         width, height = before.size_wh
         inside = room <= place[0] <= width - room and room <= place[1] <= height - room
-        found.append(
+        changed.append(
             LesionChange(
                 "new" if inside else "not comparable",
                 None,
@@ -312,7 +305,7 @@ def _only_after(before: ScanView, after: ScanView, matched: Matched) -> list[Les
                 reasons=() if inside else ("the photo before does not show its place",),
             )
         )
-    return found
+    return changed
 
 
 def _backwards(

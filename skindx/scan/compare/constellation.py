@@ -75,16 +75,16 @@ def constellation(
         if best is None or len(pairs_N2) > best[0]:
             best = len(pairs_N2), map_23, pairs_N2
     assert best is not None
-    found, map_23, pairs_N2 = best
+    in_place, map_23, pairs_N2 = best
     moved_L2 = from_L2 @ map_23[:, :2].T + map_23[:, 2]
     inside = int(((moved_L2 >= 0) & (moved_L2 < size_wh)).all(axis=1).sum())
     by_chance = min(1.0, len(to_K2) * np.pi * near**2 / (size_wh[0] * size_wh[1]))
-    if found < _LEAST_LESIONS or found < _LEAST_SHARE * min(inside, len(to_K2)):
+    if in_place < _LEAST_LESIONS or in_place < _LEAST_SHARE * min(inside, len(to_K2)):
         return None
     from scipy.stats import binom
 
     # Two lesions are in place by construction, and the best of all proposals was taken.
-    p_value = len(proposals_H4) * binom.sf(found - 3, max(inside - 2, 1), by_chance)
+    p_value = len(proposals_H4) * binom.sf(in_place - 3, max(inside - 2, 1), by_chance)
     return Constellation(map_23, pairs_N2) if p_value < _CHANCE else None
 
 
@@ -123,8 +123,8 @@ def _edges(places_L2: NDArray[np.float64]) -> NDArray[np.int64]:
 
     count = min(_NEIGHBOURS + 1, len(places_L2))
     distance, nearest = map(np.asarray, cKDTree(places_L2).query(places_L2, k=count))
-    own = np.repeat(np.arange(len(places_L2))[:, None], count, axis=1)
-    return np.stack([own[distance > 0], nearest[distance > 0]], axis=1)
+    centre = np.repeat(np.arange(len(places_L2))[:, None], count, axis=1)
+    return np.stack([centre[distance > 0], nearest[distance > 0]], axis=1)
 
 
 def _voted(proposals_H4: NDArray[np.float64], side: int) -> list[NDArray[np.float64]]:

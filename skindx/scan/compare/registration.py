@@ -1,4 +1,10 @@
-"""Two photos of the same view: where a place of the first lies in the second."""
+"""Two photos of the same view: where a place of the first lies in the second.
+
+Points are SIFT (Lowe 2004) with RootSIFT's normalisation (Arandjelovic and Zisserman 2012); matches
+are mutually nearest and clearly nearer than the next (Lowe's ratio). A match that stands alone must
+be much like its partner and unlike all others. Where a warp says roughly where a point should lie,
+only the points there compete, so that more match, and the warp reaches further with each round.
+"""
 
 from dataclasses import dataclass
 
@@ -64,8 +70,8 @@ def matches(
         return np.empty((0, 2), np.int64)
     forth_P, ratio_P = _nearest(descriptors_PD, descriptors_QD)
     back_Q, _ = _nearest(descriptors_QD, descriptors_PD)
-    own_P = np.arange(len(descriptors_PD))
-    kept_P = np.flatnonzero((back_Q[forth_P] == own_P) & (ratio_P < _RATIO))
+    row_P = np.arange(len(descriptors_PD))
+    kept_P = np.flatnonzero((back_Q[forth_P] == row_P) & (ratio_P < _RATIO))
     kept_P = kept_P[np.argsort(ratio_P[kept_P], kind="stable")]
     return np.stack([kept_P, forth_P[kept_P]], axis=1)
 
@@ -88,12 +94,6 @@ def _nearest(
     return np.concatenate(nearest), np.concatenate(ratio).astype(np.float64)
 
 
-# More points in common, found where those that are known lead one to expect them.
-#
-# A match that stands alone must be much like its partner and unlike all others. Where a warp says
-# roughly where a point should lie, only the points there compete, so that more are found, and the
-# warp reaches further with each round.
-
 # P, Q = points of the first and the second photo, K = candidates, M = matches
 
 Points = tuple[NDArray[np.float64], NDArray[np.float32]]
@@ -103,7 +103,7 @@ _ROUNDS = 6
 _CANDIDATES = 10
 _ERRORS, _SLACK, _FARTHEST = 3.0, 5.0, 45.0
 """Standard deviations and pixels from where a point should lie, and the most pixels in all."""
-_ALIKE, _growing_RATIO = 0.8, 0.85
+_ALIKE, _GUIDED_RATIO = 0.8, 0.85
 """Least cosine of two descriptors, and most ratio of the squared distances to the best two."""
 _NEIGHBOURS, _CONTRADICTS = 8, 8.0
 """How many neighbours a match is compared with, and pixels from what they say."""
@@ -167,22 +167,17 @@ def _matched(
     alike_PK = np.einsum("pd,pkd->pk", descriptors_PD, descriptors_QD[nearest_PK])
     alike_PK[~there_PK] = -1
     best_P, second_P = alike_PK.argmax(axis=1), np.sort(alike_PK, axis=1)[:, -min(2, count)]
-    own_P = np.arange(len(from_P2))
-    cosine_P = alike_PK[own_P, best_P]
-    clear_P = (1 - cosine_P) <= _growing_RATIO * (1 - second_P)
+    row_P = np.arange(len(from_P2))
+    cosine_P = alike_PK[row_P, best_P]
+    clear_P = (1 - cosine_P) <= _GUIDED_RATIO * (1 - second_P)
     kept_P = np.flatnonzero((cosine_P >= _ALIKE) & clear_P)
-    partner_P = nearest_PK[own_P, best_P]
+    partner_P = nearest_PK[row_P, best_P]
     # The point that is most like it keeps a partner that several want.
     kept_P = kept_P[np.argsort(-cosine_P[kept_P], kind="stable")]
     _, first = np.unique(partner_P[kept_P], return_index=True)
     kept_P = np.sort(kept_P[first])
     return from_P2[kept_P], to_Q2[partner_P[kept_P]]
 
-
-# Points of a photo and which of them are the same in another one.
-#
-# SIFT (Lowe 2004) with RootSIFT's normalisation (Arandjelovic and Zisserman 2012); matches are
-# mutually nearest and clearly nearer than the next (Lowe's ratio).
 
 # N = places, M = matches, 2 = x, y
 
@@ -227,18 +222,18 @@ def register(before: ScanView, after: ScanView) -> Registration:
 
     Raises UserError where they show another person or another view.
     """
-    found = _by_points(before, after)
-    share = _in_place(found.warp, before, after) if found else 0.0
+    registration = _by_points(before, after)
+    share = _in_place(registration.warp, before, after) if registration else 0.0
     if share < _MOSTLY_IN_PLACE:
         lesions = _by_lesions(before, after)
         if lesions and _in_place(lesions.warp, before, after) > share:
-            found = lesions
-    if found is None:
+            registration = lesions
+    if registration is None:
         raise UserError(
             f"{before.photo.name} and {after.photo.name} cannot be laid on each other: they show "
             f"different people, another part of the body, or were taken from very different sides."
         )
-    return found
+    return registration
 
 
 def _by_points(before: ScanView, after: ScanView) -> Registration | None:
@@ -249,10 +244,10 @@ def _by_points(before: ScanView, after: ScanView) -> Registration | None:
     unit = max(after.size_wh) / _LONG_SIDE
     from_M2, to_M2 = points[0][pairs_M2[:, 0]], others[0][pairs_M2[:, 1]]
     for near in (1.0, 3.0):  # a body that moved agrees with a plane only roughly
-        found = plane.homography(from_M2, to_M2, near * 8 * unit)
-        if found is None:
+        fit = plane.homography(from_M2, to_M2, near * 8 * unit)
+        if fit is None:
             continue
-        map_33, agree_M = found
+        map_33, agree_M = fit
         kept_M = _near_the_plane(from_M2, to_M2 - plane.apply_homography(map_33, from_M2), unit)
         if kept_M.sum() < agree_M.sum():
             kept_M = agree_M
@@ -267,11 +262,11 @@ def _by_points(before: ScanView, after: ScanView) -> Registration | None:
 
 
 def _by_lesions(before: ScanView, after: ScanView) -> Registration | None:
-    found = constellation(before.centres, before.sizes, after.centres, after.sizes, after.size_wh)
-    if found is None:
+    stars = constellation(before.centres, before.sizes, after.centres, after.sizes, after.size_wh)
+    if stars is None:
         return None
-    from_N2, to_N2 = before.centres[found.pairs_N2[:, 0]], after.centres[found.pairs_N2[:, 1]]
-    map_33 = np.vstack([found.similarity_23, [0, 0, 1]])
+    from_N2, to_N2 = before.centres[stars.pairs_N2[:, 0]], after.centres[stars.pairs_N2[:, 1]]
+    map_33 = np.vstack([stars.similarity_23, [0, 0, 1]])
     warp = thin_plate.fit_warp(map_33, from_N2, to_N2)
     return Registration(warp, len(from_N2), True) if _plausible(warp, to_N2, after) else None
 

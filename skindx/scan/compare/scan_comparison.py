@@ -1,4 +1,4 @@
-"""Two folders of scans become the list of what changed."""
+"""Two folders of scans become the list of what changed: one HTML page without a script, and CSV."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def compare(before: Path, after: Path) -> ScanComparison:
     folder without a scan, and where no photo fits another.
     """
     scans = read_scan(before), read_scan(after)
-    found, alone, refusals = [], [], []
+    compared, alone, refusals = [], [], []
     for view in scans[1].views:
         fitting = []
         for other in sorted(scans[0].views, key=lambda one: one.photo.name != view.photo.name):
@@ -81,11 +81,11 @@ def compare(before: Path, after: Path) -> ScanComparison:
             continue
         registration, other = max(fitting, key=lambda one: (not one[0].by_lesions, one[0].points))
         matched = match(other, view, registration)
-        found.append(
+        compared.append(
             ComparedPhoto(other, view, matched.registration, changes(other, view, matched))
         )
-    if found:
-        return ScanComparison(*scans, tuple(found), tuple(alone))
+    if compared:
+        return ScanComparison(*scans, tuple(compared), tuple(alone))
     if len(refusals) == 1:
         raise refusals[0]
     raise UserError(
@@ -113,8 +113,6 @@ def square_around(
     ]
     return np.pad(cut, around, "edge")
 
-
-# The changes as a table for spreadsheets.
 
 COLUMNS = (
     "photo_before", "photo_after", "kind", "reasons", "rank_before", "rank_after", "x_before",
@@ -154,8 +152,6 @@ def change_rows(comparison: ScanComparison) -> list[list[object]]:
             rows.append(line)
     return rows
 
-
-# A comparison as one HTML page without a script, and as CSV.
 
 PAGE, TABLE = "comparison.html", "changes.csv"
 COMPARISON = FolderKind("a comparison of scans", TABLE, (PAGE,))

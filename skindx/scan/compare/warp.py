@@ -1,4 +1,8 @@
-"""A plane seen by two cameras: the homography that most matches agree with."""
+"""The map from one photo to another: a homography and a thin-plate spline on top of it.
+
+Bookstein 1989 ("Principal warps: thin-plate splines and the decomposition of deformations"), with
+the smoothing that predicts points left out the best.
+"""
 
 from dataclasses import dataclass
 
@@ -58,11 +62,6 @@ def plausible_homography(map_33: NDArray[np.float64], places_N2: NDArray[np.floa
             return False
     return True
 
-
-# Thin-plate spline through matched points, on top of a homography.
-#
-# Bookstein 1989 ("Principal warps: thin-plate splines and the decomposition of deformations"), with
-# the smoothing that predicts points left out the best.
 
 # N = places, M = matches, F = folds
 

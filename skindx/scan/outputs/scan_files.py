@@ -1,4 +1,4 @@
-"""The lesions as Parquet for programs and as CSV for people."""
+"""The folder of a scan, whole or not at all: Parquet, CSV, COCO, crops, page and PDF."""
 
 import re
 import secrets
@@ -50,7 +50,7 @@ def write_tables(folder: Path, result: ScanResult, crops: Mapping[int, str]) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [_row(result, found, crops[found.rank]) for found in result.ranked]
+    rows = [_row(result, ranked, crops[ranked.rank]) for ranked in result.ranked]
     keys = ",".join(one.key for one in result.classes)
     schema = pa.schema(_columns(), metadata={CLASSES: keys.encode()})
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PARQUET)
@@ -58,54 +58,40 @@ def write_tables(folder: Path, result: ScanResult, crops: Mapping[int, str]) -> 
     write_csv(folder / CSV, names, ([_plain(row[name]) for name in names] for row in rows))
 
 
-def _columns() -> list[Any]:
+def _columns() -> list[tuple[str, Any]]:
     import pyarrow as pa
 
-    number, text = pa.float64(), pa.string()
+    number, text, count = pa.float64(), pa.string(), pa.int32()
     return [
-        pa.field("rank", pa.int32()),
-        pa.field("photo", text),
-        pa.field("photo_sha256", text),
-        pa.field("photo_number", pa.int32()),
-        *(pa.field(name, number) for name in ("x1", "y1", "x2", "y2")),
-        pa.field("diameter_px", number),
-        pa.field("diameter_mm", number),
-        pa.field("detector_score", number),
-        pa.field("urgent_risk", number),
-        pa.field("urgent", pa.bool_()),
-        pa.field("no_urgent_risk", text),
-        pa.field("most_likely", text),
-        pa.field("most_likely_probability", number),
-        pa.field("possible", pa.list_(text)),
-        pa.field("ood_p_value", number),
-        pa.field("difference", number),
-        pa.field("difference_appearance", number),
-        pa.field("difference_size", number),
-        pa.field("difference_colour", number),
-        pa.field("compared_with", pa.int32()),
-        *(pa.field(f"colour_{axis}", number) for axis in "lab"),
-        pa.field("crop", text),
-        pa.field("not_known", text),
-        pa.field("probabilities", pa.list_(number)),
-        pa.field("embedding", pa.list_(pa.float32())),
-    ]
+        ("rank", count), ("photo", text), ("photo_sha256", text), ("photo_number", count),
+        ("x1", number), ("y1", number), ("x2", number), ("y2", number),
+        ("diameter_px", number), ("diameter_mm", number), ("detector_score", number),
+        ("urgent_risk", number), ("urgent", pa.bool_()), ("no_urgent_risk", text),
+        ("most_likely", text), ("most_likely_probability", number),
+        ("possible", pa.list_(text)), ("ood_p_value", number), ("difference", number),
+        ("difference_appearance", number), ("difference_size", number),
+        ("difference_colour", number), ("compared_with", count),
+        ("colour_l", number), ("colour_a", number), ("colour_b", number),
+        ("crop", text), ("not_known", text),
+        ("probabilities", pa.list_(number)), ("embedding", pa.list_(pa.float32())),
+    ]  # fmt: skip
 
 
-def _row(result: ScanResult, found: RankedLesion, crop: str) -> dict[str, Any]:
-    lesion, difference = found.lesion, found.difference
-    photo = result.photos[found.photo]
-    first, probability = result.most_likely(found)
+def _row(result: ScanResult, ranked: RankedLesion, crop: str) -> dict[str, Any]:
+    lesion, difference = ranked.lesion, ranked.difference
+    photo = result.photos[ranked.photo]
+    first, probability = result.most_likely(ranked)
     return {
-        "rank": found.rank,
+        "rank": ranked.rank,
         "photo": photo.name,
         "photo_sha256": photo.sha256,
-        "photo_number": found.photo + 1,
+        "photo_number": ranked.photo + 1,
         "x1": lesion.box.x1,
         "y1": lesion.box.y1,
         "x2": lesion.box.x2,
         "y2": lesion.box.y2,
-        "diameter_px": found.diameter_px,
-        "diameter_mm": found.diameter_mm,
+        "diameter_px": ranked.diameter_px,
+        "diameter_mm": ranked.diameter_mm,
         "detector_score": lesion.box.score,
         "urgent_risk": lesion.urgent_risk,
         "urgent": lesion.urgent,
@@ -136,35 +122,31 @@ def _plain(value: Any) -> object:
     return no_formula(printable(value)) if isinstance(value, str) else value
 
 
-# The outlines as COCO JSON, for annotation tools.
-
 COCO = "lesions.coco.json"
 
 
 def write_coco(folder: Path, result: ScanResult) -> None:
     """Write the boxes by photo in order of rank; each has `rank` and `urgent_risk` beside."""
     by_photo: dict[str, BoxedImage] = {}
-    ranked: list[Any] = []
+    ranked: list[RankedLesion] = []
     for place, photo in enumerate(result.photos):
-        own = [found for found in result.ranked if found.photo == place]
-        boxes = tuple(found.lesion.box for found in own)
+        of_photo = [lesion for lesion in result.ranked if lesion.photo == place]
+        boxes = tuple(lesion.lesion.box for lesion in of_photo)
         # Two photos may have one name: COCO identifies images by their numbers.
         by_photo[f"{place}/{photo.name}"] = BoxedImage(
             photo.width, photo.height, boxes, photo.sha256
         )
-        ranked += own
+        ranked += of_photo
     tables = coco_json(by_photo)
     for image, photo in zip(tables["images"], result.photos, strict=True):
         image["file_name"] = photo.name
-    for annotation, found in zip(tables["annotations"], ranked, strict=True):
-        annotation["rank"] = found.rank
-        annotation["urgent_risk"] = found.lesion.urgent_risk
+    for annotation, lesion in zip(tables["annotations"], ranked, strict=True):
+        annotation["rank"] = lesion.rank
+        annotation["urgent_risk"] = lesion.lesion.urgent_risk
     limits = (NOT_A_DIAGNOSIS, result.no_urgent_risk, result.scope.text)
     tables["info"] = {"description": " ".join(text for text in limits if text)}
     write_json(folder / COCO, tables)
 
-
-# The results of a scan as files: a list of lesions, and the maps of scores where wanted.
 
 LESIONS = "lesions.json"
 
@@ -177,25 +159,15 @@ def write_lesion_list(
     write_json(
         out / LESIONS,
         {
-            "photos": [_photo(photo, keys) for photo in photos],
+            "photos": [
+                photo.facts | {"lesions": [_lesion(lesion, keys) for lesion in photo.lesions]}
+                for photo in photos
+            ],
             "problems": list(problems),
             "no_urgent_risk": "" if urgent_known(classes) else NO_URGENT_CLASSES,
             "not_known": Scope.of(classes).text,
         },
     )
-
-
-def _photo(photo: ScannedPhoto, keys: Sequence[str]) -> dict[str, Any]:
-    return {
-        "name": photo.name,
-        "sha256": photo.sha256,
-        "width": photo.width,
-        "height": photo.height,
-        "tiles": photo.tiles,
-        "tiles_without_skin": photo.tiles_without_skin,
-        "failed_tiles": photo.failed_tiles,
-        "lesions": [_lesion(lesion, keys) for lesion in photo.lesions],
-    }
 
 
 def _lesion(lesion: ScannedLesion, keys: Sequence[str]) -> dict[str, Any]:
@@ -213,9 +185,6 @@ def _lesion(lesion: ScannedLesion, keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
-# Files written aside take their places in a folder; one of them says that all are there.
-
-
 def move(new: Path, folder: Path, last: str) -> None:
     """Move everything in `new` into `folder`, over older files and folders of the same names.
 
@@ -229,8 +198,6 @@ def move(new: Path, folder: Path, last: str) -> None:
             shutil.rmtree(target)
         path.replace(target)
 
-
-# The folder of a scan, whole or not at all.
 
 CROPS, OVERVIEWS = "crops", "overviews"
 _CROP_PX, _OVERVIEW_PX = 768, 4096
@@ -271,12 +238,12 @@ def write_scan(folder: Path, result: ScanResult, reads: Sequence[ReadRegion]) ->
 def _write(new: Path, result: ScanResult, reads: Sequence[ReadRegion]) -> None:
     (new / CROPS).mkdir()
     (new / OVERVIEWS).mkdir()
-    crops = {found.rank: f"{CROPS}/{found.rank:04d}.jpg" for found in result.ranked}
-    for found in result.ranked:
-        photo = result.photos[found.photo]
-        region = region_around(found.lesion.box, photo.width, photo.height)
-        cut_HW3 = crop(reads[found.photo], region, _CROP_PX)
-        (new / crops[found.rank]).write_bytes(small_jpeg(cut_HW3, _CROP_PX, quality=_QUALITY))
+    crops = {ranked.rank: f"{CROPS}/{ranked.rank:04d}.jpg" for ranked in result.ranked}
+    for ranked in result.ranked:
+        photo = result.photos[ranked.photo]
+        region = region_around(ranked.lesion.box, photo.width, photo.height)
+        cut_HW3 = crop(reads[ranked.photo], region, _CROP_PX)
+        (new / crops[ranked.rank]).write_bytes(small_jpeg(cut_HW3, _CROP_PX, quality=_QUALITY))
     overviews = []
     for number, (photo, read) in enumerate(zip(result.photos, reads, strict=True), 1):
         pixels_HW3 = overview(read, photo.width, photo.height, _OVERVIEW_PX)

@@ -1,4 +1,7 @@
-"""Styles and scripts inside an HTML page, each allowed by its hash alone."""
+"""A scan as one HTML page that needs nothing else, and as a PDF to take to a clinician.
+
+The page needs no script to be read as a table.
+"""
 
 import hashlib
 from base64 import b64encode
@@ -44,8 +47,6 @@ def csp_hash(text: str) -> str:
     return "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-# A lesion cut out of its photo, with skin around it.
-
 _MARGIN = 0.4
 """Of the box's longer side, on each side of it."""
 _LEAST_PX = 64
@@ -72,8 +73,6 @@ def crop(
     return read(x1, y1, x2, y2, min(1.0, longest_side / max(x2 - x1, y2 - y1)))
 
 
-# The scan as one HTML page that needs nothing else, and no script to be read as a table.
-
 PAGE = "scan.html"
 _OVERVIEW_PX, _CROP_PX = 2000, 224
 _OVERVIEW_QUALITY = 82
@@ -84,9 +83,9 @@ _LABELS_ACROSS = 45
 def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
     """Return the page as HTML that is well-formed XML too; `reads` give the photos' pixels."""
     environment = html_environment("skindx.scan.outputs")
-    rows = [_row(result, found, reads[found.photo]) for found in result.ranked]
+    rows = [_row(result, ranked, reads[ranked.photo]) for ranked in result.ranked]
     style, script = (inlined(__package__, name) for name in ("scan.css", "scan.js"))
-    sizes_px = [found.diameter_px for found in result.ranked]
+    sizes_px = [ranked.diameter_px for ranked in result.ranked]
     html = environment.get_template("scan.html.jinja").render(
         result=result,
         title=_title(result),
@@ -119,8 +118,8 @@ def render_scan(result: ScanResult, reads: Sequence[ReadRegion]) -> str:
 
 def summary(result: ScanResult) -> str:
     """Return in a sentence what was found."""
-    urgent = sum(bool(found.lesion.urgent) for found in result.ranked)
-    odd = sum(bool(found.difference and found.difference.stands_out) for found in result.ranked)
+    urgent = sum(bool(ranked.lesion.urgent) for ranked in result.ranked)
+    odd = sum(bool(ranked.difference and ranked.difference.stands_out) for ranked in result.ranked)
     outlined = counted(len(result.ranked), "lesion")
     if result.no_urgent_risk:
         first = f"{outlined} outlined; this bundle knows no urgent condition and gives no risk"
@@ -176,26 +175,26 @@ def threshold_sentence(result: ScanResult) -> str:
 
 
 def _title(result: ScanResult) -> str:
-    found, photos = len(result.ranked), len(result.photos)
-    return f"{counted(found, 'lesion')} on {counted(photos, 'photo')}"
+    ranked, photos = len(result.ranked), len(result.photos)
+    return f"{counted(ranked, 'lesion')} on {counted(photos, 'photo')}"
 
 
 def _has_sets(result: ScanResult) -> bool:
-    return any(found.lesion.possible for found in result.ranked)
+    return any(ranked.lesion.possible for ranked in result.ranked)
 
 
-def _row(result: ScanResult, found: RankedLesion, read: ReadRegion) -> dict[str, Any]:
-    box, photo = found.lesion.box, result.photos[found.photo]
+def _row(result: ScanResult, ranked: RankedLesion, read: ReadRegion) -> dict[str, Any]:
+    box, photo = ranked.lesion.box, result.photos[ranked.photo]
     region = region_around(box, photo.width, photo.height)
     jpeg = small_jpeg(crop(read, region, _CROP_PX), _CROP_PX)
-    p_value = found.lesion.ood_p_value
+    p_value = ranked.lesion.ood_p_value
     unusual = p_value is not None and p_value < LEAST_OOD_P_VALUE
-    stands_out = bool(found.difference and found.difference.stands_out)
-    may_be = printable(result.may_be(found))
-    flags = {"urgent": found.lesion.urgent, "stands_out": stands_out, "unusual": unusual}
+    stands_out = bool(ranked.difference and ranked.difference.stands_out)
+    may_be = printable(result.may_be(ranked))
+    flags = {"urgent": ranked.lesion.urgent, "stands_out": stands_out, "unusual": unusual}
     return {
-        "rank": found.rank,
-        "photo": found.photo,
+        "rank": ranked.rank,
+        "photo": ranked.photo,
         "x": round(box.x1, 1),
         "y": round(box.y1, 1),
         "w": round(box.x2 - box.x1, 1),
@@ -204,16 +203,16 @@ def _row(result: ScanResult, found: RankedLesion, read: ReadRegion) -> dict[str,
         "box": " ".join(f"{value:.1f}" for value in (box.x1, box.y1, box.x2, box.y2)),
         "crop_box": f"{region[0]} {region[1]} {region[2] - region[0]} {region[3] - region[1]}",
         "jpeg": b64encode(jpeg).decode(),
-        "risk": shown_risk(found.lesion.urgent_risk),
-        "urgent": bool(found.lesion.urgent),
+        "risk": shown_risk(ranked.lesion.urgent_risk),
+        "urgent": bool(ranked.lesion.urgent),
         "may_be": may_be,
         "unusual": unusual,
-        "difference": shown_difference(found),
+        "difference": shown_difference(ranked),
         "stands_out": stands_out,
-        "size": shown_size(found),
+        "size": shown_size(ranked),
         "score": f"{box.score:.2f}" if box.score is not None else "–",
         "flags": " ".join(name for name, is_so in flags.items() if is_so),
-        "words": f"{found.rank} {may_be} {printable(photo.name)}".lower(),
+        "words": f"{ranked.rank} {may_be} {printable(photo.name)}".lower(),
     }
 
 
@@ -245,11 +244,7 @@ def caption(photo: ScannedPhoto) -> str:
 
 def _flags(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return the choices of the filter that some lesion fits."""
-    names = {
-        "urgent": "Urgent",
-        "stands_out": "Stands out",
-        "unusual": "Unusual for the model",
-    }
+    names = {"urgent": "Urgent", "stands_out": "Stands out", "unusual": "Unusual for the model"}
     return [
         (flag, f"{name} ({count})")
         for flag, name in names.items()
@@ -269,17 +264,15 @@ def _sizes(photos: Sequence[ScannedPhoto]) -> str:
     return "Without a scale it is in pixels of the photo."
 
 
-# The scan as a PDF, to take to a clinician: the photos with outlines, then the first lesions.
-
 PDF = "scan.pdf"
-_paper_OVERVIEW_PX, _paper_CROP_PX = 2000, 320
+_PAPER_OVERVIEW_PX, _PAPER_CROP_PX = 2000, 320
 _MOST_CROPS, _MOST_ROWS = 30, 200
 _NOTICE_FILL = (255, 243, 214)
 _LINE, _RIM, _URGENT = (255, 255, 255), (10, 30, 60), (255, 154, 82)
 _CROP_ROOM_MM = 55
 _MOST_HEIGHT = 0.95
 """Of a photo on paper, as a share of the page's width: it has room below the first paragraphs."""
-_paper_LABELS_ACROSS = 50
+_PAPER_LABELS_ACROSS = 50
 
 
 def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
@@ -292,14 +285,14 @@ def pdf_bytes(result: ScanResult, reads: Sequence[ReadRegion]) -> bytes:
     sheet.text(f"Made on {result.made_at:%d %B %Y, %H:%M}", faint=True)
     sheet.text(NOT_A_DIAGNOSIS, 10, bold=True, fill=_NOTICE_FILL)
     sheet.text(summary(result), 11)
-    sheet.text(missed_sentence(result.recall, [found.diameter_px for found in result.ranked]))
+    sheet.text(missed_sentence(result.recall, [ranked.diameter_px for ranked in result.ranked]))
     for problem in problems(result):
         sheet.text(problem, bold=True)
     for sentence in limits(result):
         sheet.text(sentence, bold=True)
     for place, (photo, read) in enumerate(zip(result.photos, reads, strict=True)):
-        own = [found for found in result.ranked if found.photo == place]
-        image = _outlined(photo, read, own)
+        of_photo = [ranked for ranked in result.ranked if ranked.photo == place]
+        image = _outlined(photo, read, of_photo)
         sheet.heading(f"Photo {place + 1}", 180 * image.height / image.width + 15)
         sheet.images([image], [caption(photo)], 1)
     if result.ranked:
@@ -322,45 +315,45 @@ def _lesions(sheet: Sheet, result: ScanResult, reads: Sequence[ReadRegion]) -> N
 
     sheet.heading("First lesions by rank", _CROP_ROOM_MM)
     images, captions = [], []
-    for found in result.ranked[:_MOST_CROPS]:
-        photo = result.photos[found.photo]
-        region = region_around(found.lesion.box, photo.width, photo.height)
-        images.append(Image.fromarray(crop(reads[found.photo], region, _paper_CROP_PX)))
-        urgent = ", urgent" if found.lesion.urgent else ""
+    for ranked in result.ranked[:_MOST_CROPS]:
+        photo = result.photos[ranked.photo]
+        region = region_around(ranked.lesion.box, photo.width, photo.height)
+        images.append(Image.fromarray(crop(reads[ranked.photo], region, _PAPER_CROP_PX)))
+        urgent = ", urgent" if ranked.lesion.urgent else ""
         captions.append(
-            f"{found.rank}. Urgent risk {shown_risk(found.lesion.urgent_risk)}{urgent}. "
-            f"{shown_size(found)}."
+            f"{ranked.rank}. Urgent risk {shown_risk(ranked.lesion.urgent_risk)}{urgent}. "
+            f"{shown_size(ranked)}."
         )
     sheet.images(images, captions, 6)
     sheet.heading("Lesions by rank")
     rows = [("rank", "photo", "urgent risk", "may be", "differs from the others", "size")]
     rows += [
         (
-            str(found.rank),
-            str(found.photo + 1),
-            shown_risk(found.lesion.urgent_risk) + (" urgent" if found.lesion.urgent else ""),
-            result.may_be(found),
-            shown_difference(found),
-            shown_size(found),
+            str(ranked.rank),
+            str(ranked.photo + 1),
+            shown_risk(ranked.lesion.urgent_risk) + (" urgent" if ranked.lesion.urgent else ""),
+            result.may_be(ranked),
+            shown_difference(ranked),
+            shown_size(ranked),
         )
-        for found in result.ranked[:_MOST_ROWS]
+        for ranked in result.ranked[:_MOST_ROWS]
     ]
     sheet.table(rows, (8, 8, 16, 40, 26, 12))
     if (left := len(result.ranked) - _MOST_ROWS) > 0:
         sheet.text(f"The page and the tables have {counted(left, 'further lesion')}.", faint=True)
 
 
-def _outlined(photo: ScannedPhoto, read: ReadRegion, found: list[RankedLesion]) -> "Image.Image":
+def _outlined(photo: ScannedPhoto, read: ReadRegion, ranked: list[RankedLesion]) -> "Image.Image":
     """Draw the numbered outlines, the first lesion on top."""
     from PIL import Image, ImageDraw, ImageFont
 
-    pixels_HW3: NDArray[np.uint8] = overview(read, photo.width, photo.height, _paper_OVERVIEW_PX)
+    pixels_HW3: NDArray[np.uint8] = overview(read, photo.width, photo.height, _PAPER_OVERVIEW_PX)
     image = Image.fromarray(pixels_HW3)
     scale = image.width / photo.width
     draw = ImageDraw.Draw(image)
     thick = max(1, max(image.size) // 900)
-    font = ImageFont.load_default(max(image.size) / _paper_LABELS_ACROSS)
-    for one in reversed(found):
+    font = ImageFont.load_default(max(image.size) / _PAPER_LABELS_ACROSS)
+    for one in reversed(ranked):
         box, colour = one.lesion.box, _URGENT if one.lesion.urgent else _LINE
         corners = [box.x1 * scale, box.y1 * scale, box.x2 * scale, box.y2 * scale]
         grown = [

@@ -1,4 +1,7 @@
-"""How many lesions a scan may have missed, by the detector's recall on validation images."""
+"""The result of a scan: its lesions by rank, how many it may have missed, and scan.json.
+
+scan.json says what was scanned and by which bundle, for programs and for a later comparison.
+"""
 
 import json
 import math
@@ -17,13 +20,10 @@ from skindx.core.settings_base import Settings
 from skindx.core.text import counted
 from skindx.core.untrusted import read_plain
 from skindx.diagnosis.conclusion import LARGEST_SET
-from skindx.diagnosis.guarantees import shared
 from skindx.diagnosis.record import Share, Source, percent
-from skindx.diagnosis.record_assembly import source_of
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
-from skindx.metrics.share_intervals import Interval, proportion_interval
-from skindx.models.bundle.bundle import Bundle
-from skindx.models.detector import DetectorRecall
+from skindx.metrics import Interval
+from skindx.metrics.share_intervals import proportion_interval
 from skindx.scan.lesions import RankedLesion, ScannedPhoto, rank
 from skindx.taxonomy import SkinClass
 
@@ -93,13 +93,13 @@ def missed_by_size(
     """
     answers = []
     for band in bands:
-        found = sum(band.least_px <= size < band.most_px for size in diameters_px)
+        detected = sum(band.least_px <= size < band.most_px for size in diameters_px)
         recall = band.recall
         missed = None
-        if found and band.found:
-            missed = Interval(*(found * (1 / share - 1) if share else float("inf")
+        if detected and band.found:
+            missed = Interval(*(detected * (1 / share - 1) if share else float("inf")
                                 for share in (recall.value, recall.high, recall.low)))  # fmt: skip
-        answers.append(Missed(band, found, missed))
+        answers.append(Missed(band, detected, missed))
     return tuple(answers)
 
 
@@ -107,8 +107,8 @@ def missed_sentence(bands: Sequence[RecallBand] | None, diameters_px: Sequence[f
     """Return in a sentence what the scan may have missed; by size it is in a table."""
     if not bands:
         return UNKNOWN
-    found, lesions = sum(band.found for band in bands), sum(band.lesions for band in bands)
-    recall = proportion_interval(found / lesions if lesions else 0, lesions)
+    detected, lesions = sum(band.found for band in bands), sum(band.lesions for band in bands)
+    recall = proportion_interval(detected / lesions if lesions else 0, lesions)
     if not lesions:
         return UNKNOWN
     estimates = [one.missed for one in missed_by_size(bands, diameters_px) if one.missed]
@@ -124,8 +124,6 @@ def missed_sentence(bands: Sequence[RecallBand] | None, diameters_px: Sequence[f
         f"missed more often; below {least:.0f} pixels nothing was measured."
     )
 
-
-# All that a scan found, as the outputs take it.
 
 NOT_A_DIAGNOSIS = (
     "This is a search for what to look at, no diagnosis and no medical device. It misses lesions, "
@@ -172,17 +170,17 @@ class ScanResult:
         """Return a class's name as shown to a person."""
         return next((one.name for one in self.classes if one.key == key), key)
 
-    def most_likely(self, found: RankedLesion) -> tuple[SkinClass, float]:
+    def most_likely(self, ranked: RankedLesion) -> tuple[SkinClass, float]:
         """Return a lesion's most probable class and its probability."""
-        place = int(found.lesion.probabilities_C.argmax())
-        return self.classes[place], float(found.lesion.probabilities_C[place])
+        place = int(ranked.lesion.probabilities_C.argmax())
+        return self.classes[place], float(ranked.lesion.probabilities_C[place])
 
-    def may_be(self, found: RankedLesion) -> str:
+    def may_be(self, ranked: RankedLesion) -> str:
         """Return what a lesion may be: the classes of its set, or the most probable one."""
-        possible = found.lesion.possible
+        possible = ranked.lesion.possible
         if 0 < len(possible) <= LARGEST_SET:
             return ", ".join(self.name_of(key) for key in possible)
-        first, probability = self.most_likely(found)
+        first, probability = self.most_likely(ranked)
         most_likely = f"{first.name} {percent(probability)}"
         return f"any of {len(possible)}; first {most_likely}" if possible else most_likely
 
@@ -192,69 +190,25 @@ def shown_risk(risk: float | None) -> str:
     return "–" if risk is None else percent(risk)
 
 
-def shown_size(found: RankedLesion) -> str:
+def shown_size(ranked: RankedLesion) -> str:
     """Return a lesion's size as a person should read it."""
-    if found.diameter_mm is None:
-        return f"{found.diameter_px:.0f} px"
-    return f"{found.diameter_mm:.1f} mm"
+    if ranked.diameter_mm is None:
+        return f"{ranked.diameter_px:.0f} px"
+    return f"{ranked.diameter_mm:.1f} mm"
 
 
-def shown_difference(found: RankedLesion) -> str:
+def shown_difference(ranked: RankedLesion) -> str:
     """Return in words how a lesion differs from the person's others."""
-    if found.difference is None:
+    if ranked.difference is None:
         return "too few lesions to compare"
-    if not found.difference.stands_out:
-        return f"{found.difference.score:.1f}"
-    if found.difference.mostly == "size":
-        what = "larger" if found.difference.size > 0 else "smaller"
+    if not ranked.difference.stands_out:
+        return f"{ranked.difference.score:.1f}"
+    if ranked.difference.mostly == "size":
+        what = "larger" if ranked.difference.size > 0 else "smaller"
     else:
-        what = f"in {found.difference.mostly}"
-    return f"{found.difference.score:.1f}, mostly {what}"
+        what = f"in {ranked.difference.mostly}"
+    return f"{ranked.difference.score:.1f}, mostly {what}"
 
-
-# A bundle's findings on a person's photos, as the outputs take them.
-
-
-def recall_bands(recall: DetectorRecall | None) -> tuple[RecallBand, ...] | None:
-    """Return the detector's recall by size as the outputs take it; None: it was not measured."""
-    if recall is None:
-        return None
-    return tuple(
-        RecallBand(band.least_px, band.most_px or float("inf"), band.found, band.lesions)
-        for band in recall.bands
-    )
-
-
-def result_of(
-    bundle: Bundle,
-    photos: Sequence[ScannedPhoto],
-    made_at: datetime,
-    *,
-    backend: str = "eager",
-    miss_rate: float | None = None,
-    problems: Sequence[str] = (),
-) -> ScanResult:
-    """Return the result of a scan.
-
-    `miss_rate` chooses the level of the urgent risk, as it did for the lesions; `problems` are
-    sentences on what was left out.
-    """
-    # Crops are diagnosed as whole images are: the detector has looked already.
-    rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
-    level = rule.level(miss_rate) if rule else None
-    return ScanResult(
-        photos=tuple(photos),
-        classes=bundle.taxonomy.classes,
-        source=source_of(bundle, backend),
-        made_at=made_at,
-        recall=recall_bands(bundle.spec.detector_recall),
-        miss_rate=level.miss_rate if level else None,
-        sent_on=shared(level.sent_on) if level else None,
-        problems=tuple(problems),
-    )
-
-
-# scan.json: what was scanned and by which bundle, for programs and for a later comparison.
 
 SUMMARY = "scan.json"
 _FORMAT = 1
@@ -321,17 +275,7 @@ def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") ->
         made_at=result.made_at,
         lesions=len(result.ranked),
         photos=tuple(
-            PhotoSummary(
-                name=photo.name,
-                sha256=photo.sha256,
-                width=photo.width,
-                height=photo.height,
-                mm_per_pixel=photo.mm_per_pixel,
-                tiles=photo.tiles,
-                tiles_without_skin=photo.tiles_without_skin,
-                failed_tiles=photo.failed_tiles,
-                overview=path,
-            )
+            PhotoSummary(**photo.facts, mm_per_pixel=photo.mm_per_pixel, overview=path)
             for photo, path in zip(result.photos, overviews, strict=True)
         ),
         recall=None if result.recall is None else tuple(map(_band, result.recall)),

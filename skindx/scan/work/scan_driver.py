@@ -1,4 +1,4 @@
-"""From the answers of all tasks to lesions: boxes joined across tiles, failures counted."""
+"""The driver of a scan: opens photos, queues tasks, waits, joins; a kill loses nothing."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,9 +78,9 @@ def _joined(
     store = folder.store(photo)
     name = str(store.facts["name"])
     total = sum(len(grid.patches) for grid in folder.grids(plan, photo))
-    own = [answer for key, answer in answers.items() if ScanTask.of(key).photo == photo]
+    of_photo = [answer for key, answer in answers.items() if ScanTask.of(key).photo == photo]
     lost = [_named(folder, plan, task) for task in failed if task.photo == photo]
-    skipped = sum(answer["skipped"] for answer in own)
+    skipped = sum(answer["skipped"] for answer in of_photo)
     if skipped == total:
         raise UnscannableError(
             f"{name} shows no skin in any of its {total} tiles; give a colour photo in which "
@@ -91,7 +91,7 @@ def _joined(
             f"{name}: all of its tiles with skin ended their workers; see that the bundle and the "
             "machine are sound, and run the command again with another --out."
         )
-    rows = np.array([row for answer in own for row in answer["rows"]], np.float64)
+    rows = np.array([row for answer in of_photo for row in answer["rows"]], np.float64)
     boxes_K4, scores_K, labels_K = join(TileDetections.of(rows), plan.settings.least_side)
     _refuse_filled(name, store, boxes_K4)
     boxes = [
@@ -151,12 +151,12 @@ def scanned_photos(
 
 def problems(folder: WorkFolder, undiagnosed: Sequence[ScanTask]) -> list[str]:
     """Return a sentence for each tile and lesion that the scan had to leave out."""
-    said: list[str] = []
+    sentences: list[str] = []
     for photo, counted in enumerate(folder.read_boxes()):
         name = str(folder.store(photo).facts["name"])
         for failed in counted["failed"]:
             left, top, side = failed["left_top_side"]
-            said.append(
+            sentences.append(
                 f"{name}: tile {failed['tile']} of scale {failed['scale']}, {side:.0f} pixels wide "
                 f"at ({left:.0f}, {top:.0f}), ended its workers and was left out; lesions in it "
                 "may be missing."
@@ -164,14 +164,12 @@ def problems(folder: WorkFolder, undiagnosed: Sequence[ScanTask]) -> list[str]:
         for task in undiagnosed:
             if task.photo == photo:
                 x1, y1, x2, y2 = counted["boxes"][task.first][:4]
-                said.append(
+                sentences.append(
                     f"{name}: the lesion at ({x1:.0f}, {y1:.0f}) to ({x2:.0f}, {y2:.0f}) ended its "
                     "workers and has no diagnosis."
                 )
-    return said
+    return sentences
 
-
-# The driver of a scan: opens photos, puts tasks in, waits, joins; a kill loses nothing.
 
 TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN = "1-tiles", "2-tiles", "3-lesions", "4-lesions"
 _STAGES = (TILES, TILES_AGAIN, LESIONS, LESIONS_AGAIN)
@@ -213,31 +211,31 @@ class PreparedScan:
     most_pixels: int = MAX_PIXELS
     """Of one photo."""
 
-    def run(self, make_crew: MakeWorkers) -> Scanned:
+    def run(self, make_workers: MakeWorkers) -> Scanned:
         """Find and diagnose all lesions. Raises UserError, JobError."""
         for photo, path in enumerate(self.paths):
             self.progress("opening", photo, len(self.paths))
             photo_store(path, self.folder.store_folder(photo), self.most_pixels)
         self.progress("opening", len(self.paths), len(self.paths))
         stages = ScanStages(self.where, self.folder.path, self.plan, self.lease_s, self.progress)
-        with make_crew(self.where, self.plan.token) as crew:
+        with make_workers(self.where, self.plan.token) as workers:
             if not self.folder.has_boxes:
-                self._find(stages, crew)
+                self._find(stages, workers)
             counts = [len(photo["boxes"]) for photo in self.folder.read_boxes()]
             tasks = [task for photo, n in enumerate(counts) for task in lesion_tasks(photo, n)]
-            done, left = _twice(stages, (LESIONS, LESIONS_AGAIN), tasks, crew)
+            done, left = _twice(stages, (LESIONS, LESIONS_AGAIN), tasks, workers)
         with needs_room(self.folder.path):
             maps = self._maps() if self.plan.settings.score_map else []
         photos = scanned_photos(self.folder, self.plan, [ScanTask.of(key) for key in done])
         return Scanned(photos, problems(self.folder, left), maps)
 
-    def _find(self, stages: ScanStages, crew: ScanWorkers) -> None:
+    def _find(self, stages: ScanStages, workers: ScanWorkers) -> None:
         tasks = [
             task
             for photo in range(len(self.paths))
             for task in tile_tasks(photo, self.folder.grids(self.plan, photo))
         ]
-        answers, failed = _twice(stages, (TILES, TILES_AGAIN), tasks, crew)
+        answers, failed = _twice(stages, (TILES, TILES_AGAIN), tasks, workers)
         self.folder.write_boxes(joined_boxes(self.folder, self.plan, answers, failed, self.labels))
 
     def _maps(self) -> list[Path]:
@@ -258,12 +256,12 @@ class PreparedScan:
 
 
 def _twice(
-    stages: ScanStages, names: tuple[str, str], tasks: Sequence[ScanTask], crew: ScanWorkers
+    stages: ScanStages, names: tuple[str, str], tasks: Sequence[ScanTask], workers: ScanWorkers
 ) -> tuple[dict[str, Any], list[ScanTask]]:
     """Return the answers by the tasks' keys, and the single tiles or lesions that have none."""
-    ended = stages.run(names[0], tasks, crew)
+    ended = stages.run(names[0], tasks, workers)
     aside = [ScanTask.of(key) for key, task in ended.items() if task.state != DONE]
-    ended |= stages.run(names[1], [one for task in aside for one in task.singles()], crew)
+    ended |= stages.run(names[1], [one for task in aside for one in task.singles()], workers)
     answers = {key: task.answer for key, task in ended.items() if task.state == DONE}
     known = {task.key for task in aside if len(task) > 1}
     left = [ScanTask.of(key) for key, task in ended.items() if task.state != DONE]

@@ -1,4 +1,7 @@
-"""A worker's task: read, infer, write an answer that may be written twice."""
+"""A worker of scans: it takes a task, infers, writes the answer, and only then acknowledges it.
+
+An answer may be written twice.
+"""
 
 import os
 import socket
@@ -58,13 +61,13 @@ class TaskRunner:
         grid = self.folder.grid(self.plan, task.photo, task.level)
         numbers = range(task.first, task.last)
         detector = self._networks()[1]
-        found = find_in_tiles(detector, store, grid, numbers, self.plan.settings)
+        tiles_answer = find_in_tiles(detector, store, grid, numbers, self.plan.settings)
         if self.plan.settings.score_map and task.level == 0:
-            for number, scores_GG in found.maps.items():
+            for number, scores_GG in tiles_answer.maps.items():
                 rows, columns = grid.patches.size
                 file = self.folder.patch(task.photo, number)
                 save_patch(file, scores_GG[:rows, :columns])
-        return {"skipped": found.skipped, "rows": found.rows_R8.tolist()}
+        return {"skipped": tiles_answer.skipped, "rows": tiles_answer.rows_R8.tolist()}
 
     def _lesions(self, task: ScanTask) -> list[ScannedLesion]:
         from skindx.scan.lesion_diagnosis import diagnose_lesions
@@ -105,8 +108,6 @@ def load_networks(
     return predictor, BatchDetector(predictor.detector, device, precision)
 
 
-# A worker of scans: it takes a task, infers, writes the answer, and only then acknowledges it.
-
 PREFIX = "scan-"
 """Of the names of all queues of scans."""
 _POLL_S = (0.05, 1.0)
@@ -125,7 +126,7 @@ def work(
     *,
     token: str = "",
     patience_s: float = 60.0,
-    make_doer: MakeRunner = TaskRunner,
+    make_runner: MakeRunner = TaskRunner,
 ) -> int:
     """Do tasks of the scans in a database, or of one, until none came for `patience_s` seconds.
 
@@ -133,7 +134,7 @@ def work(
     that is not here, a full disk.
     """
     done, idle_since, pause = 0, time.monotonic(), _POLL_S[0]
-    doers: dict[str, TaskRunner] = {}
+    runners: dict[str, TaskRunner] = {}
     with Queue(where, "") as any_queue:
         while True:
             answered, open_work = 0, False
@@ -144,7 +145,7 @@ def work(
                         "same version on every machine."
                     )
                 with Queue(where, name) as queue:
-                    count, left = _serve(queue, doers, make_doer)
+                    count, left = _serve(queue, runners, make_runner)
                     answered, open_work = answered + count, open_work or left
             done += answered
             if answered or open_work:  # others' tasks may come back
@@ -170,7 +171,9 @@ def _queues(any_queue: Queue, token: str) -> list[tuple[str, str]]:
     return [(row.queue, row.version) for row in rows]
 
 
-def _serve(queue: Queue, doers: dict[str, TaskRunner], make_doer: MakeRunner) -> tuple[int, bool]:
+def _serve(
+    queue: Queue, runners: dict[str, TaskRunner], make_runner: MakeRunner
+) -> tuple[int, bool]:
     """Do tasks of one queue until none is open; return how many, and whether others do some."""
     facts = queue.facts()
     if facts is None:  # its scan has just ended
@@ -179,15 +182,15 @@ def _serve(queue: Queue, doers: dict[str, TaskRunner], make_doer: MakeRunner) ->
     if not leases.has_work():
         return 0, False
     folder = str(facts["folder"])
-    doer = doers.get(folder)
-    if doer is None:
-        doers.clear()  # one bundle in memory is enough
-        doer = doers[folder] = make_doer(Path(folder))
+    runner = runners.get(folder)
+    if runner is None:
+        runners.clear()  # one bundle in memory is enough
+        runner = runners[folder] = make_runner(Path(folder))
     done = 0
     name = leases.enter({"host": socket.gethostname(), "pid": os.getpid()})
     with Heartbeat(leases, name) as heartbeat:
         try:
-            while not heartbeat.lost and _turn(leases, name, doer):
+            while not heartbeat.lost and _turn(leases, name, runner):
                 done += 1
         except (UserError, KeyboardInterrupt):
             leases.leave(name)  # the task is not to blame
@@ -199,22 +202,22 @@ def _serve(queue: Queue, doers: dict[str, TaskRunner], make_doer: MakeRunner) ->
     return done, leases.has_work()
 
 
-def _turn(leases: Leases, name: str, doer: TaskRunner) -> bool:
+def _turn(leases: Leases, name: str, runner: TaskRunner) -> bool:
     """Do one task as the worker of this name; False: there is none now."""
     taken = leases.take(name, lambda found: found[0])
     if taken is None:
         return False
-    with needs_room(doer.folder.path):
-        answer = doer.do(ScanTask.of(taken.key))
+    with needs_room(runner.folder.path):
+        answer = runner.do(ScanTask.of(taken.key))
     leases.finish(name, taken.key, answer)  # one that others have meanwhile is dropped
     return True
 
 
-def work_here(where: Path | str, token: str, make_doer: MakeRunner = TaskRunner) -> None:
+def work_here(where: Path | str, token: str, make_runner: MakeRunner = TaskRunner) -> None:
     """Do the tasks of a scan in this process, a task that fails as often as a queue allows."""
     while True:
         try:
-            work(where, token=token, patience_s=0.0, make_doer=make_doer)
+            work(where, token=token, patience_s=0.0, make_runner=make_runner)
             return
         except UserError:
             raise

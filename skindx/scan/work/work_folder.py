@@ -1,4 +1,7 @@
-"""The folder of a scan at work: its plan, pixel stores, boxes and answers, all written whole."""
+"""The folder of a scan at work, and its tasks: plan, pixel stores, boxes and answers.
+
+A task is some tiles of one scale of a photo, or some of its lesions. All files are written whole.
+"""
 
 import hashlib
 import json
@@ -127,11 +130,9 @@ class WorkFolder:
 
     def read_boxes(self) -> list[dict[str, Any]]:
         """Return what `write_boxes` wrote."""
-        found: list[dict[str, Any]] = read_json(self.path / _BOXES, _LONGEST_BOXES)["photos"]
-        return found
+        photos: list[dict[str, Any]] = read_json(self.path / _BOXES, _LONGEST_BOXES)["photos"]
+        return photos
 
-
-# Tasks of a scan: some tiles of one scale of a photo, or some of its lesions.
 
 Kind = Literal["tiles", "lesions"]
 

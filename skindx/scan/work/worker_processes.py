@@ -1,4 +1,8 @@
-"""Workers of a scan: processes on this machine, this process, or other machines alone."""
+"""The workers of a scan, and its stages: each has its tasks in a queue of its own.
+
+Workers are processes on this machine, this process, or other machines alone. A stage ends when
+every task is done or set aside.
+"""
 
 import os
 import signal
@@ -36,43 +40,32 @@ _LONGEST_WORDS = 4000
 class ScanWorkers(Protocol):
     """The workers of an open queue."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def tend(self, leases: Leases) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def supervise(self, leases: Leases) -> None:
         """Do some tasks, or make sure that workers do. Raises UserError, JobError."""
+        return
+
+
+class RemoteWorkers(ScanWorkers):
+    """Workers of other machines do everything."""
 
 
 @dataclass(frozen=True)
-class ThisProcess:
+class ThisProcess(ScanWorkers):
     """All tasks are done here, one after the other."""
 
     where: Path | str
     token: str
-    make_doer: MakeRunner = TaskRunner
+    make_runner: MakeRunner = TaskRunner
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def tend(self, leases: Leases) -> None:
+    def supervise(self, leases: Leases) -> None:
         """Do all of them."""
-        work_here(self.where, self.token, self.make_doer)
-
-
-@dataclass(frozen=True)
-class RemoteWorkers:
-    """Workers of other machines do everything."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def tend(self, leases: Leases) -> None:
-        """Wait."""
+        work_here(self.where, self.token, self.make_runner)
 
 
 @dataclass
@@ -94,13 +87,13 @@ class _Process:
 
 
 @dataclass
-class LocalWorkers:
+class LocalWorkers(ScanWorkers):
     """Processes of this machine; one that dies is replaced, and all end with this process."""
 
     command: Sequence[str]
     count: int
     queue: str = ""
-    """Told by the environment: everybody on this machine can read a command, passwords included."""
+    """Passed in the environment: all users of this machine can read a command and its passwords."""
     _processes: list[_Process] = field(default_factory=list)
     _failures: int = 0
 
@@ -109,9 +102,6 @@ class LocalWorkers:
         """Return workers that run `skindx scan worker`."""
         options = ("--scan", token, "--device", device, "--with-parent")
         return cls(module_command("skindx", "scan", "worker", *options), count, str(where))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
@@ -125,7 +115,7 @@ class LocalWorkers:
         """Numbers of the processes that run."""
         return [process.running.pid for process in self._processes]
 
-    def tend(self, leases: Leases) -> None:
+    def supervise(self, leases: Leases) -> None:
         """Replace the dead, and give back what they held."""
         for process in list(self._processes):
             code = process.running.poll()
@@ -176,8 +166,6 @@ def forget_ended(leases: Leases) -> None:
                 continue
 
 
-# One stage of a scan: its tasks in a queue of their own, until every one is done or set aside.
-
 _POLL_S = (0.02, 0.5)
 
 
@@ -191,7 +179,9 @@ class ScanStages:
     lease_s: float
     progress: Progress
 
-    def run(self, stage: str, tasks: Sequence[ScanTask], crew: ScanWorkers) -> dict[str, TaskState]:
+    def run(
+        self, stage: str, tasks: Sequence[ScanTask], workers: ScanWorkers
+    ) -> dict[str, TaskState]:
         """Return the ended tasks by their keys; those that are done already stay as they are."""
         if not tasks:
             return {}
@@ -204,7 +194,7 @@ class ScanStages:
             forget_ended(leases)
             pause, total = _POLL_S[0], sum(map(len, tasks))
             while leases.has_work():
-                crew.tend(leases)
+                workers.supervise(leases)
                 self.progress(stage, _done(queue), total)
                 time.sleep(pause)
                 pause = min(1.5 * pause, _POLL_S[1])

@@ -33,11 +33,11 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
         from skindx.ui.annotator.box_page import build_annotator
         from skindx.ui.annotator.review_images import ComponentFiles, ReviewImages
 
-        own = [
+        layers = [
             Middleware(ComponentFiles, component=image_annotator),
             Middleware(ReviewImages, review=review),
         ]
-        _run(build_annotator(review), own, port, open_browser)
+        _run(build_annotator(review), layers, port, open_browser)
     print(f"{review.looked_at} of {len(review.order)} images of {dataset} are looked at.")
 
 
@@ -95,7 +95,7 @@ def _check(port: int) -> None:
     check_free(HOST, port)
 
 
-def _run(page: "gr.Blocks", own: "list[Middleware]", port: int, open_browser: bool) -> None:
+def _run(page: "gr.Blocks", layers: "list[Middleware]", port: int, open_browser: bool) -> None:
     """Show a page until Ctrl+C or SIGTERM, with `own` layers inside the guarding ones."""
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -106,7 +106,7 @@ def _run(page: "gr.Blocks", own: "list[Middleware]", port: int, open_browser: bo
 
     with uploads_folder(), stoppable():
         _reach_itself_directly()
-        *components, images = own
+        *components, images = layers
         middleware = [
             # A site elsewhere must not be this page under a name of its own.
             Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]),

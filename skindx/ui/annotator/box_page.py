@@ -1,4 +1,7 @@
-"""Actions of the annotator's buttons, safe for any input from the browser."""
+"""The annotator's page: one image, its boxes, and save, skip, back, undo.
+
+Its actions are safe for any input from the browser.
+"""
 
 import html
 import logging
@@ -89,14 +92,14 @@ class ReviewController:
                 log.exception("an image could not be worked on")
                 return canvas, message_html(_FAILED, alert=True)
 
-    def _show(self, sha256: str, said: str = "") -> Shown:
+    def _show(self, sha256: str, note: str = "") -> Shown:
         review = self.review
         record = review.record(sha256)
         size_wh = (record.width, record.height)
         boxes = canvas_boxes(self.names.shown(review.boxes(sha256)), size_wh, self.colours)
         total = len(review.order)
         lines = (
-            said,
+            note,
             f"Image {review.place(sha256) + 1} of {total} ({self.names.name(record.label)}): "
             f"{review.state(sha256)}. {review.looked_at} of {total} looked at.",
         )
@@ -120,8 +123,6 @@ def message_html(text: str, *, alert: bool = False) -> str:
     role = "alert" if alert else "status"
     return f'<p class="sx-message" role="{role}">{html.escape(text)}</p>'
 
-
-# The annotator's page: one image, its boxes, and save, skip, back, undo.
 
 BUTTONS = {"save": "Save and next", "skip": "Skip", "back": "Back", "undo": "Undo last save"}
 """A button's name is its element's id behind `sx-`; annotator.js has its key, annotator.css shows

@@ -1,4 +1,4 @@
-"""Boxes between pixels of the stored image and those of the image shown."""
+"""Boxes and labels as a reviewer sees them: pixels of the image shown, names of the taxonomy."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,8 +118,6 @@ def _stored(drawn: _Drawn, known: dict[tuple[float, ...], Box], size_wh: tuple[i
     x, y = size_wh[0] / width, size_wh[1] / height
     return RawBox(corners[0] * x, corners[1] * y, corners[2] * x, corners[3] * y, drawn.label)
 
-
-# Labels as a reviewer reads them: the names of the dataset's taxonomy, never two the same.
 
 TAXONOMY = "taxonomy.yaml"
 

@@ -1,4 +1,4 @@
-"""A page that asks one question after the other: what to look at, and buttons to answer."""
+"""Pages that ask one question after the other: are two images copies, does an image show skin."""
 
 import html
 import logging
@@ -31,7 +31,7 @@ _FAILED = "Something went wrong here, and this answer may not be saved; see the 
 Shown = tuple[str, str, str]
 """The question's key, what to look at as HTML, and what the page says."""
 
-Question = TypeVar("Asked")
+Question = TypeVar("Question")
 
 
 class AnswerController(ABC, Generic[Question]):
@@ -99,18 +99,18 @@ class AnswerController(ABC, Generic[Question]):
                 return work()
             except UserError as error:
                 text = str(error)
-                said = message_html(text[:1].upper() + text[1:], alert=True)
+                message = message_html(text[:1].upper() + text[1:], alert=True)
             except Exception:
                 log.exception("a question could not be answered")
-                said = message_html(_FAILED, alert=True)
+                message = message_html(_FAILED, alert=True)
             try:
-                return self._show(self.asked(key), said=said)
+                return self._show(self.asked(key), message=message)
             except UserError:
-                return str(key), "", said
+                return str(key), "", message
 
-    def _show(self, asked: Question, text: str = "", said: str = "") -> Shown:
+    def _show(self, asked: Question, text: str = "", message: str = "") -> Shown:
         words = " ".join(filter(None, (text, self.facts(asked))))
-        return self.key(asked), self.view(asked), said or message_html(words)
+        return self.key(asked), self.view(asked), message or message_html(words)
 
 
 def build_answers_page(
@@ -150,8 +150,6 @@ def build_answers_page(
     return page
 
 
-# The page of pairs: two images side by side, and whether they show the same.
-
 _HELP = """
 <h1>Do these show the same?</h1>
 <p>The same photo (cut, turned, marked, photographed from a screen) or the same spot of the same
@@ -190,7 +188,8 @@ class CopyController(AnswerController[Pair]):
         first, second = (self._caption(record) for record in self.review.images(asked))
         described = f"{first}; {second}; the second laid on the first"
         return (
-            f'<figure class="sx-pair"><img src="{pair_address(asked)}" alt="{html.escape(described)}">'
+            f'<figure class="sx-pair"><img src="{pair_address(asked)}" '
+            f'alt="{html.escape(described)}">'
             f"<figcaption><span>{html.escape(first)}</span><span>{html.escape(second)}</span>"
             f"<span>the second laid on the first</span></figcaption></figure>"
         )
@@ -221,9 +220,7 @@ def build_copies_page(review: CopyReview) -> "gr.Blocks":
     return build_answers_page(CopyController(review), "skindx annotate: copies", _HELP, verdicts)
 
 
-# The page of flagged images: one image, and whether it shows skin.
-
-_skin_page_HELP = """
+_SKIN_HELP = """
 <h1>Does this show skin?</h1>
 <p>Answer Skin where the image shows human skin, hair, nails or a mucous membrane, whatever lies
 around it: the next build keeps it and no longer flags it. Answer Not skin for a document, a
@@ -278,6 +275,4 @@ class SkinController(AnswerController[str]):
 def build_skin_page(review: SkinReview) -> "gr.Blocks":
     """Return the page; `skindx.ui.annotator.annotator_server` shows it."""
     verdicts = {"skin": "Skin", "no_skin": "Not skin"}
-    return build_answers_page(
-        SkinController(review), "skindx annotate: skin", _skin_page_HELP, verdicts
-    )
+    return build_answers_page(SkinController(review), "skindx annotate: skin", _SKIN_HELP, verdicts)

@@ -1,7 +1,7 @@
-"""The canvas's scripts and styles over HTTP.
+"""The dataset's images and the canvas's files over HTTP: no path ever comes from the browser.
 
-Gradio has a route for them, which prints a line for every file that it sends; this stands before
-it, so that the terminal shows the annotator's own words alone.
+Gradio has a route for the canvas's scripts and styles, which prints a line for every file that it
+sends; ours stands before it, so that the terminal shows the annotator's messages alone.
 """
 
 import logging
@@ -50,8 +50,6 @@ class ComponentFiles:
         except HTTPException as error:
             await respond(send, error.status_code, b"not found")
 
-
-# The dataset's images over HTTP, by SHA-256 alone: no path ever comes from the browser.
 
 log = logging.getLogger(__name__)
 

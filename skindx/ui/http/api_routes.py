@@ -1,4 +1,4 @@
-"""The interface described for people, out of its OpenAPI description; nothing is fetched."""
+"""The routes /v1/diagnose, /v1/health and /v1/metrics, and the interface described for people."""
 
 import asyncio
 import base64
@@ -46,8 +46,8 @@ def _routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
             "about": route.get("description", ""),
             "fields": _fields(openapi, route),
             "answers": [
-                {"status": status, "about": said["description"], **_body(openapi, said)}
-                for status, said in route["responses"].items()
+                {"status": status, "about": answer["description"], **_body(openapi, answer)}
+                for status, answer in route["responses"].items()
             ],
         }
         for path, methods in openapi["paths"].items()
@@ -58,14 +58,16 @@ def _routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
 def _values(openapi: dict[str, Any], routes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the fields of every value that the routes' tables name, in the order of naming."""
     schemas = openapi.get("components", {}).get("schemas", {})
-    found: dict[str, list[dict[str, Any]]] = {}
+    rows_by_name: dict[str, list[dict[str, Any]]] = {}
     waiting = [row for route in routes for answer in route["answers"] for row in answer["rows"]]
     while waiting:
         kind = waiting.pop(0)["kind"]
-        for name in set(kind.removeprefix("list of ").split(" or ")) & set(schemas) - set(found):
-            found[name] = _rows(openapi, schemas[name])
-            waiting += found[name]
-    return [{"name": name, "rows": rows} for name, rows in found.items()]
+        for name in set(kind.removeprefix("list of ").split(" or ")) & set(schemas) - set(
+            rows_by_name
+        ):
+            rows_by_name[name] = _rows(openapi, schemas[name])
+            waiting += rows_by_name[name]
+    return [{"name": name, "rows": rows} for name, rows in rows_by_name.items()]
 
 
 def _fields(openapi: dict[str, Any], route: dict[str, Any]) -> list[dict[str, Any]]:
@@ -73,8 +75,8 @@ def _fields(openapi: dict[str, Any], route: dict[str, Any]) -> list[dict[str, An
     return [row for body in content.values() for row in _rows(openapi, body.get("schema", {}))]
 
 
-def _body(openapi: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    schema = said.get("content", {}).get("application/json", {}).get("schema", {})
+def _body(openapi: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
     examples = _resolved(openapi, schema).get("examples", [])
     return {
         "rows": _rows(openapi, schema),
@@ -83,8 +85,8 @@ def _body(openapi: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(openapi: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    found = _resolved(openapi, schema)
-    needed = found.get("required", [])
+    resolved = _resolved(openapi, schema)
+    needed = resolved.get("required", [])
     return [
         {
             "name": name,
@@ -92,7 +94,7 @@ def _rows(openapi: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any
             "needed": name in needed,
             "about": field.get("description", ""),
         }
-        for name, field in found.get("properties", {}).items()
+        for name, field in resolved.get("properties", {}).items()
     ]
 
 
@@ -116,8 +118,6 @@ def _kind(openapi: dict[str, Any], schema: dict[str, Any]) -> str:
         return f"list of {_kind(openapi, items) if isinstance(items, dict) else 'values'}"
     return str(schema.get("format") or schema.get("type", "any"))
 
-
-# The routes: /v1/diagnose, /v1/health, /v1/metrics.
 
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "The diagnosis, and what `include` asked for."},
@@ -191,7 +191,7 @@ def routes(
     def health() -> Response:
         """Return 503 while no worker is ready."""
         now = status()
-        said = Health(
+        body = Health(
             status="ok" if now.ready else "unavailable",
             bundle=bundle.spec.name,
             version=version,
@@ -203,7 +203,7 @@ def routes(
             restarts=now.restarts,
             problem=now.problem,
         )
-        return JSONResponse(said.model_dump(), 200 if now.ready else 503)
+        return JSONResponse(body.model_dump(), 200 if now.ready else 503)
 
     @router.get(
         "/metrics",
@@ -233,9 +233,9 @@ def _answer_body(
         included["thumbnails"] = [_text(thumbnail) for thumbnail in answer.thumbnails]
     if "pdf" in include:
         included["pdf"] = _text(made_pdf(answer, measured, datetime.now().astimezone()))
-    said = Answered(diagnosis=answer.diagnosis, **included)
+    body = Answered(diagnosis=answer.diagnosis, **included)
     unasked = {name for name in (*INCLUDES, "wide_photos") if name not in included}
-    return Response(said.model_dump_json(exclude=unasked), media_type="application/json")
+    return Response(body.model_dump_json(exclude=unasked), media_type="application/json")
 
 
 def _text(data: bytes) -> str:

@@ -157,9 +157,6 @@ def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, An
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
 
 
-# The bodies of the interface's answers about scans.
-
-
 class ScanStatus(BaseModel):
     """A scan that was taken: how far it is, and what it found."""
 
@@ -229,9 +226,6 @@ def _form(fields: dict[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
 
 
-# An error in the form of the interface.
-
-
 def problem(
     status: int,
     error: str,
@@ -242,7 +236,7 @@ def problem(
 ) -> Response:
     """Return an error in the form of the interface."""
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    said: dict[str, Any] = {
+    body: dict[str, Any] = {
         "error": sentence(error),
         "gate": refused.gate if refused else None,
         "photo": refused.photo if refused else None,
@@ -252,5 +246,5 @@ def problem(
         ],
     }
     if wide:
-        said["wide_photos"] = list(wide)
-    return JSONResponse(said, status, headers)
+        body["wide_photos"] = list(wide)
+    return JSONResponse(body, status, headers)

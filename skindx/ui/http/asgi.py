@@ -68,8 +68,8 @@ async def refuse(
         seconds = "1 second" if retry_s == 1 else f"{retry_s} seconds"
         sentence = f"{sentence} Try again in {seconds}."
         headers = (headers or {}) | {"retry-after": str(retry_s), "connection": "close"}
-    said = {"error": sentence, "gate": None, "photo": None}
-    await respond(send, status, json.dumps(said).encode(), "application/json", headers)
+    body = {"error": sentence, "gate": None, "photo": None}
+    await respond(send, status, json.dumps(body).encode(), "application/json", headers)
 
 
 async def read_body(receive: Receive, most: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Host names that the server accepts, so that another site's page cannot rebind a name to it.
+"""Rules for browsers: host names that the server accepts, and security headers of every answer.
 
 DNS rebinding: a site that a user visits maps its own name to this machine's address. The browser
 then takes this server for that site and lets its scripts read every answer. The name that the
@@ -74,10 +74,10 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # a name with an empty part cannot even be asked for
         return False
-    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
+    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in entries)
 
 
 def _checked(name: str) -> str:
@@ -101,8 +101,6 @@ def _refusal(named: Sequence[str]) -> str:
         f"skindx serve BUNDLE --allowed-host {shown}"
     )
 
-
-# Security headers of every answer: no other hosts, no foreign frames, no caching.
 
 access = logging.getLogger("skindx.access")
 

@@ -1,15 +1,17 @@
 """A case out of a multipart request; its photos stay in memory."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, get_args
 
 from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
-from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.scan.ruler import given_scale
 from skindx.ui.http.api_schemas import INCLUDES
 
@@ -46,15 +48,15 @@ async def read_scan(request: Request) -> tuple[tuple[bytes, ...], tuple[float | 
     for name, _ in fields:
         if name != SCALE:
             raise UserError(f"there is no field {name!r}; valid: {SCALE}.")
-    said = [value for _, value in fields]
-    if len(said) == 1:
-        said *= len(photos)
-    if said and len(said) != len(photos):
+    values = [value for _, value in fields]
+    if len(values) == 1:
+        values *= len(photos)
+    if values and len(values) != len(photos):
         raise UserError(
-            f"{len(photos)} photos came with {len(said)} fields {SCALE}; send one for all photos, "
-            f"or one for each in their order ({NO_SCALE}: unknown)."
+            f"{len(photos)} photos came with {len(values)} fields {SCALE}; send one for all "
+            f"photos, or one for each in their order ({NO_SCALE}: unknown)."
         )
-    return photos, tuple(None if value == NO_SCALE else _scale(value) for value in said)
+    return photos, tuple(None if value == NO_SCALE else _scale(value) for value in values)
 
 
 async def read_photo(request: Request) -> bytes:
@@ -73,11 +75,11 @@ def _check(photos: tuple[bytes, ...]) -> None:
             raise UserError(f"photo {number} has more than {MAX_BYTES >> 20} MB; save it smaller.")
 
 
-def _scale(said: str) -> float:
+def _scale(value: str) -> float:
     try:
-        mm_per_pixel = float(said)
+        mm_per_pixel = float(value)
     except ValueError:
-        raise UserError(f"{SCALE} {said[:20]!r} is no number; give millimetres.") from None
+        raise UserError(f"{SCALE} {value[:20]!r} is no number; give millimetres.") from None
     try:
         return given_scale(mm_per_pixel).mm_per_pixel
     except UserError as error:
@@ -92,30 +94,53 @@ async def read_form(request: Request) -> tuple[tuple[bytes, ...], dict[str, str]
 
 async def _read(request: Request) -> tuple[tuple[bytes, ...], list[tuple[str, str]]]:
     """Return the photos and the other fields, which may come several times, in their order."""
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+    if not is_form(request):
         raise UserError(f"the request is no form; {_HOW}.")
-    # Room for one more photo than allowed: the case itself says then how many came.
-    parser = _Parser(request.headers, _stream(request), max_files=MAX_PHOTOS + 1, max_fields=16)
-    parser.spool_max_size = FORM_BYTES  # a larger part than this would be put on disk
-    parser.max_part_size = 1024
+    photos: list[bytes] = []
+    fields: list[tuple[str, str]] = []
     try:
-        form = await parser.parse()
+        # Room for one more photo than allowed: the case itself says then how many came.
+        most = {"files": MAX_PHOTOS + 1, "fields": 16, "field_bytes": 1024}
+        async with parsed_form(request, _Parser, **most) as form:
+            for name, value in form.multi_items():
+                if isinstance(value, str):
+                    if value.strip():
+                        fields.append((name, value.strip()))
+                elif name == "photo":
+                    photos.append(await value.read())
+                else:
+                    raise UserError(f"a file is named {name!r}; {_HOW}.")
     except (MultiPartException, KeyError) as error:
         raise UserError(f"the form cannot be read ({_reason(error)}); {_HOW}.") from None
+    return tuple(photos), fields
+
+
+def is_form(request: Request) -> bool:
+    """Tell whether a request says that it is multipart form data."""
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+@asynccontextmanager
+async def parsed_form(
+    request: Request,
+    kind: type[MultiPartParser],
+    *,
+    files: int,
+    fields: int,
+    field_bytes: int = 1 << 20,
+) -> AsyncIterator[FormData]:
+    """Yield a form of at most so many files and fields, held in memory.
+
+    Raises MultiPartException or KeyError for what is none.
+    """
+    parser = kind(request.headers, _stream(request), max_files=files, max_fields=fields)
+    parser.spool_max_size = FORM_BYTES  # a larger part than this would be put on disk
+    parser.max_part_size = field_bytes
+    form = await parser.parse()
     try:
-        photos: list[bytes] = []
-        fields: list[tuple[str, str]] = []
-        for name, value in form.multi_items():
-            if isinstance(value, str):
-                if value.strip():
-                    fields.append((name, value.strip()))
-            elif name == "photo":
-                photos.append(await value.read())
-            else:
-                raise UserError(f"a file is named {name!r}; {_HOW}.")
+        yield form
     finally:
         await form.close()
-    return tuple(photos), fields
 
 
 class _Parser(MultiPartParser):

@@ -217,7 +217,7 @@ async def _refuse(send: Send, status: int, sentence: str) -> None:
 
 def _strings(received: bytearray) -> list[str]:
     try:
-        said = json.loads(received)
+        paths = json.loads(received)
     except ValueError:
         return []
-    return [path for path in said if isinstance(path, str)] if isinstance(said, list) else []
+    return [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []

@@ -1,4 +1,10 @@
-"""Logins: a file of users, sessions, and a limit on wrong passwords."""
+"""The gate before page and interface: in by session or HTTP Basic, everything else is refused.
+
+Wrong passwords cost waiting time, above all to the address that sends them. Failures are counted
+for each pair of name and address, so guesses from elsewhere lock out no user. All addresses
+together have an allowance for a name, and all names for an address, which bounds a search from many
+addresses or over many names; a pair that logged in lately needs neither.
+"""
 
 import asyncio
 import base64
@@ -31,8 +37,6 @@ from skindx.ui.http.asgi import (
 from skindx.ui.http.request_limits import network
 from skindx.ui.http.users import Users
 from skindx.ui.page_basics import render
-
-# Sessions of logged-in users: random tokens in cookies, and hashes of them here.
 
 LIFE_S = 12 * 3600
 _MOST = 10_000
@@ -98,12 +102,6 @@ class RememberedPasswords:
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
-
-# Wrong passwords cost waiting time, above all to the address that sends them.
-#
-# Failures are counted for each pair of name and address, so guesses from elsewhere lock out no user.
-# All addresses together have an allowance for a name, and all names for an address, which bounds a
-# search from many addresses or over many names; a pair that logged in lately needs neither.
 
 FREE = 5
 """Tries of a pair before the first wait: everybody mistypes."""
@@ -206,8 +204,6 @@ def _shorten(table: OrderedDict[Any, Any]) -> None:
     while len(table) > _MOST:
         table.popitem(last=False)
 
-
-# The gate before page and interface: in by session or HTTP Basic, everything else is refused.
 
 log = logging.getLogger(__name__)
 

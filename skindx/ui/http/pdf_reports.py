@@ -1,7 +1,10 @@
-"""Reports are made one at a time in a server's process, and what they leave is collected.
+"""PDF reports of a server: sealed answers from the page, made into reports one at a time.
 
-A report is some megabytes of objects that refer to each other in circles. Python frees those only
-when it collects garbage, which by its own count of objects comes after hundreds of reports.
+The server keeps no answer. So what a report is made of lies in the page, with a seal (HMAC-SHA256,
+RFC 2104) under a key that this process alone has: nobody can have another answer printed as one of
+this server's. A report is some megabytes of objects that refer to each other in circles. Python
+frees those only when it collects garbage, which by its own count of objects comes after hundreds of
+reports, so it is collected here.
 """
 
 import asyncio
@@ -60,12 +63,6 @@ def settle() -> None:
     gc.set_threshold(*_THRESHOLDS)
 
 
-# An answer that goes to the browser, sealed, and comes back unchanged for its PDF report.
-#
-# The server keeps no answer. So what a report is made of lies in the page, with a seal (HMAC-SHA256,
-# RFC 2104) under a key that this process alone has: nobody can have another answer printed as one of
-# this server's.
-
 SEALED_BYTES = 32 << 20
 """More than a sealed answer has: three photos of 1280 pixels with heat maps, in base64."""
 _TAG_BYTES = hashlib.sha256().digest_size
@@ -109,8 +106,6 @@ class Reports:
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, "sha256")
 
-
-# The route from which the page gets a PDF report; it is no part of the interface under /v1.
 
 PATH = "/report"
 

@@ -1,4 +1,4 @@
-"""How much of the server one client may take, so that others are still answered."""
+"""How much of the server one client may take: requests at a time, bytes, and time for them."""
 
 import asyncio
 import ipaddress
@@ -83,9 +83,6 @@ class RequestShares:
             await self.app(scope, receive, send)
         finally:
             self._shares.add(client, -1)
-
-
-# How much a request may send, all requests together, and how long it may take over it.
 
 
 @dataclass(frozen=True)

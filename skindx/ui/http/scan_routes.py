@@ -1,4 +1,7 @@
-"""The route /v1/scan/ruler: the ruler on a photo, for a person to confirm before a scan."""
+"""The routes of scans: /v1/scan takes one, /v1/scan/{id} says how far it is.
+
+/v1/scan/ruler gives the ruler on a photo, for a person to confirm before a scan.
+"""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-_SAID = {
+_MEANINGS = {
     400: "The form is invalid.",
     409: "The server's bundle has no detector.",
     413: "The request is too large.",
@@ -43,7 +46,7 @@ _SAID = {
     507: "The server's disk is full.",
 }
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": said} for status, said in _SAID.items()
+    status: {"model": Problem, "description": body} for status, body in _MEANINGS.items()
 }
 
 
@@ -78,7 +81,7 @@ def add_ruler_route(router: "APIRouter", jobs: ScanJobs | None, unable: NoScans 
 
 async def _found(jobs: ScanJobs, photo: bytes, client: str) -> Response:
     try:
-        found = await jobs.rulers.find(photo, client)
+        ruler = await jobs.rulers.find(photo, client)
     except ScanRefused as error:
         return problem(error.status, str(error), retry_after_s=error.retry_after_s)
     except UserError as error:
@@ -87,10 +90,8 @@ async def _found(jobs: ScanJobs, photo: bytes, client: str) -> Response:
         return problem(500, str(error))
     except OSError:
         return problem(507, "the server has no room for photos; try again later.")
-    return Response(found.model_dump_json(), media_type="application/json")
+    return Response(ruler.model_dump_json(), media_type="application/json")
 
-
-# The routes of scans: /v1/scan takes one, /v1/scan/{id} says how far it is.
 
 PATH = "/v1/scan"
 BY_PAGE = "x-skindx-page"
@@ -113,7 +114,7 @@ _TAKEN: dict[int | str, dict[str, Any]] = {
     507: _PROBLEM | {"description": "The server's disk is full."},
 }
 _MISSING: dict[int | str, dict[str, Any]] = {
-    404: _PROBLEM | {"description": "There is no such scan, or no more."},
+    404: _PROBLEM | {"description": "There is no such scan, or no more."}
 }
 
 
@@ -163,8 +164,8 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
         except OSError:
             metrics.scan_ended(way, "failed", 0.0)
             return problem(507, "the server has no room for photos; try again later.")
-        said = _status(jobs, job, request).model_dump(mode="json")
-        return JSONResponse(said, 202, {"location": said["url"]})
+        body = _status(jobs, job, request).model_dump(mode="json")
+        return JSONResponse(body, 202, {"location": body["url"]})
 
     @router.get(
         "/{scan}",

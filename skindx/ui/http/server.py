@@ -1,8 +1,10 @@
-"""Connections that a slow or greedy client cannot keep: deadlines, and a most for each address.
+"""An application under uvicorn: deadlines for connections, trusted proxies, a clean end.
 
 uvicorn ends only a connection that rests between two requests. A client that connects and sends
 nothing, sends half a header, trickles a body that is not read, or does not read its answer would
-hold its connection for ever.
+hold its connection for ever. Only a proxy that `--proxy` names is believed. What anyone else sends
+of its headers is taken away, so that nothing behind this file, Gradio among it, builds an address
+from it.
 """
 
 import asyncio
@@ -122,11 +124,6 @@ def protocol(patience: Patience, is_proxy: Callable[[str], bool]) -> type[Patien
     return type("ServerProtocol", (PatientProtocol,), fields)
 
 
-# What a proxy before the server says of a request: its client, scheme, name and folder.
-#
-# Only a proxy that `--proxy` names is believed. What anyone else sends of these headers is taken
-# away, so that nothing behind this file, Gradio among it, builds an address from it.
-
 _FOLDER = re.compile(r"(/[A-Za-z0-9_~][A-Za-z0-9._~-]*)+")
 _LONGEST = 200
 _OURS = ("assets", "config", "docs", "gradio_api", "healthz", "login", "logout", "openapi.json",
@@ -163,8 +160,8 @@ class Forwarding:
     async def _forwarded(self, scope: Message, receive: Receive, send: Send) -> None:
         named, root = [], self._root
         if scope.pop(_TRUSTED):
-            said = ",".join(headers(scope, b"x-forwarded-host"))
-            named = [name.strip() for name in said.split(",") if name.strip()]
+            names = ",".join(headers(scope, b"x-forwarded-host"))
+            named = [name.strip() for name in names.split(",") if name.strip()]
             root = root or _folder(header(scope, b"x-forwarded-prefix"))
         kept = [pair for pair in scope["headers"] if not _is_forwarded(pair[0])]
         path = scope["path"]
@@ -199,17 +196,15 @@ def checked_root(root: str) -> str:
     return ours
 
 
-def _folder(said: str) -> str:
+def _folder(value: str) -> str:
     """Return a folder that may be written into pages and headers; "" for anything else."""
-    ours = said.strip().rstrip("/")
+    ours = value.strip().rstrip("/")
     return ours if len(ours) <= _LONGEST and _FOLDER.fullmatch(ours) else ""
 
 
 def _is_forwarded(name: bytes) -> bool:
     return name.startswith(b"x-forwarded-") or name in _FORWARDED
 
-
-# Run an application under uvicorn: limits on connections, trusted proxies, a clean end.
 
 _GRACE_S = 3
 """A request may take so long to end when the server is stopped."""

@@ -1,4 +1,4 @@
-"""The distribution of answers in the bundle's evaluation, which drift is measured against."""
+"""Counters for Prometheus, and drift against the bundle's evaluation; nothing of a single case."""
 
 import math
 import time
@@ -61,8 +61,6 @@ def shift(seen: Sequence[float], expected: Sequence[float]) -> float:
     pairs = [(max(s, floor), max(e, floor)) for s, e in zip(seen, expected, strict=True)]
     return sum((s - e) * log(s / e) for s, e in pairs)
 
-
-# Counters for Prometheus; they hold nothing about a single case.
 
 WINDOW = 1000
 """Drift is measured on the last answers since the server started, at most so many."""

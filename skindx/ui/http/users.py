@@ -41,13 +41,13 @@ class Users:
         Raises UserError for a file that is missing, damaged, or open to others than its owner.
         """
         try:
-            found = self.path.stat()
+            stat = self.path.stat()
         except OSError as error:
             raise UserError(
                 f"the file of users {self.path} cannot be read ({error.strerror}); bring it back, "
                 "or make one with `skindx user add`."
             ) from None
-        stamp = (found.st_mtime_ns, found.st_ino)
+        stamp = (stat.st_mtime_ns, stat.st_ino)
         if stamp != self._stamp:
             self._hashes, self._stamp = read_users(self.path), stamp
         return self._hashes

@@ -1,4 +1,7 @@
-"""An answer as HTML: what to do next, what it may be, why, similar cases; in that order."""
+"""An answer as HTML: what to do next, what it may be, why, similar cases; in that order.
+
+Below it are a report to take along, a place in the case book, and the offer of a scan.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -143,9 +146,6 @@ def _similar(answer: CaseAnswer) -> list[dict[str, Any]]:
     ]
 
 
-# After the answer: a report to take along, and a place in the case book for those who want it.
-
-
 def followup_html(
     answer: CaseAnswer,
     reports: Reports,
@@ -176,8 +176,6 @@ def followup_html(
         consents=CASE_CONSENTS,
     )
 
-
-# The offer of a scan below the answer about a wide photo.
 
 _HINT = "If it shows many spots from afar, scan it: see “Scan the whole photo”."
 

@@ -1,14 +1,12 @@
-"""What a person reads of an error of the case book."""
+"""The case book on the page: lesions and scans over time, two dates side by side, forms to keep."""
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.casebook import Casebook
 from skindx.casebook.kept_case import CASE_CONSENTS, LIST, KeptCase, KeptScan, outside_of
 from skindx.casebook.key_file import KeyFileError
-from skindx.casebook.scan_book import ScanBook
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import CaseAnswer, percent
 from skindx.scan.outputs.scan_pages import PAGE
@@ -19,12 +17,14 @@ from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import TIERS, followup_html, problem_html
 from skindx.ui.page_basics import data_url, render, script, sentence
-from skindx.ui.scans.scan_job import LIST as keeping_LIST
+from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
 
 if TYPE_CHECKING:
     import gradio as gr
 
+    from skindx.casebook.casebook import Casebook
+    from skindx.casebook.scan_book import ScanBook
     from skindx.ui.scans.scan_jobs import ScanJobs
 
 
@@ -39,9 +39,6 @@ def casebook_error(error: UserError) -> str:
     return "the key file of the case book cannot be used; tell the operator of this page."
 
 
-# The scans in the case book's tab: views over time, one scan shown, two compared.
-
-
 @dataclass(frozen=True)
 class ScannedView:
     """The scans of one view of a patient, oldest first."""
@@ -51,13 +48,13 @@ class ScannedView:
     scans: tuple[KeptScan, ...]
 
 
-def delete_scan(book: ScanBook, owner: str, scan: str) -> str:
+def delete_scan(book: "ScanBook", owner: str, scan: str) -> str:
     """Delete a scan and return what to say. Raises UserError."""
     book.delete(owner, scan)
     return "The scan, its photos and its lesions are deleted."
 
 
-def scans_shown(book: ScanBook, owner: str, sent: Mapping[str, str]) -> dict[str, Any]:
+def scans_shown(book: "ScanBook", owner: str, sent: Mapping[str, str]) -> dict[str, Any]:
     """Return what the template needs of scans: all views, and of the chosen one what is asked for.
 
     Raises UserError for a case book that cannot be read.
@@ -97,7 +94,7 @@ def scans_shown(book: ScanBook, owner: str, sent: Mapping[str, str]) -> dict[str
     return shown
 
 
-def _comparison(book: ScanBook, owner: str, first: str, second: str) -> str:
+def _comparison(book: "ScanBook", owner: str, first: str, second: str) -> str:
     from skindx.casebook.scan_book import compared
     from skindx.scan.compare.scan_comparison import render_comparison
 
@@ -107,17 +104,14 @@ def _comparison(book: ScanBook, owner: str, first: str, second: str) -> str:
 
 def _views(scans: list[KeptScan]) -> list[ScannedView]:
     """Return the views, the one scanned last first."""
-    found: dict[tuple[str, str], list[KeptScan]] = {}
+    scans_by_view: dict[tuple[str, str], list[KeptScan]] = {}
     for scan in scans:
-        found.setdefault((scan.patient, scan.view), []).append(scan)
-    views = [ScannedView(*name, tuple(own)) for name, own in found.items()]
+        scans_by_view.setdefault((scan.patient, scan.view), []).append(scan)
+    views = [ScannedView(*name, tuple(scans)) for name, scans in scans_by_view.items()]
     return sorted(views, key=lambda view: view.scans[-1].taken, reverse=True)
 
 
-# The case book's tab: lesions over time, two dates side by side, what a clinician confirmed.
-
-
-def add_casebook_tab(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
+def add_casebook_tab(tab: "gr.Tab", casebook: "Casebook", taxonomy: Taxonomy) -> None:
     """Put the case book into a tab; it is read again whenever the tab is opened."""
     import gradio as gr
 
@@ -135,7 +129,7 @@ def add_casebook_tab(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> N
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
 
 
-def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+def _shown(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
     try:
         return act_on(casebook, taxonomy, owner, sent)
     except UserError as error:
@@ -145,7 +139,7 @@ def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
         return render("book_problem.html.jinja", message=FAILED)
 
 
-def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+def act_on(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
     """Do what a form of the case book asks for; return what is shown then.
 
     Raises UserError for a case book that cannot be read.
@@ -172,7 +166,7 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
     )
 
 
-def _confirm(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+def _confirm(casebook: "Casebook", taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
     """Save a confirmed diagnosis and the note; return what to say. Raises UserError."""
     named, outside = outside_of(sent.get("other", ""), sent.get("icd10", ""), taxonomy)
     label = sent.get("label", "")
@@ -200,7 +194,7 @@ def _confirm(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str,
 
 
 def casebook_html(
-    casebook: Casebook,
+    casebook: "Casebook",
     taxonomy: Taxonomy,
     owner: str,
     sent: dict[str, str],
@@ -270,12 +264,10 @@ def _pair(
     return (None, last) if first.id == last.id else (first, last)
 
 
-# What keeps an answer, or a scan, in the case book when its form is sent.
-
 _NO_SCAN = "this scan is no longer on the server and cannot be kept; scan the photo again."
 
 
-def case_keeper(casebook: Casebook, reports: Reports) -> Callable[..., str]:
+def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
     """Return what keeps an answer."""
     import gradio as gr
 
@@ -307,7 +299,7 @@ def case_keeper(casebook: Casebook, reports: Reports) -> Callable[..., str]:
     return keep
 
 
-def scan_keeper(casebook: Casebook, jobs: "ScanJobs | None") -> Callable[..., str]:
+def scan_keeper(casebook: "Casebook", jobs: "ScanJobs | None") -> Callable[..., str]:
     """Return what keeps a scan that is still on the server."""
     import gradio as gr
 
@@ -326,19 +318,19 @@ def scan_keeper(casebook: Casebook, jobs: "ScanJobs | None") -> Callable[..., st
                 view=view,
                 consent=sent.get("consent") == "yes",
                 compare=sent.get("compare") == "yes",
-                listing=(job.folder / keeping_LIST).read_text(encoding="utf-8"),
+                listing=(job.folder / LIST_FILE).read_text(encoding="utf-8"),
             )
         except UserError as error:
-            return _said(problem=casebook_error(error))
+            return _kept_html(problem=casebook_error(error))
         except FileNotFoundError:  # deleted meanwhile
-            return _said(problem=_NO_SCAN)
+            return _kept_html(problem=_NO_SCAN)
         except Exception as error:
             log_fault(log, "a scan could not be kept", error)
-            return _said(problem=FAILED)
-        return _said(kept=f"Kept in the case book under {patient.strip()}, {view.strip()}.")
+            return _kept_html(problem=FAILED)
+        return _kept_html(kept=f"Kept in the case book under {patient.strip()}, {view.strip()}.")
 
     return keep
 
 
-def _said(*, kept: str = "", problem: str = "") -> str:
+def _kept_html(*, kept: str = "", problem: str = "") -> str:
     return render("scan_kept.html.jinja", kept=kept, problem=sentence(problem))

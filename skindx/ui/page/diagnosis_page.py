@@ -1,4 +1,4 @@
-"""The intake form, and the case that is made of it."""
+"""The diagnosis page: the form, and as Gradio blocks which event calls what."""
 
 import asyncio
 import logging
@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from skindx.casebook.casebook import Casebook
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
 from skindx.data.origin import ImageOrigin
@@ -46,6 +45,8 @@ from skindx.ui.uploads import shown_by_server, shown_of_refused, take_uploads, u
 
 if TYPE_CHECKING:
     import gradio as gr
+
+    from skindx.casebook.casebook import Casebook
 
 
 class SkinTypeWords(NamedTuple):
@@ -129,8 +130,6 @@ def patient_of(sent: object) -> Patient:
     return Patient.parse(facts, origin="the form", expand=False)
 
 
-# The page as Gradio blocks: which event calls what, and what it shows then.
-
 log = logging.getLogger(__name__)
 
 ANSWER_LIFE_S = 1800
@@ -143,7 +142,7 @@ def build_page(
     diagnoser: Diagnoser,
     bundle: Bundle,
     reports: Reports,
-    casebook: Casebook | None = None,
+    casebook: "Casebook | None" = None,
     *,
     logged_in: bool = False,
     scans: PageScans | None = None,
@@ -180,7 +179,7 @@ def _add_diagnosis(
     diagnoser: Diagnoser,
     bundle: Bundle,
     reports: Reports,
-    casebook: Casebook | None,
+    casebook: "Casebook | None",
     scans: PageScans | None,
 ) -> None:
     import gradio as gr
@@ -232,7 +231,7 @@ def _add_diagnosis(
         try:
             case = case_of(event._data, upload_folder())
             answer = await diagnoser.diagnose(case)
-            said = await asyncio.to_thread(result_html, answer, metrics)
+            answer_shown = await asyncio.to_thread(result_html, answer, metrics)
             seen = dict(enumerate(answer.diagnosis.photos))
             offered = offer_html(seen, scans, keeps=bool(casebook)) if scans else ""
             shown = await asyncio.to_thread(shown_by_server, case, answer)
@@ -240,7 +239,7 @@ def _add_diagnosis(
             after = await asyncio.to_thread(
                 followup_html, answer, reports, login_name(request), keeps=bool(casebook)
             )
-            shown_now = {result: said, follow: after, offer: offered, form: answered}
+            shown_now = {result: answer_shown, follow: after, offer: offered, form: answered}
             yield blank | shown_now | ({kept_answer: answer} if kept_answer else {})
         except Refused as error:
             wide, keeps = seen_of_refused(error), bool(casebook)

@@ -1,4 +1,4 @@
-"""What a scan found as the interface gives it, read from the files of its results."""
+"""The result of a scan as the interface and the page give it, read from the files of the scan."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -122,8 +122,7 @@ class ScanAnswer(BaseModel):
         (), description="Urgent conditions that it does not know; the list is not complete."
     )
     warning: str = Field(
-        "",
-        description="Why the scan must not advise that anything may wait; empty where it may.",
+        "", description="Why the scan must not advise that anything may wait; empty where it may."
     )
     learned_from: str = Field(
         "",
@@ -218,8 +217,6 @@ def _recall(bands: list[RecallBand], sizes_px: list[float]) -> tuple[ScanRecall,
         for one in missed_by_size(bands, sizes_px)
     )
 
-
-# The first lesions of a scan as a part of the page: an overview with numbers, a crop each.
 
 SHOWN = 12
 """Lesions in the page; the whole list is in the page of the scan itself."""

@@ -1,4 +1,4 @@
-"""The parameters of a scan's process: one file in the job's private folder."""
+"""One scan of the server: the order in its private folder, its state, and its process."""
 
 import asyncio
 import json
@@ -22,6 +22,8 @@ from skindx.ui.faults import FAILED
 _FILE = "order.json"
 PHOTOS, RESULTS, ANSWER, LIST = "photos", "results", "answer.json", "list.html"
 """Parts of a job's folder: photos until the scan ends; results, and the two forms of the answer."""
+RULER, RULER_IMAGE = "ruler.json", "ruler.jpg"
+"""Of a search for a ruler: the ruler, and the photo's part with the ticks drawn."""
 
 
 class Order(Settings):
@@ -53,8 +55,6 @@ def photo_paths(folder: Path, count: int) -> list[Path]:
     """
     return [folder / PHOTOS / f"photo {number}" for number in range(1, count + 1)]
 
-
-# One scan of the server: what is known of it, and the process that does it.
 
 log = logging.getLogger(__name__)
 
@@ -118,13 +118,13 @@ async def do(job: ScanJob, command: Sequence[str]) -> None:
     """Run a job's process until it ends, and again where it was killed; never raises for that."""
     job.state = "running"
     for _ in range(_STARTS):
-        said = await run(job.folder, command, job.hear)
-        if said is None:
+        message = await run(job.folder, command, job.hear)
+        if message is None:
             log.warning("the process of a scan ended and is started again")
             continue
-        if "error" in said:
-            job.end("failed", said["error"])
-        elif "failed" in said:
+        if "error" in message:
+            job.end("failed", message["error"])
+        elif "failed" in message:
             job.end("failed", FAILED)
         else:
             job.end("done")
@@ -133,9 +133,7 @@ async def do(job: ScanJob, command: Sequence[str]) -> None:
 
 
 async def run(
-    folder: Path,
-    command: Sequence[str],
-    hear: Callable[[dict[str, Any]], None] = lambda _: None,
+    folder: Path, command: Sequence[str], hear: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> dict[str, Any] | None:
     """Return the last message of one process for a folder; None: it ended without any."""
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,7 @@
-"""The ruler on a photo, found for a person to confirm before a scan takes millimetres from it."""
+"""The scans of a server: one at a time, a bounded line, results that are kept for a short time.
+
+Rulers are found one at a time beside them, for a person to confirm before a scan.
+"""
 
 import asyncio
 import base64
@@ -16,13 +19,21 @@ from pydantic import BaseModel, Field
 from skindx.core.errors import JobError, UserError
 from skindx.core.untrusted import read_json
 from skindx.ui.faults import FAILED
-from skindx.ui.scans.scan_job import PHOTOS, Order, ScanJob, do, photo_paths, remove, run
+from skindx.ui.scans.scan_job import (
+    PHOTOS,
+    RULER,
+    RULER_IMAGE,
+    Order,
+    ScanJob,
+    do,
+    photo_paths,
+    remove,
+    run,
+)
 from skindx.ui.scans.scan_serving import ScanRefused, ScanServing
 from skindx.workers.process import module_command
 
-FOUND, DRAWN = "ruler.json", "ruler.jpg"
-"""Files of the process: what it found, and the photo's part with the ticks drawn."""
-_COMMAND = module_command("skindx.ui.scans.scan_process")
+_COMMAND = module_command("skindx.ui.scans.scan_process", "ruler")
 _WAITING, _RETRY_S, _LONGEST_S = 4, 10, 120.0
 
 
@@ -67,8 +78,8 @@ class Rulers:
             async with self._one:
                 await asyncio.to_thread(_write, folder, photo)
                 async with asyncio.timeout(_LONGEST_S):
-                    said = await run(folder, self._command)
-                return await asyncio.to_thread(_answer, folder, said)
+                    message = await run(folder, self._command)
+                return await asyncio.to_thread(_answer, folder, message)
         except TimeoutError:
             raise UserError(
                 "finding a ruler took too long; measure it and give the millimetres in a pixel."
@@ -86,21 +97,19 @@ def _write(folder: Path, photo: bytes) -> None:
     path.write_bytes(photo)
 
 
-def _answer(folder: Path, said: dict[str, Any] | None) -> RulerAnswer:
-    if said is None or "failed" in said:
+def _answer(folder: Path, message: dict[str, Any] | None) -> RulerAnswer:
+    if message is None or "failed" in message:
         raise JobError(FAILED)
-    if "error" in said:
-        raise UserError(said["error"])
-    image = base64.b64encode((folder / DRAWN).read_bytes()).decode()
-    return RulerAnswer(**read_json(folder / FOUND), image=f"data:image/jpeg;base64,{image}")
+    if "error" in message:
+        raise UserError(message["error"])
+    image = base64.b64encode((folder / RULER_IMAGE).read_bytes()).decode()
+    return RulerAnswer(**read_json(folder / RULER), image=f"data:image/jpeg;base64,{image}")
 
 
-# The scans of a server: one at a time, a bounded line, results that are kept for a short time.
-
-_jobs_RETRY_S = 30
+_SCAN_RETRY_S = 30
 _SWEEP_S = 5.0
 
-COMMAND = module_command("skindx.ui.scanning")
+COMMAND = module_command("skindx.ui.scans.scan_process", "scan")
 """What starts the process of a scan; the job's folder is added."""
 
 
@@ -189,7 +198,7 @@ class ScanJobs:
             workers=self.settings.workers,
             most_megapixels=self.settings.most_megapixels,
         )
-        writing = asyncio.create_task(asyncio.to_thread(_jobs_write, job.folder, order, photos))
+        writing = asyncio.create_task(asyncio.to_thread(_write_photos, job.folder, order, photos))
         try:
             await asyncio.shield(writing)
         except BaseException:
@@ -234,9 +243,9 @@ class ScanJobs:
     def _check_room(self, client: str, way: str) -> None:
         open_jobs = [job for job in self._jobs.values() if not job.over]
         if sum(job.client == client for job in open_jobs) >= self.settings.per_client:
-            status, sentence, wait_s = 429, "you have scans that are not done yet;", _jobs_RETRY_S
+            status, sentence, wait_s = 429, "you have scans that are not done yet;", _SCAN_RETRY_S
         elif len(open_jobs) > self.settings.waiting:
-            status, sentence, wait_s = 503, "too many scans wait already;", _jobs_RETRY_S
+            status, sentence, wait_s = 503, "too many scans wait already;", _SCAN_RETRY_S
         else:
             return
         self._counts.scan_ended(way, "busy", 0.0)
@@ -299,7 +308,7 @@ class ScanJobs:
                     await self.delete(job)
 
 
-def _jobs_write(folder: Path, order: Order, photos: Sequence[bytes]) -> None:
+def _write_photos(folder: Path, order: Order, photos: Sequence[bytes]) -> None:
     folder.mkdir(mode=0o700)
     (folder / PHOTOS).mkdir(mode=0o700)
     for path, photo in zip(photo_paths(folder, len(photos)), photos, strict=True):

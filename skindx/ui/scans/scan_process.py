@@ -1,4 +1,4 @@
-"""The process of one scan: it drives the scan in the job's folder and says how far it is.
+"""The processes of a scan and of a ruler: `scan FOLDER` and `ruler MEGAPIXELS FOLDER`.
 
 A line of JSON on standard output is a message: `stage`, `done` and `known` while it goes on, at
 the end `ended`, or `error` with a sentence, or `failed`. The same command goes on with a scan whose
@@ -26,8 +26,17 @@ from skindx.core.startup import collect_rarely
 from skindx.ui.faults import hide_messages, log_fault
 from skindx.ui.page_basics import stoppable
 from skindx.ui.scans.scan_answer import answer_of, list_html
-from skindx.ui.scans.scan_job import ANSWER, LIST, PHOTOS, RESULTS, Order, photo_paths, remove
-from skindx.ui.scans.scan_jobs import DRAWN, FOUND
+from skindx.ui.scans.scan_job import (
+    ANSWER,
+    LIST,
+    PHOTOS,
+    RESULTS,
+    RULER,
+    RULER_IMAGE,
+    Order,
+    photo_paths,
+    remove,
+)
 
 if TYPE_CHECKING:
     from skindx.scan.work.scan_driver import MakeWorkers
@@ -50,9 +59,9 @@ _FULL = "the server has no room for this scan; try again later, or tell the oper
 Send = Callable[[dict[str, Any]], None]
 
 
-def main(arguments: Sequence[str], make_crew: "MakeWorkers | None" = None) -> None:
+def main(arguments: Sequence[str], make_workers: "MakeWorkers | None" = None) -> None:
     """Scan by the order in a folder, the only argument. Ends with this process's standard input."""
-    serve(Path(arguments[0]), partial(_scan, make_crew=make_crew))
+    serve(Path(arguments[0]), partial(_scan, make_workers=make_workers))
 
 
 def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
@@ -66,10 +75,10 @@ def serve(folder: Path, work: Callable[[Path, Send], None]) -> None:
     with stoppable():
         try:
             threading.Thread(target=_watch_server, args=(scans, gone), daemon=True).start()
-            said = _done(folder, work, send)
+            message = _done(folder, work, send)
             # The server ends this process once it has heard; it is ending already.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            send(said)
+            send(message)
         except KeyboardInterrupt:
             pass  # deleted, or the server ends; the workers have ended already
     if gone.is_set():
@@ -110,10 +119,10 @@ def _watch_server(scans: Path, gone: threading.Event) -> None:
 
 def sentence_of(error: UserError, folder: Path) -> str:
     """Return what a person reads of an error: no path of this machine, no command."""
-    said = str(error).replace(f"{folder / PHOTOS}{os.sep}", "").replace(f"{folder}{os.sep}", "")
+    message = str(error).replace(f"{folder / PHOTOS}{os.sep}", "").replace(f"{folder}{os.sep}", "")
     for command, advice in _COMMANDS.items():
-        said = said.replace(command, advice)
-    return said
+        message = message.replace(command, advice)
+    return message
 
 
 def _sender() -> Send:
@@ -129,7 +138,7 @@ def _sender() -> Send:
     return send
 
 
-def _scan(folder: Path, send: Send, make_crew: "MakeWorkers | None" = None) -> None:
+def _scan(folder: Path, send: Send, make_workers: "MakeWorkers | None" = None) -> None:
     from skindx.models.bundle.bundle import TAXONOMY
     from skindx.scan.outputs.scan_result import SUMMARY
     from skindx.scan.scan_run import run_scan
@@ -149,7 +158,7 @@ def _scan(folder: Path, send: Send, make_crew: "MakeWorkers | None" = None) -> N
             progress=lambda stage, done, known: send(
                 {"stage": stage, "done": done, "known": known}
             ),
-            make_crew=make_crew,
+            make_workers=make_workers,
             mm_per_pixel=order.mm_per_pixel or None,
             most_pixels=order.most_megapixels * 10**6,
         )
@@ -159,8 +168,6 @@ def _scan(folder: Path, send: Send, make_crew: "MakeWorkers | None" = None) -> N
     write_text(folder / ANSWER, answer.model_dump_json())
     shutil.rmtree(folder / PHOTOS, ignore_errors=True)
 
-
-# The process that looks for the ruler on one photo: MEGAPIXELS FOLDER, as `rulers` starts it.
 
 _QUALITY = 92
 """Of the JPEG: lines of one pixel must stay sharp."""
@@ -184,8 +191,8 @@ def _find(most_pixels: int, folder: Path, send: Send) -> None:
     read, (width, height) = LevelledPhoto(store), store.size()
     ruler = find_ruler(read, width, height, path.name)
     drawn = Image.fromarray(confirmation_image(read, width, height, ruler))
-    drawn.save(folder / DRAWN, "JPEG", quality=_QUALITY, subsampling=0)
-    found = {
+    drawn.save(folder / RULER_IMAGE, "JPEG", quality=_QUALITY, subsampling=0)
+    ruler_facts = {
         "mm_per_pixel": ruler.mm_per_pixel,
         "relative_error": ruler.relative_error,
         "ticks": len(ruler.row.ticks_T2),
@@ -193,8 +200,8 @@ def _find(most_pixels: int, folder: Path, send: Send) -> None:
         "unit": ruler.unit.division,
         "sentence": ruler.sentence,
     }
-    write_json(folder / FOUND, found)
+    write_json(folder / RULER, ruler_facts)
 
 
 if __name__ == "__main__":
-    ruler_main(sys.argv[1:])
+    {"scan": main, "ruler": ruler_main}[sys.argv[1]](sys.argv[2:])

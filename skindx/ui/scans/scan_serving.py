@@ -1,6 +1,7 @@
-"""Which photo is a wide one: it shows several lesions, each small against it."""
+"""Which photos are offered a scan, whether a server can scan, and how many scans it keeps."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -10,7 +11,9 @@ from skindx.core.settings_base import Settings
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import Photo
 from skindx.metrics.detection import Rectangle
-from skindx.models.bundle.bundle import Bundle
+
+if TYPE_CHECKING:
+    from skindx.models.bundle.bundle import Bundle
 
 
 class WideRule(Settings):
@@ -52,9 +55,6 @@ def seen_of_refused(error: Refused) -> dict[int, Photo]:
     return {refusal.photo: refusal.seen for refusal in error.refusals if refusal.seen}
 
 
-# Why a scan is not taken although nothing is wrong with the photos.
-
-
 class ScanRefused(UserError):  # noqa: N818
     """Too many scans, of this client (429) or in all (503)."""
 
@@ -71,12 +71,10 @@ class NoScans(UserError):  # noqa: N818
         self.status = status
 
 
-# Whether a server can scan with its bundle, and if not, why.
-
 _EXTRAS = {"scan": ("pyvips", "sqlalchemy", "zarr"), "detect": ("ultralytics",)}
 
 
-def why_no_scans(bundle: Bundle) -> NoScans | None:
+def why_no_scans(bundle: "Bundle") -> NoScans | None:
     """Return why a server of this bundle cannot scan; None: it can."""
     if bundle.spec.detector is None:
         return NoScans(
@@ -92,9 +90,6 @@ def why_no_scans(bundle: Bundle) -> NoScans | None:
                 f"operator can run {how_to_install(extra)}.",
             )
     return None
-
-
-# How a server scans: how many wait, for how long what was found is kept, how large photos are.
 
 
 class ScanServing(Settings):

@@ -68,15 +68,15 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "drive":
         photo, bundle, out = map(Path, arguments[1:4])
         doer = partial(Doer, before=partial(time.sleep, 0.3))
-        crew = partial(ThisProcess, make_doer=doer)
+        crew = partial(ThisProcess, make_runner=doer)
         settings = ScanSettings(score_map=True, batch=4, least_side=4)
-        run_scan([photo], bundle, out, settings, make_crew=crew)
+        run_scan([photo], bundle, out, settings, make_workers=crew)
         return
     where, token, how = arguments
     exit_with_parent()
     with one_sentence():
         place = where if "://" in where else Path(where)
-        work(place, token=token, patience_s=1e9, make_doer=partial(Doer, before=misbehave(how)))
+        work(place, token=token, patience_s=1e9, make_runner=partial(Doer, before=misbehave(how)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from skindx.scan.work.work_folder import WORK
 from skindx.scan.work.worker_processes import ThisProcess
 
 SPOTS = [(48, 48, 9), (96, 120, 5), (200, 60, 14), (310, 210, 20), (150, 250, 7), (330, 40, 6)]
-HERE = partial(ThisProcess, make_doer=partial(TaskRunner, load=spots.load))
+HERE = partial(ThisProcess, make_runner=partial(TaskRunner, load=spots.load))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_a_scan_writes_its_results_with_millimetres(
     photo: Path, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    run_scan([photo], tiny_bundle, out, ScanSettings(), make_crew=HERE, mm_per_pixel=0.2)
+    run_scan([photo], tiny_bundle, out, ScanSettings(), make_workers=HERE, mm_per_pixel=0.2)
     assert read_summary(out).photos[0].mm_per_pixel == 0.2
     assert (out / "scan.html").is_file()
     assert not (out / WORK).exists()
@@ -59,7 +59,7 @@ def test_a_ruler_is_shown_first_and_used_once_confirmed(tiny_bundle: Path, tmp_p
         np.concatenate([pixels, photo_with([(300, 60, 12)], 640, 200)]), tmp_path / "a.png"
     )
     out = tmp_path / "out"
-    scan = partial(run_scan, [ruled], tiny_bundle, out, ScanSettings(), make_crew=HERE)
+    scan = partial(run_scan, [ruled], tiny_bundle, out, ScanSettings(), make_workers=HERE)
     # Without a terminal nobody can say yes; what was not shown cannot have been checked either.
     with pytest.raises(UserError, match="--confirm-ruler"):
         scan(confirm=AskAboutRulers(out, confirmed=True))

@@ -40,10 +40,10 @@ from skindx.scan.outputs.scan_result import (
     missed_by_size,
     missed_sentence,
     read_summary,
-    result_of,
     summary_of,
 )
 from skindx.scan.pixel_store import ArrayPhoto, LevelledPhoto
+from skindx.scan.scan_run import result_of
 
 HOSTILE = '=cmd|"<script>alert(1)</script>&\u202e.jpg'
 SIZE = (600, 800)

@@ -44,7 +44,7 @@ def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def here(poison: str = "") -> Any:
-    return partial(ThisProcess, make_doer=partial(Doer, poison=poison))
+    return partial(ThisProcess, make_runner=partial(Doer, poison=poison))
 
 
 class Doer(TaskRunner):
@@ -72,7 +72,7 @@ def alone(photo: Path, tiny_bundle: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 def scan(photo: Path, bundle: Path, out: Path, **other: Any) -> Scanned:
-    return run_scan([photo], bundle, out, SETTINGS, **{"make_crew": here(), **other})
+    return run_scan([photo], bundle, out, SETTINGS, **{"make_workers": here(), **other})
 
 
 def lesions(out: Path) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_scans_that_cannot_be_are_refused_and_leave_nothing(
         ([tmp_path / "none.png"], "does not exist"),
     ):
         with pytest.raises(UserError, match=words):
-            run_scan(files, tiny_bundle, out, ScanSettings(), make_crew=here())
+            run_scan(files, tiny_bundle, out, ScanSettings(), make_workers=here())
         assert not out.exists()
     with pytest.raises(UserError, match="--queue URL"):
         run_scan([photo], tiny_bundle, out, ScanSettings(), workers=0)
@@ -144,7 +144,7 @@ def test_scans_that_cannot_be_are_refused_and_leave_nothing(
 def test_a_poisoned_tile_is_set_aside_alone_and_named(
     tmp_path: Path, photo: Path, tiny_bundle: Path, alone: Path
 ) -> None:
-    scanned = scan(photo, tiny_bundle, tmp_path / "out", make_crew=here("tiles:11"))
+    scanned = scan(photo, tiny_bundle, tmp_path / "out", make_workers=here("tiles:11"))
     (found,) = lesions(tmp_path / "out")["photos"]
     (sentence,) = scanned.problems
     assert "tile 11 of scale 0" in sentence
@@ -156,7 +156,7 @@ def test_a_poisoned_tile_is_set_aside_alone_and_named(
 def test_a_poisoned_lesion_has_no_diagnosis_and_the_others_do(
     tmp_path: Path, photo: Path, tiny_bundle: Path
 ) -> None:
-    scanned = scan(photo, tiny_bundle, tmp_path / "out", make_crew=here("lesions:2"))
+    scanned = scan(photo, tiny_bundle, tmp_path / "out", make_workers=here("lesions:2"))
     assert "has no diagnosis" in scanned.problems[0]
     assert len(scanned.photos[0].lesions) == len(SPOTS) - 1
 
@@ -174,9 +174,9 @@ def test_a_scan_goes_on_and_no_other_takes_its_place(
             return super().do(task)
 
     with pytest.raises(KeyboardInterrupt):
-        scan(photo, tiny_bundle, out, make_crew=partial(ThisProcess, make_doer=Interrupted))
+        scan(photo, tiny_bundle, out, make_workers=partial(ThisProcess, make_runner=Interrupted))
     with pytest.raises(UserError, match="other photos, or with another bundle or settings"):
-        run_scan([photo], tiny_bundle, out, ScanSettings(margin=2), make_crew=here())
+        run_scan([photo], tiny_bundle, out, ScanSettings(margin=2), make_workers=here())
     with monkeypatch.context() as patch:
         patch.setattr(worker_processes, "__version__", "9.9")
         with pytest.raises(UserError, match=r"begun by skindx"):
@@ -188,7 +188,7 @@ def test_a_scan_goes_on_and_no_other_takes_its_place(
             again.append(task.key)
             return super().do(task)
 
-    scan(photo, tiny_bundle, out, make_crew=partial(ThisProcess, make_doer=Noted))
+    scan(photo, tiny_bundle, out, make_workers=partial(ThisProcess, make_runner=Noted))
     assert not set(again) & set(done)
     assert_same(out, alone)
 
@@ -203,7 +203,7 @@ def test_a_killed_worker_changes_nothing(
 ) -> None:
     """Its first answer is written and not acknowledged when kill -9 comes; another does it."""
     crew = partial(workers, count=1, how=f"die:1:{tmp_path}")
-    scanned = scan(photo, tiny_bundle, tmp_path / "out", make_crew=crew)
+    scanned = scan(photo, tiny_bundle, tmp_path / "out", make_workers=crew)
     assert len(list(tmp_path.glob("died-*"))) == 1
     assert not scanned.problems
     assert_same(tmp_path / "out", alone)
@@ -215,7 +215,7 @@ def test_four_workers_half_of_them_killed(
     tmp_path: Path, photo: Path, tiny_bundle: Path, alone: Path, deaths: int
 ) -> None:
     crew = partial(workers, count=4, how=f"die:{deaths}:{tmp_path}")
-    scan(photo, tiny_bundle, tmp_path / "out", make_crew=crew)
+    scan(photo, tiny_bundle, tmp_path / "out", make_workers=crew)
     assert len(list(tmp_path.glob("died-*"))) == deaths
     assert_same(tmp_path / "out", alone)
 
@@ -251,7 +251,7 @@ def test_a_clock_that_is_wrong_by_minutes_changes_nothing(
 ) -> None:
     """Leases are by the database's clock: a worker whose own is wrong keeps its tasks."""
     crew = partial(workers, count=2, how="late:600")
-    scan(photo, tiny_bundle, tmp_path / "out", make_crew=crew)
+    scan(photo, tiny_bundle, tmp_path / "out", make_workers=crew)
     assert_same(tmp_path / "out", alone)
 
 
@@ -261,6 +261,6 @@ def test_a_full_disk_ends_in_a_sentence_and_the_scan_goes_on(
 ) -> None:
     crew = partial(workers, count=1, how="full")
     with pytest.raises(UserError, match=r"disk of .* is full"):
-        scan(photo, tiny_bundle, tmp_path / "out", make_crew=crew)
+        scan(photo, tiny_bundle, tmp_path / "out", make_workers=crew)
     scan(photo, tiny_bundle, tmp_path / "out")
     assert_same(tmp_path / "out", alone)

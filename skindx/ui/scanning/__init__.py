@@ -1,1 +1,0 @@
-"""Scans of wide photos as jobs of the server: a waiting line, a process of its own, an answer."""
