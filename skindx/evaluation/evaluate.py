@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
-from skindx.core.measurement import hardware, versions
-from skindx.data.fetch.settings import Origin
+from skindx.core.measurement import MeasurementOrigin, hardware, versions
 from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, read_manifest, split_of
@@ -170,7 +169,7 @@ def evaluate_served(
     )
     assisted = measure_assistance(answers, predictions, draws=draws)
     evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked)
-    origin = Origin(
+    origin = MeasurementOrigin(
         bundle=bundle,
         dataset=str(dataset),
         manifest_sha256=manifest,
