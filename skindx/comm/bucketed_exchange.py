@@ -1,20 +1,21 @@
-"""Work that goes on beside backward: on a CPU by a thread, on a GPU in its own queue."""
+"""Exact exchanges that sum bucket after bucket beside backward: hierarchical and multi-color."""
 
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor
 
-from skindx.comm.exchange import Exchange, ExchangeSettings
+from skindx.comm.exchange import Exchange
 from skindx.comm.fabric import Fabric, Gradients, Transfer, ring_bytes
 from skindx.comm.grouping import fixed_buckets
+from skindx.comm.hierarchical import HierarchicalSettings
+from skindx.comm.multicolor import MulticolorSettings
 
 
 class Background:
@@ -55,9 +56,6 @@ class Background:
         """End the thread."""
         if self._thread:
             self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-# Base of exact exchanges that run bucket by bucket during backward.
 
 
 class BucketedExchange(Exchange):
@@ -101,21 +99,6 @@ class BucketedExchange(Exchange):
     def close(self) -> None:
         """End the thread."""
         self._background.close()
-
-
-# Hierarchical: sum inside each node, then across nodes, then send back, chunk after chunk.
-
-
-class HierarchicalSettings(ExchangeSettings):
-    """Three phases: inside the nodes, across their first ranks, inside the nodes."""
-
-    kind: Literal["hierarchical"] = "hierarchical"
-    ranks_per_node: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
-    """Neighbouring ranks that share a network link; auto: those of one host name."""
-    chunks: int = Field(8, ge=1, le=4096)
-    """Pieces of a bucket that follow one another through the phases; without them a ring wins."""
-    bucket_mb: float = Field(25, gt=0, le=100_000)
-    """Tensors are sent together, once backward has made so much."""
 
 
 class Hierarchical(BucketedExchange):
@@ -261,21 +244,6 @@ def rounds(trees: list[Tree], chunks: int) -> list[list[Edge]]:
                 found[up].append(Edge(color, chunk, "up", child, parent))
                 found[down].append(Edge(color, chunk, "down", parent, child))
     return found
-
-
-# Multi-color: parts of the gradient are summed along different trees, all at once.
-
-
-class MulticolorSettings(ExchangeSettings):
-    """Trees with disjoint internal nodes, one for each part of the gradient."""
-
-    kind: Literal["multicolor"] = "multicolor"
-    colors: int = Field(2, ge=1, le=4096)
-    """Parts and trees; at most as many as ranks are used."""
-    chunks: int = Field(4, ge=1, le=4096)
-    """Pieces of a part that follow one another along its tree."""
-    bucket_mb: float = Field(25, gt=0, le=100_000)
-    """Tensors are sent together, once backward has made so much."""
 
 
 class Multicolor(BucketedExchange):

@@ -1,4 +1,4 @@
-"""Points in time on the device that computes."""
+"""Marks in time on the device that computes: of a step, of its gradients, of its layers."""
 
 import time
 from collections.abc import Sequence
@@ -50,9 +50,6 @@ def mark(device: torch.device) -> Mark:
     return DeviceMark() if device.type == "cuda" else HostMark()
 
 
-# Times within a step: its start, its last backward, and the completion of each gradient.
-
-
 class Recorder:
     """The marks of one step."""
 
@@ -100,9 +97,6 @@ class Recorder:
         return {
             name: reached.seconds_since(self._backward) for name, reached in self._ready.items()
         }
-
-
-# Layer by layer: when forward entered each layer, and when backward had made its gradients.
 
 
 class LayerClock:

@@ -1,4 +1,4 @@
-"""Interface of every gradient exchange: settings with a `kind`, and one small class."""
+"""Interface of every gradient exchange, and the reducer that launches it beside backward."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,17 +11,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from skindx.comm.fabric import Fabric, Gradients
-from skindx.core.settings_base import Settings
 from skindx.core.state_checks import check_like
 
 State = dict[str, Any]
 """Names to tensors and plain values, as a checkpoint holds them."""
-
-
-class ExchangeSettings(Settings):
-    """How ranks agree on the mean of their gradients; each kind has settings of its own."""
-
-    kind: str
 
 
 class Exchange(ABC):
@@ -103,9 +96,6 @@ class Exchange(ABC):
         return
 
 
-# Residuals when a training resumes.
-
-
 def take_over(residual_M: Tensor, states: Sequence[State], name: str, fabric: Fabric) -> None:
     """Fill a rank's residual from all ranks' states, in rank order. Raises UnfitStateError.
 
@@ -121,9 +111,6 @@ def take_over(residual_M: Tensor, states: Sequence[State], name: str, fabric: Fa
     for state in states:
         check_like(state.get(name), residual_M, f"exchange/{name}")
         residual_M.add_(state[name].to(residual_M.device), alpha=1 / len(states))
-
-
-# Launches an exchange group by group while backward still runs.
 
 
 class Reducer:

@@ -1,4 +1,4 @@
-"""The wires between ranks: the few operations that exchanges are made of, and a count of bytes."""
+"""Links between ranks, the operations that exchanges are made of, and the gradients' buffer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -136,9 +136,6 @@ def ring_bytes(size_bytes: int, ranks: int) -> int:
     return round(2 * (ranks - 1) * size_bytes / ranks)
 
 
-# All gradients of a module in one flat buffer, in the order in which backward makes them.
-
-
 class Gradients:
     """The flat buffer (fp32) and each parameter's place in it.
 
@@ -202,3 +199,12 @@ class Gradients:
     def span(self, first: int, last: int) -> Tensor:
         """Return the piece of the buffer that holds tensors `first` up to, without, `last`."""
         return self.flat[self.offsets[first] : self.offsets[last]]
+
+
+def flat_and_back(gradients: Gradients) -> None:
+    """Do as the engine does by itself: one buffer, divided, and copied back."""
+    flat_M = torch.cat([view.reshape(-1) for view in gradients.views])
+    flat_M.div_(1.0)
+    parts = torch.split(flat_M, [view.numel() for view in gradients.views])
+    for view, part in zip(gradients.views, parts, strict=True):
+        view.copy_(part.view_as(view))

@@ -1,23 +1,23 @@
-"""The inputs and output gradients of a linear layer, as one step's backward passes meet them."""
+"""Factored at work: collects the factors of wide layers, sends them, and multiplies."""
 
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, Literal, Self, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from skindx.comm.exchange import Exchange, ExchangeSettings, State
+from skindx.comm.exchange import Exchange, State
 from skindx.comm.fabric import Fabric, Gradients
-from skindx.comm.fused_exchange import Fused, FusedSettings
+from skindx.comm.factored import FactoredSettings, factors_pay
+from skindx.comm.fused import FusedSettings
+from skindx.comm.fused_exchange import Fused
 from skindx.comm.grouping import MB, fixed_buckets
 from skindx.core.machine import machine_fingerprint
 from skindx.core.state_checks import UnfitStateError
-from skindx.factoring import factors_pay
 
 
 class Factors:
@@ -118,23 +118,6 @@ class Factors:
         self._gradients.append(gradient.detach().reshape(-1, self.outside))
         if self._pending == 0:
             self._ready(self.weight)
-
-
-# Factored: wide linear layers send the factors of their gradients, other layers the gradients.
-
-
-class FactoredSettings(ExchangeSettings):
-    """Dense all-reduce in groups, but wide linear layers send inputs and output gradients.
-
-    Exact. It pays for networks with wide layers before the last one (AlexNet, VGG) and few images a
-    rank; a layer whose factors are not much smaller than its gradient is summed like all others.
-    """
-
-    kind: Literal["factored"] = "factored"
-    bucket_mb: float = Field(25, gt=0, le=100_000)
-    """Size of a group of the other gradients; the first is closed at 1 MB."""
-    least_mb: float = Field(1, ge=0, le=100_000)
-    """A weight below this size is summed like all others."""
 
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)

@@ -1,37 +1,16 @@
 """Fused: dense all-reduce of groups of tensors, each as soon as backward has made it."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor
 
-from skindx.comm.exchange import Exchange, ExchangeSettings, State
+from skindx.comm.exchange import Exchange, State
 from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fused import FusedSettings
 from skindx.comm.grouping import fixed_buckets
 from skindx.core.state_checks import UnfitStateError, check_list
-
-
-class FusedSettings(ExchangeSettings):
-    """Dense all-reduce in groups that hide behind the backward pass."""
-
-    kind: Literal["fused"] = "fused"
-    tune: bool = True
-    """Measure some steps, plan the groups by a cost model, time the best plans, keep the fastest.
-
-    The order in which floating-point numbers are added depends on the plan, so switch this off
-    where two trainings must be equal to the bit; a resumed one keeps its plan in any case.
-    """
-    bucket_mb: float = Field(25, gt=0, le=100_000)
-    """Size of a group until there is a plan; the first is closed at 1 MB (as PyTorch's DDP)."""
-    wire: Literal["fp32", "bf16"] = "fp32"
-    """bf16: half the bytes; sums are rounded to eight bits on their way."""
-    profile_steps: int = Field(5, ge=2, le=100_000)
-    """Steps in which backward is timed."""
-    trial_steps: int = Field(5, ge=3, le=100_000)
-    """Steps in which each of the best plans is timed."""
 
 
 class Fused(Exchange):

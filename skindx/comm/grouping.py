@@ -1,4 +1,7 @@
-"""Cut tensors, in the order in which backward makes them, into groups that are sent together."""
+"""Grouping of tensors into messages: fixed buckets, the published greedy, the exact optimum.
+
+A plan is a list of group sizes: how many tensors each group has, in backward order.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,10 +32,6 @@ def fixed_buckets(
             count, held, limit = 0, 0, bucket_mb * MB
     return [*groups, count] if count else groups
 
-
-# Grouping of tensors into messages: the published greedy, the exact optimum, simple rules.
-#
-# A plan is a list of group sizes: how many tensors each group has, in backward order.
 
 Plan = list[int]
 

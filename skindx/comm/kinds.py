@@ -1,60 +1,35 @@
 """Gradient exchanges: how ranks agree on the mean of their gradients, chosen by `exchange.kind`."""
 
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.core.kinds import Family, load_object
 
-from skindx.comm.bucketed_exchange import (
-    Hierarchical,
-    HierarchicalSettings,
-    Multicolor,
-    MulticolorSettings,
+if TYPE_CHECKING:
+    from skindx.comm.exchange import Exchange
+
+EXCHANGES = Family(
+    "exchange",
+    "skindx.exchanges",
+    {
+        "dense": "skindx.comm.dense:DenseSettings",
+        "fused": "skindx.comm.fused:FusedSettings",
+        "factored": "skindx.comm.factored:FactoredSettings",
+        "topk": "skindx.comm.topk:TopKSettings",
+        "gtopk": "skindx.comm.gtopk:GTopKSettings",
+        "hierarchical": "skindx.comm.hierarchical:HierarchicalSettings",
+        "multicolor": "skindx.comm.multicolor:MulticolorSettings",
+        "powersgd": "skindx.comm.powersgd:PowerSGDSettings",
+    },
 )
-from skindx.comm.exchange import Exchange, ExchangeSettings
-from skindx.comm.factored_exchange import Factored, FactoredSettings
-from skindx.comm.fused_exchange import Fused, FusedSettings
-from skindx.comm.powersgd_exchange import PowerSGD, PowerSGDSettings
-from skindx.comm.sparse_exchange import GTopK, GTopKSettings, TopK, TopKSettings
-
-
-class DenseSettings(ExchangeSettings):
-    """DeepSpeed's own reduction, after backward."""
-
-    kind: Literal["dense"] = "dense"
-
-
-EXCHANGES: dict[type[ExchangeSettings], type[Any] | None] = {
-    DenseSettings: None,
-    FusedSettings: Fused,
-    FactoredSettings: Factored,
-    TopKSettings: TopK,
-    GTopKSettings: GTopK,
-    HierarchicalSettings: Hierarchical,
-    MulticolorSettings: Multicolor,
-    PowerSGDSettings: PowerSGD,
-}
-"""Settings of each kind -> the exchange; none: the engine's own."""
 
 if TYPE_CHECKING:
     AnyExchange = ExchangeSettings
 else:
-    AnyExchange = Annotated[reduce(or_, EXCHANGES), Field(discriminator="kind")]
+    AnyExchange = EXCHANGES.union()
 
 
-def build_exchange(settings: ExchangeSettings) -> Exchange | None:
+def build_exchange(settings: ExchangeSettings) -> "Exchange | None":
     """Return the exchange of these settings, or None for the engine's own."""
-    kind = EXCHANGES[type(settings)]
-    exchange: Exchange | None = kind(settings) if kind else None
+    exchange: Exchange | None = load_object(settings.code)(settings) if settings.code else None
     return exchange
-
-
-__all__ = [
-    "EXCHANGES",
-    "AnyExchange",
-    "DenseSettings",
-    "Exchange",
-    "ExchangeSettings",
-    "build_exchange",
-]

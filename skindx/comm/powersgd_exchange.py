@@ -1,25 +1,16 @@
 """PowerSGD: each matrix of the gradient as a product of two thin ones, with error feedback."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from skindx.comm.exchange import Exchange, ExchangeSettings, State, take_over
+from skindx.comm.exchange import Exchange, State, take_over
 from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.powersgd import PowerSGDSettings
 from skindx.core.state_checks import check_like
 
 # M = elements of the gradient; N, D = rows and columns of one matrix; R = rank
-
-
-class PowerSGDSettings(ExchangeSettings):
-    """Low-rank approximation, the strong peer of the sparse exchanges."""
-
-    kind: Literal["powersgd"] = "powersgd"
-    rank: int = Field(4, ge=1, le=4096)
-    """Columns of the thin matrices."""
 
 
 class PowerSGD(Exchange):

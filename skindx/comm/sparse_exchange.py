@@ -1,38 +1,23 @@
-"""Parts of all sparse exchanges: error feedback, momentum correction, warm-up of the density."""
+"""Sparse exchanges: error feedback, momentum correction, warm-up of the density; top-k, gTop-k."""
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from skindx.comm.exchange import Exchange, ExchangeSettings, State, take_over
+from skindx.comm.exchange import Exchange, State, take_over
 from skindx.comm.fabric import Fabric, Gradients, Transfer
 from skindx.comm.sparse_vectors import Sparse, add_all, add_and_select, merge
+from skindx.comm.topk import SparseSettings
 from skindx.core.machine import require_extra
 from skindx.core.state_checks import UnfitStateError
 
 # M = elements of the gradient, K = elements that are sent
 
-Density = Annotated[float, Field(gt=0, le=1)]
-
 PutBack = tuple[Sparse, float]
 """What a merge dropped, and this rank's share of it."""
-
-
-class SparseSettings(ExchangeSettings):
-    """Settings of an exchange that sends the largest elements alone."""
-
-    density: Density = 0.001
-    """Share of the gradient's elements that is sent."""
-    warmup: tuple[Density, ...] = (0.25, 0.0725, 0.015, 0.004)
-    """Density in the first epochs, one each (Lin et al. 2017, arXiv 1712.01887, section 3)."""
-    momentum: float = Field(0, ge=0, lt=1)
-    """Momentum correction (there, eq. 4): momentum is applied before the selection, so give the
-    optimizer none. 0: the optimizer's own momentum."""
 
 
 class SparseExchange(Exchange):
@@ -132,15 +117,6 @@ def _check_kernels() -> None:
     import skindx.comm.kernels  # noqa: F401 (here rather than in the first step)
 
 
-# Top-k: every rank gets every other's k largest elements (all-gather) and adds them up.
-
-
-class TopKSettings(SparseSettings):
-    """All-gather of each rank's largest elements."""
-
-    kind: Literal["topk"] = "topk"
-
-
 class TopK(SparseExchange):
     """Top-k S-SGD (Aji and Heafield 2017, arXiv 1704.05021).
 
@@ -157,12 +133,6 @@ class TopK(SparseExchange):
 
 
 # gTop-k: the k largest elements of the sum over all ranks, merged along a butterfly.
-
-
-class GTopKSettings(SparseSettings):
-    """Global top-k by recursive doubling."""
-
-    kind: Literal["gtopk"] = "gtopk"
 
 
 class GTopK(SparseExchange):

@@ -1,4 +1,4 @@
-"""Time the all-reduce in use at several sizes, for a cost model."""
+"""Finds the fastest plan of `fused`: probes the network, plans by a cost model, times the plans."""
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -47,8 +47,6 @@ def _settle(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
-
-# Find the fastest plan for this network and this model, in the first steps of a training.
 
 _MB = 1e6
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from skindx.core.cost.events import Flow
+from skindx.core.cost.pricing import Strategy
 from skindx.core.cost.profile import Profile
 from skindx.plan.kfac_price import Kfac
-from skindx.plan.strategies import parallel
-from skindx.plan.strategies.strategy import Strategy
+from skindx.plan.strategies.parallel import Parallel
 
 DEFAULTS: Mapping[str, Any] = {
     "exchange.kind": "dense",
@@ -66,9 +66,9 @@ class Choice:
         """
         raw = self.strategy.fragment()
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
-        if isinstance(self.strategy, parallel.Parallel) and flows:
+        if isinstance(self.strategy, Parallel) and flows:
             engine["parallel"] = {**engine["parallel"], **self.strategy.found(flows)}
-        if parallel.EXECUTED and not self.strategy.parallel:
+        if not self.strategy.parallel:
             engine["parallel"] = {"kind": "data"}
         if self.nodes == 1:
             engine["ranks"] = self.ranks_per_node

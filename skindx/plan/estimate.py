@@ -13,11 +13,11 @@ from functools import cached_property
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.events import Feeding, Step
 from skindx.core.cost.network import Network
+from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale, scaled
 from skindx.core.cost.step import Schedule, simulate_step
 from skindx.plan import kfac_price
 from skindx.plan.choice import Choice
-from skindx.plan.strategies.strategy import Load, Strategy
 
 Z90 = 1.645
 """Standard deviations to either side that hold 90 % of a normal distribution."""

@@ -1,31 +1,30 @@
-"""Line, points and spread from repeated measurements of a network."""
+"""Times of a training's own collectives between these ranks: lines, points and spreads."""
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, variance
 
 import torch
 import torch.distributed as dist
+from scipy.stats import norm
+from scipy.stats import t as student_t
+from sklearn.isotonic import IsotonicRegression
 from torch import nn
 
-from skindx.comm.bucketed_exchange import (
-    Hierarchical,
-    HierarchicalSettings,
-    Multicolor,
-    MulticolorSettings,
-)
+from skindx.comm.bucketed_exchange import BucketedExchange
 from skindx.comm.fabric import Fabric, Gradients, Transfer
+from skindx.comm.kinds import EXCHANGES, build_exchange
 from skindx.core.cost.cluster import Collective, Kind, Link
 from skindx.core.cost.collectives import fit
 from skindx.core.cost.events import Resource, Task, run
 
+_QUANTILE = 0.95
+"""Above which a twentieth lies: an interval of 90 % has two such ends."""
 _LARGEST = 5
 """Sizes whose spread counts: what is nearly all latency varies more, and is little of a step."""
-
-_STUDENT = {2: 3.84, 3: 1.775, 4: 1.431, 5: 1.296, 6: 1.225, 7: 1.181, 8: 1.152}
-"""Visits -> quantile 0.95 of Student's distribution with one degree less, over the normal one's."""
 
 
 @dataclass(frozen=True)
@@ -90,21 +89,15 @@ def from_visit_to_visit(visits: Sequence[Mapping[int, float]]) -> float:
     """
     common = sorted(set.intersection(*(set(visit) for visit in visits)))[-_LARGEST:]
     squares = [variance([math.log(visit[size]) for visit in visits]) for size in common]
-    widened = _STUDENT.get(len(visits), 1.0)
+    widened = float(student_t.ppf(_QUANTILE, len(visits) - 1) / norm.ppf(_QUANTILE))
     return min(10.0, widened * math.sqrt(median(squares) * (1 + 1 / len(visits))))
 
 
 def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     """Return points that never fall: neighbours that do are averaged (isotonic regression)."""
-    pools: list[tuple[float, list[int]]] = []
-    for size, seconds in points:
-        pools.append((seconds, [size]))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (second, later), (first, earlier) = pools.pop(), pools.pop()
-            count = len(earlier) + len(later)
-            mean = (first * len(earlier) + second * len(later)) / count
-            pools.append((mean, earlier + later))
-    return tuple((size, seconds) for seconds, sizes in pools for size in sizes)
+    sizes, seconds = zip(*points, strict=True)
+    rising_s = IsotonicRegression().fit_transform(range(len(sizes)), seconds)
+    return tuple(zip(sizes, map(float, rising_s), strict=True))
 
 
 # Times of a training's own collectives between these ranks.
@@ -171,15 +164,16 @@ class _Meter:
         }
         if world & (world - 1) == 0:
             found["exchange"] = self._butterfly
-        if self.nodes > 1 and self.per_node > 1:
-            levels = Hierarchical(HierarchicalSettings(ranks_per_node=self.per_node))
-            levels.attach(fabric, self.gradients, 1)
-            found["hierarchical"] = lambda count: levels.sum(self.buffer[:count])
-        if world > 2:
-            colors = Multicolor(MulticolorSettings())
-            colors.attach(fabric, self.gradients, 1)
-            found["multicolor"] = lambda count: colors.sum(self.buffer[:count])
+        for settings in EXCHANGES.loaded().values():
+            if probed := settings.probed(self.nodes, self.per_node):
+                exchange = build_exchange(probed)
+                assert isinstance(exchange, BucketedExchange)
+                exchange.attach(fabric, self.gradients, 1)
+                found[settings.collective] = partial(self._sum, exchange)
         return found
+
+    def _sum(self, exchange: BucketedExchange, count: int) -> None:
+        exchange.sum(self.buffer[:count])
 
     def _butterfly(self, count: int) -> None:
         """Swap with one partner a round."""

@@ -12,19 +12,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.comm.fabric import Fabric, Gradients
-from skindx.comm.fused_exchange import FusedSettings
-from skindx.comm.kinds import AnyExchange, build_exchange
-from skindx.comm.powersgd_exchange import PowerSGDSettings
-from skindx.comm.sparse_exchange import GTopKSettings
+from skindx.comm.kinds import EXCHANGES, AnyExchange, build_exchange
 from skindx.comm.sparse_vectors import Sparse, merge
+from skindx.comm.topk import DENSITY
 from skindx.core.cost.profile import LocalWork, Rates
+from skindx.core.kinds import load_object
 from skindx.training.preconditioners.kfac.eigen import Eigen, precondition
 
 _LEAST, _REPEATS = 2, 5
-_KINDS = 6
-"""Works that share the time."""
 _BUDGET_S = 30.0
-_DENSITY = 0.001
 
 
 def local_work(
@@ -34,25 +30,32 @@ def local_work(
 
     Each is timed at least twice, however little `budget_s` allows.
     """
-    part_s = budget_s / _KINDS
+    kinds = EXCHANGES.loaded()
+    timed = {name: settings for name, kind in kinds.items() if (settings := kind.timed())}
+    engines = {name: kind.local_code for name, kind in kinds.items() if kind.local_code}
+    part_s = budget_s / (len(timed) + len(engines) + 2)  # the cast to 16 bits and the merge too
     fabric = _Alone(device)
     gradients = Gradients(list(module.named_parameters()))
     before = {parameter: parameter.grad for parameter in gradients.parameters}
     generator = torch.Generator().manual_seed(0)
     source_M = torch.randn(gradients.flat.shape, generator=generator).pow_(3).to(device)
     found = {
-        "fused": _exchange(FusedSettings(tune=False), fabric, gradients, source_M, part_s),
-        "gtopk": _exchange(
-            GTopKSettings(density=_DENSITY, warmup=()), fabric, gradients, source_M, part_s
-        ),
-        "powersgd": _exchange(PowerSGDSettings(), fabric, gradients, source_M, part_s),
-        "dense": timed_work(lambda: _flat_and_back(gradients.views), device, part_s),
-        "bf16": timed_work(lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device, part_s),
+        name: _exchange(settings, fabric, gradients, source_M, part_s)
+        for name, settings in timed.items()
     }
+    for name, code in engines.items():
+        found[name] = timed_work(partial(load_object(code), gradients), device, part_s)
+    found["bf16"] = timed_work(
+        lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device, part_s
+    )
     merging = timed_work(_merging(source_M), device, part_s)
-    sparse = found["gtopk"].model_copy(update={"merge_s": merging.base_s, "density": _DENSITY})
-    found |= {"gtopk": sparse, "topk": sparse}
-    found |= dict.fromkeys(("factored", "hierarchical", "multicolor"), found["fused"])
+    for name, settings in timed.items():
+        if density := getattr(settings, "density", None):
+            merged = {"merge_s": merging.base_s, "density": density}
+            found[name] = found[name].model_copy(update=merged)
+    for name, kind in kinds.items():
+        if kind.local_as in found:
+            found[name] = found[kind.local_as]
     for parameter, gradient in before.items():
         parameter.grad = gradient
     return found
@@ -107,18 +110,9 @@ def _exchange(
     return found
 
 
-def _flat_and_back(views: list[Tensor]) -> None:
-    """Do as DeepSpeed does: one buffer, divided, and copied back."""
-    flat_M = torch.cat([view.reshape(-1) for view in views])
-    flat_M.div_(1.0)
-    parts = torch.split(flat_M, [view.numel() for view in views])
-    for view, part in zip(views, parts, strict=True):
-        view.copy_(part.view_as(view))
-
-
 def _merging(source_M: Tensor) -> Callable[[], object]:
     """Return the merge of what two ranks send."""
-    k = max(1, math.ceil(_DENSITY * len(source_M)))
+    k = max(1, math.ceil(DENSITY * len(source_M)))
     room = len(source_M) // 2
 
     def sparse(seed: int) -> Sparse:

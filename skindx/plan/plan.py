@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD
+from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
 from skindx.plan.outcome import Outcome
-from skindx.plan.search import Found, Limits, search, strategy_of
-from skindx.plan.strategies.strategy import Load
+from skindx.plan.search import Found, Limits, search
+from skindx.plan.strategies import strategy_of
 from skindx.plan.units import percent, seconds
 
 

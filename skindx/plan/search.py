@@ -2,45 +2,22 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from skindx.core.cost.pricing import Strategy
 from skindx.core.errors import UserError
 from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.outcome import Outcome, outcome
-from skindx.plan.strategies import STRATEGIES, Strategy
-from skindx.plan.strategies.factored import Factored, factors_of
+from skindx.plan.strategies import Exchanging, searched, strategy_of
 from skindx.plan.strategies.hopping import Hopping
 from skindx.plan.strategies.members import Members
 
-VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("dense", {}),
-    ("fused", {}),
-    ("fused", {"wire": "bf16"}),
-    ("factored", {}),
-    ("hierarchical", {}),
-    ("multicolor", {}),
-    ("topk", {}),
-    ("gtopk", {}),
-    ("powersgd", {}),
-    ("zero-1", {}),
-    ("zero-2", {}),
-    ("zero-3", {}),
-)
+VARIANTS = tuple(searched(parallel=False))
 """Strategy and options of each row that a search looks at."""
 
-PARALLEL: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("owt", {}),
-    ("owt", {"scheme": "b"}),
-    ("owt", {"scheme": "c"}),
-    ("model", {}),
-    ("tensor", {"size": 2}),
-    ("tensor", {"size": 4}),
-    ("tensor", {"size": 8}),
-    ("tensor3d", {}),
-    ("operators", {}),
-)
+PARALLEL = tuple(searched(parallel=True))
 """And those that share out layers; what a network or a number of ranks cannot do is left out."""
 
 _MOST_PIECES = 64
@@ -84,13 +61,6 @@ class Limits:
         for name, value in (("hours", self.hours), ("money", self.money)):
             if value is not None and not 0 < value <= _MOST:
                 raise UserError(f"--{name} {value} is no number above 0 and up to {_MOST:g}.")
-
-
-def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
-    """Return a strategy by its name. Raises UserError for one that there is not."""
-    if name not in STRATEGIES:
-        raise UserError(f"there is no strategy {name!r}; valid: {', '.join(STRATEGIES)}.")
-    return STRATEGIES[name](options)
 
 
 def search(
@@ -230,7 +200,7 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
             continue
         for nodes, per_node in layouts:
             ranks = nodes * per_node
-            if not (limits.strategy or _differs(name, nodes, per_node, workload)):
+            if not (limits.strategy or _differs(strategy, nodes, per_node, workload)):
                 continue
             batch = first.batch * ranks if workload.weak else first.batch
             if workload.weak or batch >= 2 * ranks * first.accumulate or ranks == 1:
@@ -248,17 +218,13 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                     )
 
 
-def _differs(name: str, nodes: int, per_node: int, workload: Workload) -> bool:
+def _differs(strategy: Strategy, nodes: int, per_node: int, workload: Workload) -> bool:
     """Tell whether a strategy is anything else than a simpler one on these ranks."""
-    ranks = nodes * per_node
-    if name == "hierarchical":
-        return nodes > 1 and per_node > 1
-    if name == "factored":  # some layer's factors are fewer bytes than its gradient
-        share = 1 if workload.weak else ranks
-        return any(
-            factors_of(member.profile, member.batch // share, ranks) for member in workload.members
-        )
-    return ranks > 1 or name == "dense"
+    if not isinstance(strategy, Exchanging):
+        return nodes * per_node > 1
+    share = 1 if workload.weak else nodes * per_node
+    networks = [(member.profile, member.batch // share) for member in workload.members]
+    return strategy.settings.differs(nodes, per_node, networks)
 
 
 def _refusal(strategy: Strategy, workload: Workload) -> str | None:
@@ -270,14 +236,13 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
             return "recipe.preconditioner would make hopping members several times larger"
     if strategy.zero and any(member.layer_norms for member in workload.members):
         return f"lars and lamb go by the norms of layers, which {strategy.name} mixes"
-    if isinstance(strategy, Factored) and any(
-        member.whole_layers or member.kfac for member in workload.members
+    whole_layers = any(member.whole_layers for member in workload.members)
+    preconditioned = any(member.kfac for member in workload.members)
+    if isinstance(strategy, Exchanging) and (
+        reason := strategy.refusal(whole_layers=whole_layers, preconditioned=preconditioned)
     ):
-        return (
-            "factored watches the layers of an eager network in fp32 or bf16, without "
-            "recipe.preconditioner"
-        )
-    if strategy.parallel and any(member.whole_layers for member in workload.members):
+        return reason
+    if strategy.parallel and whole_layers:
         return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
     return None
 

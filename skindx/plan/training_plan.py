@@ -6,6 +6,7 @@ from typing import Any
 
 from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.cost.cluster import Cluster
+from skindx.core.cost.pricing import Strategy
 from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
@@ -20,8 +21,7 @@ from skindx.plan.measured_steps import variant_of
 from skindx.plan.plan import Plan, make
 from skindx.plan.public_traces import read_profiles
 from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
-from skindx.plan.search import strategy_of
-from skindx.plan.strategies.strategy import Strategy
+from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import Asked, machine_of, read_cluster
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
@@ -211,7 +211,7 @@ def _parallel(settings: TrainSettings) -> Any:
 
 def _mixed(settings: TrainSettings) -> bool:
     """Tell whether layers are shared out and what is left is exchanged as no plan prices it."""
-    return bool(_parallel(settings)) and settings.exchange.kind not in ("dense", "fused")
+    return bool(_parallel(settings)) and not settings.exchange.beside_parts
 
 
 def knows_members() -> bool:

@@ -8,10 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from skindx.comm.exchange import Reducer
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange import Exchange, Reducer
+from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, Gradients
-from skindx.comm.fused_exchange import Fused, FusedSettings
-from skindx.comm.kinds import DenseSettings, Exchange, ExchangeSettings, build_exchange
+from skindx.comm.fused import FusedSettings
+from skindx.comm.fused_exchange import Fused
+from skindx.comm.kinds import build_exchange
 from skindx.comm.tuner import Tuner
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.communicator import Communicator, Watch

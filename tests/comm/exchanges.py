@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.comm.exchange import Exchange, Reducer
+from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, Gradients
-from skindx.comm.kinds import EXCHANGES, ExchangeSettings, build_exchange
+from skindx.comm.kinds import EXCHANGES, build_exchange
 from skindx.training.parallel.mesh import is_lost
 
 STEPS_PER_EPOCH = 2
@@ -239,7 +240,7 @@ def every_kind(cases: dict[str, ExchangeSettings]) -> dict[str, Any]:
     joined()
     found: dict[str, Any] = {}
     for name, settings in cases.items():
-        assert EXCHANGES[type(settings)] is not None
+        assert EXCHANGES.load(settings.kind).code
         found[name] = {
             "plain": follow(settings, steps=3, pieces=1),
             "accumulated": follow(settings, steps=2, pieces=2),

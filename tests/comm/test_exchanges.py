@@ -5,12 +5,14 @@ import pytest
 from exchanges import every_kind, left_alone
 from ranks import run_ranks
 
-from skindx.comm.bucketed_exchange import HierarchicalSettings, MulticolorSettings
-from skindx.comm.factored_exchange import FactoredSettings
-from skindx.comm.fused_exchange import FusedSettings
-from skindx.comm.kinds import ExchangeSettings
-from skindx.comm.powersgd_exchange import PowerSGDSettings
-from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.factored import FactoredSettings
+from skindx.comm.fused import FusedSettings
+from skindx.comm.gtopk import GTopKSettings
+from skindx.comm.hierarchical import HierarchicalSettings
+from skindx.comm.multicolor import MulticolorSettings
+from skindx.comm.powersgd import PowerSGDSettings
+from skindx.comm.topk import TopKSettings
 
 FUSED = FusedSettings(bucket_mb=0.001, tune=False)
 EXACT = {

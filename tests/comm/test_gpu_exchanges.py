@@ -12,15 +12,19 @@ from exchanges import Net
 from host_fabric import HostFabric
 from ranks import free_port, run_ranks
 
-from skindx.comm.bucketed_exchange import HierarchicalSettings, MulticolorSettings
+from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange import Reducer
+from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, Gradients
-from skindx.comm.factored_exchange import FactoredSettings
-from skindx.comm.fused_exchange import FusedSettings
-from skindx.comm.kinds import EXCHANGES, DenseSettings, ExchangeSettings, build_exchange
-from skindx.comm.powersgd_exchange import PowerSGDSettings
-from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
+from skindx.comm.factored import FactoredSettings
+from skindx.comm.fused import FusedSettings
+from skindx.comm.gtopk import GTopKSettings
+from skindx.comm.hierarchical import HierarchicalSettings
+from skindx.comm.kinds import EXCHANGES, build_exchange
+from skindx.comm.multicolor import MulticolorSettings
+from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.sparse_vectors import Sparse, add_all, add_and_select, largest, merge
+from skindx.comm.topk import TopKSettings
 
 pytestmark = pytest.mark.gpu
 
@@ -104,7 +108,9 @@ def _compare(ranks: list[dict[str, Any]]) -> None:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {type(settings) for settings in KINDS.values()} == EXCHANGES.keys() - {DenseSettings}
+    assert {type(settings) for settings in KINDS.values()} == set(EXCHANGES.loaded().values()) - {
+        DenseSettings
+    }
 
 
 @pytest.mark.distributed

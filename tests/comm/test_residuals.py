@@ -10,8 +10,10 @@ from torch import Tensor, nn
 import skindx.comm
 from skindx.comm.exchange import Exchange
 from skindx.comm.fabric import Gradients
-from skindx.comm.powersgd_exchange import PowerSGD, PowerSGDSettings
-from skindx.comm.sparse_exchange import GTopK, GTopKSettings
+from skindx.comm.gtopk import GTopKSettings
+from skindx.comm.powersgd import PowerSGDSettings
+from skindx.comm.powersgd_exchange import PowerSGD
+from skindx.comm.sparse_exchange import GTopK
 from skindx.core.errors import UserError
 
 

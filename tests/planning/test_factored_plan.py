@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 from some_plans import cluster, profile, profiles
 
+from skindx.comm.factored import factors_of
 from skindx.core.cost.cluster import Collective
 from skindx.core.cost.network import Network
+from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Layer, Profile, Rates
 from skindx.core.errors import UserError
 from skindx.plan.choice import Member, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.kfac_price import Kfac
-from skindx.plan.search import Limits, search, strategy_of
-from skindx.plan.strategies import Load
-from skindx.plan.strategies.factored import factors_of
+from skindx.plan.search import Limits, search
+from skindx.plan.strategies import strategy_of
 
 INSIDE, OUTSIDE = 1000, 500
 

@@ -8,9 +8,10 @@ from skindx.comm.grouping import rules
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.events import Feeding
 from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Trace
 from skindx.core.cost.step import Message, Schedule, simulate, simulate_step
-from skindx.plan.strategies import STRATEGIES, Load
+from skindx.plan.strategies import strategy_of
 
 ONE_LINK = Network(cluster(4))
 
@@ -31,7 +32,7 @@ def test_with_one_link_a_step_is_the_timeline(trace: Trace, cost: Cost, rule: st
 def step_of(name: str, local_s: float = 0.0, **options: object) -> float:
     own = profile(local_s)
     load = Load(own.trace(), own, "cuda")
-    schedule = STRATEGIES[name](options).schedule(load, ONE_LINK)
+    schedule = strategy_of(name, options).schedule(load, ONE_LINK)
     return simulate_step(load.trace, schedule, ONE_LINK).seconds
 
 
@@ -63,7 +64,7 @@ def test_zero_updates_a_part_and_gathers_the_weights() -> None:
 def test_pieces_are_exchanged_once() -> None:
     own = profile()
     load = Load(own.trace(), own, "cuda")
-    schedule = STRATEGIES["dense"]().schedule(load, ONE_LINK)
+    schedule = strategy_of("dense").schedule(load, ONE_LINK)
     step = simulate_step(load.trace, schedule, ONE_LINK, pieces=3)
     assert step.seconds == pytest.approx(30 + 1.3 + 0.5)
     assert step.parts["forward"] == pytest.approx(9)

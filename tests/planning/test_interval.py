@@ -16,7 +16,7 @@ from skindx.core.cost.step import simulate_step
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
 from skindx.plan.links import Visit, collective_of, from_visit_to_visit
-from skindx.plan.search import strategy_of
+from skindx.plan.strategies import strategy_of
 
 NODES = 4
 SIZES = [1 << power for power in (13, 16, 18, 20, 22, 23, 24)]

@@ -15,6 +15,7 @@ from skindx.core.cost.cells import sent_bytes
 from skindx.core.cost.events import Feeding, Resource, Task, run
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.placing import Ground, axis_of, cells_of, operators_of, wide
+from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Layer, Profile
 from skindx.core.errors import UserError
 from skindx.plan.choice import Member, Workload
@@ -23,8 +24,8 @@ from skindx.plan.parallel.cube import cube_cells
 from skindx.plan.parallel.pairs import pairs_of, tensor_cells
 from skindx.plan.parallel.pipeline import Pipeline, Stage
 from skindx.plan.parallel.rounds import in_rounds
-from skindx.plan.search import Limits, search, strategy_of
-from skindx.plan.strategies.strategy import Load
+from skindx.plan.search import Limits, search
+from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import preset
 
 WIDTH, TOKENS, BATCH = 64, 10, 8

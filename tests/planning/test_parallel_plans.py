@@ -18,7 +18,8 @@ from skindx.plan.plan_text import candidates, plan_values
 from skindx.plan.public_traces import read_profiles
 from skindx.plan.saved_plan import write_fragment
 from skindx.plan.search import Limits
-from skindx.plan.strategies import parallel
+from skindx.plan.strategies.owt import Owt
+from skindx.plan.strategies.parallel import Parallel
 from skindx.plan.trace_plan import preset
 
 OWN = alexnet(224, 1000, 128)
@@ -27,7 +28,7 @@ WORK = Workload((Member("m", OWN, 512, epochs=2, images=5120),))
 
 @pytest.fixture(autouse=True)
 def _none_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "EXECUTED", ())
+    monkeypatch.setattr(Parallel, "executed", False)
     # Which is faster than split layers here, so that they would not be missed.
     others = tuple(pair for pair in search.VARIANTS if pair[0] != "factored")
     monkeypatch.setattr(search, "VARIANTS", others)
@@ -52,7 +53,7 @@ def test_what_is_not_executed_is_shown_and_not_chosen(
     assert sum(rows["model"]["parts"].values()) == pytest.approx(rows["model"]["step_s"])
     assert any("not executed by this version" in row[0] for row in candidates(made)[1])
     assert any("would be faster" in note and "not executed" in note for note in made.notes)
-    monkeypatch.setattr(parallel, "EXECUTED", ("owt",))
+    monkeypatch.setattr(Owt, "executed", True)
     made = plan()
     assert made.chosen.choice.strategy.name == "owt"
     write_fragment(tmp_path / "plan.yaml", made)

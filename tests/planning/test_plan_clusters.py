@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from some_plans import cluster
 
+from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.core.cost.cluster import Cluster, Collective, Link, Links, only_ranks
 from skindx.core.cost.network import TCP_FACTOR, TCP_LATENCY_SPREAD, TCP_SPREAD, Network
 from skindx.core.errors import UserError
@@ -89,7 +90,10 @@ def test_ranks_of_a_node_share_its_link() -> None:
     network = Network(made)
     # All four swap over it at the same time.
     assert network.price("exchange").line.beta_s_per_byte == pytest.approx(4e-8)
-    flat, levels = network.price("all_reduce")(1e8).alone_s, network.price("hierarchical", 8)(1e8)
+    flat, levels = (
+        network.price("all_reduce")(1e8).alone_s,
+        HierarchicalSettings().price(network)(1e8),
+    )
     # A ring over all crosses the link with 2 x 7 / 8 of the bytes, two levels with all of them.
     assert levels.alone_s < flat
 

@@ -8,13 +8,14 @@ from some_plans import cluster, profile, profiles
 
 from skindx.core.cost.cluster import Correction
 from skindx.core.cost.network import Network
+from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import AtBatch, compute_scale
 from skindx.core.errors import UserError
 from skindx.plan.choice import DEFAULTS, Choice, Member, Workload
 from skindx.plan.estimate import Machine, as_measured, estimate, largest_batch, memory_of
 from skindx.plan.plan import make
-from skindx.plan.search import VARIANTS, Limits, search, strategy_of
-from skindx.plan.strategies import Load
+from skindx.plan.search import VARIANTS, Limits, search
+from skindx.plan.strategies import strategy_of
 from skindx.training.config.run import TrainSettings
 
 MEMBER = Member("m", profile(), batch=32, epochs=2, images=320, validation=32)

@@ -13,7 +13,8 @@ from skindx.plan.estimate import Machine, estimate
 from skindx.plan.kfac_price import Kfac, conditioned, eigen_s, price
 from skindx.plan.plan import make
 from skindx.plan.plan_text import summary
-from skindx.plan.search import Limits, search, strategy_of
+from skindx.plan.search import Limits, search
+from skindx.plan.strategies import strategy_of
 
 RATES = Rates(
     product_flop_s=1e6, memory_bytes_s=1e5, eigen_s=((10, 0.01), (100, 1.0)), layer_s=0.002

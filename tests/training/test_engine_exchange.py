@@ -5,12 +5,15 @@ import torch
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from skindx.comm.bucketed_exchange import HierarchicalSettings, MulticolorSettings
-from skindx.comm.factored_exchange import FactoredSettings
-from skindx.comm.fused_exchange import FusedSettings
-from skindx.comm.kinds import DenseSettings, ExchangeSettings
-from skindx.comm.powersgd_exchange import PowerSGDSettings
-from skindx.comm.sparse_exchange import GTopKSettings, TopKSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.factored import FactoredSettings
+from skindx.comm.fused import FusedSettings
+from skindx.comm.gtopk import GTopKSettings
+from skindx.comm.hierarchical import HierarchicalSettings
+from skindx.comm.multicolor import MulticolorSettings
+from skindx.comm.powersgd import PowerSGDSettings
+from skindx.comm.topk import TopKSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join

@@ -7,8 +7,10 @@ import torch
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from skindx.comm.fused_exchange import Fused, FusedSettings
-from skindx.comm.kinds import DenseSettings, ExchangeSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.fused import FusedSettings
+from skindx.comm.fused_exchange import Fused
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings

@@ -16,11 +16,12 @@ from host_fabric import HostFabric
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from skindx.comm.bucketed_exchange import HierarchicalSettings
-from skindx.comm.fused_exchange import FusedSettings
-from skindx.comm.kinds import DenseSettings, ExchangeSettings
-from skindx.comm.powersgd_exchange import PowerSGDSettings
-from skindx.comm.sparse_exchange import TopKSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.fused import FusedSettings
+from skindx.comm.hierarchical import HierarchicalSettings
+from skindx.comm.powersgd import PowerSGDSettings
+from skindx.comm.topk import TopKSettings
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.training.config.run import TrainSettings

@@ -9,8 +9,9 @@ from states import as_arrays
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
-from skindx.comm.fused_exchange import FusedSettings
-from skindx.comm.kinds import DenseSettings, ExchangeSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.fused import FusedSettings
 from skindx.training.checkpoint.saved_state import State
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings

@@ -11,7 +11,7 @@ from ranks import run_ranks
 from reference_training import MakeOptimizer, Reference, adaptive, train_reference
 from torch import Tensor, nn
 
-from skindx.comm.sparse_exchange import GTopKSettings
+from skindx.comm.gtopk import GTopKSettings
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import DataSettings, OperatorsSettings

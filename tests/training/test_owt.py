@@ -11,8 +11,9 @@ from reference_training import ADAPTIVE, MakeOptimizer, Reference, adaptive, tra
 from states import as_arrays, assert_near
 from torch import Tensor, nn
 
-from skindx.comm.kinds import DenseSettings, ExchangeSettings
-from skindx.comm.sparse_exchange import GTopKSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.gtopk import GTopKSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import OwtSettings
 from skindx.training.config.recipe import Ema

@@ -10,7 +10,7 @@ from staged_networks import IMAGE, network
 from states import as_arrays, assert_near
 from torch import Tensor, nn
 
-from skindx.comm.fused_exchange import FusedSettings
+from skindx.comm.fused import FusedSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import ModelSettings
 from skindx.training.config.recipe import Ema, Recipe

@@ -12,8 +12,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from skindx.comm.fused_exchange import Fused, FusedSettings
-from skindx.comm.kinds import AnyExchange, DenseSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.fused import FusedSettings
+from skindx.comm.fused_exchange import Fused
+from skindx.comm.kinds import AnyExchange
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import adopt_process_group

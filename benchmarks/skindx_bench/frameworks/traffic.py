@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skindx.comm.factored import factors_pay
 from skindx.comm.grouping import MB, fixed_buckets
-from skindx.factoring import factors_pay
 
 Sending = Literal["buckets", "factors", "whole", "tensors", "shards", "sparse"]
 """buckets: of 25 MB, the first of 1 MB; factors: inputs and output gradients of wide linear layers

@@ -9,7 +9,7 @@ from skindx.core.cost.profile import Profile, Profiles
 from skindx.metrics.share_intervals import share_interval
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.search import strategy_of
+from skindx.plan.strategies import strategy_of
 from skindx_bench.harness.clock import Figure
 from skindx_bench.parallel.arms import Arm
 

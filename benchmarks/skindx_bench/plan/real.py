@@ -15,7 +15,8 @@ from skindx.core.errors import JobError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.plan.saved_plan import happened_of
-from skindx.plan.search import Limits, strategy_of
+from skindx.plan.search import Limits
+from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import Asked
 from skindx.plan.training_plan import plan_of_config
 from skindx.taxonomy import SkinClass, Taxonomy

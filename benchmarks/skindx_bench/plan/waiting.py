@@ -8,7 +8,7 @@ from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import Layer, LocalWork, Profile, Profiles
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.search import strategy_of
+from skindx.plan.strategies import strategy_of
 from skindx_bench.exchange.cluster import Cluster as Ranks
 from skindx_bench.exchange.load import load_of
 from skindx_bench.harness.netlab import Link, NetLab

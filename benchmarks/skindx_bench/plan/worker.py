@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
+from skindx.comm.dense import DenseSettings
 from skindx.comm.fused_exchange import Fused
-from skindx.comm.kinds import AnyExchange, DenseSettings
+from skindx.comm.kinds import AnyExchange
 from skindx.plan.local_work import local_work
 from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings

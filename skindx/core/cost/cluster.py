@@ -23,6 +23,7 @@ Size = Annotated[int, Field(ge=1, le=MOST_BYTES)]
 Nodes = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 PerNode = Annotated[int, Field(ge=1, le=1024)]
 Kind = Literal["all_reduce", "all_gather", "exchange", "hierarchical", "multicolor"]
+"""Collectives, as a cluster file names them; the last two are those of one exchange each."""
 
 FORMAT: Literal[1] = 1
 HEAD = """\

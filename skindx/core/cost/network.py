@@ -1,6 +1,7 @@
 """Time of a message or a collective on a cluster: as measured there, else from its links."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -101,20 +102,26 @@ class Network:
         """`alone`: collectives have the machines to themselves, as where they are compared."""
         self.cluster, self.alone = cluster, alone
         self.nodes, self.per_node = nodes or cluster.nodes, per_node or cluster.ranks_per_node
-        self._prices: dict[tuple[str, int], Price] = {}
+        self._prices: dict[tuple[str, str], Price] = {}
 
     @property
     def ranks(self) -> int:
         """All of them."""
         return self.nodes * self.per_node
 
-    def price(self, collective: Kind, chunks: int = 1, colors: int = 1) -> Price:
-        """Return what a collective takes among all ranks."""
-        key = (collective, chunks)
+    def price(
+        self, collective: Kind, line: Callable[["Network"], Cost] | None = None, variant: str = ""
+    ) -> Price:
+        """Return what a collective takes among all ranks.
+
+        Where it was not measured it is derived from the links; a collective of an exchange's own
+        brings its `line`, and a `variant` that names all that the line depends on.
+        """
+        key = (collective, variant)
         if key not in self._prices:
             found = self._measured(collective)
             self._prices[key] = self._in_training(
-                _as_measured(found) if found else self._derived(collective, chunks, colors),
+                _as_measured(found) if found else self._derived(line or _LINES[collective]),
                 published=self._published(found),
             )
         return self._prices[key]
@@ -156,31 +163,19 @@ class Network:
                 return found
         return None
 
-    def _derived(self, collective: Kind, chunks: int, colors: int) -> Price:
-        link, inside, ranks = self.between, self.inside, self.ranks
-        if ranks == 1:
+    @property
+    def step(self) -> Cost:
+        """The link that a message between two ranks takes: between nodes where there are several.
+
+        Raises UserError where nothing is known of it.
+        """
+        return self.between if self.nodes > 1 else self.inside
+
+    def _derived(self, line_of: Callable[["Network"], Cost]) -> Price:
+        if self.ranks == 1:
             return Price(Curve(Cost(0, 0)), 0, 0, 0, measured=True)
-        step = link if self.nodes > 1 else inside
-        if collective == "all_reduce":
-            both = _slower(link, inside) if self.per_node > 1 else link
-            line = collectives.ring(both if self.nodes > 1 else inside, ranks)
-        elif collective == "all_gather":
-            line = collectives.all_gather(step, ranks)
-        elif collective == "exchange":  # all ranks of a node at once over its link
-            line = Cost(
-                step.alpha_s, step.beta_s_per_byte * (self.per_node if self.nodes > 1 else 1)
-            )
-        elif collective == "hierarchical":
-            line = collectives.pipelined(
-                [
-                    inside_sum(inside, self.per_node),
-                    collectives.ring(link, self.nodes),
-                    inside_sum(inside, self.per_node),
-                ],
-                chunks,
-            )
-        else:
-            line = collectives.trees(step, ranks, colors, chunks)
+        _ = self.between, self.inside  # each of them must be known
+        line = line_of(self)
         known = self._known
         spread = max(self.cluster_spread, UNMEASURED)
         if known is None:
@@ -244,11 +239,25 @@ class Network:
         return max((link.spread for link in used if link), default=0.0)
 
 
-def inside_sum(inside: Cost, ranks: int) -> Cost:
-    """Sum to one rank of a node, or send back from it: as along a chain, piece after piece."""
-    return collectives.Cost(
-        (ranks - 1) * inside.alpha_s, inside.beta_s_per_byte if ranks > 1 else 0.0
-    )
+def _all_reduce(network: Network) -> Cost:
+    step = network.step
+    if network.nodes > 1 and network.per_node > 1:
+        step = _slower(step, network.inside)
+    return collectives.ring(step, network.ranks)
+
+
+def _exchange(network: Network) -> Cost:
+    """All ranks of a node swap at once over its link."""
+    step, at_once = network.step, network.per_node if network.nodes > 1 else 1
+    return Cost(step.alpha_s, step.beta_s_per_byte * at_once)
+
+
+_LINES: dict[Kind, Callable[[Network], Cost]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": lambda network: collectives.all_gather(network.step, network.ranks),
+    "exchange": _exchange,
+}
+"""Collectives that many exchanges are made of -> what they take by their links."""
 
 
 def _is_bare(known: Collective) -> bool:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from skindx.core.cost.network import Network
+from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.step import Schedule
-from skindx.plan.strategies.strategy import Load, Strategy
 
 
 class Hopping(Strategy):

@@ -3,8 +3,8 @@
 from typing import Any, ClassVar
 
 from skindx.core.cost.network import Network
+from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.step import Schedule
-from skindx.plan.strategies.strategy import Load, Strategy
 
 
 class Members(Strategy):

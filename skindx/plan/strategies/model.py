@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
+from skindx.comm.fused import FusedSettings
 from skindx.core.cost.assignment import cut, divisors
 from skindx.core.cost.events import Feeding, Flow
 from skindx.core.cost.network import UNMEASURED, Network, Timed
 from skindx.core.cost.placing import Ground, Operator
+from skindx.core.cost.pricing import Load
 from skindx.core.cost.step import Schedule
 from skindx.core.errors import UserError
 from skindx.plan.parallel.pipeline import Pipeline, Stage
 from skindx.plan.strategies.parallel import Parallel, not_held_bytes, own_s_per_byte
-from skindx.plan.strategies.strategy import Load
 
 MICRO_BATCHES = 4
 """For each stage, where the images suffice: the bubble is then a fifth of a step at most."""
@@ -34,7 +35,7 @@ class Model(Parallel):
         return Schedule(
             flow=flow,
             spread=max(UNMEASURED, network.price("all_reduce").spread),
-            local_spread=load.local("fused").spread,
+            local_spread=FusedSettings().local(load).spread,
             measured=False,
         )
 

@@ -1,7 +1,7 @@
 """One weird trick: convolutions data-parallel, wide linear layers split over all ranks."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from skindx.core.cost.cells import Cell
 from skindx.core.cost.placing import Ground, cells_of, wide
@@ -14,6 +14,7 @@ class Owt(Placed):
     """`engine.parallel.kind: owt` (Krizhevsky 2014, arXiv 1404.5997)."""
 
     name: ClassVar[str] = "owt"
+    searched: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"scheme": "b"}, {"scheme": "c"})
 
     def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
         """Split what is wide. Raises UserError where nothing is."""

@@ -4,28 +4,20 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from skindx.comm.fused import FusedSettings
 from skindx.core.cost.cells import Cell, chain_of
 from skindx.core.cost.events import Flow
 from skindx.core.cost.network import UNMEASURED, Network, Timed
 from skindx.core.cost.placing import Ground
+from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.step import Schedule
 from skindx.core.errors import UserError
-from skindx.plan.strategies.strategy import Load, Strategy
-
-EXECUTED: tuple[str, ...] = ("owt", "model", "tensor", "tensor3d", "operators")
-"""Names of those that `skindx train` of this version executes: the others are priced for
-comparison, and neither chosen nor written."""
 
 
 class Parallel(Strategy):
     """Layers are shared out over ranks, and not their images alone."""
 
     parallel: ClassVar[bool] = True
-
-    @property
-    def executed(self) -> bool:
-        """Tell whether `skindx train` does so."""
-        return self.name in EXECUTED
 
     def ground(self, load: Load, network: Network) -> Ground:
         """Return what operators are placed on. Raises UserError for a single rank."""
@@ -67,7 +59,7 @@ class Placed(Parallel):
         return Schedule(
             flow=chain_of(cells, summed, own_s),
             spread=max(UNMEASURED, network.price("all_reduce").spread),
-            local_spread=load.local("fused").spread,
+            local_spread=FusedSettings().local(load).spread,
             measured=False,
         )
 
@@ -99,7 +91,7 @@ def own_s_per_byte(load: Load, *, cast: bool = False) -> float:
 
     With `cast` its gradient is made 16 bits and back.
     """
-    local_s = load.local("fused").base_s + (load.local("bf16").base_s if cast else 0.0)
+    local_s = FusedSettings().local(load).base_s + (load.cast().base_s if cast else 0.0)
     return (load.trace.update_s + local_s) / max(1, load.profile.parameter_bytes)
 
 

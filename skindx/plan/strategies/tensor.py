@@ -1,7 +1,7 @@
 """One-dimensional tensor parallelism: attention and MLPs, split over groups of ranks."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from skindx.core.cost.cells import Cell
 from skindx.core.cost.placing import Ground
@@ -14,6 +14,7 @@ class Tensor(Placed):
     """`engine.parallel.kind: tensor` (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053)."""
 
     name: ClassVar[str] = "tensor"
+    searched: ClassVar[tuple[dict[str, Any], ...]] = tuple({"size": size} for size in (2, 4, 8))
 
     def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
         """Split all blocks over `size` neighbours. Raises UserError where there is none."""

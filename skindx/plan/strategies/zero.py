@@ -2,9 +2,10 @@
 
 from typing import Any, ClassVar
 
+from skindx.comm.dense import DenseSettings
 from skindx.core.cost.network import UNMEASURED, Network
+from skindx.core.cost.pricing import Load, Strategy, after_backward
 from skindx.core.cost.step import Message, Schedule
-from skindx.plan.strategies.strategy import Load, Strategy, after_backward
 
 
 class Zero(Strategy):
@@ -21,7 +22,7 @@ class Zero(Strategy):
         reduce, gather, local = (
             network.price("all_reduce"),
             network.price("all_gather"),
-            load.local("dense"),
+            DenseSettings().local(load),
         )
         size, part = load.size_bytes, load.size_bytes // network.ranks
         # gloo has no reduce-scatter: DeepSpeed sums the whole buffer there.

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from skindx.comm.factored_exchange import FactoredSettings
-from skindx.comm.kinds import AnyExchange, DenseSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.kinds import AnyExchange
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -150,8 +150,7 @@ class TrainSettings(Settings):
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     exchange: AnyExchange = DenseSettings()
-    """How ranks agree on their gradients, by its `kind`: dense, fused, factored, topk, gtopk,
-    hierarchical, multicolor or powersgd."""
+    """How ranks agree on their gradients, by its `kind`."""
     detector: DetectorSettings | None = None
     fusion: FusionSettings | None = None
     loader: LoaderSettings = LoaderSettings()
@@ -175,7 +174,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _exchanges_whole_gradients(self) -> Self:
-        if self.engine.zero and not isinstance(self.exchange, DenseSettings):
+        if self.engine.zero and not self.exchange.by_engine:
             raise ValueError(
                 f"exchange.kind={self.exchange.kind} works on whole gradients, which ZeRO shares "
                 f"out; set engine.zero=0, or exchange.kind=dense for engine.zero={self.engine.zero}"
@@ -183,19 +182,11 @@ class TrainSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _factors_of_one_eager_pass(self) -> Self:
-        if not isinstance(self.exchange, FactoredSettings):
-            return self
-        if self.engine.compile or self.engine.precision == "fp16":
-            raise ValueError(
-                "exchange.kind=factored watches the layers of an eager network in fp32 or bf16; "
-                "set engine.compile=false and another engine.precision, or exchange.kind=fused"
-            )
-        if any(self.recipe_of(member).preconditioner for member in self.members):
-            raise ValueError(
-                "exchange.kind=factored collects the gradients of one backward pass, and "
-                "recipe.preconditioner takes another one; set exchange.kind=fused"
-            )
+    def _exchange_fits_the_training(self) -> Self:
+        self.exchange.check_training(
+            whole_layers=self.engine.compile or self.engine.precision == "fp16",
+            preconditioned=any(self.recipe_of(member).preconditioner for member in self.members),
+        )
         return self
 
     @model_validator(mode="after")
@@ -216,7 +207,7 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _schedules_members(self) -> Self:
         schedule = self.engine.schedule
-        if schedule != "data" and not isinstance(self.exchange, DenseSettings):
+        if schedule != "data" and not self.exchange.by_engine:
             raise ValueError(
                 f"engine.schedule={schedule} trains each member on one rank at a time, which "
                 f"exchanges no gradients; leave out exchange.kind={self.exchange.kind}"
@@ -295,8 +286,9 @@ class TrainSettings(Settings):
 
     def exchange_fields(self) -> dict[str, Any]:
         """Return what of the exchange decides the weights: nothing of the engine's own."""
-        dense = isinstance(self.exchange, DenseSettings)
-        return {} if dense else {"exchange": self.exchange.model_dump(mode="json")}
+        return (
+            {} if self.exchange.by_engine else {"exchange": self.exchange.model_dump(mode="json")}
+        )
 
     def recipe_of(self, member: MemberSettings) -> Recipe:
         """Return the member's own recipe, or the run's."""

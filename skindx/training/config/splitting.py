@@ -1,6 +1,7 @@
 """Checks of recipes that go with layers split over ranks."""
 
-from skindx.comm.kinds import ExchangeSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.kinds import EXCHANGES
 from skindx.training.config.parallel import ParallelSettings
 from skindx.training.config.recipe import Recipe
 
@@ -15,14 +16,12 @@ def check_splitting(member: str, recipe: Recipe, parallel: ParallelSettings) -> 
         )
 
 
-_EXACT = ("dense", "fused", "multicolor")
-
-
 def check_exchange(exchange: ExchangeSettings, parallel: ParallelSettings) -> None:
     """Raise ValueError for an exchange that cannot act among the ranks with equal parts."""
-    if parallel.kind in ("tensor", "model") and exchange.kind not in _EXACT:
+    if parallel.kind in ("tensor", "model") and not exchange.among_peers:
+        *first, last = (kind for kind, own in EXCHANGES.loaded().items() if own.among_peers)
         raise ValueError(
             f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "
             f"engine.parallel.kind={parallel.kind} only ranks with the same parts exchange theirs; "
-            f"take {', '.join(_EXACT[:-1])} or {_EXACT[-1]}"
+            f"take {', '.join(first)} or {last}"
         )

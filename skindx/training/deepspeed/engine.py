@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.comm.kinds import DenseSettings, Exchange, ExchangeSettings
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange import Exchange
+from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,

@@ -1,34 +1,21 @@
-"""Interface of a strategy: messages of a step with their times, work, and memory."""
+"""What a way of training costs in a step: messages with their times, work of the cores, memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from skindx.core.cost.cluster import Kind
-from skindx.core.cost.network import Network, Timed
+from skindx.core.cost.network import Network as Network  # noqa: PLC0414 (of every price)
+from skindx.core.cost.network import Price, Timed
 from skindx.core.cost.profile import LocalWork, Profile, Trace
-from skindx.core.cost.step import Message, Schedule
+from skindx.core.cost.step import Message
+from skindx.core.cost.step import Schedule as Schedule  # noqa: PLC0414 (of every price)
 
 UNMEASURED_LOCAL = 0.5
 """Standard deviation, over the mean, of local work that was not measured."""
 
-_SECONDS_PER_ELEMENT = {
-    "dense": 1.2e-9,
-    "fused": 0.3e-9,
-    "factored": 0.3e-9,
-    "bf16": 0.6e-9,
-    "hierarchical": 0.3e-9,
-    "multicolor": 0.6e-9,
-    "topk": 2.5e-9,
-    "gtopk": 2.5e-9,
-    "powersgd": 6e-9,
-}
-"""Where a trace has no local work: of one core of a server, as `skindx bench exchange` shows."""
-
 _MERGE_S_PER_ELEMENT = 1e-8
 """For each element that another rank sends and that is merged in."""
-
 
 _GPU_FASTER = 30
 """All of it is bound by memory, which a GPU has so much faster than a core."""
@@ -36,7 +23,7 @@ _GPU_FASTER = 30
 
 @dataclass(frozen=True)
 class Load:
-    """Input of a strategy: the tensors of a step and their network."""
+    """Input of a price: the tensors of a step and their network."""
 
     trace: Trace
     """At the batch of the step; sizes as fp32."""
@@ -60,31 +47,42 @@ class Load:
         """The whole gradient, as fp32."""
         return sum(self.trace.sizes_bytes)
 
-    def local(self, kind: str) -> LocalWork:
-        """Return an exchange's work of the cores, measured or usual."""
-        if kind in self.profile.local:
-            return self.profile.local[kind]
+    def local(self, name: str, s_per_element: float) -> LocalWork:
+        """Return work of the cores that was measured under a name, or else its usual time.
+
+        `s_per_element` is that of one core of a server, as `skindx bench cluster exchange` shows.
+        """
+        if name in self.profile.local:
+            return self.profile.local[name]
         elements = self.size_bytes // 4 / (_GPU_FASTER if self.device == "cuda" else 1)
         return LocalWork(
-            base_s=_SECONDS_PER_ELEMENT[kind] * elements,
+            base_s=s_per_element * elements,
             merge_s=_MERGE_S_PER_ELEMENT * elements * 0.001,
             spread=UNMEASURED_LOCAL,
             density=0.001,
         )
 
+    def cast(self) -> LocalWork:
+        """Return the work of making the whole gradient 16 bits and back."""
+        return self.local("bf16", 0.6e-9)
+
 
 class Strategy(ABC):
-    """One way of training."""
+    """One way of training, as a plan compares it with others."""
 
     name: ClassVar[str]
-    lossy: ClassVar[bool] = False
+    lossy: bool = False
     """It changes the gradient, and so the training."""
     zero: ClassVar[int] = 0
     parallel: ClassVar[bool] = False
     """It shares out layers over ranks, and not their images alone."""
+    searched: ClassVar[tuple[dict[str, Any], ...]] = ({},)
+    """Options of the rows that a search looks at."""
+    executed: bool = True
+    """`skindx train` of this version does so; else it is priced for comparison alone."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        """`options` are settings of the exchange, without its kind."""
+        """`options` are settings of the kind, without its name."""
         self.options = dict(options or {})
 
     @property
@@ -96,11 +94,6 @@ class Strategy(ABC):
             if key != "tune"
         )
         return f"{self.name} ({given})" if given else self.name
-
-    @property
-    def executed(self) -> bool:
-        """Tell whether `skindx train` of this version does so."""
-        return True
 
     @abstractmethod
     def schedule(self, load: Load, network: Network) -> Schedule:
@@ -124,18 +117,15 @@ def after_backward(load: Load, size_bytes: int, timed: Timed, **work: float) -> 
 
 
 def in_groups(
-    load: Load,
     groups: Sequence[int],
     sizes_bytes: Sequence[int],
-    network: Network,
-    kind: Kind,
+    price: Price | Callable[[int], Timed],
     *,
     before_s: float = 0.0,
     after_s: float = 0.0,
-    **options: int,
 ) -> tuple[Message, ...]:
-    """Return a message for each group; the work is shared out by bytes."""
-    price, messages, first = network.price(kind, **options), [], 0
+    """Return a message for each group of tensors; the work is shared out by bytes."""
+    messages, first = [], 0
     total = max(1, sum(sizes_bytes))
     for count in groups:
         last = first + count

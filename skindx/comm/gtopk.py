@@ -1,13 +1,22 @@
-"""gTop-k: the k largest elements of the sum, merged along a butterfly."""
+"""gTop-k: the k largest elements of the sum over all ranks, merged along a butterfly."""
 
+from typing import ClassVar, Literal, Self
+
+from skindx.comm.topk import DENSITY, SparseSettings
 from skindx.core.cost.network import Network, Timed
-from skindx.plan.strategies.sparse import SparseStrategy
 
 
-class GTopK(SparseStrategy):
-    """`exchange.kind: gtopk` (Shi et al. 2019, arXiv 1901.04359, as a butterfly)."""
+class GTopKSettings(SparseSettings):
+    """Global top-k by recursive doubling."""
 
-    name = "gtopk"
+    kind: Literal["gtopk"] = "gtopk"
+
+    code: ClassVar[str] = "skindx.comm.sparse_exchange:GTopK"
+
+    @classmethod
+    def timed(cls) -> Self:
+        """Return the density after the warm-up."""
+        return cls(density=DENSITY, warmup=())
 
     def agree(self, size_bytes: int, network: Network) -> tuple[Timed, int, float, bool]:
         """Swap with one partner a round; ranks beyond a power of two take two rounds more."""

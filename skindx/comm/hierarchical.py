@@ -1,0 +1,49 @@
+"""Hierarchical: sum inside each node, then across nodes, then send back, chunk after chunk."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from skindx.comm.exchange_settings import BucketedSettings
+from skindx.core.cost.collectives import Cost, pipelined, ring
+from skindx.core.cost.network import Network, Price
+from skindx.core.cost.profile import Profile
+
+
+class HierarchicalSettings(BucketedSettings):
+    """Three phases: inside the nodes, across their first ranks, inside the nodes."""
+
+    kind: Literal["hierarchical"] = "hierarchical"
+    ranks_per_node: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
+    """Neighbouring ranks that share a network link; auto: those of one host name."""
+    chunks: int = Field(8, ge=1, le=4096)
+    """Pieces of a bucket that follow one another through the phases; without them a ring wins."""
+    bucket_mb: float = Field(25, gt=0, le=100_000)
+    """Tensors are sent together, once backward has made so much."""
+
+    code: ClassVar[str] = "skindx.comm.bucketed_exchange:Hierarchical"
+    local_s_per_element: ClassVar[float] = 0.3e-9
+    collective: ClassVar[str] = "hierarchical"
+
+    def price(self, network: Network) -> Price:
+        """Return what its three phases take, as measured or by their links."""
+        return network.price("hierarchical", self._line, f"{self.chunks} chunks")
+
+    def _line(self, network: Network) -> Cost:
+        inside = _inside_sum(network.inside, network.per_node)
+        return pipelined([inside, ring(network.between, network.nodes), inside], self.chunks)
+
+    def differs(self, nodes: int, per_node: int, networks: Sequence[tuple[Profile, int]]) -> bool:
+        """Only where ranks share a node, and there are several."""
+        return nodes > 1 and per_node > 1
+
+    @classmethod
+    def probed(cls, nodes: int, per_node: int) -> Self | None:
+        """Return it for these nodes."""
+        return cls(ranks_per_node=per_node) if nodes > 1 and per_node > 1 else None
+
+
+def _inside_sum(inside: Cost, ranks: int) -> Cost:
+    """Sum to one rank of a node, or send back from it: as along a chain, piece after piece."""
+    return Cost((ranks - 1) * inside.alpha_s, inside.beta_s_per_byte if ranks > 1 else 0.0)

@@ -1,0 +1,70 @@
+"""Top-k: every rank gets every other's k largest elements (all-gather) and adds them up."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.core.cost.network import Timed
+from skindx.core.cost.pricing import Load, Network, Schedule, after_backward
+
+Density = Annotated[float, Field(gt=0, le=1)]
+
+DENSITY = 0.001
+
+
+class SparseSettings(ExchangeSettings):
+    """Settings of an exchange that sends the largest elements alone."""
+
+    density: Density = DENSITY
+    """Share of the gradient's elements that is sent."""
+    warmup: tuple[Density, ...] = (0.25, 0.0725, 0.015, 0.004)
+    """Density in the first epochs, one each (Lin et al. 2017, arXiv 1712.01887, section 3)."""
+    momentum: float = Field(0, ge=0, lt=1)
+    """Momentum correction (there, eq. 4): momentum is applied before the selection, so give the
+    optimizer none. 0: the optimizer's own momentum."""
+
+    local_s_per_element: ClassVar[float] = 2.5e-9
+    # Clipping would cut what an update has saved up.
+    engine: ClassVar[Mapping[str, Any]] = {"zero": 0, "gradient_clip": 0.0}
+
+    @property
+    def lossy(self) -> bool:
+        """What is not sent comes in a later step."""
+        return True
+
+    @abstractmethod
+    def agree(self, size_bytes: int, network: Network) -> tuple[Timed, int, float, bool]:
+        """Return what messages of one size take, merges a rank, spread; and: it was measured."""
+
+    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+        """Send one message, or one a round, after all of backward; at the last density."""
+        local = self.local(load)
+        if network.ranks == 1:
+            return Schedule(finish_s=local.base_s)
+        k = math.ceil(self.density * load.size_bytes / 4)
+        timed, merges, spread, measured = self.agree(8 * k, network)
+        merge_s = merges * local.merge_s * self.density / (local.density or DENSITY)
+        message = after_backward(load, 8 * k, timed, before_s=local.base_s, after_s=merge_s)
+        return Schedule((message,), spread=spread, local_spread=local.spread, measured=measured)
+
+    def memory_bytes(self, load: Load, network: Network) -> int:
+        """Count the residual."""
+        return load.size_bytes
+
+
+class TopKSettings(SparseSettings):
+    """All-gather of each rank's largest elements."""
+
+    kind: Literal["topk"] = "topk"
+
+    code: ClassVar[str] = "skindx.comm.sparse_exchange:TopK"
+    local_as: ClassVar[str] = "gtopk"
+
+    def agree(self, size_bytes: int, network: Network) -> tuple[Timed, int, float, bool]:
+        """Gather all ranks' messages."""
+        price = network.price("all_gather")
+        return price(size_bytes), network.ranks - 1, price.spread, price.measured
