@@ -1,6 +1,6 @@
 """What older versions wrote still opens and goes on: dataset, run, bundle, scan and case book.
 
-`fixtures/write.py` wrote the folders, once for each version; they are never changed.
+`support/write_fixtures.py` wrote the folders, once for each version; they are never changed.
 """
 
 import csv

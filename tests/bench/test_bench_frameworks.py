@@ -25,7 +25,7 @@ from skindx_bench.frameworks.stages import STAGES, Stages
 from skindx_bench.frameworks.traffic import Traffic, traffic
 from skindx_bench.harness.environments import NotInstalledError, PeerEnvironment
 
-TESTS = Path(__file__).parents[1]
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def test_an_iteration_is_the_sum_of_its_stages_but_for_what_lies_between() -> None:
@@ -290,7 +290,7 @@ def idle(monkeypatch: pytest.MonkeyPatch, lab_here: None) -> None:
     }
     for name, one in fake.items():  # in every module that has imported the table
         monkeypatch.setitem(ARMS, name, one)
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_NO_CACHE", "1")
 

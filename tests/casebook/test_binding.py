@@ -2,7 +2,6 @@
 
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Any
 
 import pytest
 from kept_cases import answer, image
-from typer.testing import CliRunner
-
-sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from scan_folders import visits_of
+from typer.testing import CliRunner
 
 from skindx.casebook.casebook import Casebook
 from skindx.casebook.encryption import Binding

@@ -25,8 +25,8 @@ from skindx.casebook.key_file import VARIABLE, KeyFile, overwrite
 from skindx.cli import app
 from skindx.core.errors import UserError
 
-HERE = Path(__file__).parent
-OLD = HERE.parent / "fixtures/v0_1/cases.db"
+TESTS = Path(__file__).parents[1]
+OLD = TESTS / "fixtures/v0_1/cases.db"
 SECRETS = (b"P-017", b"left forearm", b"excised in May", b"ann", b"Nevus", b"D22.9")
 
 
@@ -181,8 +181,8 @@ def test_several_processes_keep_and_delete_at_once(tmp_path: Path) -> None:
 
 
 def run_here(script: str, *arguments: object) -> None:
-    path = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent.parent)))
-    command = [sys.executable, HERE / script, *map(str, arguments)]
+    path = os.pathsep.join(map(str, (TESTS / "support", TESTS.parent)))
+    command = [sys.executable, TESTS / "support" / script, *map(str, arguments)]
     subprocess.run(command, env={"PYTHONPATH": path, "PATH": ""}, check=True, timeout=120)
 
 

@@ -1,14 +1,11 @@
 """Scans in the case book: by consent, sealed, compared, gone when they are deleted."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import Skindx
 from kept_cases import answer
-
-sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from painted_bodies import WHEN
 from scan_folders import visits_of
 

@@ -122,7 +122,7 @@ def test_a_killed_audit_goes_on_where_it_was(fake: type[Fake], tmp_path: Path) -
     tiny_dataset(tmp_path / "killed", 40)
     tiny_dataset(tmp_path / "whole", 40)
     folder = str(Path(__file__).parent)
-    paths = [str(ROOT), str(ROOT / "tests"), folder]
+    paths = [str(ROOT), str(ROOT / "tests/support"), folder]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "killed"), folder], env=environment

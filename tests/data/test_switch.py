@@ -12,8 +12,8 @@ import pytest
 from skindx.data.layout import READY, recover, transaction
 from skindx.data.manifest import read_issues, write_issues
 
-HERE = Path(__file__).parent
-PATHS = (HERE.parents[1], HERE.parent, HERE)
+SUPPORT = Path(__file__).parents[1] / "support"
+PATHS = (SUPPORT.parents[1], SUPPORT)
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("rebuild", 20), ("take_down", 15)])
@@ -23,7 +23,7 @@ def test_killed_before_a_change_of_the_disk(
 ) -> None:
     """Each fifth change in the suite, every one in the long run."""
     done = subprocess.run(
-        [sys.executable, HERE / "kill_everywhere.py", scenario, tmp_path, str(every)],
+        [sys.executable, SUPPORT / "kill_everywhere.py", scenario, tmp_path, str(every)],
         capture_output=True,
         text=True,
         timeout=280,

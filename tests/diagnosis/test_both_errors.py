@@ -1,7 +1,6 @@
 """Beside "urgent" stand both errors, and a set promises what the evaluation measured."""
 
 import json
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pdf_words import words_of
-
-sys.path.append(str(Path(__file__).parents[1] / "ui"))
 from painted_answers import jpeg, rich
+from pdf_words import words_of
 from test_conclusion import RISK, RULE, concluded, of
 
 from skindx.diagnosis import pdf_sheet

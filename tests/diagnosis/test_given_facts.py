@@ -1,19 +1,16 @@
 """Facts about the person change no answer, and it says so where they are asked and printed."""
 
 import io
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from command_line import Skindx
+from painted_answers import jpeg, rich
 from pdf_words import words_of
 from rich.console import Console
 from skin_photo import skin_photo
-
-sys.path.append(str(Path(__file__).parents[1] / "ui"))
-from painted_answers import jpeg, rich
 
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.answer_report import print_diagnosis, report_pdf

@@ -2,7 +2,6 @@
 
 import io
 import re
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from painted_answers import jpeg, rich
 from pdf_words import words_of
 from rich.console import Console
 from skin_photo import skin_photo
-
-sys.path.append(str(Path(__file__).parents[1] / "ui"))
-from painted_answers import jpeg, rich
 
 from skindx.data.manifest import Record
 from skindx.data.sources.columns import Columns, confirmation

@@ -21,7 +21,7 @@ from skindx.training.checkpoint.finished import write_history
 from skindx.training.config.run import TrainSettings
 from skindx.training.trackers import TrainingInfo
 
-SCRIPT = Path(__file__).parent / "report_a_training.py"
+SCRIPT = Path(__file__).parents[1] / "support/report_a_training.py"
 
 
 def row(epoch: int) -> dict[str, float]:

@@ -38,11 +38,11 @@ def painted(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("painted")
     page = Painted(f"http://127.0.0.1:{free_port()}", folder)
     environment = guarded_environment(folder)
-    here = Path(__file__).parent
-    environment["PYTHONPATH"] = f"{environment['PYTHONPATH']}:{here}:{here.parent}"
+    support = Path(__file__).parents[1] / "support"
+    environment["PYTHONPATH"] = f"{environment['PYTHONPATH']}:{support}"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, here / "page_server.py", page.url.rpartition(":")[2], tiny_bundle,
+            [sys.executable, support / "page_server.py", page.url.rpartition(":")[2], tiny_bundle,
              page.book],
             env=environment,
             cwd=folder,

@@ -1,13 +1,10 @@
 """The page of a scan in a real chromium: keys, filter, zoom, narrow windows, screen readers."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from painted_bodies import lesions_of, paint, scan_of
 
 from skindx.scan.outputs.scan_pages import render_scan

@@ -3,19 +3,16 @@
 Scans are real, with a queue and worker processes; the detector finds dark spots.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from painted_answers import FAR, WIDE
-from windows import PHONE, Painted, Seen, reported
-
-sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from painted_rulers import Painted as PaintedRuler
 from painted_rulers import paint_ruler
 from spots import photo_with, save
+from windows import PHONE, Painted, Seen, reported
 
 from skindx.casebook.casebook import Casebook
 

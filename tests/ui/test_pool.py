@@ -25,7 +25,7 @@ from skindx.ui.diagnosis_pool import Busy, DiagnosisPool, Unanswered, load_bundl
 from skindx.workers import framing
 from skindx.workers.pool import PoolSettings
 
-QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
+QUICK = (sys.executable, str(Path(__file__).parents[1] / "support/quick_worker.py"))
 
 
 @asynccontextmanager

@@ -12,13 +12,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import spots
 from fastapi import FastAPI
 from hostile_images import two_gigapixels
 from PIL import Image
 from scan_client import use_scans
-
-sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
-import spots
 from spots import photo_with
 
 from skindx.core.errors import UserError

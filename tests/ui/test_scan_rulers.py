@@ -14,11 +14,9 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import FastAPI
+from painted_rulers import Painted, paint_ruler
 from PIL import Image
 from scan_client import use_scans
-
-sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
-from painted_rulers import Painted, paint_ruler
 from spots import photo_with
 
 from skindx.core.errors import UserError

@@ -15,7 +15,7 @@ from skindx.core.errors import JobError, UserError
 from skindx.workers.pool import PoolSettings, WorkerPool
 from skindx.workers.request_queue import NoAnswerError, QueueFullError
 
-ECHO = (sys.executable, str(Path(__file__).with_name("echo_worker.py")))
+ECHO = (sys.executable, str(Path(__file__).parents[1] / "support/echo_worker.py"))
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from skindx.scan.work.work_folder import WORK
 from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.tables import QUEUES
 
-WORKER = Path(__file__).parent / "spot_worker.py"
+WORKER = Path(__file__).parents[2] / "support/spot_worker.py"
 
 
 @pytest.fixture

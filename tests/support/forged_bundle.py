@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-WHOLE = Path(__file__).parent / "fixtures/v0_1/whole/bundle"
+WHOLE = Path(__file__).parents[1] / "fixtures/v0_1/whole/bundle"
 """Two networks, a detector, a gallery, a novelty score: all parts that a bundle may have."""
 
 (PHOTO,) = (WHOLE.parents[1] / "dataset/store").rglob("01605848*.jpg")

@@ -17,9 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parent
+SUPPORT = Path(__file__).parent
 SECONDS, GIBIBYTES = 30, 2
-_LIBRARIES = (sys.prefix, sys.base_prefix, str(TESTS.parent / "skindx"), "/usr", "/lib", "/proc")
+_LIBRARIES = (
+    sys.prefix,
+    sys.base_prefix,
+    str(SUPPORT.parents[1] / "skindx"),
+    "/usr",
+    "/lib",
+    "/proc",
+)
 _LIBRARIES += ("/sys", "/dev/null", "/etc/ld.so", "/etc/localtime", "<")
 
 
@@ -27,7 +34,7 @@ class Opener:
     """The other end: a process that opens one thing after the other."""
 
     def __init__(self, home: Path) -> None:
-        environment = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(TESTS)}
+        environment = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(SUPPORT)}
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -93,7 +100,7 @@ KINDS = {
     "run": _run,
     "checkpoint": _checkpoint,
 }
-FIXTURES = TESTS / "fixtures/v0_1"
+FIXTURES = SUPPORT.parent / "fixtures/v0_1"
 (PHOTO,) = (FIXTURES / "dataset/store").rglob("01605848*.jpg")
 """One that its networks know."""
 

@@ -11,8 +11,7 @@ from typing import Any
 from skindx.scan.work.worker_processes import LocalWorkers
 from skindx.ui.scans.scan_process import main
 
-WORKER = Path(__file__).parents[1] / "diagnosis" / "scan" / "spot_worker.py"
-sys.path.append(str(WORKER.parent))
+WORKER = Path(__file__).with_name("spot_worker.py")
 
 
 def photo_with_spots(count: int) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Third-party packages keep quiet when they see a test running: a user's process has none of these.
 _TELLTALE = ("PYTEST_CURRENT_TEST", "GITHUB_ACTIONS", "CI")
 # What skindx itself sets must come from skindx, not from whoever started the tests.
@@ -25,7 +25,7 @@ def guarded_environment(folder: Path) -> dict[str, str]:
         "HOME": str(folder),
         "TMPDIR": str(folder),
         "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "tests/network"), str(ROOT), str(ROOT / "benchmarks")]
+            [str(ROOT / "tests/support/network"), str(ROOT), str(ROOT / "benchmarks")]
         ),
         "SKINDX_NETWORK_LOG": str(log_of(folder)),
         "OMP_NUM_THREADS": "1",

@@ -11,7 +11,7 @@ from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.sources import IsicSource, OpenverseSource, WikimediaSource
 from skindx.data.sources.api import ApiSource
 
-ANSWERS = Path(__file__).parent / "answers"
+ANSWERS = Path(__file__).parents[1] / "data/answers"
 KINDS: dict[str, type[ApiSource]] = {
     "openverse": OpenverseSource,
     "wikimedia": WikimediaSource,
