@@ -4,9 +4,10 @@
 knows the models.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from skindx.core.settings_base import Settings
 
 # N = images, D = dimensions
 
+Values = TypeVar("Values")
 
 EMBEDDINGS = "embeddings.parquet"
 LABEL_FEATURES = "label_features.parquet"
@@ -56,41 +58,57 @@ class Embeddings:
 def write_embeddings(path: Path, embeddings: Embeddings) -> None:
     """Write columns sha256, vector (float16) and model, atomically."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     flat = pa.array(embeddings.vectors_ND.astype(np.float16).ravel())
     vectors = pa.FixedSizeListArray.from_arrays(flat, embeddings.vectors_ND.shape[1])
-    table = pa.table(
-        {
-            "sha256": pa.array(embeddings.sha256s, pa.string()),
-            "vector": vectors,
-            "model": pa.array([embeddings.model] * len(embeddings.sha256s), pa.string()),
-        }
-    )
-    with atomic_file(path) as temporary:
-        pq.write_table(table, temporary)
+    _write(path, embeddings, {"vector": vectors})
 
 
 def read_embeddings(path: Path) -> Embeddings:
     """Read a table of embeddings. Raises UserError when it is absent, or of several models."""
-    import pyarrow as pa
-
     advice = "make it with `skindx dedup embed DATASET --weights FILE`"
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; {advice}.")
-    try:
-        table = read_parquet(path, ["sha256", "vector", "model"])
-        models = set(table["model"].to_pylist())
-        flat = table["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        vectors_ND = flat.reshape(len(table), -1).astype(np.float32)
-    except (pa.ArrowException, OSError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is no table of embeddings ({error}); {advice}.") from None
-    if len(models) != 1:
-        raise UserError(f"{path} holds embeddings of {len(models)} models; {advice}.")
+
+    def vectors_of(column: Any, count: int) -> NDArray[np.float32]:
+        flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return np.asarray(flat.reshape(count, -1), np.float32)
+
+    sha256s, vectors_ND, model = _read(path, "vector", vectors_of, "embeddings", advice)
     length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
         raise UserError(f"{path} holds vectors without a direction; {advice}.")
-    return Embeddings(tuple(table["sha256"].to_pylist()), vectors_ND / length_N1, models.pop())
+    return Embeddings(sha256s, vectors_ND / length_N1, model)
+
+
+def _write(path: Path, values: "Embeddings | OodScores", column: dict[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sha256s = pa.array(values.sha256s, pa.string())
+    models = pa.array([values.model] * len(values.sha256s), pa.string())
+    with atomic_file(path) as temporary:
+        pq.write_table(pa.table({"sha256": sha256s, **column, "model": models}), temporary)
+
+
+def _read(
+    path: Path, column: str, values_of: Callable[[Any, int], Values], what: str, advice: str
+) -> tuple[tuple[str, ...], Values, str]:
+    """Return SHA-256s, values and the model of a table. Raises UserError."""
+    import pyarrow as pa
+
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; {advice}.")
+    try:
+        table = read_parquet(path, ["sha256", column, "model"])
+        sha256s = tuple(str(sha256) for sha256 in table["sha256"].to_pylist())
+        models = set(table["model"].to_pylist())
+        values = values_of(table[column], len(table))
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no table of {what} ({error}); {advice}.") from None
+    if len(models) != 1:
+        raise UserError(
+            f"{path} holds {what.rsplit(maxsplit=1)[-1]} of {len(models)} models; {advice}."
+        )
+    return sha256s, values, str(models.pop())
 
 
 def label_table(dataset: Path) -> Path:
@@ -132,37 +150,22 @@ class OodScores:
 def write_ood(path: Path, scores: OodScores) -> None:
     """Write columns sha256, score and model, atomically."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    table = pa.table(
-        {
-            "sha256": pa.array(scores.sha256s, pa.string()),
-            "score": pa.array(scores.scores_N, pa.float32()),
-            "model": pa.array([scores.model] * len(scores.sha256s), pa.string()),
-        }
-    )
-    with atomic_file(path) as temporary:
-        pq.write_table(table, temporary)
+    _write(path, scores, {"score": pa.array(scores.scores_N, pa.float32())})
 
 
 def read_ood(path: Path) -> OodScores:
     """Read a table of scores. Raises UserError when it is absent, damaged, or of several models."""
-    import pyarrow as pa
-
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; {_ADVICE}.")
-    try:
-        table = read_parquet(path, ["sha256", "score", "model"])
-        sha256s = tuple(str(sha256) for sha256 in table["sha256"].to_pylist())
-        models = set(table["model"].to_pylist())
-        scores_N = table["score"].to_numpy().astype(np.float64)
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no table of OOD scores ({error}); {_ADVICE}.") from None
-    if len(models) != 1:
-        raise UserError(f"{path} holds scores of {len(models)} models; {_ADVICE}.")
+    sha256s, scores_N, model = _read(
+        path,
+        "score",
+        lambda column, _: np.asarray(column.to_numpy(), np.float64),
+        "OOD scores",
+        _ADVICE,
+    )
     if not np.isfinite(scores_N).all():
         raise UserError(f"{path} holds scores that are no numbers; {_ADVICE}.")
-    return OodScores(sha256s, scores_N, str(models.pop()))
+    return OodScores(sha256s, scores_N, model)
 
 
 def unusual(settings: OodSettings, sha256s: Collection[str]) -> tuple[dict[str, float], int, str]:

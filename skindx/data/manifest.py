@@ -78,7 +78,7 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
     }
     names = [field.name for field in dataclasses.fields(Record)]
     schema = pa.schema([(name, special.get(name, pa.string())) for name in names])
-    _write_rows(folder / MANIFEST, records, schema)
+    write_table(folder / MANIFEST, records, schema)
 
 
 def boxes_type() -> Any:
@@ -128,11 +128,14 @@ def write_issues(folder: Path, issues: Iterable[Issue]) -> None:
     import pyarrow as pa
 
     schema = pa.schema([(field.name, pa.string()) for field in dataclasses.fields(Issue)])
-    _write_rows(folder / ISSUES, issues, schema)
+    write_table(folder / ISSUES, issues, schema)
 
 
-def _write_rows(path: Path, rows: Iterable[Record | Issue], schema: Any) -> None:
-    """Write rows in groups, so that no second copy of all of them is ever in memory."""
+def write_table(path: Path, rows: Iterable[object], schema: Any) -> None:
+    """Write dataclasses as a Parquet table, atomically, whose columns `schema` names.
+
+    In groups, so that no second copy of all of them is ever in memory.
+    """
     import pyarrow.parquet as pq
 
     left = iter(rows)

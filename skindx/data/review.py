@@ -8,17 +8,18 @@ who says that it does has not said that it may be published.
 import csv
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from skindx.core.atomic_files import atomic_file, write_csv
+from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
 from skindx.data.layout import MANIFEST
-from skindx.data.manifest import read_manifest, read_rows
+from skindx.data.manifest import read_manifest, read_rows, write_table
 
 Key = tuple[str, ...]
 """The SHA-256 of the images that an answer is about."""
@@ -42,6 +43,15 @@ def answer_now(verdict: str, by: str) -> ReviewAnswer:
     return ReviewAnswer(verdict, by, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
+@contextmanager
+def _csv_rows(path: Path) -> "Iterator[csv.DictReader[str]]":
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            yield csv.DictReader(file)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None
+
+
 @dataclass(frozen=True)
 class AnswerFile:
     """One kind of question: the columns that name the images, and the two verdicts."""
@@ -55,22 +65,13 @@ class AnswerFile:
         path, needed = dataset / self.name, (*self.keys, "verdict")
         if not path.exists():
             return {}
-        answers: dict[Key, ReviewAnswer] = {}
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
-                missing = [name for name in needed if name not in (reader.fieldnames or ())]
-                if missing:
-                    raise UserError(
-                        f"{path} has no column {missing[0]}; its first line names "
-                        f"{', '.join(needed)}."
-                    )
-                for row in reader:
-                    key, answer = self._row(row, f"{path}, line {reader.line_num}")
-                    answers[key] = answer
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None
-        return answers
+        with _csv_rows(path) as reader:
+            missing = [name for name in needed if name not in (reader.fieldnames or ())]
+            if missing:
+                raise UserError(
+                    f"{path} has no column {missing[0]}; its first line names {', '.join(needed)}."
+                )
+            return dict(self._row(row, f"{path}, line {reader.line_num}") for row in reader)
 
     def put(self, dataset: Path, key: Key, answer: ReviewAnswer | None) -> None:
         """Give a key this answer, or none, atomically."""
@@ -88,14 +89,14 @@ class AnswerFile:
                 raise UserError(f"{where}: {sha256[:70]!r} is no whole SHA-256 of 64 digits.")
         if len(set(key)) < len(key):
             raise UserError(f"{where}: a pair has two images, and this is one.")
-        said = (row["verdict"] or "").strip()
-        if said not in self.verdicts:
+        verdict = (row["verdict"] or "").strip()
+        if verdict not in self.verdicts:
             one, other = self.verdicts
             raise UserError(
-                f"{where}: the verdict {said!r} is neither {one} nor {other}; correct it."
+                f"{where}: the verdict {verdict!r} is neither {one} nor {other}; correct it."
             )
         by, when, note = (row.get(name) or "" for name in _NOTES)
-        return key, ReviewAnswer(said, by, when, note)
+        return key, ReviewAnswer(verdict, by, when, note)
 
 
 SKIN_ANSWERS = "skin_answers.csv"
@@ -115,9 +116,9 @@ def answered_skin(dataset: Path) -> dict[str, bool]:
     return {sha256: answer.verdict == "skin" for sha256, answer in answers.items()}
 
 
-def write_skin_answer(dataset: Path, sha256: str, said: SkinVerdict, by: str = "") -> None:
+def write_skin_answer(dataset: Path, sha256: str, verdict: SkinVerdict, by: str = "") -> None:
     """Write what a person says of an image, atomically."""
-    put_skin_answer(dataset, sha256, answer_now(said, by))
+    put_skin_answer(dataset, sha256, answer_now(verdict, by))
 
 
 def put_skin_answer(dataset: Path, sha256: str, answer: ReviewAnswer | None) -> None:
@@ -134,7 +135,7 @@ PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
 """An image with such a flag is not given away before a person has said that it may be."""
 
 SKIN_REASONS: frozenset[Reason] = frozenset({"not-skin", "off-topic"})
-"""Such a flag is settled by who says whether the image shows skin (`skin_answers`)."""
+"""Such a flag is settled by who says whether the image shows skin."""
 
 Verdict = Literal["keep", "withhold", "remove"]
 """keep: nothing is wrong; withhold: never publish its bytes; remove: not in the next build."""
@@ -205,25 +206,19 @@ def _replaced(before: Iterable[Flag], flags: Iterable[Flag], gone: set[Reason]) 
 
 def _save_flags(folder: Path, rows: Sequence[Flag]) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     names = [field.name for field in dataclasses.fields(Flag)]
     schema = pa.schema([(name, pa.float32() if name == "score" else pa.string()) for name in names])
-    with atomic_file(folder / FLAGS) as temporary:
-        table = pa.Table.from_pylist([dataclasses.asdict(flag) for flag in rows], schema=schema)
-        pq.write_table(table, temporary)
+    write_table(folder / FLAGS, rows, schema)
 
 
 def _note_looks(dataset: Path, reasons: set[Reason]) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     looks = [look for look in _read_looks(dataset) if look.reason not in reasons]
     looks += [Look(r.sha256, reason) for r in read_manifest(dataset) for reason in sorted(reasons)]
     schema = pa.schema([("sha256", pa.string()), ("reason", pa.string())])
-    with atomic_file(dataset / LOOKED_AT) as temporary:
-        rows = [dataclasses.asdict(look) for look in looks]
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    write_table(dataset / LOOKED_AT, looks, schema)
 
 
 def _read_looks(dataset: Path) -> list[Look]:
@@ -258,28 +253,25 @@ def read_decisions(dataset: Path) -> dict[str, Decision]:
     if not path.exists():
         return {}
     decisions: dict[str, Decision] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            if not {"sha256", "verdict"} <= set(reader.fieldnames or ()):
-                raise UserError(f"{path} needs the columns sha256 and verdict in its first line.")
-            for row in reader:
-                verdict = (row["verdict"] or "").strip()
-                if verdict not in get_args(Verdict):
-                    raise UserError(
-                        f"{path}, line {reader.line_num}: the verdict {verdict!r} is none of "
-                        f"{', '.join(get_args(Verdict))}; correct it."
-                    )
-                by, when, note = (row.get(name) or "" for name in ("by", "when", "note"))
-                sha256 = (row["sha256"] or "").strip().lower()
-                if not is_sha256(sha256):
-                    raise UserError(
-                        f"{path}, line {reader.line_num}: {sha256[:70]!r} is no whole SHA-256 of "
-                        f"64 digits; a click on a gallery's digits marks them all."
-                    )
-                decisions[sha256] = Decision(sha256, cast(Verdict, verdict), by, when, note)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None
+    with _csv_rows(path) as reader:
+        if not {"sha256", "verdict"} <= set(reader.fieldnames or ()):
+            raise UserError(f"{path} needs the columns sha256 and verdict in its first line.")
+        for row in reader:
+            verdict, sha256 = ((row[name] or "").strip() for name in ("verdict", "sha256"))
+            if verdict not in get_args(Verdict):
+                raise UserError(
+                    f"{path}, line {reader.line_num}: the verdict {verdict!r} is none of "
+                    f"{', '.join(get_args(Verdict))}; correct it."
+                )
+            if not is_sha256(sha256.lower()):
+                raise UserError(
+                    f"{path}, line {reader.line_num}: {sha256.lower()[:70]!r} is no whole SHA-256 "
+                    f"of 64 digits; a click on a gallery's digits marks them all."
+                )
+            by, when, note = (row.get(name) or "" for name in _NOTES)
+            decisions[sha256.lower()] = Decision(
+                sha256.lower(), cast(Verdict, verdict), by, when, note
+            )
     return decisions
 
 

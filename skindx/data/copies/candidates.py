@@ -23,7 +23,7 @@ Which images are alike, and which points recur, depends on the other images; whe
 accepted does not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -85,25 +85,25 @@ def recurring_keys(
     several passes, which give the same.
     """
     most = family_limit(len(np.unique(family_N)))
-    found = [np.empty(0, np.uint64)]
+    recurring = [np.empty(0, np.uint64)]
     if len(sha256s) <= most:
-        return found[0]
+        return recurring[0]
     passes = max(1, -(-len(sha256s) * POINTS // _PASS_KEYS))
     for number in range(passes):
         keys, families = [], []
         for sha256, family in zip(sha256s, family_N.tolist(), strict=True):
-            own_K = point_keys(library[sha256])
-            own_K = np.unique(own_K[own_K % np.uint64(passes) == number])
-            keys.append(own_K)
-            families.append(np.full(len(own_K), family, np.int32))
+            image_K = point_keys(library[sha256])
+            image_K = np.unique(image_K[image_K % np.uint64(passes) == number])
+            keys.append(image_K)
+            families.append(np.full(len(image_K), family, np.int32))
         keys_K, family_K = np.concatenate(keys), np.concatenate(families)
         order_K = np.lexsort((family_K, keys_K))
         keys_K, family_K = keys_K[order_K], family_K[order_K]
         again_K = np.zeros(len(keys_K), bool)
         again_K[1:] = (keys_K[1:] == keys_K[:-1]) & (family_K[1:] == family_K[:-1])
         every_K, count_K = np.unique(keys_K[~again_K], return_counts=True)
-        found.append(every_K[count_K > most])
-    return np.sort(np.concatenate(found))
+        recurring.append(every_K[count_K > most])
+    return np.sort(np.concatenate(recurring))
 
 
 CHUNK_IMAGES = 2000
@@ -185,17 +185,16 @@ def chunk_candidates(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int
     from skindx.data.copies.candidate_kernels import vote
 
     cells_B, image_Q, order_Q = by_cell(seconds)
-    signs_L = shipped_codebook().signs[:LEADING]
-    found = np.empty((1024, 3), np.int64)
-    while True:
-        count = vote(
+    return _all_rows(
+        1024,
+        lambda rows_C3: vote(
             own,
             firsts.starts_N,
             firsts.codes_PL,
             firsts.probes_PXT,
             firsts.angle_P,
             firsts.scale_P,
-            signs_L,
+            shipped_codebook().signs[:LEADING],
             cells_B,
             image_Q,
             seconds.codes_PL[order_Q],
@@ -204,11 +203,17 @@ def chunk_candidates(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int
             len(seconds.widths_N),
             VOTE_RADIUS,
             VOTES,
-            found,
-        )
-        if count <= len(found):
-            return found[:count]
-        found = np.empty((count, 3), np.int64)
+            rows_C3,
+        ),
+    )
+
+
+def _all_rows(expected: int, kernel: Callable[[NDArray[np.int64]], int]) -> NDArray[np.int64]:
+    """Return the rows of a kernel that writes as many as fit and returns how many there are."""
+    rows_C3 = np.empty((expected, 3), np.int64)
+    while (count := kernel(rows_C3)) > len(rows_C3):
+        rows_C3 = np.empty((count, 3), np.int64)
+    return rows_C3[:count]
 
 
 ALIKE_RADIUS = 4000
@@ -229,9 +234,9 @@ def chunk_alike(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
     from skindx.data.copies.candidate_kernels import compare
 
     cells_B, image_Q, order_Q = by_cell(seconds)
-    found_A3 = np.empty((1 << 16, 3), np.int64)
-    while True:
-        count = compare(
+    alike_A3 = _all_rows(
+        1 << 16,
+        lambda rows_A3: compare(
             own,
             firsts.starts_N,
             firsts.codes_PL,
@@ -247,14 +252,12 @@ def chunk_alike(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
             ALIKE_RADIUS,
             ALIKE_NEAR,
             ALIKE_LEAST,
-            found_A3,
-        )
-        if count <= len(found_A3):
-            # The two chunks count their images apart: they are different ones.
-            apart = 0 if own else len(firsts.widths_N)
-            move = np.array([0, apart, 0], np.int64)
-            return leading(found_A3[:count] + move) - move
-        found_A3 = np.empty((count, 3), np.int64)
+            rows_A3,
+        ),
+    )
+    # The two chunks count their images apart: they are different ones.
+    move = np.array([0, 0 if own else len(firsts.widths_N), 0], np.int64)
+    return leading(alike_A3 + move) - move
 
 
 def leading(alike_A3: NDArray[np.int64]) -> NDArray[np.int64]:

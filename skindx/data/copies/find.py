@@ -45,10 +45,7 @@ _PER_TASK = 64
 
 
 def run_parts(
-    dataset: Path,
-    files: Sequence[Path],
-    runner: TaskRunner,
-    on_part: Callable[[int], None],
+    dataset: Path, files: Sequence[Path], runner: TaskRunner, on_part: Callable[[int], None]
 ) -> None:
     """Make the parts whose files are missing. Raises JobError for parts that cannot be made."""
     workers = runner.screen_workers
@@ -75,7 +72,7 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
         for file in files:
             make_part(dataset, file)
         return
-    for _, answer in run_sandboxed(making, {"dataset": str(dataset)}, files, _LIMITS, workers):
+    for _, answer in run_sandboxed(copy_parts, {"dataset": str(dataset)}, files, _LIMITS, workers):
         if isinstance(answer, Failure):
             raise JobError(
                 f"a part of the search for copies did not end well ({answer.detail}); run the "
@@ -84,7 +81,7 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
 
 
 @sandboxed(import_decoders)
-def making(job: dict[str, Any]) -> Work:
+def copy_parts(job: dict[str, Any]) -> Work:
     """Return what makes the part of each file."""
     # Not before the fork: numba's memory would count in every other sandboxed process.
     from skindx.data.copies import candidate_kernels, geometry_kernels  # noqa: F401
@@ -123,9 +120,9 @@ def verified_file(dataset: Path, job: str, start: int, stop: int) -> Path:
 def _join(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
     a, b, chunk = numbers
     sha256s, recurring = _images(folder)
-    found_C4 = join_chunks(library, sha256s, recurring, (a, b, chunk))
-    with atomic_file(made) as temporary, temporary.open("wb") as opened:
-        np.save(opened, found_C4)
+    rows_C4 = join_chunks(library, sha256s, recurring, (a, b, chunk))
+    with atomic_file(made) as temporary, temporary.open("wb") as file:
+        np.save(file, rows_C4)
 
 
 def _verify(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
@@ -189,8 +186,8 @@ def find_copies(
     positions, are verified too, beside the pairs that share points. Killed at any moment, the same
     call goes on; no image is described again, and no pair verified again, that an earlier call has
     described or verified. The answer does not depend on that or on the runner, and whether a
-    candidate is accepted not on the other images (`recurring` and `alike` say what does). Raises
-    JobError when the workers end before their parts do.
+    candidate is accepted not on the other images (`candidates` says what does). Raises JobError
+    when the workers end before their parts do.
     """
     progress = progress or silent
     position: dict[str, int] = {}
@@ -207,8 +204,8 @@ def find_copies(
     recurring = search.recurring(search.verify(by_hash_P2))
     by_points_P2 = search.candidates(recurring)
     verified_PV = search.verify(_unique(np.concatenate([by_hash_P2, by_points_P2])))
-    found = [_copy(values, sha256s, position) for values in verified_PV]
-    return sorted(found, key=lambda copy: (copy.first, copy.second))
+    copies = [_copy(values, sha256s, position) for values in verified_PV]
+    return sorted(copies, key=lambda copy: (copy.first, copy.second))
 
 
 class _Search:
@@ -219,23 +216,10 @@ class _Search:
     ) -> None:
         self._dataset, self._sha256s = dataset, sha256s
         self._runner, self._progress = runner, progress
-        fixed = (
-            folder_of(dataset).name,
-            verified_folder(dataset).name,
-            (
-                candidates.VOTE_RADIUS,
-                candidates.VOTES,
-                candidates.PROBES,
-                candidates.CHUNK_IMAGES,
-                PART_PAIRS,
-            ),
-            (
-                candidates.ALIKE_RADIUS,
-                candidates.ALIKE_NEAR,
-                candidates.ALIKE_LEAST,
-                candidates.LEADING_IMAGES,
-            ),
-        )
+        c = candidates
+        voting = (c.VOTE_RADIUS, c.VOTES, c.PROBES, c.CHUNK_IMAGES, PART_PAIRS)
+        alike = (c.ALIKE_RADIUS, c.ALIKE_NEAR, c.ALIKE_LEAST, c.LEADING_IMAGES)
+        fixed = (folder_of(dataset).name, verified_folder(dataset).name, voting, alike)
         self._digest = hashlib.sha256(repr((fixed, list(sha256s))).encode())
 
     def verify(self, pairs_P2: NDArray[np.int64]) -> NDArray[np.float64]:

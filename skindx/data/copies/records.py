@@ -6,17 +6,17 @@ hand. Families are what verified copies join.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
 
-from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.data.copies.hash_links import connected
 from skindx.data.copies.shards import sha256_of
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
+from skindx.data.manifest import write_table
 from skindx.data.review import AnswerFile, ReviewAnswer, answer_now
 
 COPIES = "copies.parquet"
@@ -48,9 +48,9 @@ class CopyRecord:
 def records_of(copies: Iterable[Copy], paths: Sequence[str]) -> list[CopyRecord]:
     """Return rows for what `find_copies` found among `paths`, sorted."""
     rows = []
-    for found in copies:
-        names = sha256_of(paths[found.first]), sha256_of(paths[found.second])
-        copy = found if names[0] < names[1] else found.turned()
+    for given in copies:
+        names = sha256_of(paths[given.first]), sha256_of(paths[given.second])
+        copy = given if names[0] < names[1] else given.turned()
         first, second = sorted(names)
         shown = (copy.probability, copy.inliers, copy.ncc, copy.covered, copy.mirrored)
         rows.append(CopyRecord(first, second, *shown, copy.transform_23))
@@ -60,7 +60,6 @@ def records_of(copies: Iterable[Copy], paths: Sequence[str]) -> list[CopyRecord]
 def write_copies(file: Path, rows: Sequence[CopyRecord]) -> None:
     """Write rows, atomically."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     types = {
         "sha256_a": pa.string(),
@@ -72,10 +71,7 @@ def write_copies(file: Path, rows: Sequence[CopyRecord]) -> None:
         "mirrored": pa.bool_(),
         "transform": pa.list_(pa.float64()),
     }
-    plain = [asdict(row) for row in rows]
-    columns = {name: pa.array([row[name] for row in plain], kind) for name, kind in types.items()}
-    with atomic_file(file) as temporary:
-        pq.write_table(pa.table(columns), temporary)
+    write_table(file, rows, pa.schema(list(types.items())))
 
 
 def read_copies(file: Path) -> list[CopyRecord]:
@@ -99,9 +95,9 @@ def pair_of(one: str, other: str) -> Pair:
 
 def verdict(row: CopyRecord, answers: dict[Pair, bool]) -> str:
     """Return same, uncertain or different; a person's answer goes before the probability."""
-    said = answers.get(row.pair)
-    if said is not None:
-        return "same" if said else "different"
+    answer = answers.get(row.pair)
+    if answer is not None:
+        return "same" if answer else "different"
     if row.probability >= ACCEPT:
         return "same"
     return "uncertain" if row.probability >= REVIEW else "different"
@@ -123,9 +119,9 @@ def answered_same(answers: Mapping[Pair, ReviewAnswer]) -> dict[Pair, bool]:
     return {pair: answer.verdict == "same" for pair, answer in answers.items()}
 
 
-def write_answer(dataset: Path, one: str, other: str, said: CopyVerdict, by: str = "") -> None:
+def write_answer(dataset: Path, one: str, other: str, verdict: CopyVerdict, by: str = "") -> None:
     """Write what a person says of a pair, atomically."""
-    put_answer(dataset, pair_of(one, other), answer_now(said, by))
+    put_answer(dataset, pair_of(one, other), answer_now(verdict, by))
 
 
 def put_answer(dataset: Path, pair: Pair, answer: ReviewAnswer | None) -> None:
@@ -172,7 +168,7 @@ def families(rows: Sequence[CopyRecord], answers: dict[Pair, bool] | None = None
         inside = not same and pair[0] in number and pair[1] in number
         if inside and component[number[pair[0]]] == component[number[pair[1]]]:
             different[component[number[pair[0]]]].append(pair)
-    found = [
+    joined_families = [
         Family(
             tuple(members),
             _weakest(joined[part], links, answers),
@@ -181,23 +177,7 @@ def families(rows: Sequence[CopyRecord], answers: dict[Pair, bool] | None = None
         )
         for part, members in parts.items()
     ]
-    return sorted(found, key=lambda family: (-len(family.sha256s), family.sha256s))
-
-
-def copies_of(
-    rows: Sequence[CopyRecord], sha256s: Iterable[str], answers: dict[Pair, bool] | None = None
-) -> tuple[set[str], list[CopyRecord]]:
-    """Return the other images of the families of these, and the uncertain links of all of them.
-
-    A removal takes the first along and shows the second to a person.
-    """
-    answers, taken = answers or {}, set(sha256s)
-    for family in families(rows, answers):
-        if not taken.isdisjoint(family.sha256s):
-            taken.update(family.sha256s)
-    doubtful = [row for row in rows if verdict(row, answers) == "uncertain"]
-    touching = [row for row in doubtful if not taken.isdisjoint(row.pair)]
-    return taken - set(sha256s), touching
+    return sorted(joined_families, key=lambda family: (-len(family.sha256s), family.sha256s))
 
 
 def _weakest(

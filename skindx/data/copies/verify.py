@@ -44,24 +44,26 @@ from skindx.imaging.hashes import grey
 # H, W = sides of the frame
 
 
-FEATURES = (
-    "inliers",
-    "unique",
-    "rate",
-    "spread",
-    "ncc",
-    "low",
-    "agree",
-    "fine",
-    "outside",
-    "covered",
-    "consent",
-    "whole",
-    "tone",
-    "void",
-    "closed",
-    "beneath",
-)
+RANGES = {
+    "inliers": (-0.7, 0.8),
+    "unique": (-1.4, 2.0),
+    "rate": (0.0, 0.6),
+    "spread": (0.0, 0.9),
+    "ncc": (0.0, 1.0),
+    "low": (-0.5, 0.9),
+    "agree": (0.0, 1.0),
+    "fine": (-0.1, 0.6),
+    "outside": (0.0, 1.0),
+    "covered": (0.2, 1.0),
+    "consent": (0.0, 1.0),
+    "whole": (0.5, 1.0),
+    "tone": (0.2, 1.0),
+    "void": (-40.0, -12.0),
+    "closed": (0.5, 1.0),
+    "beneath": (0.5, 0.75),
+}
+"""Range of each feature of a pair; beyond it a feature says no more."""
+FEATURES = tuple(RANGES)
 _LEAST_TEXTURE = 30.0
 """Sum of weights from which on a part of the overlap has a say."""
 
@@ -163,29 +165,8 @@ class Acceptance:
 
 def terms(features_NF: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return terms_NT: each feature, clipped to its range."""
-    low_F, high_F = np.array([RANGES[name] for name in FEATURES]).T
+    low_F, high_F = np.array(list(RANGES.values())).T
     return np.clip(features_NF, low_F, high_F)
-
-
-RANGES = {
-    "inliers": (-0.7, 0.8),
-    "unique": (-1.4, 2.0),
-    "rate": (0.0, 0.6),
-    "spread": (0.0, 0.9),
-    "ncc": (0.0, 1.0),
-    "low": (-0.5, 0.9),
-    "agree": (0.0, 1.0),
-    "fine": (-0.1, 0.6),
-    "outside": (0.0, 1.0),
-    "covered": (0.2, 1.0),
-    "consent": (0.0, 1.0),
-    "whole": (0.5, 1.0),
-    "tone": (0.2, 1.0),
-    "void": (-40.0, -12.0),
-    "closed": (0.5, 1.0),
-    "beneath": (0.5, 0.75),
-}
-"""Beyond these a feature says no more."""
 
 
 @cache
@@ -258,12 +239,8 @@ The dots of a frame agree in many places, and what denies the best of them decid
 
 def evidence_of(first: Description, second: Description) -> list[PairEvidence]:
     """Return the evidence of every model under which the images overlap."""
-    found = []
-    for model in models_of(first, second):
-        aligned = align(first, second, model.transform_23)
-        if aligned is not None:
-            found.append(measure(first, second, model, aligned))
-    return found
+    laid = [(model, align(first, second, model.transform_23)) for model in models_of(first, second)]
+    return [measure(first, second, model, aligned) for model, aligned in laid if aligned]
 
 
 def verify(
@@ -275,19 +252,19 @@ def verify(
     """
     if first.digest > second.digest:
         copy = verify(second, first, acceptance)
-        return None if copy is None else _as(copy.turned(), 0, 1)
+        return copy and dataclasses.replace(copy.turned(), first=0, second=1)
     acceptance = acceptance or shipped_acceptance()
-    found = [
+    judged = [
         (_judged(acceptance.probability(evidence.features_F), evidence), evidence)
         for evidence in evidence_of(first, second)
     ]
-    if not found:
+    if not judged:
         return None
-    most = max(evidence.model.inliers for _, evidence in found)
-    likely = [one for one in found if one[1].model.inliers * _OUTNUMBERED >= most]
+    most = max(evidence.model.inliers for _, evidence in judged)
+    likely = [one for one in judged if one[1].model.inliers * _OUTNUMBERED >= most]
     probability, evidence = max(likely, key=lambda one: one[0])
     if probability < REVIEW:  # what is refused is shown as most points have it: they come first
-        evidence = found[0][1]
+        evidence = judged[0][1]
     return Copy(
         0,
         1,
@@ -317,12 +294,6 @@ def turn_of(transform_23: NDArray[np.float64]) -> float:
     left_22, _, right_22 = np.linalg.svd(transform_23[:, :2])
     (cosine, _), (sine, _) = left_22 @ right_22
     return float(abs((np.degrees(np.arctan2(sine, cosine)) + 45) % 90 - 45))
-
-
-def _as(copy: Copy, first: int, second: int) -> Copy:
-    import dataclasses
-
-    return dataclasses.replace(copy, first=first, second=second)
 
 
 def compare_pair(first_HW3: NDArray[Any], second_HW3: NDArray[Any]) -> Copy | None:

@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,33 +31,21 @@ def cut(
 
     A shard ends with the image that fills it, or with its split.
     """
-    for split, members in groupby(items, key=lambda item: item[0].split):
-        stream = iter(members)
-        number, pending = 0, next(stream, None)
-        while pending is not None:
-            shard = _Shard(stream, pending, shard_bytes)
-            yield split, number, iter(shard)
-            number, pending = number + 1, shard.next
+    for (split, number), members in groupby(_numbered(items, shard_bytes), key=itemgetter(0)):
+        yield split, number, (item for _, item in members)
 
 
-class _Shard:
-    """Some images from a stream; afterwards `next` is the first that did not fit."""
-
-    def __init__(
-        self,
-        stream: Iterator[tuple[PublishedRow, bytes]],
-        first: tuple[PublishedRow, bytes],
-        most_bytes: int,
-    ) -> None:
-        self.next: tuple[PublishedRow, bytes] | None = first
-        self._stream = stream
-        self._left = most_bytes
-
-    def __iter__(self) -> Iterator[tuple[PublishedRow, bytes]]:
-        while self.next is not None and self._left > 0:
-            self._left -= len(self.next[1])
-            yield self.next
-            self.next = next(self._stream, None)
+def _numbered(
+    items: "Items", shard_bytes: int
+) -> Iterator[tuple[tuple[str, int], tuple[PublishedRow, bytes]]]:
+    split, number, left = "", 0, 0
+    for row, data in items:
+        if row.split != split:
+            split, number, left = row.split, 0, shard_bytes
+        elif left <= 0:
+            number, left = number + 1, shard_bytes
+        left -= len(data)
+        yield (split, number), (row, data)
 
 
 def temporary_name(split: str, number: int, suffix: str) -> str:

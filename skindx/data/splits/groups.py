@@ -7,7 +7,7 @@ import csv
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -206,18 +206,20 @@ def count_crossing(
 
     `groups` names each image's group after joining, `splits` holds the split of each kept image.
     """
-    linked: dict[str, set[str]] = defaultdict(set)
-    for first, second in crossing:
-        linked[groups[first]].add(groups[second])
-        linked[groups[second]].add(groups[first])
-    members: dict[str, list[str]] = defaultdict(list)
-    for image in splits:
-        members[groups[image]].append(image)
+    links = [(groups[first], groups[second]) for first, second in crossing]
+    number = {
+        group: at for at, group in enumerate(sorted({group for link in links for group in link}))
+    }
+    links_L2 = np.array([[number[a], number[b]] for a, b in links], np.int64).reshape(-1, 2)
+    family_of = dict(zip(number, connected(len(number), links_L2), strict=True)) if links else {}
+    members: dict[int, list[Split]] = defaultdict(list)
+    for image, split in splits.items():
+        if groups[image] in family_of:
+            members[family_of[groups[image]]].append(split)
     images: Counter[str] = Counter()
     leaving: Counter[str] = Counter()
     families = 0
-    for family in _components(linked):
-        placed = [splits[image] for group in family for image in members[group]]
+    for placed in members.values():
         if len(set(placed)) < 2:
             continue
         families += 1
@@ -231,22 +233,6 @@ def count_crossing(
 
 def _by_split(counts: Mapping[str, int]) -> dict[str, int]:
     return {split: counts[split] for split in SPLITS if counts.get(split)}
-
-
-def _components(linked: Mapping[str, Collection[str]]) -> list[set[str]]:
-    seen: set[str] = set()
-    found: list[set[str]] = []
-    for start in sorted(linked):
-        if start in seen:
-            continue
-        family: set[str] = set()
-        edge = {start}
-        while edge:
-            family |= edge
-            edge = {other for group in edge for other in linked[group]} - family
-        seen |= family
-        found.append(family)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,18 @@ from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
 from skindx.data.copies.records import (
+    COPIES,
     CopyRecord,
-    copies_of,
     families,
     pair_of,
     read_copies,
     records_of,
     verdict,
+    write_answer,
     write_copies,
 )
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
+from skindx.data.removal.removed_copies import verified_copies
 
 TURN = (0.0, -2.0, 30.0, 2.0, 0.0, -4.0)
 
@@ -83,11 +85,14 @@ def test_answers_cut_join_and_contradict() -> None:
     assert family.contradicted == (("a", "c"),)
 
 
-def test_a_removal_takes_the_family_along_and_names_what_is_uncertain() -> None:
-    rows = [link("a", "b", 0.99), link("b", "c", 0.95), link("c", "u", 0.6), link("x", "y", 0.7)]
-    assert copies_of(rows, ["a"]) == ({"b", "c"}, [rows[2]])
-    assert copies_of(rows, ["a"], {("b", "c"): False}) == ({"b"}, [])
-    assert copies_of(rows, ["z"]) == (set(), [])
+def test_a_removal_takes_the_family_along_and_names_what_is_uncertain(tmp_path: Path) -> None:
+    a, b, c, u, x, y = (letter * 64 for letter in "abcdef")
+    rows = [link(a, b, 0.99), link(b, c, 0.95), link(c, u, 0.6), link(x, y, 0.7)]
+    write_copies(tmp_path / COPIES, rows)
+    assert verified_copies(tmp_path, {a: a}) == ({b: a, c: a}, {u: a})
+    write_answer(tmp_path, b, c, "different")
+    assert verified_copies(tmp_path, {a: a}) == ({b: a}, {})
+    assert verified_copies(tmp_path, {"9" * 64: "9" * 64}) == ({}, {})
 
 
 names = st.sampled_from("abcdefgh")
