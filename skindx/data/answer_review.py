@@ -39,11 +39,11 @@ from skindx.data.review import (
 
 _WAIT_S = 0.5
 
-Asked = TypeVar("Asked")
+Question = TypeVar("Question")
 """What one question is about: an image or a pair."""
 
 
-class AnswerReview(Generic[Asked]):
+class AnswerReview(Generic[Question]):
     """One reviewer's answers, on disk after every `save` and `undo`.
 
     Unanswered questions come first. The order is fixed until the review ends.
@@ -53,17 +53,17 @@ class AnswerReview(Generic[Asked]):
         self,
         dataset: Path,
         by: str,
-        asked: Sequence[Asked],
-        read: Callable[[Path], Mapping[Asked, ReviewAnswer]],
-        put: Callable[[Path, Asked, ReviewAnswer | None], None],
+        questions: Sequence[Question],
+        read: Callable[[Path], Mapping[Question, ReviewAnswer]],
+        put: Callable[[Path, Question, ReviewAnswer | None], None],
     ) -> None:
-        """Take what is asked, the most urgent first. Raises UserError for damaged answers."""
+        """Take the questions, the most urgent first. Raises UserError for damaged answers."""
         self.dataset, self.by = dataset, by
         self._read, self._put = read, put
         self._answers = read(dataset)
-        self.order = tuple(sorted(asked, key=self._answers.__contains__))
+        self.order = tuple(sorted(questions, key=self._answers.__contains__))
         self._place = {one: place for place, one in enumerate(self.order)}
-        self._before: list[tuple[Asked, ReviewAnswer | None]] = []
+        self._before: list[tuple[Question, ReviewAnswer | None]] = []
 
     @property
     def answered(self) -> int:
@@ -71,31 +71,31 @@ class AnswerReview(Generic[Asked]):
         return sum(one in self._answers for one in self.order)
 
     @property
-    def first(self) -> Asked:
+    def first(self) -> Question:
         """The first question without an answer, or the first of all."""
         return next((one for one in self.order if one not in self._answers), self.order[0])
 
     def __contains__(self, one: object) -> bool:
         return one in self._place
 
-    def place(self, one: Asked) -> int:
+    def place(self, one: Question) -> int:
         """Return where a question stands in the order, from 0."""
         return self._place[one]
 
-    def step(self, one: Asked, by: int) -> Asked:
+    def step(self, one: Question, by: int) -> Question:
         """Return the question so many places on; after the last comes the first."""
         return self.order[(self.place(one) + by) % len(self.order)]
 
-    def said(self, one: Asked) -> ReviewAnswer | None:
-        """Return what a person said."""
+    def answer_to(self, one: Question) -> ReviewAnswer | None:
+        """Return what a person answered."""
         return self._answers.get(one)
 
-    def save(self, one: Asked, verdict: str) -> None:
+    def save(self, one: Question, verdict: str) -> None:
         """Write an answer; the next build obeys it."""
         self._before.append((one, self._answers.get(one)))
         self._write(one, answer_now(verdict, self.by))
 
-    def undo(self) -> Asked | None:
+    def undo(self) -> Question | None:
         """Give what was answered last what it had before, and return it; None: nothing was."""
         if not self._before:
             return None
@@ -103,7 +103,7 @@ class AnswerReview(Generic[Asked]):
         self._write(one, before)
         return one
 
-    def _write(self, one: Asked, answer: ReviewAnswer | None) -> None:
+    def _write(self, one: Question, answer: ReviewAnswer | None) -> None:
         self._put(self.dataset, one, answer)
         self._answers = self._read(self.dataset)
 
@@ -149,8 +149,8 @@ class SkinReview(AnswerReview[str]):
                 f"{dataset} has no images that are flagged as not skin or off-topic: there is "
                 f"nothing to do. A build flags them with `screen.not_skin: review`."
             )
-        asked = sorted(self.images, key=lambda sha256: (self.images[sha256].score, sha256))
-        super().__init__(dataset, by, asked, read_skin_answers, put_skin_answer)
+        questions = sorted(self.images, key=lambda sha256: (self.images[sha256].score, sha256))
+        super().__init__(dataset, by, questions, read_skin_answers, put_skin_answer)
 
     def record(self, sha256: str) -> DoubtfulImage:
         """Return an image. Raises UserError for one that is not asked about."""

@@ -80,15 +80,15 @@ class BlockList:
         The distance is that of `near_links`: over the eight orientations of the image, the
         least of the largest Hamming distance among the kinds in `hashes`, in the order of K.
         """
-        found: dict[int, Blocked] = {}
+        matches: dict[int, Blocked] = {}
         for entry in self.by_sha.values():
             if not all(kind in entry.codes for kind in hashes):
                 continue
             upright_K1 = np.array([[int(entry.codes[kind], 16)] for kind in hashes], np.uint64)
             distance_N = np.bitwise_count(codes_NKO ^ upright_K1).max(axis=1).min(axis=1)
             for position in np.flatnonzero(distance_N <= radius).tolist():
-                found.setdefault(position, entry)
-        return found
+                matches.setdefault(position, entry)
+        return matches
 
 
 def _merge(first: Blocked, second: Blocked) -> Blocked:

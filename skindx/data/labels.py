@@ -84,8 +84,8 @@ def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5
     less than the share `min_known` of the images: it is then the wrong one.
     """
     counts = Counter(labels)
-    found = {label: taxonomy.recognise(label) for label in counts}
-    known = {label: match.key for label, match in found.items() if match}
+    matches = {label: taxonomy.recognise(label) for label in counts}
+    known = {label: match.key for label, match in matches.items() if match}
     unknown = Counter({label: n for label, n in counts.items() if label not in known})
     if unknown.total() > (1 - min_known) * counts.total():
         label = unknown.most_common(1)[0][0]

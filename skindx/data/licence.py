@@ -135,9 +135,9 @@ _PREFIX = re.compile(
 _TWICE = re.compile(r"(?P<name>[^()]+)\((?P<again>[^()]+)\)\.?")
 
 
-def parse_licence(said: str) -> Licence:
+def parse_licence(words: str) -> Licence:
     """Return the licence that a source's words name; UNKNOWN for everything not surely known."""
-    text = unicodedata.normalize("NFKC", said).strip().casefold()
+    text = unicodedata.normalize("NFKC", words).strip().casefold()
     if twice := _TWICE.fullmatch(text):  # a name with its short name or address in brackets
         name, again = parse_licence(twice["name"]), parse_licence(twice["again"])
         return name if name == again else UNKNOWN

@@ -263,14 +263,14 @@ def count_funnel(
         reason: names.count(issue.label for issue in issues if issue.reason == reason)
         for reason, _ in Counter(issue.reason for issue in issues).most_common()
     }
-    found = []
+    classes = []
     for key in names.keys:
         lost = Counter({why: count[key] for why, count in reasons.items() if count[key]})
         named, fetched, screened, unlike, kept = (count[key] for count in counts)
-        found.append(
+        classes.append(
             ClassFunnel(key, named, fetched, screened, unlike, kept, dict(lost.most_common()))
         )
-    return tuple(sorted(found, key=lambda row: (row.kept > 0, not row.looked_for)))
+    return tuple(sorted(classes, key=lambda row: (row.kept > 0, not row.looked_for)))
 
 
 def is_page(row: LedgerRow) -> bool:
@@ -359,10 +359,10 @@ class BuildSummary:
                 f"{self.near_conflicts}."
             )
         if self.flagged:
-            said = ", ".join(f"{count} {reason}" for reason, count in self.flagged.items())
+            flags = ", ".join(f"{count} {reason}" for reason, count in self.flagged.items())
             lines.append(
-                f"Flagged and kept, for a person to look at: {said} images; `skindx gallery` shows "
-                f"them under To review, `skindx annotate DATASET --skin` asks a person."
+                f"Flagged and kept, for a person to look at: {flags} images; `skindx gallery` "
+                f"shows them under To review, `skindx annotate DATASET --skin` asks a person."
             )
         lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
         lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]
@@ -421,9 +421,5 @@ def print_summary(summary: BuildSummary, console: "Console") -> None:
     table.add_row("all", *map(str, sums), str(sum(sums)))
     console.print(table)
     print_funnel(summary.funnel, console)
-    if any(row.target for row in summary.counts) or _summary_sources(summary) > 1:
+    if any(row.target for row in summary.counts) or len(_sources(summary.counts)) > 1:
         print_counts(summary.counts, console)
-
-
-def _summary_sources(summary: BuildSummary) -> int:
-    return len({source for row in summary.counts for source in row.found})

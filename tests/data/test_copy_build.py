@@ -182,7 +182,7 @@ def test_a_review_saves_steps_and_undoes(dataset: tuple[Path, BuildSummary]) -> 
     with reviewing_copies(out, "me") as review:
         first = review.first
         review.save(first, "different")
-        assert CopyReview(out, "me").said(first).verdict == "different"
+        assert CopyReview(out, "me").answer_to(first).verdict == "different"
         assert review.first != first
         assert review.step(review.order[-1], 1) == review.order[0]
         assert review.undo() == first

@@ -15,7 +15,7 @@ ANGLES, SCALES = 16, 13
 
 @compiled
 def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
-    own: bool,
+    same_images: bool,
     starts_N: NDArray[np.int64],
     codes_PL: NDArray[np.int8],
     probes_PXT: NDArray[np.uint16],
@@ -30,15 +30,15 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
     others: int,
     radius: int,
     least: int,
-    found: NDArray[np.int64],
+    rows_F3: NDArray[np.int64],
 ) -> int:
     """Let the points of N images vote for `others` images whose points Q lie sorted by cell.
 
     A point of another image in one of the probed cells whose code lies within `radius` (squared)
     votes for that image, for a turn and for a change of size; a point has one vote an image. Rows
-    (first, second, votes) of those with at least `least` votes that agree go into `found`; their
-    count is returned, also beyond its length. `own`: the images are the same, and only a second
-    after the first counts. Angles are in 1/16 of a bin, scales in 1/2 octave.
+    (first, second, votes) of those with at least `least` votes that agree go into `rows_F3`; their
+    count is returned, also beyond its length. With `same_images` only a second after the first
+    counts. Angles are in 1/16 of a bin, scales in 1/2 octave.
     """
     histogram = np.zeros((others, 2, ANGLES, SCALES), np.uint8)
     voter = np.full((others, 2), -1, np.int64)
@@ -59,7 +59,7 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
                     cell = np.int64(probes_PXT[point, mirrored, probe])
                     for at in range(cells_B[cell], cells_B[cell + 1]):
                         second = image_Q[at]
-                        if (own and second <= first) or voter[second, mirrored] == point:
+                        if (same_images and second <= first) or voter[second, mirrored] == point:
                             continue
                         far = np.int32(0)
                         for k in range(width):
@@ -97,10 +97,10 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
                     total[second, mirrored] = 0
                     voter[second, mirrored] = -1
             if best >= least:
-                if filled < len(found):
-                    found[filled, 0] = first
-                    found[filled, 1] = second
-                    found[filled, 2] = best
+                if filled < len(rows_F3):
+                    rows_F3[filled, 0] = first
+                    rows_F3[filled, 1] = second
+                    rows_F3[filled, 2] = best
                 filled += 1
     return filled
 
@@ -172,7 +172,7 @@ def grouped(pair_M: NDArray[np.int64], pairs: int) -> tuple[NDArray[np.int64], N
 
 @compiled
 def compare(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
-    own: bool,
+    same_images: bool,
     starts_N: NDArray[np.int64],
     codes_PL: NDArray[np.int8],
     probes_PXT: NDArray[np.uint16],
@@ -187,13 +187,13 @@ def compare(  # noqa: PLR0912, PLR0917 (compiled functions are called by positio
     radius: int,
     near: float,
     least: int,
-    found_F3: NDArray[np.int64],
+    rows_F3: NDArray[np.int64],
 ) -> int:
     """Compare the points of N images with those of `others` images, which lie sorted by cell.
 
     A point matches in each other image the nearest code within `radius` (squared) in the probed
-    cells. Rows (first, second, 1000 x agreement) go into `found_F3`; their count is returned, also
-    beyond its length. `own`: the images are the same, and only a second after the first counts.
+    cells. Rows (first, second, 1000 x agreement) go into `rows_F3`; their count is returned, also
+    beyond its length. With `same_images` only a second after the first counts.
     """
     voter = np.full((others, 2), -1, np.int64)
     slot = np.zeros((others, 2), np.int64)
@@ -212,7 +212,7 @@ def compare(  # noqa: PLR0912, PLR0917 (compiled functions are called by positio
                     cell = np.int64(probes_PXT[point, mirrored, probe])
                     for at in range(cells_B[cell], cells_B[cell + 1]):
                         second = image_Q[at]
-                        if own and second <= first:
+                        if same_images and second <= first:
                             continue
                         far = np.int32(0)
                         for k in range(len(code_L)):
@@ -252,8 +252,8 @@ def compare(  # noqa: PLR0912, PLR0917 (compiled functions are called by positio
                 )
                 best = max(best, total)
             if best > 0:
-                if filled < len(found_F3):
-                    found_F3[filled, 0], found_F3[filled, 1] = first, second
-                    found_F3[filled, 2] = np.int64(1000 * best + 0.5)
+                if filled < len(rows_F3):
+                    rows_F3[filled, 0], rows_F3[filled, 1] = first, second
+                    rows_F3[filled, 2] = np.int64(1000 * best + 0.5)
                 filled += 1
     return filled

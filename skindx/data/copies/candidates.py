@@ -176,10 +176,10 @@ def by_cell(
     return cells_B, np.repeat(images, np.diff(chunk.starts_N))[order_Q], order_Q
 
 
-def chunk_candidates(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
+def chunk_candidates(firsts: Chunk, seconds: Chunk, same_chunk: bool) -> NDArray[np.int64]:
     """Return candidates_C3, rows (first, second, votes) in positions of the two chunks.
 
-    `own`: both are the same chunk, and only first < second counts.
+    `same_chunk`: both are the same chunk, and only first < second counts.
     """
     require_extra("data", "numba", purpose="the search for copies")
     from skindx.data.copies.candidate_kernels import vote
@@ -188,7 +188,7 @@ def chunk_candidates(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int
     return _all_rows(
         1024,
         lambda rows_C3: vote(
-            own,
+            same_chunk,
             firsts.starts_N,
             firsts.codes_PL,
             firsts.probes_PXT,
@@ -224,11 +224,11 @@ ALIKE_LEAST = 3
 LEADING_IMAGES = 5
 
 
-def chunk_alike(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
+def chunk_alike(firsts: Chunk, seconds: Chunk, same_chunk: bool) -> NDArray[np.int64]:
     """Return alike_A3, rows (first, second, likeness) in positions of the two chunks.
 
     Only pairs that are among the LEADING_IMAGES of either image, as far as these chunks know.
-    `own`: both are the same chunk, and only first < second counts.
+    `same_chunk`: both are the same chunk, and only first < second counts.
     """
     require_extra("data", "numba", purpose="the search for copies")
     from skindx.data.copies.candidate_kernels import compare
@@ -237,7 +237,7 @@ def chunk_alike(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
     alike_A3 = _all_rows(
         1 << 16,
         lambda rows_A3: compare(
-            own,
+            same_chunk,
             firsts.starts_N,
             firsts.codes_PL,
             firsts.probes_PXT,
@@ -256,7 +256,7 @@ def chunk_alike(firsts: Chunk, seconds: Chunk, own: bool) -> NDArray[np.int64]:
         ),
     )
     # The two chunks count their images apart: they are different ones.
-    move = np.array([0, 0 if own else len(firsts.widths_N), 0], np.int64)
+    move = np.array([0, 0 if same_chunk else len(firsts.widths_N), 0], np.int64)
     return leading(alike_A3 + move) - move
 
 

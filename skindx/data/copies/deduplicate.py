@@ -84,15 +84,15 @@ def similar_pairs(vectors_ND: NDArray[np.float32], threshold: float) -> NDArray[
     vectors_ND = np.ascontiguousarray(vectors_ND, np.float32)
     index = faiss.IndexFlatIP(vectors_ND.shape[1])
     index.add(vectors_ND)
-    found = [np.empty((0, 2), np.int64)]
+    parts = [np.empty((0, 2), np.int64)]
     # The search keeps what is greater than its radius; the threshold itself counts here.
     radius = float(np.nextafter(np.float32(threshold), np.float32(-1)))
     for start in range(0, len(vectors_ND), _QUERIES):
         ends, _, neighbours = index.range_search(vectors_ND[start : start + _QUERIES], radius)
         first = start + np.repeat(np.arange(len(ends) - 1), np.diff(ends).astype(np.int64))
         pairs_P2 = np.stack([first, neighbours], axis=1)
-        found.append(pairs_P2[pairs_P2[:, 0] < pairs_P2[:, 1]])
-    pairs_P2 = np.concatenate(found)
+        parts.append(pairs_P2[pairs_P2[:, 0] < pairs_P2[:, 1]])
+    pairs_P2 = np.concatenate(parts)
     ordered_P2: NDArray[np.int64] = pairs_P2[np.lexsort((pairs_P2[:, 1], pairs_P2[:, 0]))]
     return ordered_P2
 

@@ -55,9 +55,8 @@ class AlignmentModel:
 def models_of(first: Description, second: Description) -> list[AlignmentModel]:
     """Return the ways in which points agree, upright and mirrored, most inliers first."""
     require_extra("data", "numba", purpose="the search for copies")
-    found = [model for mirrored in (False, True) for model in _models(first, second, mirrored)]
-    found.sort(key=lambda model: (-model.inliers, model.mirrored))
-    return found[:MODELS]
+    models = [model for mirrored in (False, True) for model in _models(first, second, mirrored)]
+    return sorted(models, key=lambda model: (-model.inliers, model.mirrored))[:MODELS]
 
 
 def mirrored_points(points_P4: NDArray[np.float32], width: int) -> NDArray[np.float32]:
@@ -96,7 +95,7 @@ def _models(first: Description, second: Description, mirrored: bool) -> list[Ali
     to_M4 = second.points_P4[nearest_P[matched_M]].astype(np.float64)
     from_M2, to_M2 = np.ascontiguousarray(from_M4[:, :2]), np.ascontiguousarray(to_M4[:, :2])
     free_M = np.ones(len(matched_M), bool)
-    found: list[AlignmentModel] = []
+    models: list[AlignmentModel] = []
     for _ in range(MODELS):
         inside_M = kernels.hypothesis(from_M4, to_M4, free_M, STEPS[0], LARGEST)
         if inside_M.sum() < LEAST_INLIERS:
@@ -125,8 +124,8 @@ def _models(first: Description, second: Description, mirrored: bool) -> list[Ali
             transform_23 = transform_23 @ flip_33
             from_I2 = np.column_stack([first.shape_hw[1] - 1 - from_I2[:, 0], from_I2[:, 1]])
         unique = int((ratio_P[matched_M][chosen_M] <= UNIQUE).sum())
-        found.append(AlignmentModel(transform_23, mirrored, from_I2, to_M2[chosen_M], unique))
-    return found
+        models.append(AlignmentModel(transform_23, mirrored, from_I2, to_M2[chosen_M], unique))
+    return models
 
 
 def sane(transform_23: NDArray[np.float64]) -> bool:

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 # P = pairs, L = links, E = links, both ways; a node is an image that stands for its equals
 
 
+HashPairs = tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]
+"""(first_P, second_P, distance_P), positions in int32 or int64."""
+
 MOST_CODES = 1 << 28
 MOST_CHOICES = 5000
 MOST_PAIRS = 50_000_000
@@ -46,9 +49,7 @@ SORT_NS, TABLE_NS, COMPARE_NS = 12.0, 1.5, 0.2
 """For each code sorted, bucket made, pair compared; they pick the plan and never the answer."""
 
 
-def pairs_within(
-    codes_N: NDArray[np.uint64], radius: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+def pairs_within(codes_N: NDArray[np.uint64], radius: int) -> HashPairs:
     """Return (first_P, second_P, distance_P) of all pairs within `radius` bits.
 
     first < second; each pair stands once, sorted by first, then second. One thread. Memory is
@@ -58,9 +59,7 @@ def pairs_within(
     return turned_pairs_within(np.asarray(codes_N, np.uint64).reshape(-1, 1, 1), radius)
 
 
-def turned_pairs_within(
-    codes_NKO: NDArray[np.uint64], radius: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+def turned_pairs_within(codes_NKO: NDArray[np.uint64], radius: int) -> HashPairs:
     """Return `pairs_within` for images with K codes in O orientations.
 
     The distance of first and second is, over the orientations of first, the least of the largest
@@ -72,7 +71,7 @@ def turned_pairs_within(
 
 def turned_pairs_between(
     firsts_NKO: NDArray[np.uint64], seconds_NKO: NDArray[np.uint64], radius: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+) -> HashPairs:
     """Return `turned_pairs_within` for a first out of one array and a second out of another."""
     codes_NKO = np.concatenate([firsts_NKO, seconds_NKO])
     n = len(firsts_NKO)
@@ -80,15 +79,13 @@ def turned_pairs_between(
     return first_P, second_P - np.int32(n), distance_P
 
 
-def _join(
-    codes_NKO: NDArray[np.uint64], end: int, start: int, radius: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+def _join(codes_NKO: NDArray[np.uint64], end: int, start: int, radius: int) -> HashPairs:
     """Return the pairs of a first before `end` and a second from `start` on."""
     n, _, orientations = codes_NKO.shape
     assert n < MOST_CODES, n
     assert radius >= 0, radius
     kernels = import_kernels()
-    # One kind is enough to find the pairs; the kernel asks the others about what it found.
+    # One kind is enough to find the pairs; the kernel compares the others there.
     codes_ON = np.ascontiguousarray(codes_NKO[:, 0].T)
     agree = _must_agree(n, radius)
     blocks = _cut(radius + agree if agree else 0)
@@ -102,17 +99,17 @@ def _join(
             if orientation or start:
                 turned = kernels.bucket_sort(codes_ON[orientation, :end], *buckets)
             what = (codes_NKO, orientation, radius, masks, np.array(chosen, np.int64))
-            found = kernels.emit(*what, turned, upright, packed_P[filled:])
-            if filled + found > MOST_PAIRS:
+            new = kernels.emit(*what, turned, upright, packed_P[filled:])
+            if filled + new > MOST_PAIRS:
                 raise UserError(
                     f"more than {MOST_PAIRS:,} pairs among {n:,} different codes are within "
                     f"{radius} bits, so that most images look alike to the hashes; lower "
                     f"dedup.radius and groups.radius, or take such images out of the sources."
                 )
-            if filled + found > len(packed_P):
-                packed_P.resize(filled + found + len(packed_P) // 2, refcheck=False)
+            if filled + new > len(packed_P):
+                packed_P.resize(filled + new + len(packed_P) // 2, refcheck=False)
                 kernels.emit(*what, turned, upright, packed_P[filled:])
-            filled += found
+            filled += new
     packed_P.resize(filled, refcheck=False)
     packed_P.sort()
     first_P, second_P, distance_P = kernels.unpack(packed_P)
@@ -248,7 +245,7 @@ def connected(count: int, links_L2: NDArray[np.int64]) -> list[int]:
     return labels
 
 
-Join = Callable[[NDArray[np.uint64], int], tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]]
+Join = Callable[[NDArray[np.uint64], int], HashPairs]
 """What `turned_pairs_within` is."""
 
 
@@ -289,10 +286,6 @@ CHUNK_CODES = 1 << 22
 """A pair of chunks takes some 2 GB with two kinds of hash in eight orientations."""
 
 
-HashPairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]
-"""(first_P, second_P, distance_P)."""
-
-
 def near_links_by_chunks(
     codes_NKO: NDArray[np.uint64],
     radius: int,
@@ -307,7 +300,7 @@ def near_links_by_chunks(
     time.
     """
 
-    def join(codes_NKO: NDArray[np.uint64], radius: int) -> tuple[Any, Any, Any]:
+    def join(codes_NKO: NDArray[np.uint64], radius: int) -> HashPairs:
         if len(codes_NKO) <= CHUNK_CODES:
             return turned_pairs_within(codes_NKO, radius)
         return _join_chunks(codes_NKO, radius, dataset, runner, on_progress)

@@ -278,7 +278,7 @@ def verify(
 
 
 def _judged(probability: float, evidence: PairEvidence) -> float:
-    """Accept what a person would be asked about where many points agree on a turn.
+    """Accept an uncertain pair, which a person would decide, where many points agree on a turn.
 
     The acceptance is as strict as it is because of overlays that different images share. Those lie
     straight; a second photo in another light, which it doubts, is held by another hand.

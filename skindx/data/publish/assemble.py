@@ -182,8 +182,8 @@ def held_in(pub: Path, sha256s: Collection[str]) -> int:
 
 def _named(rows: Sequence[PublishedRow], sha256s: Collection[str]) -> set[str]:
     """Return the SHA-256s of originals, those too that are named by their published bytes."""
-    asked = {sha256.strip().lower() for sha256 in sha256s}
-    return asked | {row.sha256 for row in rows if row.published_sha256 in asked}
+    named = {sha256.strip().lower() for sha256 in sha256s}
+    return named | {row.sha256 for row in rows if row.published_sha256 in named}
 
 
 def _write_without(

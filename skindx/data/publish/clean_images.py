@@ -109,10 +109,10 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         raise NotStrippable("it does not begin as a JPEG")
     at = 2
     while True:
-        found = _MARKER.search(data, at)
-        if not found:
+        match = _MARKER.search(data, at)
+        if not match:
             raise NotStrippable("it has no end")
-        at = found.end() - 2
+        at = match.end() - 2
         marker = data[at + 1]
         if marker == _EOI:
             return

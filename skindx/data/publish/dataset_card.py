@@ -66,7 +66,7 @@ def write_card(
         splits=[split for split in SPLITS if any(row.split == split for row in rows)],
         classes=_classes(rows, taxonomy),
         licences=_licences(rows),
-        stated={said: sum(r.licence_said == said for r in rows) for said in facts.stated_licences},
+        stated={name: sum(r.licence_said == name for r in rows) for name in facts.stated_licences},
         withheld=Counter(row.withheld for row in rows if row.withheld).most_common(),
         issues=Counter(issue.reason for issue in issues).most_common(),
         plots=plots,
@@ -157,12 +157,12 @@ def _classes(rows: Sequence[PublishedRow], taxonomy: Taxonomy) -> list[dict[str,
 
 
 def _licences(rows: Sequence[PublishedRow]) -> list[dict[str, Any]]:
-    said = {row.licence: row.licence_said for row in rows}
-    found = Counter(row.licence for row in rows)
+    words_of = {row.licence: row.licence_said for row in rows}
+    counts = Counter(row.licence for row in rows)
     given = Counter(row.licence for row in rows if not row.withheld)
     lines = []
-    for name, count in found.most_common():
-        licence = parse_licence(said[name])
+    for name, count in counts.most_common():
+        licence = parse_licence(words_of[name])
         duties: Mapping[str, bool] = {
             "name the creator": licence.needs_attribution,
             "no commercial use": licence.non_commercial,
@@ -218,12 +218,12 @@ def _balance_sentence(rows: Sequence[PublishedRow], taxonomy: Taxonomy) -> str:
     most = max(taxonomy.classes, key=lambda disease: counts[disease.key])
     least = min(taxonomy.classes, key=lambda disease: counts[disease.key])
     largest, smallest = counts[most.key], counts[least.key]
-    said = (
+    balance = (
         f"Every class has {largest} images."
         if largest == smallest
         else f"Classes are unequal: {most.name} has {largest} images, {least.name} {smallest}."
     )
-    return f"{said} How often a class occurs here says nothing of how common it is."
+    return f"{balance} How often a class occurs here says nothing of how common it is."
 
 
 def _skin_sentence(rows: Sequence[PublishedRow]) -> str:

@@ -163,9 +163,9 @@ def copy_tiles(dataset: Path, records: Sequence[Record]) -> Iterator[Tile]:
         return
     known = {record.sha256: record for record in records}
     answers = read_answers(dataset)
-    said = answered_same(answers)
+    same = answered_same(answers)
     rows = [row for row in read_copies(file) if known.keys() >= set(row.pair)]
-    named = {row: verdict(row, said) for row in rows}
+    named = {row: verdict(row, same) for row in rows}
     rows.sort(key=lambda row: (named[row] != "uncertain", row.probability, row.pair))
     for row in rows:
         first, second = known[row.sha256_a], known[row.sha256_b]

@@ -77,11 +77,11 @@ def _private(
 
 
 def _licensed(licence: Licence, record: Record) -> tuple[str, str] | None:
-    said = f"the source says {record.licence[:200]!r}" if record.licence else "the source says none"
+    words = repr(record.licence[:200]) if record.licence else "none"
     if licence == UNKNOWN:
-        return "licence-unknown", f"No known licence: {said}."
+        return "licence-unknown", f"No known licence: the source says {words}."
     if licence == RESERVED or not licence.may_redistribute:
-        return "licence-reserved", f"Its licence permits no copies: {said}."
+        return "licence-reserved", f"Its licence permits no copies: the source says {words}."
     if not licence.may_adapt:
         return (
             "licence-no-derivatives",

@@ -65,15 +65,15 @@ class Exclusions:
 
         Blocked bytes that came from an unknown address block that address too.
         """
-        found = [(row, self.blocked.find(row.sha256, row.url)) for row in rows]
+        matches = [(row, self.blocked.find(row.sha256, row.url)) for row in rows]
         new: list[Blocked] = []
-        for row, entry in found:
+        for row, entry in matches:
             if entry and row.path:
                 stored_file(self.dataset, row.path).unlink(missing_ok=True)
                 if web_address(row.url):
                     new.append(_entry(row.sha256, row.url, entry, entry.reason))
         self._block(new)
-        return [withheld(row, entry) if entry else row for row, entry in found]
+        return [withheld(row, entry) if entry else row for row, entry in matches]
 
     def of_screened(
         self, sound: Sequence[tuple[LedgerRow, Screened]], issues: Sequence[Issue], report: Progress
@@ -88,14 +88,14 @@ class Exclusions:
             return list(sound), list(issues)
         marked = self._refused_copies(issues, report)
         codes_NKO = np.stack([screened.codes_KO for _, screened in sound])
-        found = self.blocked.near(codes_NKO, self.dedup.hashes, self.dedup.radius)
+        matches = self.blocked.near(codes_NKO, self.dedup.hashes, self.dedup.radius)
         entries = []
-        for position, entry in found.items():
+        for position, entry in matches.items():
             row = sound[position][0]
             entries.append(_entry(row.sha256, row.url, entry, NEAR_REASON))
             marked.append(taken_down(row.url, row.label, entries[-1]))
         self._block(entries)
-        staying = [pair for position, pair in enumerate(sound) if position not in found]
+        staying = [pair for position, pair in enumerate(sound) if position not in matches]
         if not staying:
             raise UserError("every sound image was taken down; add other images to the sources.")
         return staying, marked
@@ -125,10 +125,10 @@ class Exclusions:
         """Block the near copies among images that have an issue already; return all issues."""
         refused = {issue.sha256 for issue in issues if issue.sha256}
         files = sorted(file for sha256 in refused for file in store_files(self.dataset, sha256))
-        found = near_files(files, self.blocked, self.dedup, report)
+        matches = near_files(files, self.blocked, self.dedup, report)
         marked, entries = list(issues), []
         for position, issue in enumerate(marked):
-            if near := found.get(issue.sha256):
+            if near := matches.get(issue.sha256):
                 entries.append(_entry(issue.sha256, issue.url, near, NEAR_REASON))
                 marked[position] = taken_down(issue.url, issue.label, entries[-1])
         self._block(entries)

@@ -53,13 +53,13 @@ _COLUMNS = ("sha256", "sha256_a", "sha256_b")
 
 
 def purge_others(
-    dataset: Path, staging: Path, sha256s: Collection[str], own: Collection[Path]
+    dataset: Path, staging: Path, sha256s: Collection[str], known: Collection[Path]
 ) -> None:
-    """Write those tables of `dataset` that lose rows to `staging`, but for `own`.
+    """Write those tables of `dataset` that lose rows to `staging`, but for those `known` by name.
 
     Raises UserError for a table that cannot be read: whom it names is unknown.
     """
-    tables = {path for kind in _KINDS for path in dataset.glob(f"*{kind}")} - set(own)
+    tables = {path for kind in _KINDS for path in dataset.glob(f"*{kind}")} - set(known)
     for path in sorted(tables):
         _KINDS[path.suffix](path, staging, sha256s)
 
@@ -187,8 +187,8 @@ def _purge_tables(dataset: Path, blocked: BlockList) -> None:
             _purge_manifest(dataset, staging, blocked)
         if (dataset / LEDGER).exists():
             _purge_ledger(dataset, staging, blocked)
-        own = {dataset / name for name in (MANIFEST, ISSUES, LEDGER, BLOCKLIST)}
-        purge_others(dataset, staging, blocked.by_sha, own)
+        known = {dataset / name for name in (MANIFEST, ISSUES, LEDGER, BLOCKLIST)}
+        purge_others(dataset, staging, blocked.by_sha, known)
 
 
 def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:

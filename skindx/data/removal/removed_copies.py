@@ -49,8 +49,8 @@ def near_copies(dataset: Path, roots: BlockList, progress: Progress) -> dict[str
     recipe = dataset / RECIPE
     dedup = BuildSettings.load(recipe).dedup if recipe.exists() else DedupSettings()
     files = sorted(stored_files(dataset))
-    found = near_files(files, roots, dedup, progress)
-    return {sha256: entry.sha256 for sha256, entry in found.items()}
+    matches = near_files(files, roots, dedup, progress)
+    return {sha256: entry.sha256 for sha256, entry in matches.items()}
 
 
 def near_files(
@@ -72,8 +72,8 @@ def near_files(
     if not sound:
         return {}
     codes_NKO: NDArray[np.uint64] = np.stack([verdict.codes_KO for _, verdict in sound])
-    found = roots.near(codes_NKO, dedup.hashes, dedup.radius)
-    return {sound[position][0]: entry for position, entry in found.items()}
+    matches = roots.near(codes_NKO, dedup.hashes, dedup.radius)
+    return {sound[position][0]: entry for position, entry in matches.items()}
 
 
 def verified_copies(
@@ -86,35 +86,27 @@ def verified_copies(
     be, and are for a person. Both are empty for a dataset whose build did not look for copies.
     """
     file = dataset / COPIES
-    said = answered_same(read_answers(dataset))
+    answers = answered_same(read_answers(dataset))
     records = read_copies(file) if file.exists() else []
-    linked: dict[str, set[str]] = defaultdict(set)
-    doubtful: dict[str, set[str]] = defaultdict(set)
-    same = [pair for pair, agreed in said.items() if agreed]
-    maybe = []
-    for row in records:
-        answer = verdict(row, said)
-        if answer == "same":
-            same.append(row.pair)
-        elif answer == "uncertain":
-            maybe.append(row.pair)
-    for links, pairs in ((linked, same), (doubtful, maybe)):
-        for one, other in pairs:
-            links[one].add(other)
-            links[other].add(one)
-    found = dict(roots)
-    edge = sorted(found)
+    verdicts = {row.pair: verdict(row, answers) for row in records}
+    verdicts |= {pair: "same" for pair, agreed in answers.items() if agreed}
+    linked: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for (one, other), kind in verdicts.items():
+        linked[one, kind].add(other)
+        linked[other, kind].add(one)
+    root_of = dict(roots)
+    edge = sorted(root_of)
     while edge:
         sha256 = edge.pop()
-        for other in sorted(linked[sha256] - found.keys()):
-            found[other] = found[sha256]
+        for other in sorted(linked[sha256, "same"] - root_of.keys()):
+            root_of[other] = root_of[sha256]
             edge.append(other)
     uncertain = {
-        other: found[sha256]
-        for sha256 in sorted(found)
-        for other in sorted(doubtful[sha256] - found.keys())
+        other: root_of[sha256]
+        for sha256 in sorted(root_of)
+        for other in sorted(linked[sha256, "uncertain"] - root_of.keys())
     }
-    return {name: root for name, root in found.items() if name not in roots}, uncertain
+    return {name: root for name, root in root_of.items() if name not in roots}, uncertain
 
 
 def looked_for_copies(dataset: Path) -> bool:

@@ -88,10 +88,10 @@ def plan(
     known = {dataset: _known(dataset) for dataset in datasets}
     lists = {dataset: join(_lists(dataset)) for dataset in datasets}
     before = [entry for blocklist in lists.values() for entry in blocklist.by_sha.values()]
-    asked = _resolve(known, lists, urls, sha256s)
-    copies = {entry.sha256: entry.asked for entry in before if entry.asked in asked}
-    verified, uncertain = _verified(datasets, asked, copies) if near else ({}, {})
-    roots = {**{sha256: sha256 for sha256 in asked}, **verified}
+    requested = _resolve(known, lists, urls, sha256s)
+    copies = {entry.sha256: entry.asked for entry in before if entry.asked in requested}
+    verified, uncertain = _verified(datasets, requested, copies) if near else ({}, {})
+    roots = {**{sha256: sha256 for sha256 in requested}, **verified}
     codes, when, manifests = upright_codes(datasets, list(roots)), now(), _manifests(known)
 
     def block(sha256: str, root: str, why: str) -> Blocked:
@@ -105,7 +105,7 @@ def plan(
             manifests=manifests.get(sha256, {}),
         )
 
-    entries = [block(sha256, sha256, reason) for sha256 in asked]
+    entries = [block(sha256, sha256, reason) for sha256 in requested]
     why = reason or NEAR_REASON
     entries += [block(sha256, root, why) for sha256, root in sorted(verified.items())]
     looked_for = BlockList([*(entry for entry in before if entry.sha256 in roots), *entries])
@@ -119,7 +119,7 @@ def plan(
     # What a list knew comes first: its date and reason stay.
     mine = {entry.sha256 for entry in entries}
     blocked = BlockList([*(entry for entry in before if entry.sha256 in mine), *entries])
-    going, staying = _sort(known, asked, mine, uncertain)
+    going, staying = _sort(known, requested, mine, uncertain)
     left = tuple(dataset for dataset in datasets if not looked_for_copies(dataset))
     return RemovalPlan(tuple(datasets), blocked, going, staying, left if near else ())
 
@@ -151,13 +151,13 @@ def own_copies(planned: RemovalPlan) -> list[Path]:
 
 
 def _verified(
-    datasets: Sequence[Path], asked: Collection[str], copies: Mapping[str, str]
+    datasets: Sequence[Path], requested: Collection[str], copies: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return verified copies of what is asked and of its near copies, and uncertain ones."""
+    """Return verified copies of what is requested and of its near copies, and uncertain ones."""
     verified: dict[str, str] = {}
     uncertain: dict[str, str] = {}
     for dataset in datasets:
-        roots = {**{sha256: sha256 for sha256 in asked}, **copies, **verified}
+        roots = {**{sha256: sha256 for sha256 in requested}, **copies, **verified}
         more, doubtful = verified_copies(dataset, roots)
         verified |= more
         uncertain |= doubtful
@@ -188,15 +188,15 @@ def _resolve(
     sha256s: Collection[str],
 ) -> list[str]:
     where = " and ".join(map(str, known))
-    asked: dict[str, None] = {}
+    requested: dict[str, None] = {}
     for url in urls:
-        found = {row.sha256 for rows in known.values() for row in rows if row.url == url}
-        found |= {b.by_url[url].sha256 for b in lists.values() if url in b.by_url}
-        if not found - {""}:
+        named = {row.sha256 for rows in known.values() for row in rows if row.url == url}
+        named |= {b.by_url[url].sha256 for b in lists.values() if url in b.by_url}
+        if not named - {""}:
             raise UserError(
                 f"{where} knows no image of the URL {url!r}; give it as its page had it."
             )
-        asked |= dict.fromkeys(sorted(found - {""}))
+        requested |= dict.fromkeys(sorted(named - {""}))
     for sha256 in sha256s:
         if not is_sha256(sha256):
             raise UserError(
@@ -208,8 +208,8 @@ def _resolve(
             or any(store_files(dataset, sha256) for dataset in known)
         ):
             raise UserError(f"{where} knows no image of the SHA-256 {sha256}; check it.")
-        asked[sha256] = None
-    return list(asked)
+        requested[sha256] = None
+    return list(requested)
 
 
 def _web(known: Iterable[Sequence[KnownImage]], sha256: str) -> tuple[str, ...]:
@@ -222,20 +222,20 @@ def _manifests(known: Mapping[Path, Sequence[KnownImage]]) -> dict[str, dict[str
 
     A take-down only takes rows away: the manifests before earlier ones held the image as well.
     """
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    splits_of: dict[str, dict[str, str]] = defaultdict(dict)
     for dataset, rows in known.items():
         summary = dataset / SUMMARY
         known_summary = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
         manifests = [sha256_file(dataset / MANIFEST), *known_summary.get("earlier_manifests", [])]
         for row in rows:
             if row.split:
-                found[row.sha256] |= dict.fromkeys(manifests, row.split)
-    return found
+                splits_of[row.sha256] |= dict.fromkeys(manifests, row.split)
+    return splits_of
 
 
 def _sort(
     known: Mapping[Path, Sequence[KnownImage]],
-    asked: Collection[str],
+    requested: Collection[str],
     going: Collection[str],
     uncertain: Collection[str],
 ) -> tuple[tuple[AffectedImage, ...], tuple[AffectedImage, ...]]:
@@ -246,7 +246,7 @@ def _sort(
         groups = {row.group for row in rows if row.sha256 in going and row.group}
         for row in sorted(named.values(), key=lambda row: (row.sha256, row.url)):
             if row.sha256 in going:
-                why: Literal["asked", "copy"] = "asked" if row.sha256 in asked else "copy"
+                why: Literal["asked", "copy"] = "asked" if row.sha256 in requested else "copy"
                 out.append(AffectedImage(dataset, row, why))
             elif row.sha256 in uncertain:
                 beside.append(AffectedImage(dataset, row, "uncertain"))

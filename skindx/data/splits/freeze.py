@@ -196,10 +196,11 @@ def hold_splits(
     staying, issues = [], []
     for image in kept:
         row = image.row
-        own = places.get(row.sha256)
-        if own and own.split != sides[row.sha256]:
+        before = places.get(row.sha256)
+        if before and before.split != sides[row.sha256]:
             side = sides[row.sha256]
-            detail = f"it was in {own.split}, and what it is now seen to belong with is in {side}"
+            then = before.split
+            detail = f"it was in {then}, and what it is now seen to belong with is in {side}"
             issues.append(Issue(row.url, row.sha256, image.label, SPLIT_CONFLICT, detail))
         else:
             staying.append(image)

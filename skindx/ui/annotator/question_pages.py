@@ -196,7 +196,7 @@ class CopyController(AnswerController[Pair]):
 
     def facts(self, asked: Pair) -> str:
         review, row = self.review, self.review.rows[asked]
-        answer = review.said(asked)
+        answer = review.answer_to(asked)
         kind = "verified" if row.probability >= ACCEPT else "uncertain"
         state = f"answered: {answer.verdict}" if answer else f"{kind}, not answered yet"
         return (
@@ -262,7 +262,7 @@ class SkinController(AnswerController[str]):
 
     def facts(self, asked: str) -> str:
         review, image = self.review, self.review.record(asked)
-        answer = review.said(asked)
+        answer = review.answer_to(asked)
         state = f"answered: {answer.verdict}" if answer else "not answered yet"
         why = f"{image.detail[:1].upper()}{image.detail[1:]}. " if image.detail else ""
         place = "" if image.kept else ", not in the dataset"
