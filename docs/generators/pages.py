@@ -82,7 +82,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     ),
     "settings-publish": _settings(
         "Publishing",
-        "skindx.data.publish.facts.PublishSettings",
+        "skindx.data.publish.publish_settings.PublishSettings",
         "What the options of `skindx publish` decide.",
     ),
     "bundle-index": _settings(

@@ -37,7 +37,7 @@ def publish(
     """
     from skindx.core.progress import progress_bars
     from skindx.data.publish.assemble import publish as publish_dataset
-    from skindx.data.publish.facts import PublishSettings
+    from skindx.data.publish.publish_settings import PublishSettings
 
     start: dict[str, Any] = {"format": form, "contact": contact, "unaudited": unaudited}
     settings = PublishSettings.load(None, sets or [], start=start)

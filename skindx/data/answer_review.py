@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
 from skindx.data.boxes.annotations import check_person
-from skindx.data.copies.records import (
+from skindx.data.copies.copy_records import (
     COPIES,
     CopyRecord,
     Pair,
@@ -24,9 +24,7 @@ from skindx.data.copies.records import (
     read_copies,
 )
 from skindx.data.copies.verify import ACCEPT
-from skindx.data.layout import store_files
-from skindx.data.manifest import Issue, Record, read_issues, read_manifest
-from skindx.data.review import (
+from skindx.data.decisions import (
     REVIEWED,
     SKIN_REASONS,
     Flag,
@@ -36,6 +34,8 @@ from skindx.data.review import (
     read_flags,
     read_skin_answers,
 )
+from skindx.data.layout import store_files
+from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 
 _WAIT_S = 0.5
 

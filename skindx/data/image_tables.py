@@ -122,7 +122,7 @@ THRESHOLD = 3.0
 _ADVICE = "make it with `skindx audit DATASET --off-topic`"
 
 
-class OodSettings(Settings):
+class UnusualSettings(Settings):
     """A table of out-of-distribution (OOD) scores, and from which score on a person looks.
 
     Such images are flagged and never dropped: what is rare is unusual too.
@@ -168,7 +168,9 @@ def read_ood(path: Path) -> OodScores:
     return OodScores(sha256s, scores_N, model)
 
 
-def unusual(settings: OodSettings, sha256s: Collection[str]) -> tuple[dict[str, float], int, str]:
+def unusual(
+    settings: UnusualSettings, sha256s: Collection[str]
+) -> tuple[dict[str, float], int, str]:
     """Return the images that score at least the threshold, how many have a score, and the model.
 
     Raises UserError when none has one: the table is then of another dataset.

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.core.text import cell, printable
 from skindx.data.boxes.joining import BoxCounts
+from skindx.data.decisions import Flag
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import SPLITS, Issue, Record
-from skindx.data.review import Flag
 from skindx.taxonomy import Taxonomy, normalise
 
 if TYPE_CHECKING:

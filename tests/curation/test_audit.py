@@ -16,9 +16,9 @@ from skindx.curation.audit import audit as module
 from skindx.curation.audit.audit import JOURNAL, audit, summary_lines
 from skindx.curation.audit.privacy import PrivacySettings, Sighting
 from skindx.curation.audit.quality import audit_quality
+from skindx.data.decisions import DECISIONS, Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.review import DECISIONS, Flag, read_flags, write_flags
 
 ROOT = Path(__file__).parents[2]
 

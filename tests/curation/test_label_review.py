@@ -19,9 +19,9 @@ from skindx.curation.labels.review import (
     plant_errors,
     review_labels,
 )
+from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.image_tables import Embeddings
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.review import Flag, read_flags, write_flags
 
 HOSTILE = '<img src=x onerror="alert(1)">&"\'</title>'
 

@@ -11,6 +11,7 @@ from tiny_dataset import tiny_dataset
 
 from skindx.core.errors import UserError
 from skindx.curation.audit.off_topic import off_topic
+from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.image_tables import (
     EMBEDDINGS,
     OOD,
@@ -19,7 +20,6 @@ from skindx.data.image_tables import (
     read_ood,
     write_embeddings,
 )
-from skindx.data.review import Flag, read_flags, write_flags
 from skindx.models.ood.detectors import unusual_scores
 
 

@@ -8,7 +8,7 @@ from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.publish import croissant, published_folder
 from skindx.data.publish.assemble import publish
-from skindx.data.publish.formats import FORMATS, Format
+from skindx.data.publish.publish_formats import FORMATS, Format
 
 
 @pytest.fixture

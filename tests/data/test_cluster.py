@@ -16,7 +16,7 @@ from ray_cluster import RayCluster, ray_cluster
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.copies import candidates, hash_links
+from skindx.data.copies import copy_candidates, hash_links
 from skindx.data.copies import shards as copies_shards
 from skindx.data.copies.find import find_copies
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
@@ -142,7 +142,7 @@ def test_a_cluster_finds_the_copies_that_this_machine_finds(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies_shards, "SHARD_IMAGES", 8)
-    monkeypatch.setattr(candidates, "CHUNK_IMAGES", 12)
+    monkeypatch.setattr(copy_candidates, "CHUNK_IMAGES", 12)
     found = []
     for name in ("alone", "cluster"):
         painted = [paint(n) for n in range(IMAGES // 2)]

@@ -19,8 +19,8 @@ from skindx.data.build.build import build, load_build_settings
 from skindx.data.build.diff import compare, print_diff, read_version
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.dataset_card import plain
-from skindx.data.publish.facts import PublishSettings
-from skindx.data.publish.formats import no_formula
+from skindx.data.publish.publish_formats import no_formula
+from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import print_report, report
 from skindx.data.summary import ClassCount, print_counts, print_summary

@@ -17,19 +17,7 @@ from skindx.core.errors import UserError
 from skindx.data.answer_review import reviewing_skin
 from skindx.data.build.build import BuildSummary, build, load_build_settings
 from skindx.data.build.older import as_before
-from skindx.data.image_tables import (
-    OOD,
-    THRESHOLD,
-    OodScores,
-    OodSettings,
-    read_ood,
-    unusual,
-    write_ood,
-)
-from skindx.data.manifest import Record, read_issues, read_manifest
-from skindx.data.publish.gallery_pages import write_gallery
-from skindx.data.removal.takedown import carry_out, plan
-from skindx.data.review import (
+from skindx.data.decisions import (
     DECISIONS,
     FLAGS,
     Flag,
@@ -38,6 +26,18 @@ from skindx.data.review import (
     write_flags,
     write_skin_answer,
 )
+from skindx.data.image_tables import (
+    OOD,
+    THRESHOLD,
+    OodScores,
+    UnusualSettings,
+    read_ood,
+    unusual,
+    write_ood,
+)
+from skindx.data.manifest import Record, read_issues, read_manifest
+from skindx.data.publish.gallery_pages import write_gallery
+from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening.screen import ScreenSettings, read_shard, screen_bytes, write_shard
 from skindx.data.synthetic.no_skin import KINDS, WARM
 
@@ -242,7 +242,7 @@ def test_a_table_of_scores_flags_and_never_drops(root: Path, out: Path, tmp_path
 
 def test_the_threshold_counts_as_high_and_strangers_do_not_count(tmp_path: Path) -> None:
     write_ood(tmp_path / OOD, OodScores(("a", "b", "c"), np.array([5.0, 4.9, 9.0]), "m"))
-    settings = OodSettings(path=tmp_path / OOD, threshold=5)
+    settings = UnusualSettings(path=tmp_path / OOD, threshold=5)
     assert unusual(settings, ["a", "b", "d"]) == ({"a": 5.0}, 2, "m")
 
 
@@ -265,7 +265,7 @@ def test_a_table_that_is_none_is_one_sentence(
     if table:
         pq.write_table(pa.table(table), path)
     with pytest.raises(UserError, match=said) as caught:
-        unusual(OodSettings(path=path), ["0a", "0b"])
+        unusual(UnusualSettings(path=path), ["0a", "0b"])
     assert "--off-topic" in str(caught.value)
 
 

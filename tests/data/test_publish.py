@@ -31,13 +31,13 @@ from small_dataset import LABELS, SmallDataset, free_dataset
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes import read_coco
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
 from skindx.data.publish import clean_images
 from skindx.data.publish.assemble import publish
-from skindx.data.publish.facts import PublishSettings
-from skindx.data.publish.formats import Format
+from skindx.data.publish.publish_formats import Format
+from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.publish.published_rows import read_published
-from skindx.data.review import Flag, write_flags
 from skindx.imaging.decode import decode
 
 
@@ -296,7 +296,7 @@ import os, signal, sys
 from pathlib import Path
 from skindx.data.publish import croissant
 from skindx.data.publish.assemble import publish
-from skindx.data.publish.facts import PublishSettings
+from skindx.data.publish.publish_settings import PublishSettings
 import skindx.data.publish.published_folder as side, shutil, skindx.core.atomic_files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None
@@ -361,7 +361,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(
         "import sys; from pathlib import Path; from skindx.data.publish.assemble import publish\n"
-        "from skindx.data.publish.facts import PublishSettings\n"
+        "from skindx.data.publish.publish_settings import PublishSettings\n"
         "if __name__ == '__main__':\n"
         "    said = PublishSettings(contact='a@b', unaudited=True)\n"
         "    tell = lambda done, total: print(done, flush=True)\n"

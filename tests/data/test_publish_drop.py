@@ -19,8 +19,8 @@ from small_dataset import SmallDataset, free_dataset
 from skindx.core.errors import UserError
 from skindx.data.manifest import Issue
 from skindx.data.publish.assemble import drop, held_in, publish
-from skindx.data.publish.facts import PublishSettings
-from skindx.data.publish.formats import FORMATS, Format
+from skindx.data.publish.publish_formats import FORMATS, Format
+from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.publish.published_rows import read_published
 
 

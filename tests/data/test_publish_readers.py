@@ -19,7 +19,7 @@ from small_dataset import LABELS, free_dataset
 from skindx.data.box import Box
 from skindx.data.publish import published_folder
 from skindx.data.publish.assemble import publish
-from skindx.data.publish.formats import Format
+from skindx.data.publish.publish_formats import Format
 
 LOAD = """
 import datasets, sys

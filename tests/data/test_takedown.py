@@ -16,13 +16,13 @@ from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, join, read_blocklist, write_blocklist
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.copies.hash_links import near_links
+from skindx.data.decisions import Flag, read_decisions, read_flags, write_flags
 from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.layout import BLOCKLIST, LEDGER
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import RemovalPlan, carry_out, plan
-from skindx.data.review import Flag, read_decisions, read_flags, write_flags
 from skindx.data.splits.freeze import read_places
 from skindx.imaging.hashes import hash_thumbnails, thumbnail
 

@@ -23,6 +23,7 @@ from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build.build import build
 from skindx.data.build.diff import diff, write_diff
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.fetch.parts import PARTS, make_part
 from skindx.data.fetch.settings import OriginPolicy, Partition
 from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
@@ -32,12 +33,11 @@ from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
 from skindx.data.publish.assemble import publish
-from skindx.data.publish.facts import PublishSettings
-from skindx.data.publish.formats import FORMATS
 from skindx.data.publish.gallery_pages import write_gallery
+from skindx.data.publish.publish_formats import FORMATS
+from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
-from skindx.data.review import Flag, write_flags
 from skindx.data.screening.screen import SHARDS
 
 JANE = "Jane Q. Victim"

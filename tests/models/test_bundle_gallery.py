@@ -12,8 +12,8 @@ from PIL import Image
 from tiny_bundle import MODELS, pack_tiny, pack_whole
 
 from skindx.core.errors import UserError
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.review import Flag, write_flags
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.embedding_index import (
     ROWS,

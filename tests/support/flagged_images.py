@@ -4,9 +4,9 @@ from pathlib import Path
 
 from paint_images import encode, paint
 
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
-from skindx.data.review import Flag, write_flags
 
 DETAIL = "hardly any colour of skin"
 

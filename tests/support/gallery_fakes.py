@@ -7,9 +7,9 @@ from paint_images import encode, paint
 from PIL import Image
 
 from skindx.core.atomic_files import write_json
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
-from skindx.data.review import Flag, write_flags
 
 HOSTILE = (
     '<script>document.title="owned"</script>',

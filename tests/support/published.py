@@ -9,9 +9,9 @@ import pytest
 from paint_images import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.publish.facts import PublishSettings
-from skindx.data.publish.formats import FORMATS, Format
-from skindx.data.review import DECISIONS, Flag, write_flags
+from skindx.data.decisions import DECISIONS, Flag, write_flags
+from skindx.data.publish.publish_formats import FORMATS, Format
+from skindx.data.publish.publish_settings import PublishSettings
 
 OPEN = PublishSettings(contact="down@example.org", unaudited=True)
 formats = pytest.mark.parametrize("form", FORMATS)

@@ -8,7 +8,7 @@ import pytest
 from annotating import annotating
 from copies_of_three import three_images
 
-from skindx.data.copies.records import Pair, read_answers
+from skindx.data.copies.copy_records import Pair, read_answers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

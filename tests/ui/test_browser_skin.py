@@ -8,7 +8,7 @@ import pytest
 from annotating import annotating
 from flagged_images import flagged_images
 
-from skindx.data.review import read_skin_answers
+from skindx.data.decisions import read_skin_answers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

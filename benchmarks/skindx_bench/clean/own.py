@@ -43,7 +43,7 @@ def copies(folder: Path, names: list[str]) -> Said:
     pixels deny it; of a pair within the radius of duplicates one image would be dropped.
     """
     from skindx.data.copies.find import find_copies
-    from skindx.data.copies.verified import denied
+    from skindx.data.copies.verified import denied_pairs
     from skindx.data.copies.verify import ACCEPT
 
     paths = [f"{IMAGES}/{name}" for name in names]
@@ -52,7 +52,7 @@ def copies(folder: Path, names: list[str]) -> Said:
     copies_found = find_copies(
         folder, paths, runner=LocalRunner(threads()), hash_candidates=near_L2
     )
-    apart_L = denied(folder, paths, near_L2) & (links_L3[:, 2] > DedupSettings().radius)
+    apart_L = denied_pairs(folder, paths, near_L2) & (links_L3[:, 2] > DedupSettings().radius)
     by_hash = [(int(i), int(j)) for i, j in near_L2[~apart_L]]
     found: dict[tuple[int, int], tuple[float, bool]] = dict.fromkeys(by_hash, (ACCEPT, True))
     for copy in copies_found:

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from skindx.core.settings_base import Settings
 from skindx.data import layout
-from skindx.data.copies import candidates
-from skindx.data.copies.candidates import recurring_keys
+from skindx.data.copies import copy_candidates
+from skindx.data.copies.copy_candidates import recurring_keys
 from skindx.data.copies.find import find_copies
 from skindx.data.copies.hash_links import connected, near_links
 from skindx.data.copies.shards import Library, sha256_of
@@ -183,12 +183,12 @@ def _voted(library: Library, names: Sequence[str]) -> set[tuple[str, str]]:
     """Return the pairs that are candidates by their votes, the smaller name first."""
     ordered = sorted(names)
     recurring = recurring_keys(library, ordered, np.arange(len(ordered)))
-    size = candidates.CHUNK_IMAGES
+    size = copy_candidates.CHUNK_IMAGES
     runs = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    chunks = [candidates.load_chunk(library, run, recurring) for run in runs]
+    chunks = [copy_candidates.load_chunk(library, run, recurring) for run in runs]
     found = set()
     for a, b in itertools.combinations_with_replacement(range(len(runs)), 2):
-        for i, j, _ in candidates.chunk_candidates(chunks[a], chunks[b], a == b).tolist():
+        for i, j, _ in copy_candidates.chunk_candidates(chunks[a], chunks[b], a == b).tolist():
             found.add(_named(runs[a][i], runs[b][j]))
     return found
 

@@ -14,9 +14,9 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress, silent
 from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, Sighting, version
+from skindx.data.decisions import PRIVATE, Flag, undecided, write_flags
 from skindx.data.layout import stored_file
 from skindx.data.manifest import read_manifest
-from skindx.data.review import PRIVATE, Flag, undecided, write_flags
 from skindx.imaging.decode import decode
 from skindx.workers.process import exit_with_parent_process
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from skindx.core.errors import UserError
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import Embeddings, OodScores, write_ood
 from skindx.data.manifest import read_manifest
-from skindx.data.review import Flag, write_flags
 from skindx.models.ood.detectors import unusual_scores
 
 FEWEST = 40

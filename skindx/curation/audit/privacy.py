@@ -21,7 +21,7 @@ from pydantic import Field
 
 from skindx.core.machine import require_extra
 from skindx.core.settings_base import Settings
-from skindx.data.review import Reason
+from skindx.data.decisions import Reason
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

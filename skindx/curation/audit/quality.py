@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from skindx.core.machine import require_extra
 from skindx.core.progress import Progress, silent
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.review import Flag, write_flags
 from skindx.data.stored_image import read_image
 
 if TYPE_CHECKING:

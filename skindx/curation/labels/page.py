@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import write_csv, write_text
 from skindx.core.text import html_environment, printable
 from skindx.curation.labels.review import Doubt, LabelReview
+from skindx.data.decisions import write_flags
 from skindx.data.layout import LABEL_REVIEW
 from skindx.data.manifest import Record
-from skindx.data.review import write_flags
 from skindx.data.stored_image import read_image
 from skindx.imaging.sandboxed_images import small_jpeg
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.progress import Progress, silent
+from skindx.data.decisions import Flag
 from skindx.data.image_tables import Embeddings
 from skindx.data.manifest import Record
-from skindx.data.review import Flag
 
 # N = images, C = classes, D = dimensions
 

@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.build.run import Run
-from skindx.data.copies.deduplicate import Cleaned, Distinct, LabelledImage, deduplicate
-from skindx.data.copies.find import find_copies
-from skindx.data.copies.hash_links import with_pairs
-from skindx.data.copies.records import (
+from skindx.data.copies.copy_records import (
     CopyRecord,
     Pair,
     answered_same,
@@ -21,7 +18,10 @@ from skindx.data.copies.records import (
     records_of,
     verdict,
 )
-from skindx.data.copies.verified import denied
+from skindx.data.copies.deduplicate import Cleaned, Distinct, LabelledImage, deduplicate
+from skindx.data.copies.find import find_copies
+from skindx.data.copies.hash_links import with_pairs
+from skindx.data.copies.verified import denied_pairs
 from skindx.data.manifest import Split
 from skindx.data.splits.freeze import Placement, Placements, group_aliases, hold_groups
 from skindx.data.splits.groups import (
@@ -104,7 +104,7 @@ def _records(
         hash_candidates=near_L2[both_L],
         progress=run.report,
     )
-    both_L[both_L] = denied(run.out, paths, near_L2[both_L])
+    both_L[both_L] = denied_pairs(run.out, paths, near_L2[both_L])
     if both_L.any():
         run.notes.append(
             f"{both_L.sum()} pairs of images have near hashes and show different things in the "

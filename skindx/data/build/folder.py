@@ -7,12 +7,12 @@ from pathlib import Path
 
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
-from skindx.data.copies.records import COPIES, CopyRecord, write_copies
+from skindx.data.copies.copy_records import COPIES, CopyRecord, write_copies
+from skindx.data.decisions import Flag, Reason, stage_flags
 from skindx.data.layout import MANIFEST, RECIPE, STORE, SUMMARY, TAXONOMY, recover, transaction
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.review import Flag, Reason, stage_flags
 from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.summary import BuildSummary
 from skindx.taxonomy import Taxonomy

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from skindx.data.build.run import Run
 from skindx.data.copies.deduplicate import LabelledImage
+from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions
 from skindx.data.image_tables import unusual
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
-from skindx.data.review import Flag, Reason, answered_skin, read_decisions
 from skindx.data.screening.screen import Screened
 from skindx.imaging.skin_content import LIMIT, SAID
 

@@ -8,9 +8,9 @@ from skindx.core.progress import Progress
 from skindx.data.box import Box
 from skindx.data.boxes.box_file import BoxFile
 from skindx.data.boxes.joining import BoxCounts
+from skindx.data.decisions import Flag
 from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings
-from skindx.data.review import Flag
 from skindx.data.runner import TaskRunner
 from skindx.data.splits.freeze import Placements
 from skindx.data.splits.groups import GroupKeys

@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import JobError
 from skindx.core.progress import Progress, silent
-from skindx.data.copies import candidates
-from skindx.data.copies.candidates import chunk_alike, chunk_candidates, load_chunk, recurring_keys
+from skindx.data.copies import copy_candidates
+from skindx.data.copies.copy_candidates import (
+    chunk_alike,
+    chunk_candidates,
+    load_chunk,
+    recurring_keys,
+)
 from skindx.data.copies.hash_links import connected
 from skindx.data.copies.shards import Library, describe_missing, folder_of, sha256_of
 from skindx.data.copies.verified import (
@@ -216,7 +221,7 @@ class _Search:
     ) -> None:
         self._dataset, self._sha256s = dataset, sha256s
         self._runner, self._progress = runner, progress
-        c = candidates
+        c = copy_candidates
         voting = (c.VOTE_RADIUS, c.VOTES, c.PROBES, c.CHUNK_IMAGES, PART_PAIRS)
         alike = (c.ALIKE_RADIUS, c.ALIKE_NEAR, c.ALIKE_LEAST, c.LEADING_IMAGES)
         fixed = (folder_of(dataset).name, verified_folder(dataset).name, voting, alike)
@@ -243,7 +248,7 @@ class _Search:
 
     def candidates(self, recurring: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return pairs_P2 that share points, or are among the most alike of one of the two."""
-        size = candidates.CHUNK_IMAGES
+        size = copy_candidates.CHUNK_IMAGES
         job = self._job(recurring, np.empty((0, 2), np.int64))
         chunks = range(-(-len(self._sha256s) // size))
         pairs = itertools.combinations_with_replacement(chunks, 2)
@@ -251,7 +256,7 @@ class _Search:
         self._run(files, "candidates", len(self._sha256s))
         rows_C4 = np.concatenate([np.empty((0, 4), np.int64), *(np.load(file) for file in files)])
         voted_P2 = rows_C4[rows_C4[:, 2] > 0, :2]
-        alike_P2 = candidates.leading(rows_C4[rows_C4[:, 3] > 0][:, [0, 1, 3]])[:, :2]
+        alike_P2 = copy_candidates.leading(rows_C4[rows_C4[:, 3] > 0][:, [0, 1, 3]])[:, :2]
         return _unique(np.concatenate([voted_P2, alike_P2]))
 
     def recurring(self, verified_PV: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -207,7 +207,9 @@ MANY = 24
 """Inliers. With fewer it may be the points that are missing: of a blurred copy, of smooth skin."""
 
 
-def denied(dataset: Path, paths: Sequence[str], pairs_P2: NDArray[np.int64]) -> NDArray[np.bool_]:
+def denied_pairs(
+    dataset: Path, paths: Sequence[str], pairs_P2: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """Return which pairs, positions in `paths`, show different images although hashes are near.
 
     `find_copies` has verified them before, as its `hash_candidates`; a pair that it has not is not

@@ -16,8 +16,8 @@ from skindx.data.layout import RECIPE, TAXONOMY, stored_file
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.publish.clean_images import CleanFile, clean_files
 from skindx.data.publish.croissant import import_mlcroissant
-from skindx.data.publish.facts import PublishedFacts, PublishSettings
-from skindx.data.publish.formats import FORMATS
+from skindx.data.publish.publish_formats import FORMATS
+from skindx.data.publish.publish_settings import PublishedFacts, PublishSettings
 from skindx.data.publish.published_folder import (
     PUBLISHED,
     check_place,

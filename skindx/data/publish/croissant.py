@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.machine import require_extra
-from skindx.data.publish.facts import PublishedFacts, newest
+from skindx.data.publish.publish_settings import PublishedFacts, newest
 from skindx.data.publish.published_rows import NAMES, SHARD_NAMES, PublishedRow
 from skindx.taxonomy import Taxonomy
 

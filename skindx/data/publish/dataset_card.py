@@ -15,8 +15,8 @@ import yaml
 from skindx.core.text import markdown_environment, printable
 from skindx.data.licence import parse_licence
 from skindx.data.manifest import SPLITS, Issue
-from skindx.data.publish.facts import PublishedFacts, newest
-from skindx.data.publish.formats import Format
+from skindx.data.publish.publish_formats import Format
+from skindx.data.publish.publish_settings import PublishedFacts, newest
 from skindx.data.publish.published_rows import PublishedRow, card_features, tar_features
 from skindx.taxonomy import Taxonomy
 

@@ -20,9 +20,7 @@ from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
 from skindx.core.settings_base import read_yaml
 from skindx.data.boxes.joining import read_counts
-from skindx.data.copies.describe import LONG_SIDE, describe
-from skindx.data.copies.geometry import models_of
-from skindx.data.copies.records import (
+from skindx.data.copies.copy_records import (
     COPIES,
     CopyRecord,
     answered_same,
@@ -30,9 +28,9 @@ from skindx.data.copies.records import (
     read_copies,
     verdict,
 )
-from skindx.data.layout import RECIPE, SUMMARY, stored_files
-from skindx.data.manifest import Issue, Record, read_issues, read_manifest
-from skindx.data.review import (
+from skindx.data.copies.describe import LONG_SIDE, describe
+from skindx.data.copies.geometry import models_of
+from skindx.data.decisions import (
     Decision,
     Flag,
     Reason,
@@ -42,6 +40,8 @@ from skindx.data.review import (
     read_skin_answers,
     undecided,
 )
+from skindx.data.layout import RECIPE, SUMMARY, stored_files
+from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.summary import STAGES
 from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.formats import DamagedImage

@@ -26,8 +26,8 @@ from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY
 from skindx.data.manifest import SPLITS, Issue, write_issues
 from skindx.data.publish.croissant import CROISSANT, write_croissant
 from skindx.data.publish.dataset_card import CARD, PLOTS, limits_of, write_card, write_plots
-from skindx.data.publish.facts import FACTS, PublishedFacts
-from skindx.data.publish.formats import DATA, FOR_PEOPLE
+from skindx.data.publish.publish_formats import DATA, FOR_PEOPLE
+from skindx.data.publish.publish_settings import FACTS, PublishedFacts
 from skindx.data.publish.published_rows import PublishedRow, write_rows
 from skindx.taxonomy import Taxonomy
 

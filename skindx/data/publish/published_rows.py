@@ -18,10 +18,10 @@ from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.data.blocklist import TAKEN_DOWN
 from skindx.data.box import Box
+from skindx.data.decisions import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
 from skindx.data.layout import MANIFEST
 from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
 from skindx.data.manifest import SPLITS, Issue, Record, Split, check_row, read_rows
-from skindx.data.review import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,12 +19,12 @@ from skindx.data.blocklist import (
     write_blocklist,
 )
 from skindx.data.copies.deduplicate import Cleaned, DedupSettings, LabelledImage
+from skindx.data.decisions import REVIEWED, answered_skin, read_decisions
 from skindx.data.layout import BLOCKLIST, store_files, stored_file
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.purge import purge, taken_down
 from skindx.data.removal.removed_copies import near_files
-from skindx.data.review import REVIEWED, answered_skin, read_decisions
 from skindx.data.screening.screen import Screened
 
 _REMOVE, _NO_SKIN = "decided to remove it", "said that it shows no skin"

@@ -24,6 +24,7 @@ from skindx.core.atomic_files import read_parquet, sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.copies.verified import keep_stored
+from skindx.data.decisions import read_flags
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.layout import (
@@ -44,7 +45,6 @@ from skindx.data.layout import (
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
 from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
 from skindx.data.publish.gallery_pages import MARK
-from skindx.data.review import read_flags
 from skindx.data.screening.screen import remove_shards
 from skindx.data.summary import count_flagged, recounted, totals
 

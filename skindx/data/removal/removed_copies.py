@@ -10,8 +10,14 @@ from numpy.typing import NDArray
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
 from skindx.data.blocklist import KINDS, Blocked, BlockList
+from skindx.data.copies.copy_records import (
+    COPIES,
+    answered_same,
+    read_answers,
+    read_copies,
+    verdict,
+)
 from skindx.data.copies.deduplicate import DedupSettings
-from skindx.data.copies.records import COPIES, answered_same, read_answers, read_copies, verdict
 from skindx.data.layout import RECIPE, store_files, stored_files
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening.screen import ScreenSettings, screen_files

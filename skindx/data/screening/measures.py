@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from skindx.core.settings_base import OFF, Settings
-from skindx.data.image_tables import OodSettings
+from skindx.data.image_tables import UnusualSettings
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.workers.process import Limits
 
@@ -54,7 +54,7 @@ class ScreenSettings(Settings):
         default="review",
         description="images whose pixels look like no skin: flag them, drop them, or do not ask",
     )
-    ood: OodSettings | None = Field(
+    ood: UnusualSettings | None = Field(
         default=None, description="a table of scores by which unusual images are flagged too"
     )
     max_pixels: int = Field(default=MAX_PIXELS, gt=0, le=10**12)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
-from skindx.data.copies.records import (
+from skindx.data.copies.copy_records import (
     COPIES,
     CopyRecord,
     families,

@@ -15,10 +15,10 @@ import pytest
 from copies_dataset import make_dataset, painted, put
 
 from skindx.core.errors import JobError
-from skindx.data.copies import candidates, shards
+from skindx.data.copies import copy_candidates, shards
 from skindx.data.copies.find import find_copies
 from skindx.data.copies.shards import DescriptionShard, Library, folder_of, sha256_of, shard_files
-from skindx.data.copies.verified import denied, keep_only
+from skindx.data.copies.verified import denied_pairs, keep_only
 from skindx.data.copies.verify import Copy
 from skindx.data.runner import LocalRunner
 from skindx.data.synthetic.overlays import screenshot
@@ -60,7 +60,7 @@ class Threads(LocalRunner):
 
 def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_IMAGES", 3)
-    monkeypatch.setattr(candidates, "CHUNK_IMAGES", 2)
+    monkeypatch.setattr(copy_candidates, "CHUNK_IMAGES", 2)
     monkeypatch.setattr("skindx.data.copies.find.PART_PAIRS", 1)
 
 
@@ -107,8 +107,8 @@ def test_a_pair_that_only_hashes_name_is_verified_too(
     made: Made, found: list[Copy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, paths, _ = made
-    monkeypatch.setattr(candidates, "VOTES", 250)
-    monkeypatch.setattr(candidates, "ALIKE_LEAST", 250)
+    monkeypatch.setattr(copy_candidates, "VOTES", 250)
+    monkeypatch.setattr(copy_candidates, "ALIKE_LEAST", 250)
     assert find_copies(dataset, paths, runner=LocalRunner(1)) == []
     named = np.array([[6, 0], [0, 1], [3, 3], [0, 6]])
     only = find_copies(dataset, paths, runner=LocalRunner(1), hash_candidates=named)
@@ -204,8 +204,8 @@ def test_near_hashes_of_different_photos_in_one_frame_are_denied(tmp_path: Path)
     smooth = [np.full((120, 160, 3), level, np.uint8) for level in (120, 121)]
     paths = [put(tmp_path, pixels) for pixels in (*page, smaller, *smooth)]
     near = np.array([[0, 1], [0, 2], [2, 1], [3, 4]])
-    assert not denied(tmp_path, paths, near).any()  # nobody has looked
+    assert not denied_pairs(tmp_path, paths, near).any()  # nobody has looked
     found = find_copies(tmp_path, paths, runner=LocalRunner(1), hash_candidates=near)
     assert [(copy.first, copy.second) for copy in found] == [(0, 2)]
-    assert denied(tmp_path, paths, near).tolist() == [True, False, True, False]
-    assert denied(tmp_path, paths, np.empty((0, 2), np.int64)).tolist() == []
+    assert denied_pairs(tmp_path, paths, near).tolist() == [True, False, True, False]
+    assert denied_pairs(tmp_path, paths, np.empty((0, 2), np.int64)).tolist() == []

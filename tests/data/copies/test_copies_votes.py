@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from skindx.data.copies import candidates as alike
-from skindx.data.copies import candidates as recurring
+from skindx.data.copies import copy_candidates as alike
+from skindx.data.copies import copy_candidates as recurring
 from skindx.data.copies.describe import Description, shipped_codebook
 from skindx.data.copies.find import join_chunks
 from skindx.data.copies.geometry import mirrored_points

@@ -16,8 +16,8 @@ from skindx.core.errors import UserError
 from skindx.data.copies.hash_links import connected
 from skindx.data.copies.shards import sha256_of
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
+from skindx.data.decisions import AnswerFile, ReviewAnswer, answer_now
 from skindx.data.manifest import write_table
-from skindx.data.review import AnswerFile, ReviewAnswer, answer_now
 
 COPIES = "copies.parquet"
 
@@ -130,7 +130,7 @@ def put_answer(dataset: Path, pair: Pair, answer: ReviewAnswer | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CopyFamily:
     """Images that links of verdict *same* join."""
 
     sha256s: tuple[str, ...]
@@ -143,7 +143,9 @@ class Family:
     """Pairs that a person called different, and which others still join."""
 
 
-def families(rows: Sequence[CopyRecord], answers: dict[Pair, bool] | None = None) -> list[Family]:
+def families(
+    rows: Sequence[CopyRecord], answers: dict[Pair, bool] | None = None
+) -> list[CopyFamily]:
     """Return the families of two images and more, the largest first.
 
     `answers` says for pairs (smaller SHA-256 first) whether a person called them the same: they go
@@ -169,7 +171,7 @@ def families(rows: Sequence[CopyRecord], answers: dict[Pair, bool] | None = None
         if inside and component[number[pair[0]]] == component[number[pair[1]]]:
             different[component[number[pair[0]]]].append(pair)
     joined_families = [
-        Family(
+        CopyFamily(
             tuple(members),
             _weakest(joined[part], links, answers),
             len(members) * (len(members) - 1) // 2 - len(joined[part]),

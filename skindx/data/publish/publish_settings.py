@@ -10,7 +10,7 @@ from skindx import __version__
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.data.publish.formats import Format
+from skindx.data.publish.publish_formats import Format
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources import Source
 
