@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.skindx-ready
 
-.PHONY: demo test test-long check docs docs-links sbom dist lock install clean screenshots
+.PHONY: demo test test-lab test-long check docs docs-links sbom dist lock install clean screenshots
 
 demo: install
 	$(BIN)/skindx demo --out runs/demo
@@ -15,6 +15,10 @@ demo: install
 WORKERS ?= 3
 test: install browser network proxies
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+# Each benchmark at its smallest, which takes minutes.
+test-lab: install browser network proxies
+	$(BIN)/python -m pytest -m "lab and not long" -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
 test-long: install browser network proxies
 	$(BIN)/python -m pytest -m long --timeout 3600

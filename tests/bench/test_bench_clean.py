@@ -232,6 +232,7 @@ def ended(child: int) -> bool:
     return False
 
 
+@pytest.mark.lab
 def test_a_stopped_bench_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     environment = tmp_path / "peers" / "fastdup" / "bin"
     environment.mkdir(parents=True)
@@ -252,6 +253,7 @@ def test_a_stopped_bench_leaves_no_process_and_no_folder(tmp_path: Path) -> None
     assert not list((tmp_path / "work").glob("skindx-clean-*"))
 
 
+@pytest.mark.lab
 def test_the_smallest_run_has_the_keys(tmp_path: Path) -> None:
     run_bench("clean", tmp_path / "clean.json", [f"out={tmp_path / 'out'}"], smallest=True)
     written = json.loads((tmp_path / "clean.json").read_text())

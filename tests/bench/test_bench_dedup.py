@@ -18,6 +18,7 @@ def tiny(**changes: float) -> dedup.Config:
     )
 
 
+@pytest.mark.lab
 def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("faiss")
     result = run_bench("dedup", tmp_path / "dedup.json", smallest=True)

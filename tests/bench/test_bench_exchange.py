@@ -37,6 +37,7 @@ ELEMENTS = 469_688
 K = 470
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_every_kind_has_a_row_and_its_bytes_are_those_of_the_interface(
     lab_here: None,

@@ -368,6 +368,7 @@ def test_a_run_in_parts_measures_nothing_twice(idle: None, tmp_path: Path) -> No
         run_bench("frameworks", None, sets)
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_the_smallest_bench_trains_alike_in_all_its_arms(lab_here: None, tmp_path: Path) -> None:
     file = tmp_path / "frameworks.json"
@@ -380,6 +381,7 @@ def test_the_smallest_bench_trains_alike_in_all_its_arms(lab_here: None, tmp_pat
     assert ours["memory_mb"] is None  # without an opening of its own
 
 
+@pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.distributed
 def test_other_frameworks_train_alike_on_every_network(lab_here: None, tmp_path: Path) -> None:

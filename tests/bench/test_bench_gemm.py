@@ -20,6 +20,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.lab
 def test_smallest_run_and_what_it_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     result = run_bench("gemm", tmp_path / "gemm.json", smallest=True)

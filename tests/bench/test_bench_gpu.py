@@ -20,6 +20,7 @@ with light_imports():  # the first file of the suite that imports it
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_everything_that_needs_a_gpu_runs_on_a_cpu_too(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ def _measure() -> dict[str, float]:
     return {key: figure.value for key, figure in result.figures.items()}
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_both_arms_answer_the_same() -> None:
     """In a process of its own, since the bench joins a process group."""

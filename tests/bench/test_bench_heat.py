@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from skindx_bench import run_bench
 from skindx_bench.heat.methods import PEERS
 from skindx_bench.heat.planted import CELL, PER_SIDE, TASKS, plant
 
 
+@pytest.mark.lab
 def test_the_smallest_setting_gives_every_methods_share(tmp_path: Path) -> None:
     run_bench("heat", tmp_path / "heat.json", smallest=True)
     figures = json.loads((tmp_path / "heat.json").read_text())["figures"]

@@ -19,6 +19,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.distributed
 def test_the_smallest_bench_has_all_its_figures(tmp_path: Path) -> None:

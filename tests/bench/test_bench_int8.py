@@ -12,6 +12,7 @@ pytest.importorskip("openvino")
 pytest.importorskip("nncf")
 
 
+@pytest.mark.lab
 def test_int8_is_measured_beside_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without bf16 the peer is OpenVINO in fp32, and a note says so."""
     monkeypatch.setattr(runtimes, "cpu_flags", lambda: frozenset({"avx_vnni"}))

@@ -8,6 +8,7 @@ from skindx_bench.intervals import intervals
 from skindx_bench.intervals.intervals import Cell, cells_of, is_approximate, table
 
 
+@pytest.mark.lab
 def test_every_figure_has_a_coverage_and_a_row(tmp_path: Path) -> None:
     file = tmp_path / "intervals.json"
     result = run_bench("intervals", file, [f"out={tmp_path}"], smallest=True)

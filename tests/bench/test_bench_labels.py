@@ -5,6 +5,7 @@ from skindx_bench import run_bench
 from skindx_bench.labels.rankings import RANKINGS, indicator
 
 
+@pytest.mark.lab
 def test_the_bench_runs_and_compares() -> None:
     pytest.importorskip("cleanlab")
     result = run_bench("labels", smallest=True)

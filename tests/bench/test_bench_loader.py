@@ -19,6 +19,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.lab
 def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = run_bench("loader", tmp_path / "loader.json", smallest=True)
     assert list(result.figures) == KEYS

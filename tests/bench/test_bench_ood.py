@@ -92,6 +92,7 @@ def test_classes_are_paired_by_size() -> None:
     assert paired_classes(records) == (("a", "b"), ("e", "d"), ("c",))
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_the_smallest_setting(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

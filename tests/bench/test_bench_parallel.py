@@ -52,6 +52,7 @@ def _figures(file: Path, *sets: str) -> dict[str, float]:
     return {name: figure["value"] for name, figure in found.items()}
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_the_smallest_bench_counts_time_bytes_and_weights(lab_here: None, tmp_path: Path) -> None:
     figures = _figures(tmp_path / "parallel.json", "parts=[speed]")
@@ -77,6 +78,7 @@ def test_a_plan_agrees_with_what_was_measured_where_the_order_is_clear() -> None
     assert agreement({"a": 1}, measured) == []
 
 
+@pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.distributed
 def test_its_other_parts(lab_here: None, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from skindx_bench.plan.published import published_figures, published_rows, tcp_f
 from skindx_bench.plan.scoring import Row, figures
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_the_smallest_plan_bench_predicts_what_it_measures(
     lab_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

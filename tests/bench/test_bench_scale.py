@@ -10,6 +10,7 @@ from skindx_bench import run_bench
 from skindx_bench.data.copy_search import FAR, Images, extrapolated, measure
 
 
+@pytest.mark.lab
 def test_the_bench_measures_a_pair_of_chunks_the_driver_and_the_search_for_copies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

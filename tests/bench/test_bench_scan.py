@@ -24,6 +24,7 @@ from skindx_bench.scan.training_set import write_training_set
 from skindx_bench.scan.urgency import Ranking
 
 
+@pytest.mark.lab
 def test_the_bench_runs_and_names_its_figures(tiny_bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "scan.json"
     run_bench("scan", file, [f"bundle={tiny_bundle}"], smallest=True)

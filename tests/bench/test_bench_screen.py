@@ -6,6 +6,7 @@ from skindx_bench import run_bench
 from skindx_bench.data import images, screen
 
 
+@pytest.mark.lab
 def test_keys_units_and_what_was_measured() -> None:
     result = run_bench("screen", smallest=True)
     units = {key: each.unit for key, each in result.figures.items()}

@@ -17,6 +17,7 @@ def _measure(out: str) -> tuple[dict[str, float], list[str]]:
     return {key: figure.value for key, figure in result.figures.items()}, written
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_it_tunes_trains_and_times(tmp_path: Path) -> None:
     """In a process of its own, since the bench joins a process group."""

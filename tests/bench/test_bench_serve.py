@@ -54,6 +54,7 @@ def test_all_processes_of_a_server_are_counted(tmp_path: Path) -> None:
     assert ProcessTree(os.getpid()).memory_bytes() > 1 << 20
 
 
+@pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.timeout(900)

@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
 
+@pytest.mark.lab
 @pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
 def test_keys_and_break_even(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "cpu_flags", lambda: frozenset({"avx2"}))

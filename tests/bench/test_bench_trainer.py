@@ -11,6 +11,7 @@ from skindx_bench.gpu.gpu import AS_FAKE, TINY
 from skindx_bench.trainer import trainer
 
 
+@pytest.mark.lab
 @pytest.mark.distributed
 def test_keys_and_rows(tmp_path: Path) -> None:
     """In a process of its own: a bench joins a cluster of one and tunes memory.

@@ -10,6 +10,7 @@ from skindx_bench.families.families import MODELS, Config, try_apart
 from skindx_bench.families.stages import STAGES
 
 
+@pytest.mark.lab
 def test_a_small_network_passes_each_stage(tmp_path: Path) -> None:
     result = run_bench("families", tmp_path / "families.json", smallest=True)
     assert result.models == {"test_resnet": dict.fromkeys(STAGES, "yes")}

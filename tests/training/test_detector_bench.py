@@ -5,6 +5,7 @@ import pytest
 from skindx_bench import run_bench
 
 
+@pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.distributed
 def test_both_trainers_end_with_a_score(small_dataset: Path, tmp_path: Path) -> None:

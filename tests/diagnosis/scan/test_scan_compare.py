@@ -242,6 +242,7 @@ def test_mirrors_and_folds_are_no_camera() -> None:
     )
 
 
+@pytest.mark.lab
 def test_the_smallest_bench_runs() -> None:
     figures = run_bench("scan-compare", smallest=True).figures
     assert {"camera_matched", "warped_matched", "others_refused"} <= set(figures)
