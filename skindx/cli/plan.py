@@ -112,10 +112,10 @@ def make(
     from skindx.core.errors import UserError
     from skindx.plan.plan_page import write_page
     from skindx.plan.plan_text import plan_values, render
-    from skindx.plan.search import Limits
+    from skindx.plan.search import PlanLimits
     from skindx.plan.trace_plan import Asked, plan_of_trace
 
-    limits = Limits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
+    limits = PlanLimits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
     asked = Asked(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
     if config is None and dataset is None:
         made = plan_of_trace(asked)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from skindx.comm.exchange import Exchange
-from skindx.comm.fabric import Fabric, Gradients, Transfer, ring_bytes
+from skindx.comm.fabric import Fabric, GradientBuffer, Transfer, ring_bytes
 from skindx.comm.grouping import fixed_buckets
 from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.comm.multicolor import MulticolorSettings
@@ -64,7 +64,7 @@ class BucketedExchange(Exchange):
     def __init__(self, bucket_mb: float) -> None:
         self._bucket_mb = bucket_mb
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Cut the buckets."""
         super().attach(fabric, gradients, steps_per_epoch)
         self._groups = fixed_buckets(
@@ -112,7 +112,7 @@ class Hierarchical(BucketedExchange):
         super().__init__(settings.bucket_mb)
         self.settings = settings
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Find out who is on which node, and make a process group of each and of their firsts."""
         super().attach(fabric, gradients, steps_per_epoch)
         nodes = nodes_of(self._places(), fabric.world)
@@ -257,7 +257,7 @@ class Multicolor(BucketedExchange):
         super().__init__(settings.bucket_mb)
         self.settings = settings
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Plan the rounds."""
         super().attach(fabric, gradients, steps_per_epoch)
         trees = color_trees(fabric.world, min(self.settings.colors, fabric.world))

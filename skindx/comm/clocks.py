@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from skindx.core.cost.profile import Layer
+from skindx.core.cost.profile import ProfiledLayer
 
 
 class Mark(Protocol):
@@ -173,7 +173,7 @@ def layers_of(
     forwards: Sequence[dict[str, float]],
     readies: Sequence[dict[str, float]],
     backward_s: float,
-) -> tuple[Layer, ...]:
+) -> tuple[ProfiledLayer, ...]:
     """Return the layers in forward order: medians over the steps, with their spreads.
 
     Backward goes through them in the order in which their last gradients came; what it takes after
@@ -195,7 +195,7 @@ def layers_of(
         shapes = tuple(tuple(parameters[own].shape) or (1,) for own in owned)
         forward = [times[name] for times in forwards]
         found.append(
-            Layer(
+            ProfiledLayer(
                 name=name,
                 operator=type(clock.layers[name]).__name__,
                 forward_s=median(forward),

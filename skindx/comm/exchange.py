@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.core.state_checks import check_like
 
 State = dict[str, Any]
@@ -34,11 +34,11 @@ class Exchange(ABC):
     """In this step they come so, and their sum is the mean: the reducer divides while it copies."""
 
     fabric: Fabric
-    gradients: Gradients
+    gradients: GradientBuffer
     ready: Callable[[nn.Parameter], None] = staticmethod(lambda weight: None)
     """The reducer's: called once a gradient of `computes` is complete on this rank."""
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Get ready; every rank calls this. `gradients` has its layout and stays the same."""
         self.fabric, self.gradients = fabric, gradients
         self.steps_per_epoch = steps_per_epoch
@@ -121,7 +121,7 @@ class Reducer:
     does not reach counts as zeros.
     """
 
-    def __init__(self, gradients: Gradients, exchange: Exchange) -> None:
+    def __init__(self, gradients: GradientBuffer, exchange: Exchange) -> None:
         self.gradients, self.exchange = gradients, exchange
         self.saw: Callable[[str], None] | None = None
         """Called with each parameter's name when its gradient is complete; for a trace."""

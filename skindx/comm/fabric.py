@@ -136,7 +136,7 @@ def ring_bytes(size_bytes: int, ranks: int) -> int:
     return round(2 * (ranks - 1) * size_bytes / ranks)
 
 
-class Gradients:
+class GradientBuffer:
     """The flat buffer (fp32) and each parameter's place in it.
 
     Backward meets parameters in about the reverse of the order in which they were made, so that
@@ -201,7 +201,7 @@ class Gradients:
         return self.flat[self.offsets[first] : self.offsets[last]]
 
 
-def flat_and_back(gradients: Gradients) -> None:
+def flat_and_back(gradients: GradientBuffer) -> None:
     """Do as the engine does by itself: one buffer, divided, and copied back."""
     flat_M = torch.cat([view.reshape(-1) for view in gradients.views])
     flat_M.div_(1.0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from skindx.comm.exchange import Exchange, State
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.factored import FactoredSettings, factors_pay
 from skindx.comm.fused import FusedSettings
 from skindx.comm.fused_exchange import Fused
@@ -20,7 +20,7 @@ from skindx.core.machine import machine_fingerprint
 from skindx.core.state_checks import UnfitStateError
 
 
-class Factors:
+class CollectedFactors:
     """Counts the rows of a layer's weight gradient G^T X, an image or a token each.
 
     Where `sending` is set, both factors are collected, and autograd leaves the weight's gradient
@@ -141,13 +141,13 @@ class Factored(Exchange):
     def __init__(self, settings: FactoredSettings) -> None:
         self.settings = settings
         self._dense = Fused(FusedSettings(tune=False, bucket_mb=settings.bucket_mb))
-        self._layers: list[Factors] = []
+        self._layers: list[CollectedFactors] = []
         self._rows: dict[str, tuple[int, torch.dtype]] | None = None
         """Of a rank at most, and their type, of layers that send factors; None: not agreed yet."""
-        self._sending: list[Factors] = []
+        self._sending: list[CollectedFactors] = []
         self._works: list[dist.Work] = []
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Start with all layers summed."""
         super().attach(fabric, gradients, steps_per_epoch)
         self._dense.attach(fabric, gradients, steps_per_epoch)
@@ -165,7 +165,7 @@ class Factored(Exchange):
             weight = cast(nn.Parameter, layer.weight)
             wide = weight.numel() * 4 >= self.settings.least_mb * MB
             if wide and weight in exchanged and uses[weight] == 1 and weight.is_contiguous():
-                self._layers.append(Factors(name, layer, self._complete))
+                self._layers.append(CollectedFactors(name, layer, self._complete))
 
     def _complete(self, weight: nn.Parameter) -> None:
         self.ready(weight)  # which the reducer sets after `observe`
@@ -224,13 +224,15 @@ class Factored(Exchange):
         ]
         return kinds.pop() if len(kinds) == 1 else torch.float32, [0, *accumulate(sizes)]
 
-    def _fits(self, layer: Factors) -> bool:
+    def _fits(self, layer: CollectedFactors) -> bool:
         assert self._rows is not None
         most, kind = self._rows[layer.name]
         found = layer.dtype
         return layer.rows <= most and (found is None or torch.promote_types(found, kind) == kind)
 
-    def _places(self, sent_PM: Tensor, layer: Factors, begin: int) -> tuple[Tensor, Tensor]:
+    def _places(
+        self, sent_PM: Tensor, layer: CollectedFactors, begin: int
+    ) -> tuple[Tensor, Tensor]:
         """Return a layer's output gradients PR x O and inputs PR x I in some ranks' messages."""
         assert self._rows is not None
         rows, ranks = self._rows[layer.name][0], len(sent_PM)

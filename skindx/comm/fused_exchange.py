@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from skindx.comm.exchange import Exchange, State
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.fused import FusedSettings
 from skindx.comm.grouping import fixed_buckets
 from skindx.core.state_checks import UnfitStateError, check_list
@@ -26,7 +26,7 @@ class Fused(Exchange):
         self._norms: list[Tensor] = []
         self._works: list[tuple[dist.Work, Tensor, Tensor]] = []
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Start with buckets of a fixed size."""
         super().attach(fabric, gradients, steps_per_epoch)
         sizes = [4 * elements for elements in gradients.sizes]

@@ -157,7 +157,7 @@ def rules(trace: Trace, cost: Cost, names: Iterable[str] = tuple(RULES)) -> dict
 
 
 @dataclass(frozen=True)
-class Candidate:
+class GroupingCandidate:
     """A plan worth timing live."""
 
     name: str
@@ -166,7 +166,7 @@ class Candidate:
     """The whole iteration, by `simulate`."""
 
 
-def candidates(trace: Trace, cost: Cost, most: int = 5) -> list[Candidate]:
+def candidates(trace: Trace, cost: Cost, most: int = 5) -> list[GroupingCandidate]:
     """Return different plans, the fastest in the model first; DDP's buckets are always there.
 
     `most`: how many, at least one; five are all. A plan that several rules make has the name of the
@@ -174,11 +174,11 @@ def candidates(trace: Trace, cost: Cost, most: int = 5) -> list[Candidate]:
     """
     assert most >= 1
     plans = rules(trace, cost)
-    different: list[Candidate] = []
+    different: list[GroupingCandidate] = []
     for name, plan in plans.items():
         if all(plan != candidate.plan for candidate in different):
             predicted_s = simulate(trace, plan, cost).finish_s
-            different.append(Candidate(name, plan, predicted_s))
+            different.append(GroupingCandidate(name, plan, predicted_s))
     default, *others = different
     others = sorted(others, key=lambda candidate: candidate.predicted_s)[: most - 1]
     return sorted([default, *others], key=lambda candidate: candidate.predicted_s)

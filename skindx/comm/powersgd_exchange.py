@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from skindx.comm.exchange import Exchange, State, take_over
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.core.state_checks import check_like
 
@@ -25,7 +25,7 @@ class PowerSGD(Exchange):
     def __init__(self, settings: PowerSGDSettings) -> None:
         self.settings = settings
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Draw the same thin matrices on every rank."""
         super().attach(fabric, gradients, steps_per_epoch)
         self._shapes = [_shape(parameter, self.settings.rank) for parameter in gradients.parameters]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skindx.comm.exchange import Exchange, State, take_over
-from skindx.comm.fabric import Fabric, Gradients, Transfer
+from skindx.comm.fabric import Fabric, GradientBuffer, Transfer
 from skindx.comm.sparse_vectors import Sparse, add_all, add_and_select, merge
 from skindx.comm.topk import SparseSettings
 from skindx.core.machine import require_extra
@@ -33,7 +33,7 @@ class SparseExchange(Exchange):
         self.settings = settings
         self.step = 0
 
-    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+    def attach(self, fabric: Fabric, gradients: GradientBuffer, steps_per_epoch: int) -> None:
         """Start with empty residuals."""
         super().attach(fabric, gradients, steps_per_epoch)
         if fabric.device.type == "cpu":

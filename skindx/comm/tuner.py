@@ -12,7 +12,7 @@ from skindx.comm.clocks import Recorder
 from skindx.comm.exchange import Reducer
 from skindx.comm.fabric import Fabric
 from skindx.comm.fused_exchange import Fused
-from skindx.comm.grouping import Candidate, candidates
+from skindx.comm.grouping import GroupingCandidate, candidates
 from skindx.core.cost.collectives import Cost, fit
 from skindx.core.cost.profile import Trace
 
@@ -164,7 +164,7 @@ class Tuner:
         return fit(slowest)
 
     def _keep(
-        self, plans: Sequence[Candidate], medians: Sequence[float], trace: Trace, cost: Cost
+        self, plans: Sequence[GroupingCandidate], medians: Sequence[float], trace: Trace, cost: Cost
     ) -> None:
         every = self._mesh.gather(list(medians))
         slowest = [max(answers[number] for answers in every) for number in range(len(plans))]

@@ -7,8 +7,8 @@ from typing import Any
 from skindx.core.cost.events import Flow
 from skindx.core.cost.pricing import Strategy
 from skindx.core.cost.profile import Profile
-from skindx.plan.kfac_price import Kfac
-from skindx.plan.strategies.parallel import Parallel
+from skindx.plan.kfac_price import KfacCost
+from skindx.training.forms.parallel_form import ParallelForm
 
 DEFAULTS: Mapping[str, Any] = {
     "exchange.kind": "dense",
@@ -34,7 +34,7 @@ class Choice:
     checkpointing: bool = False
     side_by_side: int = 1
     """Members that are trained at the same time, each on one rank."""
-    kfac: Kfac | None = None
+    kfac: KfacCost | None = None
     """The member's `recipe.preconditioner`."""
 
     @property
@@ -66,7 +66,7 @@ class Choice:
         """
         raw = self.strategy.fragment()
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
-        if isinstance(self.strategy, Parallel) and flows:
+        if isinstance(self.strategy, ParallelForm) and flows:
             engine["parallel"] = {**engine["parallel"], **self.strategy.found(flows)}
         if not self.strategy.parallel:
             engine["parallel"] = {"kind": "data"}
@@ -96,7 +96,7 @@ def _settings(fragment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Member:
+class PlannedMember:
     """One member of the ensemble."""
 
     name: str
@@ -108,7 +108,7 @@ class Member:
     images: int = 0
     """Training images; 0: not known, and only steps are priced."""
     validation: int = 0
-    kfac: Kfac | None = None
+    kfac: KfacCost | None = None
     """Its `recipe.preconditioner`."""
     whole_layers: bool = False
     """Its settings need all of a layer on each rank."""
@@ -120,7 +120,7 @@ class Member:
 class Workload:
     """All members, in the order in which they are trained."""
 
-    members: tuple[Member, ...]
+    members: tuple[PlannedMember, ...]
     weak: bool = False
     """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
     unpriced: tuple[str, ...] = ()

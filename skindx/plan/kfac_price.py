@@ -17,8 +17,8 @@ import numpy as np
 from skindx.comm.grouping import fixed_buckets
 from skindx.core.cost.assignment import Sharing, plan_sharing
 from skindx.core.cost.network import Network, Timed
-from skindx.core.cost.placing import Axis, axis_of
-from skindx.core.cost.profile import Layer, Profile, Rates
+from skindx.core.cost.placing import RankAxis, axis_of
+from skindx.core.cost.profile import Profile, ProfiledLayer, Rates
 from skindx.core.cost.step import Message, Schedule
 from skindx.core.errors import UserError
 
@@ -40,7 +40,7 @@ _SAMPLED = 0.5
 
 
 @dataclass(frozen=True)
-class Kfac:
+class KfacCost:
     """`recipe.preconditioner`, as far as it costs time."""
 
     factors_every: int = 10
@@ -121,7 +121,7 @@ def conditioned(profile: Profile, widest: int) -> tuple[Conditioned, ...]:
     return tuple(found)
 
 
-def _factors(layer: Layer) -> dict[str, tuple[int, int]]:
+def _factors(layer: ProfiledLayer) -> dict[str, tuple[int, int]]:
     """Return (blocks, width) of a layer's factors; none for a layer that K-FAC leaves alone."""
     weight = max(layer.shapes, key=len, default=())
     bias = len(layer.shapes) - 1
@@ -154,7 +154,9 @@ class Priced:
         )
 
 
-def price(kfac: Kfac, profile: Profile, network: Network, images: int, backward_s: float) -> Priced:
+def price(
+    kfac: KfacCost, profile: Profile, network: Network, images: int, backward_s: float
+) -> Priced:
     """Return what a step takes more, on average; `images` and `backward_s` are those of a rank.
 
     Raises UserError where the trace has no rates of matrices.
@@ -234,7 +236,7 @@ def _summed(layers: Sequence[Conditioned], network: Network, every: int) -> Mess
     return _mean(sum(sizes), timed, every)
 
 
-def _vectors(own: Sequence[Sequence[Conditioned]], axis: Axis, every: int) -> Message:
+def _vectors(own: Sequence[Sequence[Conditioned]], axis: RankAxis, every: int) -> Message:
     """Eigenvectors and values, of each factor from its rank to all of the row, many at once."""
     if axis.ranks == 1:
         return Message(0, 0, Timed(0.0, 0.0))
@@ -247,7 +249,7 @@ def _vectors(own: Sequence[Sequence[Conditioned]], axis: Axis, every: int) -> Me
     return max(rows, key=lambda message: message.timed.alone_s)
 
 
-def _gradients(own: Sequence[Sequence[Conditioned]], axis: Axis) -> Message:
+def _gradients(own: Sequence[Sequence[Conditioned]], axis: RankAxis) -> Message:
     """Finished gradients of each row, to the other rows, in every step."""
     if axis.ranks == 1:
         return Message(0, 0, Timed(0.0, 0.0))

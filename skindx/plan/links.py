@@ -15,11 +15,11 @@ from sklearn.isotonic import IsotonicRegression
 from torch import nn
 
 from skindx.comm.bucketed_exchange import BucketedExchange
-from skindx.comm.fabric import Fabric, Gradients, Transfer
+from skindx.comm.fabric import Fabric, GradientBuffer, Transfer
 from skindx.comm.kinds import EXCHANGES, build_exchange
 from skindx.core.cost.cluster import Collective, Kind, Link
 from skindx.core.cost.collectives import fit
-from skindx.core.cost.events import Resource, Task, run
+from skindx.core.cost.events import Resource, StepTask, run
 
 _QUANTILE = 0.95
 """Above which a twentieth lies: an interval of 90 % has two such ends."""
@@ -120,7 +120,7 @@ _SMALL_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasuredLinks:
     """Measurements of a rank; the same on every rank."""
 
     collectives: tuple[Collective, ...]
@@ -129,7 +129,9 @@ class Found:
     at_once: int
 
 
-def measure_links(fabric: Fabric, nodes: int, per_node: int, budget_s: float = 40.0) -> Found:
+def measure_links(
+    fabric: Fabric, nodes: int, per_node: int, budget_s: float = 40.0
+) -> MeasuredLinks:
     """Measure; ranks of a node are neighbours. Every rank calls this."""
     meter = _Meter(fabric, nodes, per_node, budget_s)
     calls = meter.calls()
@@ -140,7 +142,7 @@ def measure_links(fabric: Fabric, nodes: int, per_node: int, budget_s: float = 4
     collectives = [collective_of(kind, nodes, per_node, own) for kind, own in visits.items()]
     at_once = meter.share(collectives)
     first_of_others = per_node if nodes > 1 else None
-    return Found(
+    return MeasuredLinks(
         tuple(collectives),
         meter.link(first_of_others),
         meter.link(1 if per_node > 1 else None),
@@ -153,7 +155,9 @@ class _Meter:
         self.fabric, self.nodes, self.per_node = fabric, nodes, per_node
         self.parts_s = budget_s / 6 / VISITS
         self.buffer = torch.zeros(SIZES_BYTES[-1] // 4, device=fabric.device)
-        self.gradients = Gradients([("all", nn.Parameter(torch.zeros(1, device=fabric.device)))])
+        self.gradients = GradientBuffer(
+            [("all", nn.Parameter(torch.zeros(1, device=fabric.device)))]
+        )
 
     def calls(self) -> dict[Kind, Callable[[int], None]]:
         """Return what sends so many elements, for each collective that a training may use."""
@@ -298,7 +302,7 @@ def _unlike(known: Collective, slots: int, times: dict[tuple[int, int], float]) 
         alpha_s = min(known.alpha_s, known.curve(size))
         own_s = known.own_share * (known.curve(size) - alpha_s)
         work_s = known.curve(size) - alpha_s - own_s
-        tasks = [Task("message", "link", work_s, latency_s=alpha_s + own_s)] * count
+        tasks = [StepTask("message", "link", work_s, latency_s=alpha_s + own_s)] * count
         total += abs(math.log(max(span.end_s for span in run(tasks, link)) / seconds))
     return total
 

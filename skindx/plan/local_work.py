@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.kinds import EXCHANGES, AnyExchange, build_exchange
 from skindx.comm.sparse_vectors import Sparse, merge
 from skindx.comm.topk import DENSITY
@@ -35,7 +35,7 @@ def local_work(
     engines = {name: kind.local_code for name, kind in kinds.items() if kind.local_code}
     part_s = budget_s / (len(timed) + len(engines) + 2)  # the cast to 16 bits and the merge too
     fabric = _Alone(device)
-    gradients = Gradients(list(module.named_parameters()))
+    gradients = GradientBuffer(list(module.named_parameters()))
     before = {parameter: parameter.grad for parameter in gradients.parameters}
     generator = torch.Generator().manual_seed(0)
     source_M = torch.randn(gradients.flat.shape, generator=generator).pow_(3).to(device)
@@ -88,7 +88,7 @@ class _Done(dist.Work):
 def _exchange(
     settings: AnyExchange,
     fabric: Fabric,
-    gradients: Gradients,
+    gradients: GradientBuffer,
     source_M: Tensor,
     budget_s: float,
 ) -> LocalWork:

@@ -22,11 +22,11 @@ from skindx.data.manifest import read_manifest
 from skindx.plan.measured_steps import profile_member, variant_of
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
-from skindx.training.config.parallel import DataSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.ranks import accelerator_variables, join
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.forms.parallel_form import DataSettings
 from skindx.training.launching.supervise import end_with_parent
 from skindx.training.parallel.mesh import leave, peak_memory, resolve_accelerator, resolve_ranks
 

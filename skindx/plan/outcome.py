@@ -8,9 +8,9 @@ from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.events import Flow
 from skindx.core.cost.network import Network
 from skindx.core.cost.profile import Profiles, compute_scale
-from skindx.plan.choice import Choice, Member, Workload
+from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Estimate
-from skindx.plan.strategies.hopping import Hopping, hops
+from skindx.plan.strategies import Hopping, hops
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class MemberTime:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PlanOutcome:
     """A choice for all members."""
 
     choice: Choice
@@ -104,7 +104,7 @@ def outcome(
     cluster: Cluster,
     *,
     as_given: bool = False,
-) -> Outcome:
+) -> PlanOutcome:
     """Add up the members; `estimates` by member's name."""
     members = tuple(
         _member(member, estimates[member.name], profiles) for member in workload.members
@@ -120,7 +120,7 @@ def outcome(
     limit = cluster.memory_gb
     ranks = choice.ranks_per_node if profiles.device == "cpu" else 1
     fits = limit is None or memory * ranks <= limit * 1e9
-    return Outcome(
+    return PlanOutcome(
         choice,
         members,
         total,
@@ -133,7 +133,7 @@ def outcome(
     )
 
 
-def _member(member: Member, estimate: Estimate, profiles: Profiles) -> MemberTime:
+def _member(member: PlannedMember, estimate: Estimate, profiles: Profiles) -> MemberTime:
     choice = estimate.choice
     steps = max(1, round(member.images / choice.batch)) if member.images else 0
     own = member.validation / (1 if choice.side_by_side > 1 else choice.ranks)

@@ -10,8 +10,8 @@ from skindx.core.cost.profile import Profile
 from skindx.core.errors import UserError
 from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
-from skindx.plan.outcome import Outcome
-from skindx.plan.search import Found, Limits, search
+from skindx.plan.outcome import PlanOutcome
+from skindx.plan.search import PlanLimits, SearchResult, search
 from skindx.plan.strategies import strategy_of
 from skindx.plan.units import percent, seconds
 
@@ -67,7 +67,7 @@ CURVE = tuple(1 << power for power in range(11))
 
 
 @dataclass(frozen=True)
-class Point:
+class SpeedupPoint:
     """A point of the speed-up curve, with its 90 % interval."""
 
     ranks: int
@@ -84,21 +84,23 @@ class Plan:
 
     workload: Workload
     machine: Machine
-    limits: Limits
-    found: Found
+    limits: PlanLimits
+    found: SearchResult
     bottleneck: str
     changes: tuple[str, ...]
     advice: tuple[Guideline, ...]
-    curve: tuple[Point, ...]
+    curve: tuple[SpeedupPoint, ...]
     notes: tuple[str, ...]
 
     @property
-    def chosen(self) -> Outcome:
+    def chosen(self) -> PlanOutcome:
         """The plan itself."""
         return self.found.chosen
 
 
-def make(workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None) -> Plan:
+def make(
+    workload: Workload, machine: Machine, limits: PlanLimits, given: Choice | None = None
+) -> Plan:
     """Search, and say what follows. Raises UserError."""
     found = search(workload, machine, limits, given)
     profile, chosen = workload.members[0].profile, found.chosen.first
@@ -277,11 +279,11 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
     return tuple(advice)
 
 
-def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point, ...]:
+def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[SpeedupPoint, ...]:
     """Weak scaling: as many images a rank on one rank as on 1,024; P x t(1) / t(P)."""
     own = max(1, chosen.choice.piece * chosen.choice.accumulate)
     per_node = machine.cluster.ranks_per_node
-    points: list[Point] = []
+    points: list[SpeedupPoint] = []
     base: Estimate | None = None
     for ranks in CURVE:
         nodes, here = (1, ranks) if ranks <= per_node else (-(-ranks // per_node), per_node)
@@ -307,11 +309,15 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point,
         beyond = bool(found.beyond) or ranks > machine.cluster.ranks
         if ranks > machine.cluster.ranks:
             width += DOUBLING * math.log2(ranks / machine.cluster.ranks)
-        points.append(Point(ranks, speedup, speedup / (1 + width), speedup * (1 + width), beyond))
+        points.append(
+            SpeedupPoint(ranks, speedup, speedup / (1 + width), speedup * (1 + width), beyond)
+        )
     return tuple(points)
 
 
-def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -> tuple[str, ...]:
+def _notes(
+    workload: Workload, machine: Machine, found: SearchResult, limits: PlanLimits
+) -> tuple[str, ...]:
     cluster, profiles = machine.cluster, machine.profiles
     notes = []
     if cluster.source == "preset":
@@ -354,7 +360,7 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
     return (*notes, *_of_limits(found, limits), *workload.unpriced)
 
 
-def _of_limits(found: Found, limits: Limits) -> list[str]:
+def _of_limits(found: SearchResult, limits: PlanLimits) -> list[str]:
     """Say what the limits let through, and what they keep back."""
     notes = _overlap(found, limits)
     if limits.hours is not None and found.chosen.seconds > limits.hours * 3600:
@@ -389,7 +395,7 @@ def _of_limits(found: Found, limits: Limits) -> list[str]:
     return notes
 
 
-def _overlap(found: Found, limits: Limits) -> list[str]:
+def _overlap(found: SearchResult, limits: PlanLimits) -> list[str]:
     """Say which choice is better by less than what is known of it."""
     best, chosen = found.fastest, found.chosen
     faster, cheaper = chosen.score_s / best.score_s - 1, 0.0

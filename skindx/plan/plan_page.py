@@ -10,8 +10,8 @@ from skindx import __version__
 from skindx.core.atomic_files import write_text
 from skindx.core.cost.events import Step
 from skindx.core.text import html_environment, keep_units
-from skindx.plan.outcome import Outcome
-from skindx.plan.plan import Plan, Point
+from skindx.plan.outcome import PlanOutcome
+from skindx.plan.plan import Plan, SpeedupPoint
 from skindx.plan.plan_text import candidates, summary
 from skindx.plan.units import seconds
 
@@ -23,7 +23,7 @@ _DECADE = 6
 
 
 @dataclass(frozen=True)
-class Axis:
+class PlotAxis:
     """Values to pixels."""
 
     low: float
@@ -43,7 +43,7 @@ class Axis:
         return self.begin + share * (self.end - self.begin)
 
 
-def _axis(values: Sequence[float], begin: float, end: float, *, log: bool) -> Axis:
+def _axis(values: Sequence[float], begin: float, end: float, *, log: bool) -> PlotAxis:
     low, high = min(values), max(values)
     log = log and high > _DECADE * low
     if log:
@@ -51,10 +51,10 @@ def _axis(values: Sequence[float], begin: float, end: float, *, log: bool) -> Ax
     else:
         room = 0.08 * (high - low or abs(high) or 1.0)
         low, high = max(0.0, low - room) if low >= 0 else low - room, high + room
-    return Axis(low, high, begin, end, log)
+    return PlotAxis(low, high, begin, end, log)
 
 
-def _ticks(axis: Axis) -> list[float]:
+def _ticks(axis: PlotAxis) -> list[float]:
     """Return round numbers along an axis, 3 to 7 of them."""
     if axis.log:
         powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
@@ -71,8 +71,8 @@ def _ticks(axis: Axis) -> list[float]:
 
 
 def _frame(
-    x: Axis,
-    y: Axis,
+    x: PlotAxis,
+    y: PlotAxis,
     *,
     x_name: str,
     y_name: str,
@@ -168,7 +168,7 @@ def pareto(plan: Plan) -> str:
     return _svg(parts, "Time against money for every choice")
 
 
-def _cost(outcome: Outcome) -> tuple[float, float]:
+def _cost(outcome: PlanOutcome) -> tuple[float, float]:
     """Return seconds, and money or what stands for it."""
     if not outcome.seconds:
         taken = 1000 * outcome.score_s
@@ -187,7 +187,7 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-def speedup(points: Sequence[Point]) -> str:
+def speedup(points: Sequence[SpeedupPoint]) -> str:
     """Return the speed-up over one rank with its band; dashed beyond what is known."""
     across, up = _area()
     x = _axis([point.ranks for point in points] + [2], *across, log=True)
@@ -260,7 +260,7 @@ def timeline(step: Step) -> str:
         kind = next((kind for word, kind in _KINDS if task.name == word), "communicate")
         bars.append((row, kind, task.name, span.begin_s, span.end_s))
     height = _TOP + 30 * len(rows) + _BOTTOM
-    x = Axis(0.0, step.seconds or 1.0, _LEFT, _WIDTH - _RIGHT, log=False)
+    x = PlotAxis(0.0, step.seconds or 1.0, _LEFT, _WIDTH - _RIGHT, log=False)
     parts = []
     bottom = _TOP + 30 * len(rows)
     for value in _ticks(x):

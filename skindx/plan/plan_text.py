@@ -8,7 +8,7 @@ from rich.text import Text
 
 from skindx import __version__
 from skindx.plan.estimate import Estimate
-from skindx.plan.outcome import Outcome
+from skindx.plan.outcome import PlanOutcome
 from skindx.plan.plan import Plan
 from skindx.plan.units import count, percent, rounded, seconds, size, within
 
@@ -83,7 +83,7 @@ def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tup
     return headings, [_row(plan, outcome, whole) for outcome in shown]
 
 
-def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
+def _row(plan: Plan, outcome: PlanOutcome, whole: bool) -> tuple[str, ...]:
     first = outcome.first
     label = outcome.choice.label
     marks = [
@@ -165,7 +165,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     }
 
 
-def outcome_values(outcome: Outcome) -> dict[str, Any]:
+def outcome_values(outcome: PlanOutcome) -> dict[str, Any]:
     """Return one choice."""
     choice = outcome.choice
     width = outcome.half_width

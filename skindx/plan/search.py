@@ -9,10 +9,8 @@ from skindx.core.cost.pricing import Strategy
 from skindx.core.errors import UserError
 from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate
-from skindx.plan.outcome import Outcome, outcome
-from skindx.plan.strategies import Exchanging, searched, strategy_of
-from skindx.plan.strategies.hopping import Hopping
-from skindx.plan.strategies.members import Members
+from skindx.plan.outcome import PlanOutcome, outcome
+from skindx.plan.strategies import Exchanging, Hopping, Members, searched, strategy_of
 
 VARIANTS = tuple(searched(parallel=False))
 """Strategy and options of each row that a search looks at."""
@@ -28,22 +26,22 @@ _MOST = 1e12
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Result of a search."""
 
-    chosen: Outcome
-    fastest: Outcome
+    chosen: PlanOutcome
+    fastest: PlanOutcome
     """Of those that could be chosen; within some hours the cheapest."""
-    given: Outcome | None
+    given: PlanOutcome | None
     """The settings as they were given."""
-    every: tuple[Outcome, ...]
+    every: tuple[PlanOutcome, ...]
     """All that were looked at and fit, the best first."""
     refused: int
     """How many do not fit the memory, and no smaller pieces do."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class PlanLimits:
     """A request for a search."""
 
     hours: float | None = None
@@ -64,8 +62,8 @@ class Limits:
 
 
 def search(
-    workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None
-) -> Found:
+    workload: Workload, machine: Machine, limits: PlanLimits, given: Choice | None = None
+) -> SearchResult:
     """Price every choice and return the best; never one that is slower than `given`.
 
     Of those whose 90 % intervals overlap the best one's, it is the one with the fewest settings
@@ -75,7 +73,7 @@ def search(
     extrapolate.
     """
     as_given = _as_given(given, workload, machine) if given else None
-    found: list[Outcome] = []
+    found: list[PlanOutcome] = []
     refused = 0
     for choice in _choices(workload, machine, limits):
         try:
@@ -103,10 +101,10 @@ def search(
             )
     found.sort(key=_seconds)
     chosen, fastest = _best(found, limits, as_given)
-    return Found(chosen, fastest, as_given, tuple(found), refused)
+    return SearchResult(chosen, fastest, as_given, tuple(found), refused)
 
 
-def _as_given(given: Choice, workload: Workload, machine: Machine) -> Outcome | None:
+def _as_given(given: Choice, workload: Workload, machine: Machine) -> PlanOutcome | None:
     try:
         return _price(given, workload, machine, as_given=True)
     except UserError:
@@ -115,7 +113,7 @@ def _as_given(given: Choice, workload: Workload, machine: Machine) -> Outcome | 
         return None  # nothing is wide enough: it is plain data parallelism
 
 
-def _only_data(priced: Outcome) -> bool:
+def _only_data(priced: PlanOutcome) -> bool:
     """Tell whether nothing is shared out but images: there are other strategies for that."""
     flow = priced.first.schedule.flow
     return flow is not None and not flow.border_bytes
@@ -131,8 +129,8 @@ def _alike(first: Choice, second: Choice) -> bool:
 
 
 def _best(
-    found: Sequence[Outcome], limits: Limits, given: Outcome | None
-) -> tuple[Outcome, Outcome]:
+    found: Sequence[PlanOutcome], limits: PlanLimits, given: PlanOutcome | None
+) -> tuple[PlanOutcome, PlanOutcome]:
     """Return the plan within the limits, and the fastest; within some hours the cheapest."""
     able = [outcome for outcome in found if outcome.choice.strategy.executed or limits.strategy]
     exact = [
@@ -162,17 +160,19 @@ def _best(
     return _simplest(allowed, _seconds, given), allowed[0]
 
 
-def _seconds(priced: Outcome) -> float:
+def _seconds(priced: PlanOutcome) -> float:
     return priced.score_s * (1 + 1e-9 * priced.choice.ranks)
 
 
-def _node_seconds(priced: Outcome) -> float:
+def _node_seconds(priced: PlanOutcome) -> float:
     return priced.nodes * priced.seconds
 
 
 def _simplest(
-    allowed: Sequence[Outcome], cost_of: Callable[[Outcome], float], given: Outcome | None
-) -> Outcome:
+    allowed: Sequence[PlanOutcome],
+    cost_of: Callable[[PlanOutcome], float],
+    given: PlanOutcome | None,
+) -> PlanOutcome:
     """Return the choice with the fewest changed settings that may be as good as the best.
 
     It may be where the 90 % intervals overlap: then nothing says that the other settings help. None
@@ -189,7 +189,7 @@ def _simplest(
     return best
 
 
-def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[Choice]:
+def _choices(workload: Workload, machine: Machine, limits: PlanLimits) -> Iterator[Choice]:
     first = workload.members[0]
     layouts = list(_layouts(machine, everything=workload.weak or limits.strategy is not None))
     for name, options in _variants(limits):
@@ -247,7 +247,7 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
     return None
 
 
-def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
+def _variants(limits: PlanLimits) -> Sequence[tuple[str, dict[str, Any]]]:
     if limits.strategy is None:
         return (*VARIANTS, *PARALLEL)
     if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
@@ -271,7 +271,7 @@ def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]
         yield 1, per_node
 
 
-def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | None:
+def _fitting(choice: Choice, workload: Workload, machine: Machine) -> PlanOutcome | None:
     """Price a choice with the fewest pieces that fit, activations computed again if need be."""
     options = [False]
     known = all(member.profile.checkpointing and not member.kfac for member in workload.members)
@@ -293,7 +293,7 @@ def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | 
 
 def _price(
     choice: Choice, workload: Workload, machine: Machine, *, as_given: bool = False
-) -> Outcome:
+) -> PlanOutcome:
     by_network: dict[tuple[Any, ...], Estimate] = {}
     estimates = {}
     for member in workload.members:

@@ -17,11 +17,11 @@ from skindx.core.cost.cluster import Cluster, Link, Links, only_ranks
 from skindx.core.cost.profile import Profile, Profiles, scaled
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_json
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine, as_measured
 from skindx.plan.plan import Plan, make
 from skindx.plan.public_traces import read_profiles
-from skindx.plan.search import Limits
+from skindx.plan.search import PlanLimits
 
 _GBIT = 8 / 1e9 / 0.9
 """Seconds a byte at a nominal Gbit/s, a tenth of it lost to headers and acknowledgements."""
@@ -221,7 +221,7 @@ _LONGEST_NAME = 255
 class Asked:
     """A request beside settings and dataset."""
 
-    limits: Limits
+    limits: PlanLimits
     trace: Path | None = None
     cluster: str | None = None
     """A file, or the name of a preset."""
@@ -245,7 +245,7 @@ def plan_of_trace(asked: Asked) -> Plan:
     profile = machine.profiles.networks[0]
     if asked.batch and machine.profiles.source != "measured":
         profile = profile.model_copy(update={"batch": asked.batch})
-    member = Member(profile.name, profile, asked.batch or profile.batch)
+    member = PlannedMember(profile.name, profile, asked.batch or profile.batch)
     return make(Workload((member,), weak=True), machine, asked.limits)
 
 

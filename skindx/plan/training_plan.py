@@ -13,9 +13,9 @@ from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest
-from skindx.plan.choice import Choice, Member, Workload
+from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine
-from skindx.plan.kfac_price import Kfac
+from skindx.plan.kfac_price import KfacCost
 from skindx.plan.measure import NOTHING, measure
 from skindx.plan.measured_steps import variant_of
 from skindx.plan.plan import Plan, make
@@ -65,7 +65,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
         recipe = settings.recipe_of(member)
         train, held = partition(records, member.fold, settings.folds)
         members.append(
-            Member(
+            PlannedMember(
                 member.name,
                 profile_of(settings, member, profiles),
                 recipe.batch,
@@ -145,11 +145,11 @@ def _words(name: str, size: int | None, precision: str, variant: str) -> str:
     return f"{name} at {size} px in {precision}{f' with {variant}' if variant else ''}"
 
 
-def kfac_of(settings: KfacSettings | None) -> Kfac | None:
+def kfac_of(settings: KfacSettings | None) -> KfacCost | None:
     """Return what of a preconditioner costs time."""
     if settings is None:
         return None
-    return Kfac(
+    return KfacCost(
         factors_every=settings.factors_every,
         inverses_every=settings.inverses_every,
         widest=settings.widest,

@@ -20,7 +20,6 @@ from skindx.training.callbacks import check_monitors
 from skindx.training.checkpoint.finished import load_parts
 from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.engine import EngineSettings, read_extra_of
-from skindx.training.config.parallel import ModelSettings, OperatorsSettings, TensorSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.ranks import ranks_on_hosts
 from skindx.training.ensembles.member_refs import check_soup, member_refs, units
@@ -28,6 +27,7 @@ from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import load_targets
 from skindx.training.feeding.visits import Visits
+from skindx.training.forms.parallel_form import ModelSettings, OperatorsSettings, TensorSettings
 from skindx.training.hopping.partition_images import Partitions, check_partitions, partitions_of
 from skindx.training.hopping.run_queue import check_memory
 from skindx.training.hopping.units import DATABASE

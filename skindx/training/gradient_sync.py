@@ -11,7 +11,7 @@ from torch import nn
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange import Exchange, Reducer
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.fused import FusedSettings
 from skindx.comm.fused_exchange import Fused
 from skindx.comm.kinds import build_exchange
@@ -46,7 +46,7 @@ class GradientSync:
         ranks = mesh.replicas if self._averaged else None
         self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s), ranks)
         stays = () if self._averaged else parts.keys()
-        self.gradients = Gradients([(name, own) for name, own in named if name not in stays])
+        self.gradients = GradientBuffer([(name, own) for name, own in named if name not in stays])
         self._split = _split_gradients(named, parts)
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         exchange.observe(module)
@@ -152,7 +152,7 @@ class _Peers:
         self, ranks: Sequence[int], named: Sequence[tuple[str, nn.Parameter]], mesh: Mesh
     ) -> None:
         timeout = timedelta(seconds=mesh.settings.timeout_s)
-        self.fabric, gradients = Fabric(mesh.device, timeout, ranks), Gradients(named)
+        self.fabric, gradients = Fabric(mesh.device, timeout, ranks), GradientBuffer(named)
         exchange = Fused(FusedSettings(tune=False))
         exchange.attach(self.fabric, gradients, 1)
         self.reducer = Reducer(gradients, exchange)

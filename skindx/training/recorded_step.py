@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from skindx.comm.clocks import LayerClock, Mark, mark
-from skindx.core.cost.events import Span, Step, Task, write_chrome
+from skindx.core.cost.events import Span, Step, StepTask, write_chrome
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.gradient_sync import GRADIENTS
 from skindx.training.loop import take_step
@@ -123,7 +123,7 @@ class _Recorder:
             if name == GRADIENTS:
                 moved = end
         add("update", compute, moved, engine.end)
-        tasks = tuple(Task(name, resource, end - begin) for name, resource, begin, end in found)
+        tasks = tuple(StepTask(name, resource, end - begin) for name, resource, begin, end in found)
         return Step(tasks, tuple(Span(begin, end) for *_, begin, end in found))
 
     def _gradients(self, start: Mark) -> list[tuple[str, Mark]]:

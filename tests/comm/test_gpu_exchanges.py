@@ -15,7 +15,7 @@ from ranks import free_port, run_ranks
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange import Reducer
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.factored import FactoredSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
@@ -67,7 +67,7 @@ def _steps(settings: ExchangeSettings, fabric: Fabric) -> list[np.ndarray]:
     net = Net().to(fabric.device)
     exchange = build_exchange(settings)
     assert exchange is not None
-    gradients = Gradients(list(net.named_parameters()))
+    gradients = GradientBuffer(list(net.named_parameters()))
     exchange.attach(fabric, gradients, 2)
     exchange.observe(net)
     factored = isinstance(settings, FactoredSettings)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from skindx.comm.exchange import Exchange, Reducer
-from skindx.comm.fabric import Gradients
+from skindx.comm.fabric import GradientBuffer
 
 
 class Alone(Exchange):
@@ -41,7 +41,7 @@ class Net(nn.Module):
 
 def reducer(groups: list[int]) -> tuple[Net, Alone, Reducer]:
     net, exchange = Net(), Alone(groups)
-    gradients = Gradients(list(net.named_parameters()))
+    gradients = GradientBuffer(list(net.named_parameters()))
     exchange.attach(None, gradients, 1)  # type: ignore[arg-type]
     return net, exchange, Reducer(gradients, exchange)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import skindx.comm
 from skindx.comm.exchange import Exchange
-from skindx.comm.fabric import Gradients
+from skindx.comm.fabric import GradientBuffer
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.powersgd_exchange import PowerSGD
@@ -27,8 +27,8 @@ class _Alone:
         self.rank, self.world = rank, world
 
 
-def _attached(exchange: Exchange, fabric: Any, steps_per_epoch: int = 2) -> Gradients:
-    gradients = Gradients([("a", nn.Parameter(torch.zeros(2, 5)))])
+def _attached(exchange: Exchange, fabric: Any, steps_per_epoch: int = 2) -> GradientBuffer:
+    gradients = GradientBuffer([("a", nn.Parameter(torch.zeros(2, 5)))])
     gradients.attach()
     exchange.attach(fabric, gradients, steps_per_epoch)
     return gradients
@@ -68,7 +68,7 @@ def test_other_ranks_take_the_mean_so_that_the_update_to_come_is_the_same(
             )
 
 
-def _step(exchange: Exchange, gradients: Gradients, gradient: list[float]) -> Tensor:
+def _step(exchange: Exchange, gradients: GradientBuffer, gradient: list[float]) -> Tensor:
     gradients.flat.copy_(torch.tensor(gradient))
     assert exchange.finish()
     return gradients.flat.clone()

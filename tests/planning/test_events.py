@@ -2,49 +2,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.core.cost.events import Resource, Span, Task, run
+from skindx.core.cost.events import Resource, Span, StepTask, run
 
 CORE, LINK = Resource("core"), Resource("link", slots=2, shared=True)
 
 
 def test_a_chain_on_one_resource_as_a_hand_draws_it() -> None:
     tasks = [
-        Task("a", "core", 2),
-        Task("b", "core", 3, after=(0,)),
-        Task("c", "core", 1, not_before_s=1),
+        StepTask("a", "core", 2),
+        StepTask("b", "core", 3, after=(0,)),
+        StepTask("c", "core", 1, not_before_s=1),
     ]
     # c became ready at 1 and waits behind nothing but a: it goes before b, which is ready at 2...
     assert run(tasks, [CORE]) == [Span(0, 2), Span(3, 6), Span(2, 3)]
 
 
 def test_two_on_a_shared_link_have_half_each() -> None:
-    tasks = [Task("a", "link", 4), Task("b", "link", 4, not_before_s=2)]
+    tasks = [StepTask("a", "link", 4), StepTask("b", "link", 4, not_before_s=2)]
     # a alone for 2 s (2 left), both at half speed for 4 s, then b alone: 2 left.
     assert run(tasks, [LINK]) == [Span(0, 6), Span(2, 8)]
 
 
 def test_a_third_waits_for_a_slot_and_latency_is_not_shared() -> None:
     tasks = [
-        Task("a", "link", 2, latency_s=1),
-        Task("b", "link", 2, latency_s=1),
-        Task("c", "link", 1, latency_s=1),
+        StepTask("a", "link", 2, latency_s=1),
+        StepTask("b", "link", 2, latency_s=1),
+        StepTask("c", "link", 1, latency_s=1),
     ]
     # a, b: latency to 1, then 2 + 2 at half speed: both done at 5. c: 5 + 1 + 1.
     assert run(tasks, [LINK]) == [Span(0, 5), Span(0, 5), Span(5, 7)]
 
 
 def test_a_short_one_leaves_its_share_to_the_long_one() -> None:
-    tasks = [Task("long", "link", 5), Task("short", "link", 1)]
+    tasks = [StepTask("long", "link", 5), StepTask("short", "link", 1)]
     assert run(tasks, [LINK]) == [Span(0, 6), Span(0, 2)]
 
 
 def test_a_task_waits_for_all_before_it_on_whatever_resource() -> None:
-    tasks = [Task("f", "core", 1), Task("s", "link", 4), Task("u", "core", 1, after=(0, 1))]
+    tasks = [
+        StepTask("f", "core", 1),
+        StepTask("s", "link", 4),
+        StepTask("u", "core", 1, after=(0, 1)),
+    ]
     assert run(tasks, [CORE, LINK])[2] == Span(4, 5)
 
 
 def test_a_cycle_is_refused() -> None:
-    tasks = [Task("a", "core", 1, after=(1,)), Task("b", "core", 1, after=(0,))]
+    tasks = [StepTask("a", "core", 1, after=(1,)), StepTask("b", "core", 1, after=(0,))]
     with pytest.raises(ValueError, match="a, b wait for one another"):
         run(tasks, [CORE])
 
@@ -56,7 +60,7 @@ works = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_
 def test_no_work_is_lost_and_none_is_done_faster_than_alone(
     drawn: list[tuple[float, float]], slots: int, shared: bool
 ) -> None:
-    tasks = [Task(str(n), "r", work, not_before_s=at) for n, (work, at) in enumerate(drawn)]
+    tasks = [StepTask(str(n), "r", work, not_before_s=at) for n, (work, at) in enumerate(drawn)]
     spans = run(tasks, [Resource("r", slots, shared)])
     for task, span in zip(tasks, spans, strict=True):
         assert span.begin_s >= task.not_before_s

@@ -10,12 +10,12 @@ from skindx.comm.factored import factors_of
 from skindx.core.cost.cluster import Collective
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
-from skindx.core.cost.profile import Layer, Profile, Rates
+from skindx.core.cost.profile import Profile, ProfiledLayer, Rates
 from skindx.core.errors import UserError
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
-from skindx.plan.kfac_price import Kfac
-from skindx.plan.search import Limits, search
+from skindx.plan.kfac_price import KfacCost
+from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 
 INSIDE, OUTSIDE = 1000, 500
@@ -24,9 +24,9 @@ INSIDE, OUTSIDE = 1000, 500
 def wide(**change: Any) -> Profile:
     """A convolution of 1,000 elements, and a linear layer of 2 MB before the end."""
     layers = (
-        Layer(name="a", operator="Conv2d", forward_s=1, backward_s=3, shapes=((1000,),),
+        ProfiledLayer(name="a", operator="Conv2d", forward_s=1, backward_s=3, shapes=((1000,),),
               parameter_bytes=4000, activation_bytes=100),
-        Layer(name="b", operator="Linear", forward_s=2, backward_s=4,
+        ProfiledLayer(name="b", operator="Linear", forward_s=2, backward_s=4,
               shapes=((OUTSIDE,), (OUTSIDE, INSIDE)),
               parameter_bytes=4 * (OUTSIDE + OUTSIDE * INSIDE), activation_bytes=8 * OUTSIDE * 4),
     )  # fmt: skip
@@ -87,26 +87,26 @@ def test_a_row_is_a_token_where_a_layer_has_many() -> None:
 
 
 def _searched(own: Profile, **change: Any) -> set[str]:
-    member = Member("m", own, batch=32, epochs=2, images=320, validation=32, **change)
-    found = search(Workload((member,)), Machine(profiles(own), cluster(4)), Limits())
+    member = PlannedMember("m", own, batch=32, epochs=2, images=320, validation=32, **change)
+    found = search(Workload((member,)), Machine(profiles(own), cluster(4)), PlanLimits())
     return {outcome.choice.strategy.name for outcome in found.every}
 
 
 def test_a_search_looks_at_factors_only_where_a_layer_is_wide() -> None:
     assert "factored" in _searched(wide())
     assert "factored" not in _searched(profile())
-    assert "factored" not in _searched(wide(rates=RATES), kfac=Kfac())
+    assert "factored" not in _searched(wide(rates=RATES), kfac=KfacCost())
     assert "factored" not in _searched(wide(), whole_layers=True)
-    work = Workload((Member("m", wide(), batch=32, whole_layers=True),))
+    work = Workload((PlannedMember("m", wide(), batch=32, whole_layers=True),))
     machine = Machine(profiles(wide()), cluster(4))
     with pytest.raises(UserError, match="eager network"):
-        search(work, machine, Limits(strategy="factored"))
+        search(work, machine, PlanLimits(strategy="factored"))
 
 
 def test_factors_are_faster_than_gradients_on_a_slow_network() -> None:
-    work = Workload((Member("m", wide(), batch=32, epochs=2, images=320, validation=32),))
+    work = Workload((PlannedMember("m", wide(), batch=32, epochs=2, images=320, validation=32),))
     factored, fused = (
-        search(work, Machine(profiles(wide()), cluster(4)), Limits(strategy=name)).chosen
+        search(work, Machine(profiles(wide()), cluster(4)), PlanLimits(strategy=name)).chosen
         for name in ("factored", "fused")
     )
     assert factored.score_s < fused.score_s / 2

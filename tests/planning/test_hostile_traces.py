@@ -16,17 +16,17 @@ from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import MOST_TENSORS, Trace
 from skindx.core.errors import UserError
 from skindx.plan import search as searching
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.logged_runs import read_runs
-from skindx.plan.parallel import mcmc
-from skindx.plan.parallel.mcmc import search_placements
 from skindx.plan.plan import make
 from skindx.plan.plan_text import candidates, plan_values, summary
 from skindx.plan.public_traces import read_allreduce, read_profiles
 from skindx.plan.saved_plan import read_fragment
-from skindx.plan.search import Limits
+from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import Asked, on_other_device, plan_of_trace, read_cluster
+from skindx.training.forms import operators
+from skindx.training.forms.operators import search_placements
 
 DIGITS = "9" * 5000
 LARGE = "9" * 4000  # of as many JSON still makes a number
@@ -44,7 +44,7 @@ def refused(tmp_path: Path, text: str, name: str = "trace.json") -> str:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(UserError) as caught:
-        plan_of_trace(Asked(Limits(), file, "10gbe:4x2+nvlink"))
+        plan_of_trace(Asked(PlanLimits(), file, "10gbe:4x2+nvlink"))
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert len(sentence) < 1500
@@ -216,7 +216,9 @@ def test_a_trace_at_every_limit_makes_a_plan_of_finite_figures(tmp_path: Path) -
         layer.update(forward_s=1e8, backward_s=1e8, shapes=[], parameter_bytes=10**14,
                      activation_bytes=10**15, outputs=10**12)  # fmt: skip
     (tmp_path / "trace.json").write_text(json.dumps(raw))
-    asked = Asked(Limits(extrapolate=True), tmp_path / "trace.json", "10gbe:100000", batch=10**6)
+    asked = Asked(
+        PlanLimits(extrapolate=True), tmp_path / "trace.json", "10gbe:100000", batch=10**6
+    )
     made = plan_of_trace(asked)
     json.dumps(plan_values(made), allow_nan=False)
     assert summary(made)
@@ -226,9 +228,9 @@ def test_a_trace_at_every_limit_makes_a_plan_of_finite_figures(tmp_path: Path) -
 def test_hours_and_money_are_numbers_above_zero() -> None:
     for value in (0.0, -1.0, float("nan"), float("inf"), 1e308):
         with pytest.raises(UserError, match="--hours"):
-            Limits(hours=value)
+            PlanLimits(hours=value)
         with pytest.raises(UserError, match="--money"):
-            Limits(money=value)
+            PlanLimits(money=value)
 
 
 def test_a_plan_file_with_endless_times_is_refused(tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_a_rate_that_no_device_has_counts_as_none(tmp_path: Path, value: str) ->
 
 
 def test_a_search_ends_after_so_many_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcmc, "WORK", 40_000)
+    monkeypatch.setattr(operators, "WORK", 40_000)
     calls = 0
 
     def seconds_of(degrees: tuple[int, ...]) -> float:
@@ -269,7 +271,7 @@ def test_a_search_ends_after_so_many_operators(monkeypatch: pytest.MonkeyPatch) 
 
 def test_pairs_of_changes_are_counted_only_up_to_the_limit() -> None:
     # All pairs would be 72 million.
-    assert len(mcmc._changes([(1, 2, 4)] * 4000, range(4000))) == 12_000
+    assert len(operators._changes([(1, 2, 4)] * 4000, range(4000))) == 12_000
 
 
 def test_a_plan_of_many_groups_is_an_optimum_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,10 +305,12 @@ def test_divisors_are_all_there_are() -> None:
 
 def test_members_hop_only_over_ranks_that_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "_MOST_HOPS", 100)
-    members = tuple(Member(f"m{n}", profile(), 10**6, images=10**9) for n in range(10))
+    members = tuple(PlannedMember(f"m{n}", profile(), 10**6, images=10**9) for n in range(10))
     large = cluster(100_000, alpha_s=1e-4, beta=1e-9, fastest_beta_s_per_byte=None)
     made = make(
-        Workload(members), Machine(profiles(), large), Limits(side_by_side=True, extrapolate=True)
+        Workload(members),
+        Machine(profiles(), large),
+        PlanLimits(side_by_side=True, extrapolate=True),
     )
     hopping = [one.choice.ranks for one in made.found.every if one.choice.strategy.name == "hop"]
     assert hopping

@@ -11,7 +11,7 @@ from some_plans import cluster, profile
 from skindx.core.cost.cluster import Cluster, Collective, Correction
 from skindx.core.cost.collectives import Cost
 from skindx.core.cost.network import Timed
-from skindx.core.cost.profile import AtBatch, Layer, LocalWork, Profile, Profiles
+from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
 from skindx.core.cost.step import simulate_step
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import MODEL, Z90, Estimate, Machine, estimate
@@ -53,7 +53,7 @@ class Truth:
     def profile(self) -> Profile:
         today = self.about(1.0, self.jitter / math.sqrt(6))  # a median of some steps
         layers = tuple(
-            Layer(
+            ProfiledLayer(
                 name=str(number),
                 forward_s=seconds / 2 * today,
                 backward_s=seconds * today,

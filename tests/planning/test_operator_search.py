@@ -9,9 +9,8 @@ from skindx.core.cost.cells import chain_of, step_seconds
 from skindx.core.cost.events import Feeding
 from skindx.core.cost.network import Network
 from skindx.core.cost.placing import Ground, cells_of, degrees_of, wide
-from skindx.core.cost.profile import Layer, Profile
-from skindx.plan.parallel.mcmc import search_placements
-from skindx.plan.strategies.operators import searched
+from skindx.core.cost.profile import Profile, ProfiledLayer
+from skindx.training.forms.operators import search_placements, searched
 
 BYTES = st.sampled_from([400, 4_000, 40_000, 400_000, 4_000_000])
 SECONDS = st.sampled_from([0.0, 1e-4, 1e-3, 1e-2])
@@ -25,7 +24,7 @@ def grounds(draw: st.DrawFn, most: int = 6, backend: str = "nccl") -> Ground:
         kind = draw(st.sampled_from(["Linear", "Conv2d", "LayerNorm"]))
         size = draw(BYTES)
         layers.append(
-            Layer(name=f"l{number}", operator=kind, forward_s=draw(SECONDS),
+            ProfiledLayer(name=f"l{number}", operator=kind, forward_s=draw(SECONDS),
                   backward_s=draw(SECONDS), parameter_bytes=size,
                   activation_bytes=8 * draw(BYTES), input_bytes=8 * draw(BYTES),
                   outputs=draw(st.sampled_from([2, 3, 64])))

@@ -12,27 +12,27 @@ from some_plans import cluster
 
 from skindx.core.cost.assignment import cut
 from skindx.core.cost.cells import sent_bytes
-from skindx.core.cost.events import Feeding, Resource, Task, run
+from skindx.core.cost.events import Feeding, Resource, StepTask, run
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.placing import Ground, axis_of, cells_of, operators_of, wide
 from skindx.core.cost.pricing import Load
-from skindx.core.cost.profile import Layer, Profile
+from skindx.core.cost.profile import Profile, ProfiledLayer
 from skindx.core.errors import UserError
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
-from skindx.plan.parallel.cube import cube_cells
-from skindx.plan.parallel.pairs import pairs_of, tensor_cells
-from skindx.plan.parallel.pipeline import Pipeline, Stage
-from skindx.plan.parallel.rounds import in_rounds
-from skindx.plan.search import Limits, search
+from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import preset
+from skindx.training.forms.owt import in_rounds
+from skindx.training.forms.pipeline import PipelineFlow, PipelineStage
+from skindx.training.forms.tensor import pairs_of, tensor_cells
+from skindx.training.forms.tensor3d import cube_cells
 
 WIDTH, TOKENS, BATCH = 64, 10, 8
 
 
-def linear(name: str, inputs: int, outputs: int, positions: int = TOKENS) -> Layer:
-    return Layer(
+def linear(name: str, inputs: int, outputs: int, positions: int = TOKENS) -> ProfiledLayer:
+    return ProfiledLayer(
         name=name, operator="Linear", forward_s=0.1, backward_s=0.2,
         shapes=((outputs, inputs), (outputs,)), parameter_bytes=4 * outputs * (inputs + 1),
         activation_bytes=4 * BATCH * positions * outputs,
@@ -41,7 +41,7 @@ def linear(name: str, inputs: int, outputs: int, positions: int = TOKENS) -> Lay
 
 def block() -> Profile:
     """A norm, and the four linear layers of a transformer's block; the norm keeps what it makes."""
-    norm = Layer(name="norm", operator="LayerNorm", forward_s=0.1, backward_s=0.2,
+    norm = ProfiledLayer(name="norm", operator="LayerNorm", forward_s=0.1, backward_s=0.2,
                  shapes=((WIDTH,), (WIDTH,)), parameter_bytes=8 * WIDTH,
                  activation_bytes=4 * BATCH * TOKENS * WIDTH)  # fmt: skip
     layers = (norm, linear("attn.qkv", WIDTH, 3 * WIDTH), linear("attn.proj", WIDTH, WIDTH),
@@ -195,18 +195,18 @@ def test_a_pipeline_in_closed_form_is_what_the_events_take(
 ) -> None:
     sends = [sent for *_, sent in timed[:-1]] + [0.0]
     stages = tuple(
-        Stage(forward, backward, 0.5, Timed(0.0, sent), Timed(0.0, before))
+        PipelineStage(forward, backward, 0.5, Timed(0.0, sent), Timed(0.0, before))
         for (forward, backward, _), sent, before in zip(timed, sends, [0.0, *sends], strict=False)
     )
-    step = Pipeline(stages, micro).run(device="cuda", slots=1, pieces=1, feeding=Feeding())
-    tasks: list[Task] = []
+    step = PipelineFlow(stages, micro).run(device="cuda", slots=1, pieces=1, feeding=Feeding())
+    tasks: list[StepTask] = []
     ready: list[tuple[int, ...]] = [()] * micro
     resources = []
 
     def row(name: str, seconds: float, also: tuple[int, ...] = ()) -> None:
         resources.append(Resource(name))
         for number in range(micro):
-            tasks.append(Task(name, name, seconds, (*ready[number], *also)))
+            tasks.append(StepTask(name, name, seconds, (*ready[number], *also)))
             ready[number] = (len(tasks) - 1,)
 
     for place, stage in enumerate(stages):
@@ -267,8 +267,8 @@ def test_memory_falls_by_the_weights_that_other_ranks_hold() -> None:
 
 def seconds_of(name: str, own: Profile, where: str, batch: int, *, weak: bool = False) -> float:
     machine = Machine(of_network(own), preset(where))
-    work = Workload((Member("m", own, batch),), weak=weak)
-    return search(work, machine, Limits(strategy=name, extrapolate=True)).chosen.first.step_s
+    work = Workload((PlannedMember("m", own, batch),), weak=weak)
+    return search(work, machine, PlanLimits(strategy=name, extrapolate=True)).chosen.first.step_s
 
 
 EVERY = ("dense", "fused", "owt", "model", "operators")

@@ -7,28 +7,28 @@ from some_networks import alexnet
 from some_networks import profiles as of_network
 
 from skindx.core.cost.events import chrome_events
-from skindx.core.cost.profile import Layer
+from skindx.core.cost.profile import ProfiledLayer
 from skindx.core.errors import UserError
 from skindx.plan import search
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.plan import Plan, make
 from skindx.plan.plan_page import write_page
 from skindx.plan.plan_text import candidates, plan_values
 from skindx.plan.public_traces import read_profiles
 from skindx.plan.saved_plan import write_fragment
-from skindx.plan.search import Limits
-from skindx.plan.strategies.owt import Owt
-from skindx.plan.strategies.parallel import Parallel
+from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import preset
+from skindx.training.forms.owt import OwtForm
+from skindx.training.forms.parallel_form import ParallelForm
 
 OWN = alexnet(224, 1000, 128)
-WORK = Workload((Member("m", OWN, 512, epochs=2, images=5120),))
+WORK = Workload((PlannedMember("m", OWN, 512, epochs=2, images=5120),))
 
 
 @pytest.fixture(autouse=True)
 def _none_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Parallel, "executed", False)
+    monkeypatch.setattr(ParallelForm, "executed", False)
     # Which is faster than split layers here, so that they would not be missed.
     others = tuple(pair for pair in search.VARIANTS if pair[0] != "factored")
     monkeypatch.setattr(search, "VARIANTS", others)
@@ -36,7 +36,7 @@ def _none_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan(strategy: str | None = None) -> Plan:
     machine = Machine(of_network(OWN), preset("10gbe:4"))
-    return make(WORK, machine, Limits(strategy=strategy, extrapolate=True))
+    return make(WORK, machine, PlanLimits(strategy=strategy, extrapolate=True))
 
 
 def test_what_is_not_executed_is_shown_and_not_chosen(
@@ -53,7 +53,7 @@ def test_what_is_not_executed_is_shown_and_not_chosen(
     assert sum(rows["model"]["parts"].values()) == pytest.approx(rows["model"]["step_s"])
     assert any("not executed by this version" in row[0] for row in candidates(made)[1])
     assert any("would be faster" in note and "not executed" in note for note in made.notes)
-    monkeypatch.setattr(Owt, "executed", True)
+    monkeypatch.setattr(OwtForm, "executed", True)
     made = plan()
     assert made.chosen.choice.strategy.name == "owt"
     write_fragment(tmp_path / "plan.yaml", made)
@@ -99,5 +99,5 @@ def test_a_foreign_graph_says_what_goes_into_a_layer_and_how_wide_it_is(tmp_path
 
 def test_a_trace_of_an_earlier_version_opens() -> None:
     before = {"name": "a", "forward_s": 1, "backward_s": 2, "parameter_bytes": 4}
-    layer = Layer.model_validate(before)
+    layer = ProfiledLayer.model_validate(before)
     assert (layer.input_bytes, layer.outputs, layer.groups) == (0, 0, 1)

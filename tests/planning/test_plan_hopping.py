@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_plans import cluster, profile, profiles
 
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
-from skindx.plan.search import Limits, search
-from skindx.plan.strategies.hopping import hops
+from skindx.plan.search import PlanLimits, search
+from skindx.plan.strategies import hops
 
 
 def test_two_members_on_two_partitions_change_places_once() -> None:
@@ -29,12 +29,12 @@ def test_no_epoch_beats_the_bound_and_equal_units_come_near_it(
 
 def test_members_side_by_side_send_nothing_and_hop_with_all_their_state() -> None:
     own = profile()
-    work = Workload(tuple(Member(f"m{n}", own, 8, epochs=2, images=320) for n in range(4)))
+    work = Workload(tuple(PlannedMember(f"m{n}", own, 8, epochs=2, images=320) for n in range(4)))
     where = Machine(profiles(own), cluster(2))
-    apart = search(work, where, Limits(strategy="members", side_by_side=True)).chosen
+    apart = search(work, where, PlanLimits(strategy="members", side_by_side=True)).chosen
     # 40 steps of 10.5 s an epoch; two members a rank.
     assert apart.seconds == pytest.approx(2 * 2 * 40 * 10.5)
     assert apart.choice.fragment()["engine"]["schedule"] == "members"
-    hopping = search(work, where, Limits(strategy="hop", side_by_side=True)).chosen
+    hopping = search(work, where, PlanLimits(strategy="hop", side_by_side=True)).chosen
     state_s = 0.01 + 1e-4 * (12_000 + 24_000)
     assert apart.seconds < hopping.seconds < apart.seconds + 2 * 4 * 2 * state_s

@@ -12,7 +12,7 @@ from some_plans import cluster, profile, profiles
 from skindx.core.cost.events import chrome_events
 from skindx.core.errors import UserError
 from skindx.plan import plan as guidelines
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine
 from skindx.plan.plan import Plan, make
 from skindx.plan.plan_page import write_page
@@ -28,15 +28,15 @@ from skindx.plan.saved_plan import (
     read_fragment,
     write_fragment,
 )
-from skindx.plan.search import Limits
+from skindx.plan.search import PlanLimits
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    work = Workload((Member("one", profile(), 32, epochs=2, images=320),
-                     Member("two", profile(), 32, epochs=3, images=320)))  # fmt: skip
+    work = Workload((PlannedMember("one", profile(), 32, epochs=2, images=320),
+                     PlannedMember("two", profile(), 32, epochs=3, images=320)))  # fmt: skip
     where = cluster(4, price_per_node_hour=2.0, watts_per_node=400, memory_gb=1)
-    return make(work, Machine(profiles(), where), Limits())
+    return make(work, Machine(profiles(), where), PlanLimits())
 
 
 def test_json_has_its_keys_for_every_candidate_and_parts_that_sum(plan: Plan) -> None:
@@ -103,7 +103,7 @@ def test_what_happened_corrects_the_next_plan(plan: Plan) -> None:
     [pair] = compare(predicted, [took, Happened("other", 1, 1, 0, 1, 1)])
     assert pair.error == pytest.approx(0.1)
     corrected = learnt(plan.machine.cluster, [pair])
-    again = make(plan.workload, Machine(plan.machine.profiles, corrected), Limits())
+    again = make(plan.workload, Machine(plan.machine.profiles, corrected), PlanLimits())
     assert again.chosen.first.step_s == pytest.approx(took.step_s, rel=0.01)
     disturbed = compare(predicted, [Happened("one", first.step_s * 50, 1.0, 0.0, 1e6, 2)])
     with pytest.raises(UserError, match="something else was at work"):

@@ -11,14 +11,14 @@ from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import AtBatch, compute_scale
 from skindx.core.errors import UserError
-from skindx.plan.choice import DEFAULTS, Choice, Member, Workload
+from skindx.plan.choice import DEFAULTS, Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine, as_measured, estimate, largest_batch, memory_of
 from skindx.plan.plan import make
-from skindx.plan.search import VARIANTS, Limits, search
+from skindx.plan.search import VARIANTS, PlanLimits, search
 from skindx.plan.strategies import strategy_of
 from skindx.training.config.run import TrainSettings
 
-MEMBER = Member("m", profile(), batch=32, epochs=2, images=320, validation=32)
+MEMBER = PlannedMember("m", profile(), batch=32, epochs=2, images=320, validation=32)
 WORK = Workload((MEMBER,))
 
 
@@ -27,7 +27,7 @@ def machine(**change: object) -> Machine:
 
 
 def test_an_epoch_is_its_steps_and_its_validation() -> None:
-    found = search(WORK, machine(), Limits(strategy="dense"))
+    found = search(WORK, machine(), PlanLimits(strategy="dense"))
     [member] = found.chosen.members
     # 8 images a rank; 10 steps; validation is forward alone, 8 of 32 images a rank.
     assert member.estimate.step_s == pytest.approx(10 + 1.3 + 0.5)
@@ -46,15 +46,15 @@ def test_a_plan_is_never_slower_than_what_was_given(
 ) -> None:
     given_as = Choice(strategy_of(*variant), nodes, 1, 32, pieces)
     where = Machine(profiles(), cluster(4, beta=beta, fastest_beta_s_per_byte=None))
-    found = search(WORK, where, Limits(lossy=True), given_as)
+    found = search(WORK, where, PlanLimits(lossy=True), given_as)
     assert found.given
     assert found.chosen.score_s <= found.given.score_s * (1 + 1e-9)
 
 
-def alike(gain: float = 0.02) -> tuple[Machine, Limits]:
+def alike(gain: float = 0.02) -> tuple[Machine, PlanLimits]:
     """Four ranks whose link `fused` hides a little of, so that it is faster by about `gain`."""
     # Backward ends at 10 s; the second layer's gradient is there 3 s before.
-    return Machine(profiles(), cluster(4, alpha_s=0.0, beta=10 * gain / 8000)), Limits()
+    return Machine(profiles(), cluster(4, alpha_s=0.0, beta=10 * gain / 8000)), PlanLimits()
 
 
 def test_of_choices_that_may_be_as_good_the_one_with_the_fewest_settings_is_taken() -> None:
@@ -85,12 +85,12 @@ def test_fewer_settings_are_never_slower_than_those_given() -> None:
 def test_hours_and_money_hold_for_the_simpler_choice_too() -> None:
     where, _ = alike()
     where = Machine(where.profiles, where.cluster.model_copy(update={"price_per_node_hour": 36.0}))
-    both = {one.choice.label: one for one in search(WORK, where, Limits()).every
+    both = {one.choice.label: one for one in search(WORK, where, PlanLimits()).every
             if one.choice.ranks == 4}  # fmt: skip
     between = (both["dense"].seconds + both["fused"].seconds) / 2
-    assert search(WORK, where, Limits(money=between * 0.04)).chosen.choice.label == "fused"
+    assert search(WORK, where, PlanLimits(money=between * 0.04)).chosen.choice.label == "fused"
     # Within so many hours only `fused` on four nodes is done.
-    made = make(WORK, where, Limits(hours=between / 3600))
+    made = make(WORK, where, PlanLimits(hours=between / 3600))
     assert made.chosen.choice.label == "fused"
     assert not any("overlap" in note for note in made.notes)
 
@@ -117,11 +117,11 @@ def test_changed_settings_are_counted_one_by_one() -> None:
 def test_what_does_not_fit_is_cut_into_pieces_and_what_never_fits_is_refused() -> None:
     # 900,000 bytes + 100,000 an image; 8 images a rank.
     tight = machine(memory_gb=1.3e-3)
-    found = search(WORK, tight, Limits(strategy="fused"))
+    found = search(WORK, tight, PlanLimits(strategy="fused"))
     assert found.chosen.choice.accumulate == 2
     assert found.chosen.memory_bytes == pytest.approx(1_000_000)
     with pytest.raises(UserError, match="nothing fits"):
-        search(WORK, machine(memory_gb=1e-4), Limits())
+        search(WORK, machine(memory_gb=1e-4), PlanLimits())
 
 
 def test_memory_is_a_line_through_two_batches_and_what_an_exchange_adds() -> None:
@@ -162,42 +162,42 @@ def test_beyond_what_was_measured_there_is_no_figure_unless_asked_and_then_a_wid
     with pytest.raises(
         UserError, match=r"20 times as fast as any that was measured.*--extrapolate"
     ):
-        search(WORK, ten_times, Limits(strategy="dense"))
-    wide = search(WORK, ten_times, Limits(strategy="dense", extrapolate=True)).chosen
-    narrow = search(WORK, machine(), Limits(strategy="dense")).chosen
+        search(WORK, ten_times, PlanLimits(strategy="dense"))
+    wide = search(WORK, ten_times, PlanLimits(strategy="dense", extrapolate=True)).chosen
+    narrow = search(WORK, machine(), PlanLimits(strategy="dense")).chosen
     assert wide.half_width > 3 * narrow.half_width
     assert wide.beyond
-    far = Workload((Member("m", profile(), batch=256, images=512),))
+    far = Workload((PlannedMember("m", profile(), batch=256, images=512),))
     with pytest.raises(UserError, match=r"8\.0 times the largest batch whose memory"):
-        search(far, machine(), Limits(strategy="dense"))
+        search(far, machine(), PlanLimits(strategy="dense"))
     many = Machine(profiles(), cluster(4, source="measured"))
     many = Machine(many.profiles, many.cluster.model_copy(update={"nodes": 32}))
     with pytest.raises(UserError, match="32 ranks are more than 4 times the 4 measured"):
-        search(Workload((MEMBER,), weak=True), many, Limits(strategy="dense"))
+        search(Workload((MEMBER,), weak=True), many, PlanLimits(strategy="dense"))
 
 
 def test_hours_take_the_cheapest_and_money_the_fastest_that_it_buys() -> None:
     priced = machine(price_per_node_hour=36.0)  # a cent a second
-    free = search(WORK, priced, Limits()).chosen
+    free = search(WORK, priced, PlanLimits()).chosen
     assert free.choice.nodes == 4
-    slow = search(WORK, priced, Limits(hours=1.0)).chosen
+    slow = search(WORK, priced, PlanLimits(hours=1.0)).chosen
     assert slow.choice.nodes == 1
     assert slow.money == pytest.approx(0.01 * slow.seconds)
-    bought = search(WORK, priced, Limits(money=(slow.money or 0) * 1.001)).chosen
+    bought = search(WORK, priced, PlanLimits(money=(slow.money or 0) * 1.001)).chosen
     assert bought.choice.nodes == 1
 
 
 def test_only_what_keeps_the_gradient_is_chosen_unless_asked() -> None:
     crawling = Machine(profiles(), cluster(4, beta=0.1))
-    exact = make(WORK, crawling, Limits())
+    exact = make(WORK, crawling, PlanLimits())
     assert not exact.chosen.choice.strategy.lossy
-    assert search(WORK, crawling, Limits(lossy=True)).chosen.choice.strategy.lossy
+    assert search(WORK, crawling, PlanLimits(lossy=True)).chosen.choice.strategy.lossy
     assert any("--lossy" in note for note in exact.notes) or exact.chosen.choice.ranks == 1
 
 
 def test_a_correction_is_used_and_named() -> None:
     learnt = {"compute": Correction(factor=1.2, runs=3)}
-    made = make(WORK, machine(corrections=learnt), Limits(strategy="dense"))
+    made = make(WORK, machine(corrections=learnt), PlanLimits(strategy="dense"))
     assert made.chosen.first.step_s == pytest.approx(12 + 1.3 + 0.5)
     assert any("compute x 1.200 (3 runs)" in note for note in made.notes)
 
@@ -222,9 +222,9 @@ def test_a_layer_that_was_never_timed_is_refused() -> None:
     first, second = profile().layers
     holed = profile(layers=(first, second.model_copy(update={"backward_s": None})))
     with pytest.raises(UserError, match="layer b of net was never timed"):
-        search(Workload((Member("m", holed, 8),)), machine(), Limits())
+        search(Workload((PlannedMember("m", holed, 8),)), machine(), PlanLimits())
 
 
 def test_an_unknown_strategy_lists_those_there_are() -> None:
     with pytest.raises(UserError, match="no strategy 'ring'; valid: dense, fused"):
-        search(WORK, machine(), Limits(strategy="ring"))
+        search(WORK, machine(), PlanLimits(strategy="ring"))

@@ -6,14 +6,14 @@ import pytest
 from some_plans import cluster, profiles
 
 from skindx.core.cost.network import Network
-from skindx.core.cost.profile import AtBatch, Layer, Profile, Rates
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Rates
 from skindx.core.errors import UserError
-from skindx.plan.choice import Choice, Member, Workload
+from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine, estimate
-from skindx.plan.kfac_price import Kfac, conditioned, eigen_s, price
+from skindx.plan.kfac_price import KfacCost, conditioned, eigen_s, price
 from skindx.plan.plan import make
 from skindx.plan.plan_text import summary
-from skindx.plan.search import Limits, search
+from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 
 RATES = Rates(
@@ -22,13 +22,13 @@ RATES = Rates(
 
 LAYERS = (
     # 8 channels in two groups of 4 from 2, kernels of 3 x 3, 5 x 5 positions.
-    Layer(name="conv", operator="Conv2d", forward_s=1, backward_s=3, shapes=((8, 2, 3, 3),),
+    ProfiledLayer(name="conv", operator="Conv2d", forward_s=1, backward_s=3, shapes=((8, 2, 3, 3),),
           groups=2, parameter_bytes=576, activation_bytes=4 * 8 * 8 * 25),
-    Layer(name="norm", operator="BatchNorm2d", forward_s=0, backward_s=0, shapes=((8,), (8,)),
+    ProfiledLayer(name="norm", operator="BatchNorm2d", forward_s=0, backward_s=0, shapes=((8,), (8,)),
           parameter_bytes=64, activation_bytes=4 * 8 * 8 * 25),
-    Layer(name="embed", operator="Embedding", forward_s=0, backward_s=0, shapes=((8,),),
+    ProfiledLayer(name="embed", operator="Embedding", forward_s=0, backward_s=0, shapes=((8,),),
           parameter_bytes=32),
-    Layer(name="fc", operator="Linear", forward_s=1, backward_s=1, shapes=((20, 9), (20,)),
+    ProfiledLayer(name="fc", operator="Linear", forward_s=1, backward_s=1, shapes=((20, 9), (20,)),
           parameter_bytes=800, activation_bytes=4 * 8 * 20),
 )  # fmt: skip
 OWN = Profile(name="net", size=64, batch=8, layers=LAYERS, update_s=0.5, rates=RATES,
@@ -57,7 +57,7 @@ def test_the_layers_are_those_that_the_trainer_knows() -> None:
 
 
 def test_on_one_rank_it_is_factors_eigenvectors_and_products_each_at_its_interval() -> None:
-    kfac = Kfac(factors_every=5, inverses_every=20, sampled=False)
+    kfac = KfacCost(factors_every=5, inverses_every=20, sampled=False)
     found = price(kfac, OWN, Network(cluster(1)), images=8, backward_s=4.0)
     eigen = 2 * eigen_s(RATES, 18) + 2 * eigen_s(RATES, 4) + 8 * eigen_s(RATES, 2)
     eigen += eigen_s(RATES, 10) + eigen_s(RATES, 20)
@@ -70,7 +70,7 @@ def test_on_one_rank_it_is_factors_eigenvectors_and_products_each_at_its_interva
 
 
 def test_enough_rows_are_priced_for_the_images_that_have_them() -> None:
-    kfac = Kfac(factors_every=1, inverses_every=20, sampled=False)
+    kfac = KfacCost(factors_every=1, inverses_every=20, sampled=False)
     network = Network(cluster(1))
     whole = price(kfac, OWN, network, 80, 4.0).compute_s
     few = price(replace(kfac, factor_rows=750), OWN, network, 80, 4.0).compute_s
@@ -88,7 +88,7 @@ def test_eigenvectors_take_a_line_between_logarithms_and_the_cube_beyond() -> No
 
 
 def test_several_ranks_share_the_eigenvectors_and_send_them() -> None:
-    kfac = Kfac(factors_every=10, inverses_every=100, sampled=False)
+    kfac = KfacCost(factors_every=10, inverses_every=100, sampled=False)
     network = Network(cluster(4))
     found = price(kfac, OWN, network, images=8, backward_s=4.0)
     alone = price(kfac, OWN, Network(cluster(1)), images=8, backward_s=4.0)
@@ -111,7 +111,7 @@ def test_several_ranks_share_the_eigenvectors_and_send_them() -> None:
 
 
 def test_a_step_is_the_mean_over_a_cycle_and_the_plan_says_its_share() -> None:
-    kfac = Kfac()
+    kfac = KfacCost()
     machine = Machine(profiles(OWN), cluster(4))
     plain = Choice(strategy_of("dense"), 4, 1, 32)
     before = estimate(OWN, plain, machine)
@@ -123,40 +123,42 @@ def test_a_step_is_the_mean_over_a_cycle_and_the_plan_says_its_share() -> None:
     assert sum(after.step.parts.values()) == pytest.approx(after.step_s)
     assert after.memory.peak_bytes - before.memory.peak_bytes == pytest.approx(found.memory_bytes)
     assert after.half_width > before.half_width * 0.9
-    work = Workload((Member("m", OWN, 32, epochs=1, images=320, kfac=kfac),))
-    made = make(work, machine, Limits())
+    work = Workload((PlannedMember("m", OWN, 32, epochs=1, images=320, kfac=kfac),))
+    made = make(work, machine, PlanLimits())
     share = dict(summary(made))["K-FAC"]
     assert "of a step, the mean over 100 steps: factors every 10, eigenvectors every 100" in share
     names = {outcome.choice.strategy.name for outcome in made.found.every}
     assert not {"zero-1", "zero-2", "zero-3", "owt", "operators"} & names
     with pytest.raises(UserError, match=r"works on whole layers, which zero-1 shares out"):
-        search(work, machine, Limits(strategy="zero-1"))
+        search(work, machine, PlanLimits(strategy="zero-1"))
 
 
 def test_without_rates_there_is_one_sentence_and_no_figure() -> None:
     old = OWN.model_copy(update={"rates": None})
-    work = Workload((Member("m", old, 32, images=320, kfac=Kfac()),))
+    work = Workload((PlannedMember("m", old, 32, images=320, kfac=KfacCost()),))
     with pytest.raises(UserError, match="no rates of matrix products and eigenvectors"):
-        make(work, Machine(profiles(old), cluster(4)), Limits(extrapolate=True))
+        make(work, Machine(profiles(old), cluster(4)), PlanLimits(extrapolate=True))
 
 
 def test_optimizers_that_go_by_the_norms_of_layers_are_planned_without_zero() -> None:
-    work = Workload((Member("m", OWN, 32, epochs=1, images=320, layer_norms=True),))
+    work = Workload((PlannedMember("m", OWN, 32, epochs=1, images=320, layer_norms=True),))
     machine = Machine(profiles(OWN), cluster(4))
-    outcomes = make(work, machine, Limits()).found.every
+    outcomes = make(work, machine, PlanLimits()).found.every
     names = {outcome.choice.strategy.name for outcome in outcomes}
     assert {"dense", "model"} < names
     assert not {"zero-1", "zero-2", "zero-3"} & names
     with pytest.raises(UserError, match="norms of layers, which zero-1 mixes"):
-        search(work, machine, Limits(strategy="zero-1"))
+        search(work, machine, PlanLimits(strategy="zero-1"))
 
 
 def test_members_that_need_whole_layers_are_planned_without_split_ones() -> None:
-    work = Workload((Member("m", OWN, 32, epochs=1, images=320, whole_layers=True),))
+    work = Workload((PlannedMember("m", OWN, 32, epochs=1, images=320, whole_layers=True),))
     machine = Machine(profiles(OWN), cluster(4))
-    names = {outcome.choice.strategy.name for outcome in make(work, machine, Limits()).found.every}
+    names = {
+        outcome.choice.strategy.name for outcome in make(work, machine, PlanLimits()).found.every
+    }
     assert "zero-1" in names
     assert not {"owt", "operators"} & names
     said = "fp16 and compiled networks need whole layers, which owt shares out"
     with pytest.raises(UserError, match=said):
-        search(work, machine, Limits(strategy="owt"))
+        search(work, machine, PlanLimits(strategy="owt"))

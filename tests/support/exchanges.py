@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from skindx.comm.exchange import Exchange, Reducer
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.kinds import EXCHANGES, build_exchange
 from skindx.training.parallel.mesh import is_lost
 
@@ -63,7 +63,7 @@ class Job:
         assert exchange is not None
         self.exchange: Exchange = exchange
         self.fabric = _fabric()
-        self.gradients = Gradients(list(self.net.named_parameters()))
+        self.gradients = GradientBuffer(list(self.net.named_parameters()))
         exchange.attach(self.fabric, self.gradients, STEPS_PER_EPOCH)
         exchange.observe(self.net)
         self.reducer = Reducer(self.gradients, exchange)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from skindx.comm import factored_exchange
 from skindx.comm.exchange import Reducer
-from skindx.comm.fabric import Fabric, Gradients
+from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.factored import FactoredSettings
 from skindx.comm.factored_exchange import Factored
 
@@ -62,7 +62,7 @@ class Job:
     def __init__(self, fabric: Fabric) -> None:
         self.net, self.plain, self.fabric = Net(), Net(), fabric
         self.exchange = Factored(FactoredSettings(least_mb=0.01, bucket_mb=0.001))
-        self.gradients = Gradients(list(self.net.named_parameters()))
+        self.gradients = GradientBuffer(list(self.net.named_parameters()))
         self.exchange.attach(fabric, self.gradients, 1)
         self.exchange.observe(self.net)
         self.reducer = Reducer(self.gradients, self.exchange)

@@ -5,7 +5,7 @@ reach in operations of direct convolutions; 0.5 TB/s for the update; and 0.1 ms 
 pass, which its kernels take to start however few the images are.
 """
 
-from skindx.core.cost.profile import AtBatch, Layer, Profile, Profiles
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 
 FLOP_S = 9.3e12
 MEMORY_BYTES_S = 5e11
@@ -18,14 +18,14 @@ CONVOLUTIONS = ((3, 64, 11, 4, 2), (64, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384
 
 def alexnet(side: int, classes: int, batch: int) -> Profile:
     """Five convolutions, the last pooling adaptive to 6 x 6, and three linear layers."""
-    layers: list[Layer] = []
+    layers: list[ProfiledLayer] = []
     pixels = side
 
     def add(name: str, operator: str, weight: tuple[int, ...], inputs: int, positions: int) -> None:
         operations = 2 * positions * weight[0] * _size(weight[1:])
         once_s = batch * operations / FLOP_S + START_S
         layers.append(
-            Layer(name=name, operator=operator, forward_s=once_s, backward_s=2 * once_s,
+            ProfiledLayer(name=name, operator=operator, forward_s=once_s, backward_s=2 * once_s,
                   shapes=(weight, weight[:1]), parameter_bytes=4 * (_size(weight) + weight[0]),
                   activation_bytes=4 * batch * weight[0] * positions,
                   input_bytes=4 * batch * inputs)

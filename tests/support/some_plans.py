@@ -3,7 +3,7 @@
 from typing import Any
 
 from skindx.core.cost.cluster import Cluster, Collective, Link, Links
-from skindx.core.cost.profile import AtBatch, Layer, LocalWork, Profile, Profiles
+from skindx.core.cost.profile import AtBatch, LocalWork, Profile, ProfiledLayer, Profiles
 
 KINDS = (
     "dense", "fused", "factored", "bf16", "hierarchical", "multicolor", "topk", "gtopk", "powersgd",
@@ -13,9 +13,9 @@ KINDS = (
 def profile(local_s: float = 0.0, **change: Any) -> Profile:
     """Two layers of 1,000 and 2,000 elements; forward 1 + 2 s, backward 3 + 4 s, update 0.5 s."""
     layers = (
-        Layer(name="a", forward_s=1, backward_s=3, shapes=((1000,),), parameter_bytes=4000,
+        ProfiledLayer(name="a", forward_s=1, backward_s=3, shapes=((1000,),), parameter_bytes=4000,
               activation_bytes=100),
-        Layer(name="b", forward_s=2, backward_s=4, shapes=((40, 50),), parameter_bytes=8000,
+        ProfiledLayer(name="b", forward_s=2, backward_s=4, shapes=((40, 50),), parameter_bytes=8000,
               activation_bytes=200),
     )  # fmt: skip
     return Profile(

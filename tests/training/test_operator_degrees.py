@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from skindx.comm.gtopk import GTopKSettings
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import DataSettings, OperatorsSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
+from skindx.training.forms.parallel_form import DataSettings, OperatorsSettings
 from skindx.training.gradient_sync import GRADIENTS
 from skindx.training.parallel.mesh import leave, mesh_of_all, tensor_size
 from skindx.training.parallel.sharding.owt import layers_of

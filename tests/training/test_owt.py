@@ -15,11 +15,11 @@ from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import OwtSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
+from skindx.training.forms.parallel_form import OwtSettings
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.parallel.sharding.owt import rounds_of
 from skindx.training.parallel.sharding.parts import parts_of

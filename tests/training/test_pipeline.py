@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from skindx.comm.fused import FusedSettings
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import ModelSettings
 from skindx.training.config.recipe import Ema, Recipe
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
+from skindx.training.forms.parallel_form import ModelSettings
 from skindx.training.parallel.mesh import leave, mesh_of_all
 from skindx.training.parallel.sharding.communicator import sizes_of
 from skindx.training.parallel.sharding.parts import parts_of

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from skindx.core.cost.profile import AtBatch, Layer, Profile, Profiles
+from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
 from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.plan import measured_steps
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.estimate import Machine, estimate
-from skindx.plan.kfac_price import Kfac
+from skindx.plan.kfac_price import KfacCost
 from skindx.plan.measure import distinct
 from skindx.plan.plan import make
 from skindx.plan.saved_plan import merged, read_fragment, write_fragment
-from skindx.plan.search import Limits
+from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import preset
 from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_steps, workload_of
 from skindx.training.config.preconditioner import KfacSettings
@@ -33,7 +33,7 @@ from skindx.training.recorded_step import timeline_file
 
 def test_a_preconditioner_is_taken_with_all_that_costs_time() -> None:
     assert kfac_of(None) is None
-    assert kfac_of(KfacSettings()) == Kfac()
+    assert kfac_of(KfacSettings()) == KfacCost()
     own = KfacSettings(
         factors_every=5,
         inverses_every=50,
@@ -41,7 +41,7 @@ def test_a_preconditioner_is_taken_with_all_that_costs_time() -> None:
         gradient_workers=0.5,
         fisher="empirical",
     )
-    assert kfac_of(own) == Kfac(5, 50, 2000, 0.5, sampled=False)
+    assert kfac_of(own) == KfacCost(5, 50, 2000, 0.5, sampled=False)
 
 
 def test_settings_without_split_layers_are_given_as_their_exchange() -> None:
@@ -53,7 +53,7 @@ def test_settings_without_split_layers_are_given_as_their_exchange() -> None:
             "engine": {"ranks": 2},
         }
     )
-    layer = Layer(name="a", forward_s=1, backward_s=2, parameter_bytes=4)
+    layer = ProfiledLayer(name="a", forward_s=1, backward_s=2, parameter_bytes=4)
     machine = Machine(
         Profiles(networks=(Profile(name="resnet18", layers=(layer,)),)), preset("memory:2")
     )
@@ -71,7 +71,7 @@ def _classifier(model: str, size: int) -> nn.Module:
 
 def _profile(model: str, size: int, batch: int = 8) -> Profile:
     """Return a network whose layers take as long as their operations at a billion a second."""
-    net, layers = _classifier(model, size), list[Layer]()
+    net, layers = _classifier(model, size), list[ProfiledLayer]()
 
     def note(name: str, layer: nn.Module, inputs: Any, output: torch.Tensor) -> None:
         weights = [tuple(own.shape) for own in layer.parameters(recurse=False)]
@@ -79,7 +79,7 @@ def _profile(model: str, size: int, batch: int = 8) -> Profile:
         seconds = 1e-9 * count * output.numel() / output.shape[1]
         outputs = getattr(layer, "out_features", getattr(layer, "out_channels", 0))
         layers.append(
-            Layer(name=name, operator=type(layer).__name__, forward_s=seconds,
+            ProfiledLayer(name=name, operator=type(layer).__name__, forward_s=seconds,
                   backward_s=2 * seconds, shapes=weights, parameter_bytes=4 * count,
                   activation_bytes=4 * output.numel(), input_bytes=4 * inputs[0].numel(),
                   outputs=outputs, groups=getattr(layer, "groups", 1))
@@ -115,8 +115,8 @@ def test_what_a_plan_has_found_is_trained_and_priced_alike(
     }
     machine = Machine(Profiles(networks=(_profile(model, size),)), preset(f"1gbe:1x{ranks}"))
     settings = TrainSettings.parse(raw)
-    member = Member("m", machine.profiles.networks[0], 8 * ranks, images=800)
-    made = make(Workload((member,)), machine, Limits(strategy=kind, extrapolate=True))
+    member = PlannedMember("m", machine.profiles.networks[0], 8 * ranks, images=800)
+    made = make(Workload((member,)), machine, PlanLimits(strategy=kind, extrapolate=True))
     write_fragment(tmp_path / "plan.yaml", made)
     fragment, predicted = read_fragment(tmp_path / "plan.yaml")
     keep(tmp_path, predicted)
@@ -182,7 +182,9 @@ def test_long_arguments_are_told_apart_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _timed(variant: str | None, seconds: float, batch: int = 16) -> Profile:
-    layer = Layer(name="fc", forward_s=seconds, backward_s=1, shapes=((4,),), parameter_bytes=16)
+    layer = ProfiledLayer(
+        name="fc", forward_s=seconds, backward_s=1, shapes=((4,),), parameter_bytes=16
+    )
     return Profile(name="test_resnet", variant=variant, size=64, batch=batch, layers=(layer,))
 
 
@@ -192,7 +194,7 @@ def test_each_member_is_priced_by_its_own_network(small_dataset: Path) -> None:
     known = Profiles(networks=(_timed(mlp, 9.0), _timed(plain, 5.0), _timed(plain, 1.0, 64)))
     work = workload_of(settings, small_dataset, known)
     assert [member.profile.layers[0].forward_s for member in work.members] == [5.0, 9.0]
-    made = make(work, Machine(known, preset("memory:1")), Limits())
+    made = make(work, Machine(known, preset("memory:1")), PlanLimits())
     first, second = made.chosen.members
     assert second.estimate.step_s - first.estimate.step_s == pytest.approx(4.0)
 
@@ -234,7 +236,7 @@ def test_split_layers_are_considered_with_lars_and_lamb(
     change: dict[str, Any], whole: bool, small_dataset: Path
 ) -> None:
     member = {"name": "m", "model": "test_resnet", "preprocess": {"size": 64}}
-    layer = Layer(name="fc", forward_s=1, backward_s=1, shapes=((4,),), parameter_bytes=16)
+    layer = ProfiledLayer(name="fc", forward_s=1, backward_s=1, shapes=((4,),), parameter_bytes=16)
     own = Profile(name="test_resnet", size=64, batch=8, layers=(layer,), update_s=0.5)
     settings = TrainSettings.parse({"members": [member], **change})
     work = workload_of(settings, small_dataset, Profiles(networks=(own,), device="cpu"))

@@ -30,7 +30,7 @@ from skindx.plan.measured_steps import profile_member
 from skindx.plan.network_probe import cluster_of
 from skindx.plan.plan import make
 from skindx.plan.saved_plan import Predicted, write_fragment
-from skindx.plan.search import Limits
+from skindx.plan.search import PlanLimits
 from skindx.plan.training_plan import given_choice, keep, read_kept, settings_with_plan, workload_of
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
@@ -202,7 +202,10 @@ def test_links_are_measured_alike_on_all_ranks_and_a_plan_of_both_is_followed(
     machine = Machine(profiles, cluster)
     work = workload_of(settings, small_dataset, profiles)
     made = make(
-        work, machine, Limits(extrapolate=True, strategy="fused"), given_choice(settings, machine)
+        work,
+        machine,
+        PlanLimits(extrapolate=True, strategy="fused"),
+        given_choice(settings, machine),
     )
     file = tmp_path / "plan.yaml"
     write_fragment(file, made)

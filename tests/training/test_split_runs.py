@@ -10,7 +10,7 @@ import torch
 from faults import Accident
 from safetensors.torch import load_file
 
-from skindx.core.cost.events import Span, Step, Task, lay_beside, write_chrome
+from skindx.core.cost.events import Span, Step, StepTask, lay_beside, write_chrome
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.data.manifest import read_manifest
@@ -141,7 +141,7 @@ def test_a_killed_training_on_a_cube_goes_on_without_it_and_the_other_way(
 def _check_timeline(file: Path) -> None:
     """Look at the recorded step of a run that follows a plan, beside a predicted one."""
     predicted = file.with_name("predicted.json")
-    write_chrome(predicted, Step((Task("forward", "cores", 1.0),), (Span(0.0, 1.0),)))
+    write_chrome(predicted, Step((StepTask("forward", "cores", 1.0),), (Span(0.0, 1.0),)))
     for _ in range(2):  # again: what was added is replaced
         lay_beside(predicted, [file])
     events = json.loads(predicted.read_text())["traceEvents"]

@@ -11,8 +11,8 @@ from staged_networks import IMAGE, network
 from torch import Tensor, nn
 
 from skindx.core.errors import UserError
-from skindx.training.config.parallel import ModelSettings
 from skindx.training.config.run import TrainSettings
+from skindx.training.forms.parallel_form import ModelSettings
 from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.sharding.communicator import Communicator
 from skindx.training.parallel.sharding.parts import SplitGradients

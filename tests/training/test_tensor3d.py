@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from skindx.core.errors import UserError
 from skindx.models.classifier.heads import Mlp as MlpHead
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import Tensor3dSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
+from skindx.training.forms.parallel_form import Tensor3dSettings
 from skindx.training.parallel.mesh import leave, mesh_of_all, tensor_size
 from skindx.training.parallel.sharding.cubes import CubeLinear, can_be_split
 from skindx.training.parallel.sharding.parts import parts_of

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import TensorSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
+from skindx.training.forms.parallel_form import TensorSettings
 from skindx.training.parallel.mesh import Mesh, leave, mesh_of_all, tensor_size
 from skindx.training.parallel.sharding.parts import parts_of
 from skindx.training.parallel.sharding.splitting import split_network

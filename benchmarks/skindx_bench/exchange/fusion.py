@@ -7,7 +7,7 @@ from statistics import median
 from pydantic import Field
 
 from skindx.comm.fabric import ring_bytes
-from skindx.comm.grouping import Candidate, candidates, ddp_buckets, one_buffer, per_tensor
+from skindx.comm.grouping import GroupingCandidate, candidates, ddp_buckets, one_buffer, per_tensor
 from skindx.core.cost.collectives import Cost, fit
 from skindx.core.cost.profile import Trace
 from skindx.core.settings_base import Settings
@@ -113,7 +113,7 @@ def _fitted(cluster: Cluster, most: int) -> Cost:
     return fit(samples)
 
 
-def _tune(cluster: Cluster, trace: Trace, cost: Cost, trials: int) -> Candidate:
+def _tune(cluster: Cluster, trace: Trace, cost: Cost, trials: int) -> GroupingCandidate:
     """Time the plans that the model likes best, and return the fastest."""
     likely = {candidate.name: candidate for candidate in candidates(trace, cost)}
     plans = {name: candidate.plan for name, candidate in likely.items()}

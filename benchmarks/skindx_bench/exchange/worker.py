@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from skindx.comm.exchange import Exchange
-from skindx.comm.fabric import Gradients
+from skindx.comm.fabric import GradientBuffer
 from skindx.comm.fused_exchange import Fused
 from skindx.comm.kinds import AnyExchange, build_exchange
 from skindx.comm.sparse_exchange import SparseExchange
@@ -47,7 +47,7 @@ class Rank:
         self.shapes = shapes
         self.deepspeed: UnderDeepSpeed | None = None  # made when it is first asked for
         parameters = [(name, nn.Parameter(torch.empty(shape))) for name, shape in shapes.items()]
-        self.gradients = Gradients(parameters)
+        self.gradients = GradientBuffer(parameters)
         self.source_M = heavy_tailed(self.gradients.sizes, self.fabric.rank)
         self.exchanges = {name: self._exchange(settings) for name, settings in kinds.items()}
         self.tapes: dict[str, list[Tensor]] = {}

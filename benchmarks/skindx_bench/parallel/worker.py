@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from skindx.comm.kinds import AnyExchange
 from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import AnyParallel
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import global_batches, share
+from skindx.training.forms.parallel_form import AnyParallel
 from skindx.training.parallel.mesh import mesh_of_all
 from skindx.training.parallel.sharding.splitting import split_network
 from skindx_bench.harness.answering import Commands, answer_commands

@@ -101,11 +101,11 @@ def _sizes(errors: Sequence[float]) -> Figure:
 
 def search_s(rounds: int = 5) -> Figure:
     """Time the search for a ResNet-50 on up to 64 ranks: synthetic times, the network's shapes."""
-    from skindx.core.cost.profile import AtBatch, Layer, Profile, Profiles
-    from skindx.plan.choice import Member, Workload
+    from skindx.core.cost.profile import AtBatch, Profile, ProfiledLayer, Profiles
+    from skindx.plan.choice import PlannedMember, Workload
     from skindx.plan.estimate import Machine
     from skindx.plan.plan import make
-    from skindx.plan.search import Limits
+    from skindx.plan.search import PlanLimits
     from skindx.plan.trace_plan import preset
     from skindx_bench.exchange.load import load_of
 
@@ -114,7 +114,7 @@ def search_s(rounds: int = 5) -> Figure:
     # Operations are weights times positions, and an image passes the last layer once.
     once = load.work["fc.weight"] / _product(load.shapes["fc.weight"])
     layers = tuple(
-        Layer(
+        ProfiledLayer(
             name=name,
             operator=kinds[len(shape)],
             activation_bytes=round(128 * shape[0] * load.work[name] / _product(shape) / once),
@@ -131,11 +131,11 @@ def search_s(rounds: int = 5) -> Figure:
     )
     profile = Profile(name="resnet50", layers=layers, at=at)
     machine = Machine(Profiles(networks=(profile,), device="cuda"), preset("10gbe:16x4+nvlink"))
-    work = Workload((Member("m", profile, 2048, epochs=90, images=10**6),))
+    work = Workload((PlannedMember("m", profile, 2048, epochs=90, images=10**6),))
     times = []
     for _ in range(rounds):
         started = time.perf_counter()
-        make(work, machine, Limits())
+        make(work, machine, PlanLimits())
         times.append(time.perf_counter() - started)
     return median(times, "s")
 

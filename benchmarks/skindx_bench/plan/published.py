@@ -13,9 +13,9 @@ from statistics import fmean, median, stdev
 
 from skindx.core.cost.cluster import Cluster, Collective
 from skindx.metrics.share_intervals import share_interval
-from skindx.plan.choice import Member, Workload
+from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.public_traces import read_profiles
-from skindx.plan.search import Limits, search
+from skindx.plan.search import PlanLimits, search
 from skindx.plan.trace_plan import Asked, machine_of
 from skindx_bench.harness.clock import Figure
 from skindx_bench.plan.public import LOGS, collective_alone, network, rows
@@ -84,10 +84,10 @@ def published_rows(traces: Path) -> list[Row]:
                     ),
                     one_rank_s=IMAGES / ONE_GPU,
                 )
-                machine = machine_of(profiles, cluster, Asked(Limits()))
+                machine = machine_of(profiles, cluster, Asked(PlanLimits()))
                 profile = machine.profiles.networks[0]
-                work = Workload((Member("resnet50", profile, profile.batch),), weak=True)
-                first = search(work, machine, Limits(strategy=strategy)).chosen.first
+                work = Workload((PlannedMember("resnet50", profile, profile.batch),), weak=True)
+                first = search(work, machine, PlanLimits(strategy=strategy)).chosen.first
                 measured_s = IMAGES * gpus / speed
                 group = f"{name}, {gpus} GPUs"
                 found.append(

@@ -15,7 +15,7 @@ from skindx.core.errors import JobError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.plan.saved_plan import happened_of
-from skindx.plan.search import Limits
+from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import Asked
 from skindx.plan.training_plan import plan_of_config
@@ -65,7 +65,7 @@ def _trained(
     trace, cluster = files
     rate = lab.link.rate_mbit
     config = _write_config(folder / "train.yaml", settings, model, kind)
-    limits = Limits(strategy=kind, extrapolate=True, lossy=True)
+    limits = PlanLimits(strategy=kind, extrapolate=True, lossy=True)
     made = plan_of_config(TrainSettings.load(config), dataset, Asked(limits, trace, str(cluster)))
     run = folder / f"{model}-{kind}-{rate:g}"
     _in_lab(lab, "train", dataset, "--config", config, "--out", run)

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from skindx.core.cost.cluster import Cluster
-from skindx.core.cost.profile import Layer, LocalWork, Profile, Profiles
+from skindx.core.cost.profile import LocalWork, Profile, ProfiledLayer, Profiles
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.strategies import strategy_of
@@ -130,7 +130,7 @@ def profile_of(
         for kind in answers[0]["local"]
     }
     layers = tuple(
-        Layer(
+        ProfiledLayer(
             name=name,
             forward_s=settings.forward_s * work[name],
             backward_s=settings.backward_s * work[name],

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from skindx.core.cost.events import MANY, Feeding, Flow, Resource, Step, Task, run
+from skindx.core.cost.events import MANY, Feeding, Flow, Resource, Step, StepTask, run
 from skindx.core.cost.network import Timed
 
 
 @dataclass(frozen=True)
-class Border:
+class CellBorder:
     """A collective that computing waits for."""
 
     name: str
@@ -37,13 +37,13 @@ class Cell:
     """Neighbouring ranks that hold different weights: gradients are summed over all others."""
     gradient_bytes: int = 0
     """That are summed with other ranks' gradients; 0 where no other rank has the same weights."""
-    before_forward: tuple[Border, ...] = ()
-    after_forward: tuple[Border, ...] = ()
-    before_backward: tuple[Border, ...] = ()
-    after_backward: tuple[Border, ...] = ()
+    before_forward: tuple[CellBorder, ...] = ()
+    after_forward: tuple[CellBorder, ...] = ()
+    before_backward: tuple[CellBorder, ...] = ()
+    after_backward: tuple[CellBorder, ...] = ()
 
     @cached_property
-    def borders(self) -> tuple[Border, ...]:
+    def borders(self) -> tuple[CellBorder, ...]:
         """All of them."""
         return (
             *self.before_forward,
@@ -80,7 +80,7 @@ class Cell:
         return _alone_s(self.after_backward)
 
 
-def _alone_s(borders: Sequence[Border]) -> float:
+def _alone_s(borders: Sequence[CellBorder]) -> float:
     return sum(border.timed.alone_s for border in borders)
 
 
@@ -254,7 +254,7 @@ class _Tasks:
     """Collects tasks; each waits for the last one of the rank's own row."""
 
     def __init__(self, compute: str) -> None:
-        self.tasks: list[Task] = []
+        self.tasks: list[StepTask] = []
         self.compute = compute
         self.last: list[int] = []
         self.sent: list[int] = []
@@ -263,14 +263,14 @@ class _Tasks:
     def add(
         self, name: str, resource: str, work_s: float, after: Sequence[int] = (), late_s: float = 0
     ) -> int:
-        self.tasks.append(Task(name, resource, work_s, tuple(after), late_s))
+        self.tasks.append(StepTask(name, resource, work_s, tuple(after), late_s))
         return len(self.tasks) - 1
 
     def compute_for(self, name: str, seconds: float) -> None:
         if seconds:
             self.last = [self.add(name, self.compute, seconds, self.last)]
 
-    def cross(self, borders: Sequence[Border]) -> None:
+    def cross(self, borders: Sequence[CellBorder]) -> None:
         for border in borders:
             if border.timed.alone_s:
                 self.last = self._wire(border.name, border.timed)
@@ -291,7 +291,7 @@ def _slower(cell: Cell, compute: float, wire: float) -> Cell:
             cell, forward_s=cell.forward_s * compute, backward_s=cell.backward_s * compute
         )
 
-    def longer(borders: tuple[Border, ...]) -> tuple[Border, ...]:
+    def longer(borders: tuple[CellBorder, ...]) -> tuple[CellBorder, ...]:
         return tuple(replace(border, timed=border.timed.scaled(wire)) for border in borders)
 
     return replace(

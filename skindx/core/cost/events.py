@@ -25,7 +25,7 @@ class Resource:
 
 
 @dataclass(frozen=True)
-class Task:
+class StepTask:
     """A piece of work on one resource."""
 
     name: str
@@ -48,7 +48,7 @@ class Span:
     end_s: float
 
 
-def run(tasks: Sequence[Task], resources: Sequence[Resource]) -> list[Span]:
+def run(tasks: Sequence[StepTask], resources: Sequence[Resource]) -> list[Span]:
     """Return the span of each task. Raises ValueError for tasks that wait for one another."""
     run_of = _Run(tasks, {resource.name: _State(resource) for resource in resources})
     return run_of.to_the_end()
@@ -84,7 +84,7 @@ _READY, _LATE, _DONE, _CHECK = range(4)
 
 
 class _Run:
-    def __init__(self, tasks: Sequence[Task], states: dict[str, _State]) -> None:
+    def __init__(self, tasks: Sequence[StepTask], states: dict[str, _State]) -> None:
         self.tasks, self.states = tasks, states
         self.missing = [len(task.after) for task in tasks]
         self.then: list[list[int]] = [[] for _ in tasks]
@@ -138,7 +138,7 @@ class _Run:
             else:
                 self._work(now_s, number, task, state)
 
-    def _work(self, now_s: float, number: int, task: Task, state: _State) -> None:
+    def _work(self, now_s: float, number: int, task: StepTask, state: _State) -> None:
         state.advance(now_s)
         heapq.heappush(state.working, (state.own_s + task.work_s, number))
         self._watch(task.resource, state)
@@ -191,7 +191,7 @@ class Feeding:
 class Step:
     """A simulated step of one rank."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[StepTask, ...]
     spans: tuple[Span, ...]
     parts: dict[str, float] = field(default_factory=dict)
     """Seconds that sum to the step: read, forward, backward, communicate, update; precondition and

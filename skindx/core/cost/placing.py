@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Literal
 
 from skindx.core.cost.assignment import divisors
-from skindx.core.cost.cells import Border, Cell
+from skindx.core.cost.cells import Cell, CellBorder
 from skindx.core.cost.network import UNMEASURED, Network, Timed
-from skindx.core.cost.profile import Layer, Profile, compute_scale
+from skindx.core.cost.profile import Profile, ProfiledLayer, compute_scale
 
 
 @dataclass(frozen=True)
-class Axis:
+class RankAxis:
     """Ranks `stride` apart. All groups of an axis send at once, and share the links of a node."""
 
     network: Network
@@ -73,7 +73,7 @@ class Axis:
         return replace(timed, wire_s=timed.wire_s * self.sharing)
 
 
-def axis_of(network: Network, ranks: int, stride: int = 1) -> Axis:
+def axis_of(network: Network, ranks: int, stride: int = 1) -> RankAxis:
     """Return the axis on which `ranks` ranks lie `stride` apart, of neighbours that share nodes.
 
     Ranks are numbered node by node. Where a group leaves its node, as many groups as the node has
@@ -81,11 +81,11 @@ def axis_of(network: Network, ranks: int, stride: int = 1) -> Axis:
     """
     per_node = network.per_node
     if ranks == 1:
-        return Axis(_part(network, 1, 1), 1)
+        return RankAxis(_part(network, 1, 1), 1)
     if stride * ranks <= per_node:  # inside a node
-        return Axis(_part(network, 1, ranks), 1)
+        return RankAxis(_part(network, 1, ranks), 1)
     here = max(1, per_node // stride)
-    return Axis(_part(network, -(-ranks // here), here), max(1, per_node // here))
+    return RankAxis(_part(network, -(-ranks // here), here), max(1, per_node // here))
 
 
 def _part(network: Network, nodes: int, per_node: int) -> Network:
@@ -142,7 +142,7 @@ class Operator:
         return ranks == 1 or (known and self.outputs >= ranks)
 
 
-def kind_of(layer: Layer) -> OperatorKind:
+def kind_of(layer: ProfiledLayer) -> OperatorKind:
     """Return what a layer is: the plain classes, as those derived from them may do otherwise."""
     if layer.operator == "Linear":
         return "linear"
@@ -161,7 +161,7 @@ def operators_of(profile: Profile) -> tuple[Operator, ...]:
     return tuple(_chained(found))
 
 
-def _operator(layer: Layer, batch: int) -> Operator:
+def _operator(layer: ProfiledLayer, batch: int) -> Operator:
     kind = kind_of(layer)
     weight = max(layer.shapes, key=len, default=())
     outputs = layer.outputs or (weight[0] if len(weight) > 1 and kind != "other" else 0)
@@ -251,10 +251,10 @@ class Ground:
         return compute_scale(self.profile, images) * self.factor
 
     @cached_property
-    def _axes(self) -> dict[tuple[int, int], Axis]:
+    def _axes(self) -> dict[tuple[int, int], RankAxis]:
         return {}
 
-    def axis(self, ranks: int, stride: int = 1) -> Axis:
+    def axis(self, ranks: int, stride: int = 1) -> RankAxis:
         """Return the axis of so many ranks that lie `stride` apart."""
         key = (ranks, stride)
         if key not in self._axes:
@@ -325,8 +325,8 @@ def _is_wide(ground: Ground, own: Operator, min_weights: int | None) -> bool:
     return own.weights >= least
 
 
-def _border(name: str, axis: Axis, message_bytes: int, timed: Timed) -> Border:
-    return Border(name, f"{axis.ranks} neighbours", (axis.ranks - 1) * message_bytes, timed)
+def _border(name: str, axis: RankAxis, message_bytes: int, timed: Timed) -> CellBorder:
+    return CellBorder(name, f"{axis.ranks} neighbours", (axis.ranks - 1) * message_bytes, timed)
 
 
 def cells_of(ground: Ground, degrees: Sequence[int]) -> tuple[Cell, ...]:

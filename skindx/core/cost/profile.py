@@ -88,7 +88,7 @@ Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 """Standard deviation over the mean."""
 
 
-class Layer(Settings):
+class ProfiledLayer(Settings):
     """One layer with parameters; the time of those without counts to the next one in backward."""
 
     name: Name
@@ -168,7 +168,7 @@ class Profile(Settings):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     batch: Images = 32
     """Images of the layers' times."""
-    layers: tuple[Layer, ...] = Field(min_length=1, max_length=MOST_TENSORS)
+    layers: tuple[ProfiledLayer, ...] = Field(min_length=1, max_length=MOST_TENSORS)
     """In forward order."""
     at: tuple[AtBatch, ...] = Field((), max_length=MOST_TENSORS)
     """Two batches or more, from which others follow."""
@@ -283,7 +283,7 @@ class Profiles(Settings):
         write_json(path, self.model_dump(mode="json"))
 
 
-def _timed(profile: Profile, layer: Layer, key: str) -> float:
+def _timed(profile: Profile, layer: ProfiledLayer, key: str) -> float:
     seconds: float | None = getattr(layer, key)
     if seconds is None:
         raise UserError(

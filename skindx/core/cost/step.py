@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from skindx.core.cost.events import MANY, Feeding, Flow, Resource, Step, Task, run
+from skindx.core.cost.events import MANY, Feeding, Flow, Resource, Step, StepTask, run
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.profile import Trace
 
@@ -124,7 +124,7 @@ class _Builder:
     """Collects tasks; `add` returns the place of the new one."""
 
     def __init__(self, compute: str) -> None:
-        self.tasks: list[Task] = []
+        self.tasks: list[StepTask] = []
         self.compute = compute
 
     def add(
@@ -135,7 +135,7 @@ class _Builder:
         after: Sequence[int] = (),
         latency_s: float = 0.0,
     ) -> int:
-        self.tasks.append(Task(name, resource, work_s, tuple(after), latency_s))
+        self.tasks.append(StepTask(name, resource, work_s, tuple(after), latency_s))
         return len(self.tasks) - 1
 
     def message(self, name: str, message: Message, after: Sequence[int]) -> list[int]:
@@ -295,7 +295,7 @@ def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]
     ready_s, tasks, sizes, first = trace.ready_s, [], [], 0
     for last in accumulate(groups):
         sizes.append(sum(trace.sizes_bytes[first:last]))
-        tasks.append(Task("group", "link", cost(sizes[-1]), not_before_s=ready_s[last - 1]))
+        tasks.append(StepTask("group", "link", cost(sizes[-1]), not_before_s=ready_s[last - 1]))
         first = last
     sendings = tuple(
         Sending(tensors, size, task.not_before_s, span.begin_s, span.end_s)

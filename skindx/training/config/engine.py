@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.training.config.parallel import AnyParallel, DataSettings
+from skindx.training.forms.parallel_form import AnyParallel, DataSettings
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 

@@ -2,8 +2,8 @@
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.kinds import EXCHANGES
-from skindx.training.config.parallel import ParallelSettings
 from skindx.training.config.recipe import Recipe
+from skindx.training.forms.parallel_form import ParallelSettings
 
 
 def check_splitting(member: str, recipe: Recipe, parallel: ParallelSettings) -> None:

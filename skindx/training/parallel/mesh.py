@@ -17,7 +17,7 @@ from torch import Tensor
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.training.config.engine import Accelerator, EngineSettings
-from skindx.training.config.parallel import (
+from skindx.training.forms.parallel_form import (
     ModelSettings,
     OperatorsSettings,
     OwtSettings,

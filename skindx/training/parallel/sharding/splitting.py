@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.config.parallel import (
+from skindx.training.forms.parallel_form import (
     ModelSettings,
     OperatorsSettings,
     OwtSettings,

@@ -5,12 +5,15 @@ rank sends its images to all others, and gets all outputs of these, while the ot
 in (c) all ranks send a part of theirs.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
-from skindx.core.cost.cells import Border, Cell
+from skindx.core.cost.cells import Cell, CellBorder
 from skindx.core.cost.network import Timed
-from skindx.core.cost.placing import Axis
+from skindx.core.cost.placing import Ground, RankAxis, cells_of, wide
+from skindx.core.errors import UserError
+from skindx.training.forms.parallel_form import PlacedForm
 
 Scheme = Literal["a", "b", "c"]
 
@@ -22,7 +25,7 @@ SGD with momentum (five), with the copies of its gradient into a message's buffe
 """
 
 
-def in_rounds(cell: Cell, axis: Axis, scheme: Scheme, own_s_per_byte: float = 0.0) -> Cell:
+def in_rounds(cell: Cell, axis: RankAxis, scheme: Scheme, own_s_per_byte: float = 0.0) -> Cell:
     """Return a cell of scheme (a) in rounds; computing hides what it can of its borders.
 
     `own_s_per_byte` is what the update of a byte of weights takes: each further round passes all
@@ -47,12 +50,12 @@ def in_rounds(cell: Cell, axis: Axis, scheme: Scheme, own_s_per_byte: float = 0.
 
 
 def _hidden(
-    before: tuple[Border, ...],
+    before: tuple[CellBorder, ...],
     compute_s: float,
-    after: tuple[Border, ...],
-    axis: Axis,
+    after: tuple[CellBorder, ...],
+    axis: RankAxis,
     scheme: Scheme,
-) -> tuple[tuple[Border, ...], tuple[Border, ...]]:
+) -> tuple[tuple[CellBorder, ...], tuple[CellBorder, ...]]:
     """Return the borders with the time in which nothing is computed.
 
     The first round's messages come before all computing and the last round's after it; all others
@@ -70,7 +73,7 @@ def _hidden(
     return tuple(shown[: len(before)]), tuple(shown[len(before) :])
 
 
-def _whole_s(border: Border, axis: Axis, scheme: Scheme) -> float:
+def _whole_s(border: CellBorder, axis: RankAxis, scheme: Scheme) -> float:
     """Return what all rounds of a border take on the link."""
     rounds, timed = axis.ranks, border.timed
     if scheme == "c":
@@ -78,3 +81,41 @@ def _whole_s(border: Border, axis: Axis, scheme: Scheme) -> float:
     if border.name.startswith("gather"):
         return rounds * axis.broadcast(border.sent_bytes / (rounds - 1)).alone_s
     return rounds * timed.alone_s  # all that one rank gets comes over its own link
+
+
+# One weird trick: convolutions data-parallel, wide linear layers split over all ranks.
+
+
+class OwtForm(PlacedForm):
+    """`engine.parallel.kind: owt` (Krizhevsky 2014, arXiv 1404.5997)."""
+
+    name: ClassVar[str] = "owt"
+    searched: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"scheme": "b"}, {"scheme": "c"})
+
+    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+        """Split what is wide. Raises UserError where nothing is."""
+        least = self.options.get("min_weights", "auto")
+        degrees = wide(ground, None if least == "auto" else int(least))
+        if max(degrees) == 1:
+            raise UserError(
+                f"owt splits wide linear layers, and {ground.profile.name} has none whose gradient "
+                f"is more than what goes in and out of it for {ground.batch} images."
+            )
+        scheme, axis = self.options.get("scheme", "a"), ground.axis(ground.ranks)
+        cells = cells_of(ground, degrees)
+        return [
+            in_rounds(cell, axis, scheme, own_s_per_byte) if degree > 1 else cell
+            for cell, degree in zip(cells, degrees, strict=True)
+        ]
+
+    def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
+        """Count the inputs that come from the other ranks of a group."""
+        return gathered_bytes(ground, cells)
+
+
+def gathered_bytes(ground: Ground, cells: Sequence[Cell]) -> float:
+    """Return the inputs of split operators for an image of each other rank of their group."""
+    return sum(
+        (cell.gradient_axis - 1) * own.input_bytes
+        for cell, own in zip(cells, ground.operators, strict=True)
+    )

@@ -7,9 +7,12 @@ is sent between the two, and what comes out is summed (Megatron-LM: Shoeybi et a
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any, ClassVar
 
-from skindx.core.cost.cells import Border, Cell
-from skindx.core.cost.placing import Axis, Ground, Operator
+from skindx.core.cost.cells import Cell, CellBorder
+from skindx.core.cost.placing import Ground, Operator, RankAxis
+from skindx.core.errors import UserError
+from skindx.training.forms.parallel_form import PlacedForm
 
 _BLOCKS = {("qkv", "proj"): 3, ("fc1", "fc2"): 1}
 """Names of the two products of a block -> outputs of the first for each input of the second."""
@@ -86,11 +89,48 @@ def _images_bytes(ground: Ground) -> int:
     return round(ground.images * image_bytes)
 
 
-def _sum(name: str, axis: Axis, size_bytes: int) -> Border:
+def _sum(name: str, axis: RankAxis, size_bytes: int) -> CellBorder:
     sent = round(2 * (axis.ranks - 1) / axis.ranks * size_bytes)
-    return Border(name, f"{axis.ranks} neighbours", sent, axis.all_reduce(size_bytes))
+    return CellBorder(name, f"{axis.ranks} neighbours", sent, axis.all_reduce(size_bytes))
 
 
-def _gather(what: str, axis: Axis, own_bytes: int) -> Border:
+def _gather(what: str, axis: RankAxis, own_bytes: int) -> CellBorder:
     sent = (axis.ranks - 1) * own_bytes
-    return Border(f"gather {what}", "gathered", sent, axis.all_gather(own_bytes))
+    return CellBorder(f"gather {what}", "gathered", sent, axis.all_gather(own_bytes))
+
+
+# One-dimensional tensor parallelism: attention and MLPs, split over groups of ranks.
+
+
+class TensorForm(PlacedForm):
+    """`engine.parallel.kind: tensor` (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053)."""
+
+    name: ClassVar[str] = "tensor"
+    searched: ClassVar[tuple[dict[str, Any], ...]] = tuple({"size": size} for size in (2, 4, 8))
+
+    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+        """Split all blocks over `size` neighbours. Raises UserError where there is none."""
+        split = self._split(ground)
+        if not pairs_of(ground.operators, split):
+            raise UserError(
+                f"tensor splits attention and MLPs whose widths are multiples of {split}, and "
+                f"{ground.profile.name} has none."
+            )
+        return tensor_cells(ground, split)
+
+    def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
+        """Count what is not split: every rank of a group keeps it for the images of all."""
+        split = self._split(ground)
+        columns = {first for first, _ in pairs_of(ground.operators, split)}
+        whole = (own for number, own in enumerate(ground.operators) if number not in columns)
+        return (split - 1) * sum(own.kept_bytes for own in whole)
+
+    def _split(self, ground: Ground) -> int:
+        """Return the ranks of a group."""
+        split = int(self.options.get("size", 2))
+        if split < 2 or ground.ranks % split:
+            raise UserError(
+                f"tensor needs groups of two ranks or more that divide the {ground.ranks} ranks, "
+                f"not of {split}."
+            )
+        return split

@@ -7,10 +7,14 @@ swaps j and l back.
 """
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from skindx.core.cost.cells import Border, Cell
-from skindx.core.cost.placing import Axis, Ground, Operator
-from skindx.plan.parallel.pairs import pairs_of
+from skindx.core.cost.cells import Cell, CellBorder, Chain
+from skindx.core.cost.events import Flow
+from skindx.core.cost.placing import Ground, Operator, RankAxis
+from skindx.core.errors import UserError
+from skindx.training.forms.parallel_form import PlacedForm
+from skindx.training.forms.tensor import pairs_of
 
 
 def side_of(ranks: int) -> int:
@@ -63,7 +67,12 @@ def cube_cells(ground: Ground, side: int, *, gather_again: bool) -> tuple[Cell, 
 
 
 def _on_cube(
-    ground: Ground, number: int, axes: tuple[Axis, Axis, Axis], again: bool, *, enters: bool
+    ground: Ground,
+    number: int,
+    axes: tuple[RankAxis, RankAxis, RankAxis],
+    again: bool,
+    *,
+    enters: bool,
 ) -> Cell:
     own, ranks = ground.operators[number], axes[0].ranks ** 3
     over_i, over_j, over_l = axes
@@ -107,15 +116,64 @@ def _on_cube(
     )
 
 
-def _trade(name: str, axis: Axis, own_bytes: int) -> Border:
+def _trade(name: str, axis: RankAxis, own_bytes: int) -> CellBorder:
     """Return an exchange of rows for columns: every rank sends each other one its part."""
     part = own_bytes // axis.ranks
-    return Border(name, "traded", (axis.ranks - 1) * part, axis.all_gather(part))
+    return CellBorder(name, "traded", (axis.ranks - 1) * part, axis.all_gather(part))
 
 
-def _gather(name: str, axis: Axis, word: str, part_bytes: int) -> Border:
-    return Border(name, word, (axis.ranks - 1) * part_bytes, axis.all_gather(part_bytes))
+def _gather(name: str, axis: RankAxis, word: str, part_bytes: int) -> CellBorder:
+    return CellBorder(name, word, (axis.ranks - 1) * part_bytes, axis.all_gather(part_bytes))
 
 
-def _scatter(name: str, axis: Axis, word: str, part_bytes: int) -> Border:
-    return Border(name, word, (axis.ranks - 1) * part_bytes, axis.reduce_scatter(part_bytes))
+def _scatter(name: str, axis: RankAxis, word: str, part_bytes: int) -> CellBorder:
+    return CellBorder(name, word, (axis.ranks - 1) * part_bytes, axis.reduce_scatter(part_bytes))
+
+
+# Three-dimensional tensor parallelism: linear layers on a cube of ranks.
+
+
+class Tensor3dForm(PlacedForm):
+    """`engine.parallel.kind: tensor3d` (Bian et al. 2021, arXiv 2105.14450)."""
+
+    name: ClassVar[str] = "tensor3d"
+
+    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+        """Place all blocks that fit. Raises UserError where none does, or for no cube."""
+        side = self._side(ground)
+        if not blocks_on_cubes(ground.operators, side):
+            raise UserError(
+                f"tensor3d splits attention and MLPs whose widths are multiples of {side**2}, and "
+                f"{ground.profile.name} has none."
+            )
+        return cube_cells(ground, side, gather_again=self._again)
+
+    def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
+        """Count the gathered inputs that are kept for backward."""
+        side = self._side(ground)
+        if self._again:
+            return 0.0
+        pairs = blocks_on_cubes(ground.operators, side)
+        places = (place for pair in pairs for place in pair)
+        return (side - 1) * sum(ground.operators[place].input_bytes for place in places)
+
+    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Name the side."""
+        axes = [
+            cell.gradient_axis for flow in flows if isinstance(flow, Chain) for cell in flow.cells
+        ]
+        return {"side": side_of(max(axes))}
+
+    @property
+    def _again(self) -> bool:
+        return bool(self.options.get("gather_again", False))
+
+    def _side(self, ground: Ground) -> int:
+        """Return q: the side given, else that of all ranks as a cube."""
+        side = int(self.options.get("side", 0)) or side_of(ground.ranks)
+        if side < 2 or ground.ranks % side**3:
+            raise UserError(
+                f"tensor3d needs a cube of ranks (8, 27, 64, ...), and {ground.ranks} ranks are "
+                "none."
+            )
+        return side

@@ -1,0 +1,255 @@
+"""Ways of training by name, as `--strategy` takes them, and those that a search looks at."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.kinds import EXCHANGES
+from skindx.core.cost.network import UNMEASURED, Network
+from skindx.core.cost.pricing import Load, Strategy, after_backward
+from skindx.core.cost.pricing import Network as strategies_Network
+from skindx.core.cost.pricing import Schedule as strategies_Schedule
+from skindx.core.cost.step import Message, Schedule
+from skindx.core.errors import UserError
+from skindx.training.forms.operators import OperatorsForm
+from skindx.training.forms.owt import OwtForm
+from skindx.training.forms.pipeline import PipelineForm
+from skindx.training.forms.tensor import TensorForm
+from skindx.training.forms.tensor3d import Tensor3dForm
+
+
+class Zero(Strategy):
+    """`engine.zero` (Rajbhandari et al. 2019, arXiv 1910.02054), with DeepSpeed's own reduction.
+
+    Reduce, update a P-th, and gather the weights again: as many bytes as an all-reduce. Stage 3
+    gathers them before forward and once more in backward: half as many again.
+    """
+
+    def schedule(self, load: Load, network: Network) -> Schedule:
+        """Return its collectives; a gather of all weights is one of a P-th from each rank."""
+        if network.ranks == 1:
+            return Schedule()
+        reduce, gather, local = (
+            network.price("all_reduce"),
+            network.price("all_gather"),
+            DenseSettings().local(load),
+        )
+        size, part = load.size_bytes, load.size_bytes // network.ranks
+        # gloo has no reduce-scatter: DeepSpeed sums the whole buffer there.
+        whole = reduce(size) if network.cluster.backend == "gloo" else gather(part)
+        summed = after_backward(
+            load, size, whole, before_s=local.base_s / 2, after_s=local.base_s / 2
+        )
+        gathered = Message(0, part, gather(part))
+        last = self.zero == 3
+        return Schedule(
+            (summed,),
+            gathers=(gathered, gathered) if last else (),
+            spreads=() if last else (gathered,),
+            update_share=1 / network.ranks,
+            spread=max(reduce.spread, gather.spread, UNMEASURED),
+            local_spread=local.spread,
+            measured=reduce.measured and gather.measured,
+        )
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the stage."""
+        return {"exchange": {"kind": "dense"}, "engine": {"zero": self.zero}}
+
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
+        """Count what a rank no longer holds, and DeepSpeed's flat copies."""
+        rest = 1 - 1 / network.ranks
+        optimizer = load.profile.optimizer_bytes
+        saved = optimizer * rest
+        saved += load.size_bytes * rest if self.zero >= 2 else 0
+        saved += load.size_bytes * rest if self.zero == 3 else 0
+        return round(2 * load.size_bytes - saved)
+
+
+class Zero1(Zero):
+    """The optimizer's state."""
+
+    name, zero = "zero-1", 1
+
+
+class Zero2(Zero):
+    """And the gradients."""
+
+    name, zero = "zero-2", 2
+
+
+class Zero3(Zero):
+    """And the weights."""
+
+    name: ClassVar[str] = "zero-3"
+    zero: ClassVar[int] = 3
+
+
+# ZeRO: ranks share out the optimizer (1), the gradients (2) and the weights (3).
+
+
+class Exchanging(Strategy):
+    """An exchange of whole gradients, as its settings price it."""
+
+    def __init__(self, settings: ExchangeSettings, name: str = "") -> None:
+        """`name`: one of the further strategies that the kind is known by."""
+        self.settings = settings
+        self.name = name or settings.kind  # type: ignore[misc]
+        super().__init__(settings.model_dump(mode="json", exclude_defaults=True, exclude={"kind"}))
+
+    @property
+    def lossy(self) -> bool:  # type: ignore[override]
+        """As its settings say."""
+        return self.settings.lossy
+
+    def schedule(self, load: Load, network: strategies_Network) -> strategies_Schedule:
+        """Ask the kind."""
+        return self.settings.schedule(load, network, self.settings.also.get(self.name, ""))
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the kind, and what it asks of the engine."""
+        exchange = {"kind": self.settings.kind, **self.options}
+        return {"exchange": exchange, "engine": dict(self.settings.engine)}
+
+    def memory_bytes(self, load: Load, network: strategies_Network, images: int) -> int:
+        """Ask the kind."""
+        return self.settings.memory_bytes(load, network)
+
+    def refusal(self, *, whole_layers: bool, preconditioned: bool) -> str:
+        """Return why it does not go with a training; empty where it does."""
+        try:
+            self.settings.check_training(whole_layers=whole_layers, preconditioned=preconditioned)
+        except ValueError as error:
+            return self.settings.needs or str(error)
+        return ""
+
+
+OTHERS: dict[str, type[Strategy]] = {
+    strategy.name: strategy
+    for strategy in (
+        Zero1,
+        Zero2,
+        Zero3,
+        OwtForm,
+        PipelineForm,
+        TensorForm,
+        Tensor3dForm,
+        OperatorsForm,
+    )
+}
+"""Name -> strategy that is no exchange of whole gradients."""
+
+
+def strategy_names() -> list[str]:
+    """Return all names of strategies."""
+    kinds = EXCHANGES.loaded()
+    return [*(name for kind in kinds for name in (kind, *kinds[kind].also)), *OTHERS]
+
+
+def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
+    """Return a strategy by its name. Raises UserError for one that there is not."""
+    if name in OTHERS:
+        return OTHERS[name](options)
+    for kind, settings in EXCHANGES.loaded().items():
+        if name == kind or name in settings.also:
+            return Exchanging(settings.parse({**(options or {})}, f"strategy {name}"), name)
+    raise UserError(f"there is no strategy {name!r}; valid: {', '.join(strategy_names())}.")
+
+
+def searched(*, parallel: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and options of what a search looks at: of whole layers, or of split ones."""
+    kinds = {} if parallel else EXCHANGES.loaded()
+    others = {name: own for name, own in OTHERS.items() if own.parallel is parallel}
+    for name, kind in (kinds | others).items():
+        yield from ((name, options) for options in kind.searched)
+
+
+# Members side by side: each rank trains a whole member, and reads all images.
+
+
+class Members(Strategy):
+    """`engine.schedule: members`: nothing is exchanged."""
+
+    name: ClassVar[str] = "members"
+
+    def schedule(self, load: Load, network: Network) -> Schedule:
+        """Send nothing."""
+        return Schedule()
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the schedule."""
+        return {"exchange": {"kind": "dense"}, "engine": {"zero": 0, "schedule": self.name}}
+
+
+# Members that hop between ranks: data stay where they are, and models move.
+
+
+class Hopping(Strategy):
+    """`engine.schedule: hop`: a member visits one partition of the data after the other.
+
+    Each (member, partition) pair once an epoch; a member is on one rank at a time, and takes its
+    weights and its optimizer with it (Cerebro: Kumar et al. 2021). Within a unit nothing is sent.
+    """
+
+    name: ClassVar[str] = "hop"
+
+    def schedule(self, load: Load, network: Network) -> Schedule:
+        """Send nothing in a step."""
+        return Schedule()
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the schedule."""
+        return {"exchange": {"kind": "dense"}, "engine": {"zero": 0, "schedule": self.name}}
+
+
+@dataclass(frozen=True)
+class Hops:
+    """An epoch of all members."""
+
+    seconds: float
+    """Until the last unit is done."""
+    bound_s: float
+    """No schedule is shorter: the open-shop bound."""
+    sent_bytes: float
+
+
+def hops(
+    unit_s: list[list[float]], state_bytes: list[float], seconds_per_byte: float, latency_s: float
+) -> Hops:
+    """Return what an epoch takes: greedy lists, as the trainer schedules.
+
+    `unit_s[m][p]` is what member m takes on partition p, which is one rank's; `state_bytes[m]` what
+    it takes along (weights and optimizer). An idle rank takes the free member with the most work
+    left; to hop takes as long as its state takes over the link, before the unit begins.
+    """
+    members, ranks = len(unit_s), len(unit_s[0])
+    hop_s = [latency_s + seconds_per_byte * size for size in state_bytes]
+    left = [set(range(ranks)) for _ in range(members)]
+    left_s = [sum(own) for own in unit_s]
+    free_member_s, free_rank_s = [0.0] * members, [0.0] * ranks
+    at: list[int | None] = [None] * members
+    for _ in range(members * ranks):
+        # The pair that can begin first; of those the member with the most work left.
+        _, _, member, rank = min(
+            (
+                max(free_member_s[member], free_rank_s[rank]),
+                -left_s[member],
+                member,
+                rank,
+            )
+            for member in range(members)
+            for rank in left[member]
+        )
+        begin_s = max(free_member_s[member], free_rank_s[rank])
+        moved_s = 0.0 if at[member] in (None, rank) else hop_s[member]
+        end_s = begin_s + moved_s + unit_s[member][rank]
+        free_member_s[member] = free_rank_s[rank] = end_s
+        at[member] = rank
+        left[member].remove(rank)
+        left_s[member] = sum(unit_s[member][part] for part in left[member])
+    by_rank = max(sum(own[rank] for own in unit_s) for rank in range(ranks))
+    by_member = max(map(sum, unit_s))
+    sent = sum((ranks - 1) * size for size in state_bytes)
+    return Hops(max(free_rank_s), max(by_rank, by_member), sent)

@@ -1,0 +1,286 @@
+"""A pipeline of stages in GPipe's order: all pieces forward, then all backward."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+from skindx.comm.fused import FusedSettings
+from skindx.core.cost.assignment import cut, divisors
+from skindx.core.cost.events import Feeding, Flow, Span, Step, StepTask
+from skindx.core.cost.network import UNMEASURED, Network, Timed
+from skindx.core.cost.placing import Ground, Operator
+from skindx.core.cost.pricing import Load
+from skindx.core.cost.step import Schedule
+from skindx.core.errors import UserError
+from skindx.training.forms.parallel_form import ParallelForm, not_held_bytes, own_s_per_byte
+
+_NOTHING = Timed(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class PipelineStage:
+    """Work of one rank on a micro-batch, and the bytes that it sends on."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+    onward: Timed = _NOTHING
+    """Activations to the next stage; the last one sends none."""
+    back: Timed = _NOTHING
+    """Gradients to the stage before; the first one sends none."""
+    summed: Timed = _NOTHING
+    """Gradients of its weights, with the same stage of other pipelines."""
+    sent_bytes: int = 0
+    """Onward and back, of a micro-batch."""
+    summed_bytes: int = 0
+    begins: str = ""
+    """Its first operator."""
+
+
+@dataclass(frozen=True)
+class PipelineFlow(Flow):
+    """Stages in forward order (Huang et al. 2019, arXiv 1811.06965).
+
+    Micro-batches are alike, so that their times are known in closed form: the m-th one has passed
+    the first k machines (stages, and the links between them) after the sum of these plus (m - 1)
+    times the slowest of these.
+    """
+
+    stages: tuple[PipelineStage, ...]
+    micro_batches: int
+
+    @property
+    def border_bytes(self) -> int:
+        """The most that a rank sends over its borders."""
+        return self.micro_batches * max(stage.sent_bytes for stage in self.stages)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The most that a rank sums with other pipelines."""
+        return max(stage.summed_bytes for stage in self.stages)
+
+    def slower(
+        self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0
+    ) -> "PipelineFlow":
+        """Return the pipeline with each of these taking so many times as long."""
+        stages = tuple(
+            replace(
+                stage,
+                forward_s=stage.forward_s * compute,
+                backward_s=stage.backward_s * compute,
+                update_s=stage.update_s * update,
+                onward=stage.onward.scaled(wire),
+                back=stage.back.scaled(wire),
+                summed=stage.summed.scaled(wire),
+            )
+            for stage in self.stages
+        )
+        return replace(self, stages=stages)
+
+    def run(
+        self, *, device: Literal["cpu", "cuda"], slots: int, pieces: int, feeding: Feeding
+    ) -> Step:
+        """Return a step of the stage that ends last; the first stage reads the images of all."""
+        forwards, backwards = self._ends()
+        end_s = [
+            own[-1] + stage.summed.alone_s + stage.update_s
+            for own, stage in zip(backwards, self.stages, strict=True)
+        ]
+        last = end_s.index(max(end_s))
+        stage, earlier_s = self.stages[last], (pieces - 1) * max(own[-1] for own in backwards)
+        tasks, spans = [], []
+        for name, ends, took_s in (
+            ("forward", forwards[last], stage.forward_s),
+            ("backward", backwards[last], stage.backward_s),
+        ):
+            tasks += [StepTask(name, "device", took_s)] * len(ends)
+            spans += [Span(earlier_s + at_s - took_s, earlier_s + at_s) for at_s in ends]
+        whole_s = earlier_s + end_s[last]
+        if stage.summed.alone_s:
+            until_s = whole_s - stage.update_s
+            tasks.append(StepTask("gradients", "link", stage.summed.alone_s))
+            spans.append(Span(until_s - stage.summed.alone_s, until_s))
+        tasks.append(StepTask("update", "device", stage.update_s))
+        spans.append(Span(whole_s - stage.update_s, whole_s))
+        busy_s = {
+            "forward": pieces * self.micro_batches * stage.forward_s,
+            "backward": pieces * self.micro_batches * stage.backward_s,
+        }
+        read_s = len(self.stages) * (feeding.read_s + feeding.copy_s)
+        if device == "cpu":
+            first = self.stages[0]
+            read_s += pieces * self.micro_batches * (first.forward_s + first.backward_s)
+        wait_s = max(0.0, read_s - whole_s)
+        if wait_s:
+            tasks.append(StepTask("read", "cores", read_s))
+            spans.append(Span(0.0, read_s))
+        idle_s = self._idle_s(last, pieces) if len(self.stages) > 1 else 0.0
+        known_s = wait_s + sum(busy_s.values()) + stage.update_s + idle_s
+        sent_s = max(0.0, whole_s + wait_s - known_s)
+        parts = {"read": wait_s, **busy_s, "communicate": sent_s, "update": stage.update_s}
+        parts["idle"] = idle_s
+        return Step(tuple(tasks), tuple(spans), parts)
+
+    def _idle_s(self, last: int, pieces: int) -> float:
+        """Return how long a stage waits for the others where nothing takes time to send."""
+        silent = replace(
+            self,
+            stages=tuple(
+                replace(stage, onward=_NOTHING, back=_NOTHING, summed=_NOTHING)
+                for stage in self.stages
+            ),
+        )
+        _, backwards = silent._ends()
+        stage = self.stages[last]
+        busy_s = self.micro_batches * (stage.forward_s + stage.backward_s)
+        longest_s = max(own[-1] for own in backwards)
+        return (pieces - 1) * (longest_s - busy_s) + backwards[last][-1] - busy_s
+
+    def _ends(self) -> tuple[list[list[float]], list[list[float]]]:
+        """Return when each stage is done with each micro-batch, forward and backward."""
+        onward = [(stage.forward_s, stage.onward.alone_s) for stage in self.stages]
+        forwards = _passed(onward, self.micro_batches, 0.0)
+        back = [(stage.backward_s, stage.back.alone_s) for stage in reversed(self.stages)]
+        backwards = _passed(back, self.micro_batches, forwards[-1][-1])
+        return forwards, backwards[::-1]
+
+
+def _passed(
+    machines: Sequence[tuple[float, float]], count: int, begin_s: float
+) -> list[list[float]]:
+    """Return when each of `count` jobs has left each machine; after each it is sent on."""
+    ends, total_s, slowest_s = [], begin_s, 0.0
+    for own_s, sent_s in machines:
+        total_s, slowest_s = total_s + own_s, max(slowest_s, own_s)
+        ends.append([total_s + number * slowest_s for number in range(count)])
+        total_s, slowest_s = total_s + sent_s, max(slowest_s, sent_s)
+    return ends
+
+
+# Layers placed in stages, a rank each: a pipeline of micro-batches.
+
+MICRO_BATCHES = 4
+"""For each stage, where the images suffice: the bubble is then a fifth of a step at most."""
+MOST_STAGES = 256
+"""That are looked at, where the settings give no number of them."""
+
+
+class PipelineForm(ParallelForm):
+    """`engine.parallel.kind: model` (GPipe, Huang et al. 2019, arXiv 1811.06965)."""
+
+    name: ClassVar[str] = "model"
+
+    def schedule(self, load: Load, network: Network) -> Schedule:
+        """Return the fastest number of stages as a flow. Raises UserError where none is possible.
+
+        Ranks beyond the stages are further pipelines, whose gradients are summed.
+        """
+        flow, _, _ = self._piped(load, network)
+        return Schedule(
+            flow=flow,
+            spread=max(UNMEASURED, network.price("all_reduce").spread),
+            local_spread=FusedSettings().local(load).spread,
+            measured=False,
+        )
+
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
+        """Count the stage that needs most: its weights, and its activations of all micro-batches.
+
+        What the strategy adds to a rank that holds all weights and its own images' activations.
+        """
+        _, ground, stages = self._piped(load, network)
+        weights = max(1, load.profile.parameter_bytes)
+        kept = sum(own.kept_bytes for own in ground.operators)
+        needed = (
+            images * (len(stages) * sum(own.kept_bytes for own in stage) - kept)
+            - not_held_bytes(load, sum(own.parameter_bytes for own in stage) / weights)
+            for stage in stages
+        )
+        return round(max(needed))
+
+    def _piped(
+        self, load: Load, network: Network
+    ) -> tuple[PipelineFlow, Ground, list[list[Operator]]]:
+        key = (self.label, network.nodes, network.per_node)
+        if key not in load.memo:
+            ground = self.ground(load, network)
+            counts = self._counts(ground)
+            found = [(self._flow(ground, load, count), count) for count in counts]
+            flow, count = min(found, key=lambda pair: _seconds(pair[0]))
+            load.memo[key] = (flow, ground, self._stages(ground, count))
+        piped: tuple[PipelineFlow, Ground, list[list[Operator]]] = load.memo[key]
+        return piped
+
+    def _counts(self, ground: Ground) -> list[int]:
+        given, most = self.options.get("stages"), len(ground.operators)
+        counts = [int(given)] if given else [n for n in divisors(ground.ranks) if n <= MOST_STAGES]
+        found = [count for count in counts if ground.ranks % count == 0 and 1 < count <= most]
+        if not found:
+            raise UserError(
+                f"model places {most} layers in {given or 'equal'} stages on {ground.ranks} ranks, "
+                "which cannot be: stages divide the ranks, and are no more than the layers."
+            )
+        return found
+
+    def _flow(self, ground: Ground, load: Load, count: int) -> PipelineFlow:
+        stages, images = self._stages(ground, count), count * ground.images
+        # As `skindx train` does: two images or more, for batch norm.
+        auto = max(1, min(MICRO_BATCHES * count, images // 2))
+        micro = min(int(self.options.get("micro_batches", auto)), images)
+        scale = ground.scale(images / micro)
+        per_byte = own_s_per_byte(load)
+        made = []
+        for number, own in enumerate(stages):
+            weights = sum(operator.parameter_bytes for operator in own)
+            onward = round(own[-1].passed_bytes * images / micro) if number + 1 < count else 0
+            back = round(stages[number - 1][-1].passed_bytes * images / micro) if number else 0
+            made.append(
+                PipelineStage(
+                    forward_s=scale * sum(operator.forward_s for operator in own),
+                    backward_s=scale * sum(operator.backward_s for operator in own),
+                    update_s=per_byte * weights,
+                    onward=_sent(ground.network, number, onward),
+                    back=_sent(ground.network, number - 1, back),
+                    summed=ground.summed(count, weights),
+                    sent_bytes=onward + back,
+                    summed_bytes=weights if count < ground.ranks else 0,
+                    begins=own[0].name,
+                )
+            )
+        return PipelineFlow(tuple(made), micro)
+
+    def _stages(self, ground: Ground, count: int) -> list[list[Operator]]:
+        operators = list(ground.operators)
+        starts, names = self.options.get("starts", ()), [own.name for own in operators]
+        if starts and all(name in names for name in starts):
+            places = [0, *(names.index(name) for name in starts), len(names)]
+            counts = [end - begin for begin, end in pairwise(places)]
+        else:  # also where stages begin inside of what a trace has as one
+            seconds = [operator.forward_s + operator.backward_s for operator in operators]
+            counts = cut(seconds, count)
+        stages = []
+        for own in counts:
+            stages.append(operators[:own])
+            operators = operators[own:]
+        return stages
+
+    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Name the number of stages, and where they begin if that is the same for all members."""
+        pipelines = [flow for flow in flows if isinstance(flow, PipelineFlow)]
+        starts = {tuple(stage.begins for stage in own.stages[1:]) for own in pipelines}
+        own = {"stages": len(pipelines[0].stages)}
+        return {**own, "starts": list(starts.pop())} if len(starts) == 1 else own
+
+
+def _seconds(flow: PipelineFlow) -> float:
+    return flow.run(device="cuda", slots=1, pieces=1, feeding=Feeding()).seconds
+
+
+def _sent(network: Network, number: int, size_bytes: int) -> Timed:
+    """Return a message from a rank to the next one, which may be on the next node."""
+    if not size_bytes:
+        return Timed(0.0, 0.0)
+    leaves = network.nodes > 1 and (number + 1) % network.per_node == 0
+    link = network.between if leaves else network.inside
+    return Timed(link.alpha_s, link.beta_s_per_byte * size_bytes)
