@@ -2,22 +2,53 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.kinds import EXCHANGES
-from skindx.core.cost.network import UNMEASURED, Network
-from skindx.core.cost.pricing import Load, Strategy, after_backward
-from skindx.core.cost.pricing import Network as strategies_Network
-from skindx.core.cost.pricing import Schedule as strategies_Schedule
-from skindx.core.cost.step import Message, Schedule
+from skindx.core.cost.network import UNMEASURED
+from skindx.core.cost.pricing import Load, Network, Schedule, Strategy, after_backward
+from skindx.core.cost.step import Message
 from skindx.core.errors import UserError
-from skindx.training.forms.operators import OperatorsForm
-from skindx.training.forms.owt import OwtForm
-from skindx.training.forms.pipeline import PipelineForm
-from skindx.training.forms.tensor import TensorForm
-from skindx.training.forms.tensor3d import Tensor3dForm
+from skindx.training.forms.form_kinds import PARALLEL_FORMS
+
+
+class Exchanging(Strategy):
+    """An exchange of whole gradients, as its settings price it."""
+
+    def __init__(self, settings: ExchangeSettings, name: str = "") -> None:
+        """`name`: one of the further strategies that the kind is known by."""
+        self.settings = settings
+        self.name = name or settings.kind  # type: ignore[misc]
+        super().__init__(settings.model_dump(mode="json", exclude_defaults=True, exclude={"kind"}))
+
+    @property
+    def lossy(self) -> bool:  # type: ignore[override]
+        """As its settings say."""
+        return self.settings.lossy
+
+    def schedule(self, load: Load, network: Network) -> Schedule:
+        """Ask the kind."""
+        return self.settings.schedule(load, network, self.settings.also.get(self.name, ""))
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the kind, and what it asks of the engine."""
+        exchange = {"kind": self.settings.kind, **self.options}
+        return {"exchange": exchange, "engine": dict(self.settings.engine)}
+
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
+        """Ask the kind."""
+        return self.settings.memory_bytes(load, network)
+
+    def refusal(self, *, whole_layers: bool, preconditioned: bool) -> str:
+        """Return why it does not go with a training; empty where it does."""
+        try:
+            self.settings.check_training(whole_layers=whole_layers, preconditioned=preconditioned)
+        except ValueError as error:
+            return self.settings.needs or str(error)
+        return ""
 
 
 class Zero(Strategy):
@@ -31,11 +62,8 @@ class Zero(Strategy):
         """Return its collectives; a gather of all weights is one of a P-th from each rank."""
         if network.ranks == 1:
             return Schedule()
-        reduce, gather, local = (
-            network.price("all_reduce"),
-            network.price("all_gather"),
-            DenseSettings().local(load),
-        )
+        reduce, gather = network.price("all_reduce"), network.price("all_gather")
+        local = DenseSettings().local(load)
         size, part = load.size_bytes, load.size_bytes // network.ranks
         # gloo has no reduce-scatter: DeepSpeed sums the whole buffer there.
         whole = reduce(size) if network.cluster.backend == "gloo" else gather(part)
@@ -71,13 +99,15 @@ class Zero(Strategy):
 class Zero1(Zero):
     """The optimizer's state."""
 
-    name, zero = "zero-1", 1
+    name: ClassVar[str] = "zero-1"
+    zero: ClassVar[int] = 1
 
 
 class Zero2(Zero):
     """And the gradients."""
 
-    name, zero = "zero-2", 2
+    name: ClassVar[str] = "zero-2"
+    zero: ClassVar[int] = 2
 
 
 class Zero3(Zero):
@@ -87,113 +117,10 @@ class Zero3(Zero):
     zero: ClassVar[int] = 3
 
 
-# ZeRO: ranks share out the optimizer (1), the gradients (2) and the weights (3).
-
-
-class Exchanging(Strategy):
-    """An exchange of whole gradients, as its settings price it."""
-
-    def __init__(self, settings: ExchangeSettings, name: str = "") -> None:
-        """`name`: one of the further strategies that the kind is known by."""
-        self.settings = settings
-        self.name = name or settings.kind  # type: ignore[misc]
-        super().__init__(settings.model_dump(mode="json", exclude_defaults=True, exclude={"kind"}))
-
-    @property
-    def lossy(self) -> bool:  # type: ignore[override]
-        """As its settings say."""
-        return self.settings.lossy
-
-    def schedule(self, load: Load, network: strategies_Network) -> strategies_Schedule:
-        """Ask the kind."""
-        return self.settings.schedule(load, network, self.settings.also.get(self.name, ""))
-
-    def fragment(self) -> dict[str, Any]:
-        """Name the kind, and what it asks of the engine."""
-        exchange = {"kind": self.settings.kind, **self.options}
-        return {"exchange": exchange, "engine": dict(self.settings.engine)}
-
-    def memory_bytes(self, load: Load, network: strategies_Network, images: int) -> int:
-        """Ask the kind."""
-        return self.settings.memory_bytes(load, network)
-
-    def refusal(self, *, whole_layers: bool, preconditioned: bool) -> str:
-        """Return why it does not go with a training; empty where it does."""
-        try:
-            self.settings.check_training(whole_layers=whole_layers, preconditioned=preconditioned)
-        except ValueError as error:
-            return self.settings.needs or str(error)
-        return ""
-
-
-OTHERS: dict[str, type[Strategy]] = {
-    strategy.name: strategy
-    for strategy in (
-        Zero1,
-        Zero2,
-        Zero3,
-        OwtForm,
-        PipelineForm,
-        TensorForm,
-        Tensor3dForm,
-        OperatorsForm,
-    )
-}
-"""Name -> strategy that is no exchange of whole gradients."""
-
-
-def strategy_names() -> list[str]:
-    """Return all names of strategies."""
-    kinds = EXCHANGES.loaded()
-    return [*(name for kind in kinds for name in (kind, *kinds[kind].also)), *OTHERS]
-
-
-def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
-    """Return a strategy by its name. Raises UserError for one that there is not."""
-    if name in OTHERS:
-        return OTHERS[name](options)
-    for kind, settings in EXCHANGES.loaded().items():
-        if name == kind or name in settings.also:
-            return Exchanging(settings.parse({**(options or {})}, f"strategy {name}"), name)
-    raise UserError(f"there is no strategy {name!r}; valid: {', '.join(strategy_names())}.")
-
-
-def searched(*, parallel: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and options of what a search looks at: of whole layers, or of split ones."""
-    kinds = {} if parallel else EXCHANGES.loaded()
-    others = {name: own for name, own in OTHERS.items() if own.parallel is parallel}
-    for name, kind in (kinds | others).items():
-        yield from ((name, options) for options in kind.searched)
-
-
-# Members side by side: each rank trains a whole member, and reads all images.
-
-
 class Members(Strategy):
-    """`engine.schedule: members`: nothing is exchanged."""
+    """`engine.schedule: members`: each rank trains a whole member, and reads all images."""
 
     name: ClassVar[str] = "members"
-
-    def schedule(self, load: Load, network: Network) -> Schedule:
-        """Send nothing."""
-        return Schedule()
-
-    def fragment(self) -> dict[str, Any]:
-        """Name the schedule."""
-        return {"exchange": {"kind": "dense"}, "engine": {"zero": 0, "schedule": self.name}}
-
-
-# Members that hop between ranks: data stay where they are, and models move.
-
-
-class Hopping(Strategy):
-    """`engine.schedule: hop`: a member visits one partition of the data after the other.
-
-    Each (member, partition) pair once an epoch; a member is on one rank at a time, and takes its
-    weights and its optimizer with it (Cerebro: Kumar et al. 2021). Within a unit nothing is sent.
-    """
-
-    name: ClassVar[str] = "hop"
 
     def schedule(self, load: Load, network: Network) -> Schedule:
         """Send nothing in a step."""
@@ -202,6 +129,48 @@ class Hopping(Strategy):
     def fragment(self) -> dict[str, Any]:
         """Name the schedule."""
         return {"exchange": {"kind": "dense"}, "engine": {"zero": 0, "schedule": self.name}}
+
+
+class Hopping(Members):
+    """`engine.schedule: hop`: a member visits one partition of the data after the other.
+
+    Each (member, partition) pair once an epoch; a member is on one rank at a time, and takes its
+    weights and its optimizer with it (Cerebro: Kumar et al. 2021). Within a unit nothing is sent.
+    """
+
+    name: ClassVar[str] = "hop"
+
+
+@cache
+def _others() -> dict[str, type[Strategy]]:
+    """Return name -> strategy of all that are no exchange of whole gradients."""
+    prices = [form.price for form in PARALLEL_FORMS.loaded().values() if form.price]
+    return {strategy.name: strategy for strategy in (Zero1, Zero2, Zero3, *prices)}
+
+
+def strategy_names() -> list[str]:
+    """Return all names of strategies."""
+    kinds = EXCHANGES.loaded()
+    return [*(name for kind in kinds for name in (kind, *kinds[kind].also)), *_others()]
+
+
+def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
+    """Return a strategy by its name. Raises UserError for one that there is not."""
+    if name in _others():
+        return _others()[name](options)
+    for kind, settings in EXCHANGES.loaded().items():
+        if name == kind or name in settings.also:
+            given = settings.parse(dict(options or {}), f"strategy {name}", expand=False)
+            return Exchanging(given, name)
+    raise UserError(f"there is no strategy {name!r}; valid: {', '.join(strategy_names())}.")
+
+
+def searched(*, parallel: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and options of what a search looks at: of whole layers, or of split ones."""
+    kinds = {} if parallel else EXCHANGES.loaded()
+    others = {name: own for name, own in _others().items() if own.parallel is parallel}
+    for name, kind in (kinds | others).items():
+        yield from ((name, options) for options in kind.searched)
 
 
 @dataclass(frozen=True)
@@ -233,12 +202,7 @@ def hops(
     for _ in range(members * ranks):
         # The pair that can begin first; of those the member with the most work left.
         _, _, member, rank = min(
-            (
-                max(free_member_s[member], free_rank_s[rank]),
-                -left_s[member],
-                member,
-                rank,
-            )
+            (max(free_member_s[member], free_rank_s[rank]), -left_s[member], member, rank)
             for member in range(members)
             for rank in left[member]
         )

@@ -205,8 +205,8 @@ def strategy_given(settings: TrainSettings) -> Strategy:
 
 def _parallel(settings: TrainSettings) -> Any:
     """Return engine.parallel where it shares out layers; else None."""
-    parallel = getattr(settings.engine, "parallel", None)
-    return None if parallel is None or parallel.kind == "data" else parallel
+    parallel = settings.engine.parallel
+    return parallel if parallel.splits else None
 
 
 def _mixed(settings: TrainSettings) -> bool:

@@ -27,13 +27,14 @@ from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import load_targets
 from skindx.training.feeding.visits import Visits
-from skindx.training.forms.parallel_form import ModelSettings, OperatorsSettings, TensorSettings
+from skindx.training.forms.operators import OperatorsSettings
+from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.hopping.partition_images import Partitions, check_partitions, partitions_of
 from skindx.training.hopping.run_queue import check_memory
 from skindx.training.hopping.units import DATABASE
 from skindx.training.member_networks import probe_members
 from skindx.training.parallel.batch_norm import checkpoint_activations
-from skindx.training.parallel.mesh import tensor_size, workers_of
+from skindx.training.parallel.mesh import workers_of
 from skindx.training.parallel.sharding.communicator import sizes_of
 from skindx.training.parallel.sharding.owt import layers_of
 from skindx.training.parallel.sharding.pieces import micro_batches_of
@@ -79,7 +80,7 @@ def check_smallest_step(
     divided = {
         "engine.ranks": ranks,
         "recipe.accumulate": recipe.accumulate,
-        "engine.parallel.micro_batches": 2 if settings.engine.parallel.kind == "model" else 1,
+        "engine.parallel.micro_batches": 2 if settings.engine.parallel.layer_on_one_rank else 1,
     }
     lower = " or ".join(name for name, parts in divided.items() if parts > 1)
     advice = [f"set recipe.batch={larger}"] if larger else []
@@ -106,12 +107,7 @@ def _least_at_once(
     shares = sizes_of(images // steps, ranks)
     if settings.loader.sharded is True:
         shares = (images // ranks // steps,) * ranks
-    together = 1
-    if isinstance(parallel, TensorSettings):
-        together = parallel.size
-    elif isinstance(parallel, ModelSettings):
-        together = parallel.stages
-    rows = sum(share // pieces for share in shares[-together:])
+    rows = sum(share // pieces for share in shares[-parallel.together :])
     if not isinstance(parallel, ModelSettings):
         return rows
     pipelines = max(1, ranks // parallel.stages)
@@ -148,7 +144,7 @@ def check(
     workers = workers_of(settings.engine)
     everywhere = _ranks_everywhere(settings.engine, workers)
     if not settings.engine.hostfile:
-        tensor_size(settings.engine.parallel, everywhere)
+        settings.engine.parallel.group_size(everywhere)
     # A member that is scheduled whole, or hops, has one rank at a time.
     ranks = everywhere if settings.engine.schedule == "data" else 1
     read_extra_of(settings.engine)

@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import nn
 
-from skindx.training.forms.parallel_form import OwtSettings
+from skindx.training.forms.owt import OwtSettings
 from skindx.training.parallel.sharding.owt import wide_layers
 from skindx_bench import run_bench
 from skindx_bench.parallel.alexnet import AlexNet

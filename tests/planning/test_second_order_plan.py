@@ -24,8 +24,8 @@ LAYERS = (
     # 8 channels in two groups of 4 from 2, kernels of 3 x 3, 5 x 5 positions.
     ProfiledLayer(name="conv", operator="Conv2d", forward_s=1, backward_s=3, shapes=((8, 2, 3, 3),),
           groups=2, parameter_bytes=576, activation_bytes=4 * 8 * 8 * 25),
-    ProfiledLayer(name="norm", operator="BatchNorm2d", forward_s=0, backward_s=0, shapes=((8,), (8,)),
-          parameter_bytes=64, activation_bytes=4 * 8 * 8 * 25),
+    ProfiledLayer(name="norm", operator="BatchNorm2d", forward_s=0, backward_s=0,
+          shapes=((8,), (8,)), parameter_bytes=64, activation_bytes=4 * 8 * 8 * 25),
     ProfiledLayer(name="embed", operator="Embedding", forward_s=0, backward_s=0, shapes=((8,),),
           parameter_bytes=32),
     ProfiledLayer(name="fc", operator="Linear", forward_s=1, backward_s=1, shapes=((20, 9), (20,)),

@@ -18,9 +18,10 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
-from skindx.training.forms.parallel_form import DataSettings, OperatorsSettings
+from skindx.training.forms.operators import OperatorsSettings
+from skindx.training.forms.parallel_form import DataSettings
 from skindx.training.gradient_sync import GRADIENTS
-from skindx.training.parallel.mesh import leave, mesh_of_all, tensor_size
+from skindx.training.parallel.mesh import leave, mesh_of_all
 from skindx.training.parallel.sharding.owt import layers_of
 from skindx.training.parallel.sharding.parts import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
@@ -225,7 +226,7 @@ def test_what_cannot_be_split_is_refused() -> None:
         layers_of(_net(), OperatorsSettings(degrees={"4": 32}))
     assert not layers_of(_net(), OperatorsSettings(degrees={"of.another": 2}))
     with pytest.raises(UserError, match="4 is split over 2 ranks, which do not divide the 3"):
-        tensor_size(OperatorsSettings(degrees={"4": 2}), 3)
+        OperatorsSettings(degrees={"4": 2}).group_size(3)
     for degrees in ({}, {"a": 1}):
         with pytest.raises(UserError, match="degrees"):
             TrainSettings.parse({"engine": {"parallel": {"kind": "operators", "degrees": degrees}}})

@@ -19,7 +19,7 @@ from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
-from skindx.training.forms.parallel_form import OwtSettings
+from skindx.training.forms.owt import OwtSettings
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.parallel.sharding.owt import rounds_of
 from skindx.training.parallel.sharding.parts import parts_of

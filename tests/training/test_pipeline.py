@@ -16,7 +16,7 @@ from skindx.training.config.recipe import Ema, Recipe
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
-from skindx.training.forms.parallel_form import ModelSettings
+from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.parallel.mesh import leave, mesh_of_all
 from skindx.training.parallel.sharding.communicator import sizes_of
 from skindx.training.parallel.sharding.parts import parts_of

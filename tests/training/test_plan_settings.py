@@ -25,7 +25,6 @@ from skindx.plan.trace_plan import preset
 from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_steps, workload_of
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import TrainSettings
-from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.sharding.owt import layers_of
 from skindx.training.parallel.sharding.pieces import counts_of, pieces_of
 from skindx.training.recorded_step import timeline_file
@@ -136,7 +135,7 @@ def test_what_a_plan_has_found_is_trained_and_priced_alike(
         assert len(counts_of(pieces_of(net, image), parallel)) == parallel.stages
     else:
         assert parallel.side == 2
-    assert tensor_size(parallel, ranks) > 1
+    assert parallel.group_size(ranks) > 1
     given = given_choice(settings, machine)
     assert given
     assert given.strategy.executed

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from skindx.core.errors import UserError
 from skindx.training.config.run import TrainSettings
-from skindx.training.forms.parallel_form import ModelSettings
-from skindx.training.parallel.mesh import tensor_size
+from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.parallel.sharding.communicator import Communicator
 from skindx.training.parallel.sharding.parts import SplitGradients
 from skindx.training.parallel.sharding.pieces import counts_of, micro_batches_of, pieces_of
@@ -96,7 +95,7 @@ def test_more_micro_batches_than_images_and_odd_ranks_are_refused() -> None:
     with pytest.raises(UserError, match="micro_batches=8 are more than the 4 images"):
         micro_batches_of(ModelSettings(micro_batches=8), 4)
     with pytest.raises(UserError, match="stages=3 must divide the number of ranks, which is 4"):
-        tensor_size(ModelSettings(stages=3), 4)
+        ModelSettings(stages=3).group_size(4)
     with pytest.raises(UserError, match="gain is a single number"):
         pieces_of(_OneTensor(scalar=True), torch.zeros(1, 4))
 

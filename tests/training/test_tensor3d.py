@@ -19,8 +19,8 @@ from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
-from skindx.training.forms.parallel_form import Tensor3dSettings
-from skindx.training.parallel.mesh import leave, mesh_of_all, tensor_size
+from skindx.training.forms.tensor3d import Tensor3dSettings
+from skindx.training.parallel.mesh import leave, mesh_of_all
 from skindx.training.parallel.sharding.cubes import CubeLinear, can_be_split
 from skindx.training.parallel.sharding.parts import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
@@ -305,4 +305,4 @@ def test_widths_that_do_not_split_and_ranks_that_are_no_cube_are_left_or_refused
     assert not any(can_be_split(block, 3) for block in _net().modules())
     said = "side=2 makes cubes of 8 ranks, which must divide the number of ranks, which is 4"
     with pytest.raises(UserError, match=said):
-        tensor_size(Tensor3dSettings(), 4)
+        Tensor3dSettings().group_size(4)

@@ -17,8 +17,8 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import share
-from skindx.training.forms.parallel_form import TensorSettings
-from skindx.training.parallel.mesh import Mesh, leave, mesh_of_all, tensor_size
+from skindx.training.forms.tensor import TensorSettings
+from skindx.training.parallel.mesh import Mesh, leave, mesh_of_all
 from skindx.training.parallel.sharding.parts import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
 
@@ -272,7 +272,7 @@ def test_a_state_goes_on_in_other_groups(ranks: Any) -> None:
 
 def test_groups_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"parallel.size=3 must divide .* ranks, which is 4"):
-        tensor_size(TensorSettings(size=3), 4)
+        TensorSettings(size=3).group_size(4)
     engine = {"parallel": {"kind": "tensor"}}
     with pytest.raises(UserError, match="take dense, fused or multicolor"):
         TrainSettings.parse({"engine": engine, "exchange": {"kind": "gtopk"}})

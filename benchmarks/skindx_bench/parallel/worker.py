@@ -20,7 +20,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.forms.parallel_form import AnyParallel
+from skindx.training.forms.form_kinds import AnyParallel
 from skindx.training.parallel.mesh import mesh_of_all
 from skindx.training.parallel.sharding.splitting import split_network
 from skindx_bench.harness.answering import Commands, answer_commands

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.training.forms.parallel_form import AnyParallel, DataSettings
+from skindx.training.forms.form_kinds import AnyParallel
+from skindx.training.forms.parallel_form import DataSettings
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 
@@ -80,7 +81,7 @@ class EngineSettings(Settings):
                 f"schedule={self.schedule} trains each member on one rank, which has no "
                 "other rank to share weights with; set zero=0"
             )
-        if self.parallel.kind != "data":
+        if self.parallel.splits:
             self._check_parallel()
         if self.partitions != "auto" and not 1 <= self.partitions <= _MOST_PARTITIONS:
             raise ValueError(
@@ -119,7 +120,7 @@ class EngineSettings(Settings):
                 f"{what}, which talk to each other inside the network, and compile cannot look "
                 "into that; set compile=false, or leave parallel out"
             )
-        if self.parallel.kind == "model" and self.sync_batch_norm:
+        if self.parallel.layer_on_one_rank and self.sync_batch_norm:
             raise ValueError(
                 "parallel.kind=model computes a layer on one rank, for one micro-batch after the "
                 "other, so that no batch norm sees all images of a step; set "

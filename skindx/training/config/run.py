@@ -198,7 +198,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _splits_layers(self) -> Self:
-        if self.engine.parallel.kind != "data":
+        if self.engine.parallel.splits:
             for member in self.members:
                 check_splitting(member.name, self.recipe_of(member), self.engine.parallel)
             check_exchange(self.exchange, self.engine.parallel)

@@ -18,7 +18,7 @@ def check_splitting(member: str, recipe: Recipe, parallel: ParallelSettings) -> 
 
 def check_exchange(exchange: ExchangeSettings, parallel: ParallelSettings) -> None:
     """Raise ValueError for an exchange that cannot act among the ranks with equal parts."""
-    if parallel.kind in ("tensor", "model") and not exchange.among_peers:
+    if parallel.by_peers and not exchange.among_peers:
         *first, last = (kind for kind, own in EXCHANGES.loaded().items() if own.among_peers)
         raise ValueError(
             f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "

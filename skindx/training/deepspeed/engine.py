@@ -31,7 +31,7 @@ from skindx.training.checkpoint.saved_state import (
 )
 from skindx.training.config.engine import deepspeed_config
 from skindx.training.deepspeed.ranks import import_deepspeed
-from skindx.training.forms.parallel_form import TensorSettings
+from skindx.training.forms.tensor import TensorSettings
 from skindx.training.gradient_sync import build_gradient_sync
 from skindx.training.parallel.batch_norm import prepare
 from skindx.training.parallel.mesh import Mesh

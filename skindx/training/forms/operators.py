@@ -1,17 +1,20 @@
-"""Search of placements by a Markov chain, as FlexFlow does (Jia et al. 2018, arXiv 1807.05358)."""
+"""Each operator data-parallel or split over some ranks, as a Markov chain finds it."""
 
 import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from skindx.core.cost.cells import Cell, Chain, MessageSeconds, cached, step_seconds
 from skindx.core.cost.events import Flow
 from skindx.core.cost.placing import Ground, cells_of, degrees_of, placed, wide
+from skindx.core.errors import UserError
 from skindx.training.forms.owt import gathered_bytes
-from skindx.training.forms.parallel_form import PlacedForm
+from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
 
 Degrees = tuple[int, ...]
 
@@ -117,9 +120,6 @@ def _downhill(
     return best
 
 
-# Each operator data-parallel or split over some ranks: the fastest placement that is found.
-
-
 class OperatorsForm(PlacedForm):
     """`engine.parallel.kind: operators`: FlexFlow's search, over output channels.
 
@@ -187,3 +187,30 @@ def _may_gain(cell: Cell, whole: Cell, message_s: MessageSeconds, own_s_per_byte
     lost_s -= whole.forward_s + whole.backward_s
     saved_s = message_s(1, whole.gradient_bytes)
     return lost_s < saved_s + own_s_per_byte * (whole.weight_bytes - cell.weight_bytes)
+
+
+class OperatorsSettings(ParallelSettings):
+    """Each linear layer or convolution is split over as many ranks as it says, or data-parallel.
+
+    `skindx plan` finds such an assignment (FlexFlow: Jia et al. 2018, arXiv 1807.05358); a layer
+    is split by its outputs, as under owt, among groups of neighbours.
+    """
+
+    kind: Literal["operators"] = "operators"
+    degrees: dict[str, Annotated[int, Field(ge=2, le=4096)]] = Field(min_length=1)
+    """Layers by name -> ranks that share out their outputs, which divide the number of ranks; all
+    others are data-parallel."""
+
+    in_groups: ClassVar[bool] = False
+    price: ClassVar[type[ParallelForm] | None] = OperatorsForm
+
+    def group_size(self, ranks: int) -> int:
+        """Return all ranks. Raises UserError for a degree that does not divide them."""
+        for layer, degree in self.degrees.items():
+            if ranks % degree:
+                raise UserError(
+                    f"engine.parallel.degrees: {layer} is split over {degree} ranks, which do not "
+                    f"divide the {ranks} there are; change engine.ranks, or make the plan again "
+                    "for as many."
+                )
+        return ranks

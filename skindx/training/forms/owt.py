@@ -1,19 +1,16 @@
-"""A split layer that its batch meets in rounds, so that messages travel while it computes.
-
-Krizhevsky 2014 (arXiv 1404.5997, section 4): with k ranks there are k rounds. In scheme (b) one
-rank sends its images to all others, and gets all outputs of these, while the other links are idle;
-in (c) all ranks send a part of theirs.
-"""
+"""One weird trick: convolutions data-parallel, wide linear layers split over all ranks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from skindx.core.cost.cells import Cell, CellBorder
 from skindx.core.cost.network import Timed
 from skindx.core.cost.placing import Ground, RankAxis, cells_of, wide
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import PlacedForm
+from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
 
 Scheme = Literal["a", "b", "c"]
 
@@ -27,6 +24,10 @@ SGD with momentum (five), with the copies of its gradient into a message's buffe
 
 def in_rounds(cell: Cell, axis: RankAxis, scheme: Scheme, own_s_per_byte: float = 0.0) -> Cell:
     """Return a cell of scheme (a) in rounds; computing hides what it can of its borders.
+
+    With k ranks there are k rounds (section 4 of the paper). In scheme (b) one rank sends its
+    images to all others, and gets all outputs of these, while the other links are idle; in (c) all
+    ranks send a part of theirs.
 
     `own_s_per_byte` is what the update of a byte of weights takes: each further round passes all
     weights of the cell through memory, however few its images are.
@@ -83,9 +84,6 @@ def _whole_s(border: CellBorder, axis: RankAxis, scheme: Scheme) -> float:
     return rounds * timed.alone_s  # all that one rank gets comes over its own link
 
 
-# One weird trick: convolutions data-parallel, wide linear layers split over all ranks.
-
-
 class OwtForm(PlacedForm):
     """`engine.parallel.kind: owt` (Krizhevsky 2014, arXiv 1404.5997)."""
 
@@ -119,3 +117,23 @@ def gathered_bytes(ground: Ground, cells: Sequence[Cell]) -> float:
         (cell.gradient_axis - 1) * own.input_bytes
         for cell, own in zip(cells, ground.operators, strict=True)
     )
+
+
+class OwtSettings(ParallelSettings):
+    """One weird trick (Krizhevsky 2014, arXiv 1404.5997): wide linear layers are split over ranks.
+
+    Everything else stays data-parallel. A layer counts as linear when an image passes it once: a
+    linear layer on pooled features, or a convolution as large as its map.
+    """
+
+    kind: Literal["owt"] = "owt"
+    min_weights: Annotated[int, Field(ge=1, le=10**12)] | Literal["auto"] = "auto"
+    """Split layers with at least so many weights; auto: those whose gradients would be more bytes
+    than what goes in and out of them for a whole batch."""
+    scheme: Literal["a", "b", "c"] = "a"
+    """How the batch meets a split layer (section 4 of the paper): a: all at once; b: one rank's
+    images after the other; c: a part of each rank's images after the other. In b and c the next
+    images are sent while the last are computed."""
+
+    in_groups: ClassVar[bool] = False
+    price: ClassVar[type[ParallelForm] | None] = OwtForm

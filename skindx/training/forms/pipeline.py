@@ -1,9 +1,11 @@
-"""A pipeline of stages in GPipe's order: all pieces forward, then all backward."""
+"""Layers placed in stages, a rank each: a pipeline of micro-batches in GPipe's order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
 
 from skindx.comm.fused import FusedSettings
 from skindx.core.cost.assignment import cut, divisors
@@ -13,7 +15,12 @@ from skindx.core.cost.placing import Ground, Operator
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.step import Schedule
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import ParallelForm, not_held_bytes, own_s_per_byte
+from skindx.training.forms.parallel_form import (
+    ParallelForm,
+    ParallelSettings,
+    not_held_bytes,
+    own_s_per_byte,
+)
 
 _NOTHING = Timed(0.0, 0.0)
 
@@ -284,3 +291,42 @@ def _sent(network: Network, number: int, size_bytes: int) -> Timed:
     leaves = network.nodes > 1 and (number + 1) % network.per_node == 0
     link = network.between if leaves else network.inside
     return Timed(link.alpha_s, link.beta_s_per_byte * size_bytes)
+
+
+class ModelSettings(ParallelSettings):
+    """Layers are placed in stages, a rank each: a pipeline of micro-batches.
+
+    GPipe (Huang et al. 2019, arXiv 1811.06965, section 2): all micro-batches of a step go forward
+    before the first goes backward, and the weights move once.
+    """
+
+    kind: Literal["model"] = "model"
+    stages: int = Field(2, ge=2, le=4096)
+    """Ranks of a pipeline, which follow each other; the number of ranks is a multiple of it."""
+    micro_batches: Annotated[int, Field(ge=1, le=10**6)] | Literal["auto"] = "auto"
+    """Parts of a pipeline's images that are under way at once; auto: four a stage, of two images or
+    more."""
+    starts: tuple[str, ...] = ()
+    """A layer of each stage but the first, where it begins; none: stages of equal operations."""
+
+    by_peers: ClassVar[bool] = True
+    layer_on_one_rank: ClassVar[bool] = True
+    price: ClassVar[type[ParallelForm] | None] = PipelineForm
+
+    def group_size(self, ranks: int) -> int:
+        """Return the number of stages. Raises UserError."""
+        return self._group_of(self.stages, ranks, f"stages={self.stages}")
+
+    @property
+    def together(self) -> int:
+        """A pipeline takes the images of all its ranks."""
+        return self.stages
+
+    @model_validator(mode="after")
+    def _one_a_stage(self) -> Self:
+        if self.starts and len(self.starts) != self.stages - 1:
+            raise ValueError(
+                f"starts names {len(self.starts)} layers, and {self.stages} stages have "
+                f"{self.stages - 1} borders; name a layer for each stage but the first, or none"
+            )
+        return self

@@ -1,18 +1,19 @@
-"""Attention and MLPs of transformers, split over groups of ranks.
+"""One-dimensional tensor parallelism: attention and MLPs, split over groups of ranks.
 
 The first product of a block is split by its outputs and the second by its inputs, so that nothing
-is sent between the two, and what comes out is summed (Megatron-LM: Shoeybi et al. 2019, arXiv
-1909.08053).
+is sent between the two, and what comes out is summed.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
 
 from skindx.core.cost.cells import Cell, CellBorder
 from skindx.core.cost.placing import Ground, Operator, RankAxis
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import PlacedForm
+from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
 
 _BLOCKS = {("qkv", "proj"): 3, ("fc1", "fc2"): 1}
 """Names of the two products of a block -> outputs of the first for each input of the second."""
@@ -99,9 +100,6 @@ def _gather(what: str, axis: RankAxis, own_bytes: int) -> CellBorder:
     return CellBorder(f"gather {what}", "gathered", sent, axis.all_gather(own_bytes))
 
 
-# One-dimensional tensor parallelism: attention and MLPs, split over groups of ranks.
-
-
 class TensorForm(PlacedForm):
     """`engine.parallel.kind: tensor` (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053)."""
 
@@ -134,3 +132,27 @@ class TensorForm(PlacedForm):
                 f"not of {split}."
             )
         return split
+
+
+class TensorSettings(ParallelSettings):
+    """Attention and MLPs of transformers are split over groups of ranks.
+
+    Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053, section 3): each rank of a group computes
+    some heads and some hidden units for the images of the whole group.
+    """
+
+    kind: Literal["tensor"] = "tensor"
+    size: int = Field(2, ge=2, le=4096)
+    """Ranks of a group, which follow each other; the number of ranks is a multiple of it."""
+
+    by_peers: ClassVar[bool] = True
+    price: ClassVar[type[ParallelForm] | None] = TensorForm
+
+    def group_size(self, ranks: int) -> int:
+        """Return its size. Raises UserError."""
+        return self._group_of(self.size, ranks, f"size={self.size}")
+
+    @property
+    def together(self) -> int:
+        """A group sees the images of all its ranks."""
+        return self.size

@@ -1,4 +1,4 @@
-"""Linear layers on a cube of ranks (Bian et al. 2021, arXiv 2105.14450).
+"""Three-dimensional tensor parallelism: linear layers on a cube of ranks.
 
 P = q^3 ranks (i, j, l). X has its rows split over (i, j) and its columns over l, A its rows over l
 and its columns over (j, i). Forward: X is gathered over j and A over i, and Y = X A is summed and
@@ -7,13 +7,15 @@ swaps j and l back.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
 
 from skindx.core.cost.cells import Cell, CellBorder, Chain
 from skindx.core.cost.events import Flow
 from skindx.core.cost.placing import Ground, Operator, RankAxis
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import PlacedForm
+from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
 from skindx.training.forms.tensor import pairs_of
 
 
@@ -130,9 +132,6 @@ def _scatter(name: str, axis: RankAxis, word: str, part_bytes: int) -> CellBorde
     return CellBorder(name, word, (axis.ranks - 1) * part_bytes, axis.reduce_scatter(part_bytes))
 
 
-# Three-dimensional tensor parallelism: linear layers on a cube of ranks.
-
-
 class Tensor3dForm(PlacedForm):
     """`engine.parallel.kind: tensor3d` (Bian et al. 2021, arXiv 2105.14450)."""
 
@@ -177,3 +176,25 @@ class Tensor3dForm(PlacedForm):
                 "none."
             )
         return side
+
+
+class Tensor3dSettings(ParallelSettings):
+    """Attention and MLPs of transformers, and MLP heads, on cubes of ranks.
+
+    Bian et al. 2021, arXiv 2105.14450: each rank of a cube holds an equal part of both matrices of
+    a product, and of what comes out.
+    """
+
+    kind: Literal["tensor3d"] = "tensor3d"
+    side: int = Field(2, ge=2, le=8)
+    """Of a cube, whose side^3 ranks follow each other; the number of ranks is a multiple of it."""
+    gather_again: bool = False
+    """Gather the parts of both matrices again in the backward pass, instead of keeping them."""
+
+    price: ClassVar[type[ParallelForm] | None] = Tensor3dForm
+
+    def group_size(self, ranks: int) -> int:
+        """Return the ranks of a cube. Raises UserError."""
+        size = self.side**3
+        what = f"side={self.side} makes cubes of {size} ranks, which"
+        return self._group_of(size, ranks, what)

@@ -17,14 +17,6 @@ from torch import Tensor
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.training.config.engine import Accelerator, EngineSettings
-from skindx.training.forms.parallel_form import (
-    ModelSettings,
-    OperatorsSettings,
-    OwtSettings,
-    ParallelSettings,
-    Tensor3dSettings,
-    TensorSettings,
-)
 
 _PIECE = 2**14
 """Numbers that are sent at once: half of those from which torch copies with OpenMP."""
@@ -135,7 +127,7 @@ def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
     """Return the mesh of all ranks that have met, by `engine.parallel`; every rank calls this."""
     rank, size = dist.get_rank(), dist.get_world_size()
     data, parallel = ProcessGroup(rank, size), settings.parallel
-    along = tensor_size(parallel, size)
+    along = parallel.group_size(size)
     if along == 1:
         return Mesh(data, device, settings)
     timeout = timedelta(seconds=settings.timeout_s)
@@ -145,40 +137,9 @@ def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
         made = dist.new_group(list(range(start, start + along)), timeout=timeout)
         if start == first:
             group = cast(dist.ProcessGroup, made)
-    grouped = not isinstance(parallel, OwtSettings | OperatorsSettings)
-    replicas = tuple(range(rank % along, size, along)) if grouped else None
+    replicas = tuple(range(rank % along, size, along)) if parallel.in_groups else None
     tensor = ProcessGroup(rank - first, along, group)
     return Mesh(data, device, settings, tensor=tensor, replicas=replicas)
-
-
-def tensor_size(parallel: ParallelSettings, ranks: int) -> int:
-    """Return how many of so many ranks share every split layer. Raises UserError."""
-    if isinstance(parallel, OwtSettings):
-        return ranks
-    if isinstance(parallel, OperatorsSettings):
-        for layer, degree in parallel.degrees.items():
-            if ranks % degree:
-                raise UserError(
-                    f"engine.parallel.degrees: {layer} is split over {degree} ranks, which do not "
-                    f"divide the {ranks} there are; change engine.ranks, or make the plan again "
-                    "for as many."
-                )
-        return ranks
-    if isinstance(parallel, TensorSettings):
-        what, size = f"size={parallel.size}", parallel.size
-    elif isinstance(parallel, ModelSettings):
-        what, size = f"stages={parallel.stages}", parallel.stages
-    elif isinstance(parallel, Tensor3dSettings):
-        size = parallel.side**3
-        what = f"side={parallel.side} makes cubes of {size} ranks, which"
-    else:
-        return 1
-    if ranks % size:
-        raise UserError(
-            f"engine.parallel.{what} must divide the number of ranks, which is {ranks}; change "
-            f"engine.ranks or engine.parallel.{what.partition('=')[0]}."
-        )
-    return size
 
 
 def leave() -> None:

@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import OperatorsSettings, OwtSettings
+from skindx.training.forms.operators import OperatorsSettings
+from skindx.training.forms.owt import OwtSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes, sizes_of
 from skindx.training.parallel.sharding.parts import Part, take_part

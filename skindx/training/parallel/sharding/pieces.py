@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from skindx.core.cost.assignment import cut
 from skindx.core.errors import UserError
-from skindx.training.forms.parallel_form import ModelSettings
+from skindx.training.forms.pipeline import ModelSettings
 
 _UNTRACEABLE = (
     *(fx.proxy.TraceError, ArithmeticError, AssertionError, AttributeError, LookupError),

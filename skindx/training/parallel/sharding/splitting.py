@@ -6,13 +6,11 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.forms.parallel_form import (
-    ModelSettings,
-    OperatorsSettings,
-    OwtSettings,
-    Tensor3dSettings,
-    TensorSettings,
-)
+from skindx.training.forms.operators import OperatorsSettings
+from skindx.training.forms.owt import OwtSettings
+from skindx.training.forms.pipeline import ModelSettings
+from skindx.training.forms.tensor import TensorSettings
+from skindx.training.forms.tensor3d import Tensor3dSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding import cubes, owt, transformer
 from skindx.training.parallel.sharding.communicator import Communicator

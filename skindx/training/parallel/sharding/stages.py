@@ -22,7 +22,7 @@ from torch.distributed.pipelining._utils import InferenceMode
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from skindx.training.forms.parallel_form import ModelSettings
+from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes, sizes_of
 from skindx.training.parallel.sharding.parts import PARTS, Part, Placed
