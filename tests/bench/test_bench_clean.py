@@ -148,7 +148,7 @@ def test_what_is_planted(tmp_path: Path) -> None:
     others = plant(tmp_path / "others", base, ("blur",), overlays=("stamp", "phone"), **amounts)
     assert {others.kinds[at] for at in others.where("overlay")} == {"stamp", "phone"}
     assert len(others.where("base")) == 24 - 4
-    with pytest.raises(UserError, match="24 different images are too few to copy 30 of them"):
+    with pytest.raises(UserError, match="24 different images are too few"):
         plant(tmp_path / "few", base, ("blur",), **{**amounts, "originals": 30})
 
 
@@ -280,7 +280,7 @@ def test_peers_that_are_absent_or_bad_are_named(tmp_path: Path) -> None:
     assert "cleanvision: it broke." in result.notes
     assert "imagededup_phash: not installed." in result.notes
     assert result.models["cleanvision"] == {"absent": "it broke"}
-    with pytest.raises(JobError, match=r"no method has an answer. cleanvision: it broke"):
+    with pytest.raises(JobError, match=r"no method .* cleanvision: it broke"):
         clean.run(clean.Config.load(None, [*clean.SMALLEST, sets[1], "methods=[cleanvision]"]))
 
 

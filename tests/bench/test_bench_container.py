@@ -150,7 +150,7 @@ def test_debootstrap_that_fails_falls_back_with_its_reason(
 def test_a_worker_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('out of memory')"]
     with (
-        pytest.raises(JobError, match="worker host of bench container ended: out of memory"),
+        pytest.raises(JobError, match="container ended: out of memory"),
         Agent("host", command, {}, tmp_path / "log", {}) as agent,
     ):
         agent.seconds("cpu", 0.0, 1)

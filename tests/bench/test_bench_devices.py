@@ -347,7 +347,7 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_network_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"networks=resnet5 is not known; valid: resnet50"):
+    with pytest.raises(UserError, match=r"resnet5 is not known; valid: resnet50"):
         run_bench("devices", None, [*TINY, "networks=[resnet5]"])
     with pytest.raises(UserError, match="does not exist"):
         run_bench("devices", None, [*TINY, f"machines=[{tmp_path / 'x.json'}]"])

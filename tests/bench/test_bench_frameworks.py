@@ -239,7 +239,7 @@ def test_a_missing_tool_is_one_sentence(lab_here: None, monkeypatch: pytest.Monk
     which = frameworks.shutil.which
     absent = lambda tool: None if tool == "setpriv" else which(tool)  # noqa: E731
     monkeypatch.setattr(frameworks.shutil, "which", absent)
-    with pytest.raises(UserError, match="by setpriv, which is not here; install util-linux"):
+    with pytest.raises(UserError, match=r"by setpriv, .*install util-linux"):
         frameworks.run(Config())
 
 
@@ -272,7 +272,7 @@ def test_an_environment_that_cannot_be_installed_says_why(
 ) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     environment = PeerEnvironment("odd", ("skindx-no-such-package-at-all",))
-    with pytest.raises(NotInstalledError, match=r"odd could not be installed: .*no-such-package"):
+    with pytest.raises(NotInstalledError, match=r"odd could not .*no-such-package"):
         environment.make(tmp_path)
     assert not (tmp_path / "odd" / "skindx-environment.txt").exists()
 
@@ -361,7 +361,7 @@ def test_a_run_in_parts_measures_nothing_twice(idle: None, tmp_path: Path) -> No
     # All is there: nothing is started, and no arm is left out for what it cannot do.
     again = run_bench("frameworks", None, [*sets, "arms=[plain, ddp]"])
     assert again.figures.keys() == written["figures"].keys()
-    with pytest.raises(UserError, match="was measured with batch=2 and not 3; set the same"):
+    with pytest.raises(UserError, match="was measured with batch=2 and not 3"):
         run_bench("frameworks", None, [*sets, "batch=3"])
     (tmp_path / "kept.json").write_text('{"cases": 3}')
     with pytest.raises(UserError, match="is no file of bench frameworks"):

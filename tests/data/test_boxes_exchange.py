@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_and_counted(dataset: Path, tmp_path: Path)
     }
     assert boxes_of(dataset)["2"] is None
     before = {name: (dataset / name).read_bytes() for name in (MANIFEST, ANNOTATIONS)}
-    with pytest.raises(UserError, match=r"none of the 1 annotations .* nothing was written"):
+    with pytest.raises(UserError, match=r"none of the 1 annotations"):
         import_boxes(dataset, drawn(tmp_path / "b.json", {"who.jpg": ()}), by="Ann")
     assert before == {name: (dataset / name).read_bytes() for name in before}
 
@@ -161,7 +161,7 @@ def test_a_name_that_two_images_bear_is_refused(tmp_path: Path) -> None:
     records = boxed_dataset(tmp_path, {})
     twins = [dataclasses.replace(r, source_url=f"{n % 2}/x.jpg") for n, r in enumerate(records)]
     write_manifest(tmp_path, twins)
-    with pytest.raises(UserError, match="several images of the dataset have this file name"):
+    with pytest.raises(UserError, match=r"several images .* this file name"):
         import_boxes(tmp_path, drawn(tmp_path / "a.json", {"x.jpg": ()}), by="Ann")
 
 
@@ -187,7 +187,7 @@ def test_labelstudio_keeps_its_people_apart(dataset: Path, tmp_path: Path) -> No
 def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_path: Path) -> None:
     path = tmp_path / "tasks.json"
     export_boxes(dataset, path, "labelstudio")
-    with pytest.raises(UserError, match=r"3 annotations .* not annotated in Label Studio"):
+    with pytest.raises(UserError, match=r"3 annotations .*Label Studio"):
         import_boxes(dataset, path)
     # Label Studio forgets who drew what it imports, and names the account that imported it.
     tasks = json.loads(path.read_text())

@@ -227,7 +227,7 @@ def test_a_worker_that_cannot_do_the_work_is_one_sentence() -> None:
     folder = Path("/shared/data")
     compare(OWN, [replace(OWN, host="there")], folder)
     blind = replace(OWN, host="there", read="")
-    with pytest.raises(UserError, match=r"worker there does not see /shared/data; put --out"):
+    with pytest.raises(UserError, match=r"does not see /shared/data; put --out"):
         compare(OWN, [OWN, blind], folder)
     old = replace(blind, versions={"skindx": "0.9", "numpy": "2.0"})
     with pytest.raises(UserError, match=r"worker there has skindx 0\.9 and this machine 1\.0;"):

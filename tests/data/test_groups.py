@@ -74,7 +74,7 @@ def test_the_key_pattern_finds_the_key(tmp_path: Path) -> None:
 
 
 def test_wrong_tables_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no column 'lesion_id'; it has image_id, lesion"):
+    with pytest.raises(UserError, match="'lesion_id'; it has image_id, lesion"):
         GroupKeys(lesions(tmp_path, "image_id,lesion\n1,2\n"))
     missing = GroupTable(path=tmp_path / "no.csv", key_column="a", group_column="b")
     with pytest.raises(UserError, match=r"no\.csv does not exist"):

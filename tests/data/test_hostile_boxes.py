@@ -64,7 +64,7 @@ OUTSIDE = (
 @pytest.mark.parametrize("text", [BOMB, OUTSIDE, "<a>" * 200_000])
 def test_xml_that_grows_or_reaches_out_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.xml").write_text(text)
-    with pytest.raises(UserError, match=r"declares a document type|cannot be read as XML"):
+    with pytest.raises(UserError, match=r"document type|cannot be read as XML"):
         read_boxes(BoxSource(path=tmp_path / "a.xml"))
 
 
@@ -118,7 +118,7 @@ def test_foreign_ids_reach_no_other_image_and_no_file(tmp_path: Path) -> None:
         for n, each in enumerate(ids)
     ]
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
-    with pytest.raises(UserError, match=r"the dataset has no such image .*nothing was written"):
+    with pytest.raises(UserError, match=r"no such image .*nothing was written"):
         import_boxes(tmp_path / "data", tmp_path / "tasks.json")
     assert read_manifest(tmp_path / "data") == records
 

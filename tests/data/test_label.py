@@ -18,7 +18,7 @@ def test_spellings_and_synonyms_meet_in_one_key() -> None:
 
 def test_the_wrong_taxonomy_is_refused_with_the_nearest_classes() -> None:
     labels = ["nevus"] * 2 + ["nevus of ito"] * 3
-    with pytest.raises(UserError, match=r"3 of 5 images, such as 'nevus of ito' .*Nevus"):
+    with pytest.raises(UserError, match=r"3 of 5 images, .*'nevus of ito' .*Nevus"):
         map_labels(labels, ISIC)
     assert map_labels([*labels, "nevus"], ISIC) == {"nevus": "Nevus"}
 
@@ -60,7 +60,7 @@ def test_labels_that_mean_one_condition_stay_apart_and_are_named() -> None:
 
 
 def test_a_class_that_looks_dangerous_needs_an_urgency() -> None:
-    with pytest.raises(UserError, match=r"'skin_cancer' looks like a cancer .*skin_cancer=urgent"):
+    with pytest.raises(UserError, match=r"cancer .*skin_cancer=urgent"):
         taxonomy_of(["skin cancer", "nevus"], "mine")
     taxonomy, _ = taxonomy_of(["skin cancer", "nevus"], "mine", {"Skin Cancer": "urgent"})
     assert taxonomy["skin_cancer"].urgency == "urgent"

@@ -26,7 +26,7 @@ def linked(tmp_path: Path) -> Path:
 
 
 def test_a_linked_class_folder_is_named_with_what_to_do(linked: Path) -> None:
-    with pytest.raises(UserError, match=r"Nevus is a link to a folder.*follow_links=true"):
+    with pytest.raises(UserError, match=r"Nevus is a link .*follow_links=true"):
         look_at_folder(FolderSource(path=linked))
 
 

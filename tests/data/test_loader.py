@@ -187,7 +187,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     files.path(2).write_bytes(files.read(2)[:-900])
     files.path(3).unlink()
     for index in (2, 3):
-        with pytest.raises(UserError, match=rf"{files.path(index)} cannot be read .*build the"):
+        with pytest.raises(UserError, match=rf"{files.path(index)} cannot be read"):
             InMemory(tmp_path, files.records).image(index)
     with pytest.raises(UserError, match="build the dataset again"):
         files.size_bytes(3)

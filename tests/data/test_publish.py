@@ -99,9 +99,7 @@ def test_no_byte_of_a_withheld_image_is_published(tmp_path: Path, form: Format) 
 def test_a_dataset_nobody_looked_through_is_refused(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     dataset, strict = small.write(), settings(unaudited=False)
-    with pytest.raises(
-        UserError, match=r"16 of the 16 .* not audited .* run `skindx audit .*unaudited"
-    ):
+    with pytest.raises(UserError, match=r"16 of the 16 .* not audited .*unaudited"):
         publish(dataset, tmp_path / "pub", strict)
     write_flags(dataset, [], ["label"])  # another look than for people
     with pytest.raises(UserError, match="16 of the 16 images"):
@@ -261,7 +259,7 @@ def test_refusals_write_nothing(tmp_path: Path) -> None:
         small.add(licence="ask me")
     dataset = small.write()
     out = tmp_path / "pub"
-    with pytest.raises(UserError, match=r"none of the 4 images .* licence-unknown.*'ask me'"):
+    with pytest.raises(UserError, match=r"none of the 4 images .*licence-unknown"):
         publish(dataset, out, OPEN)
     for nobody in (" ", "me"):
         with pytest.raises(UserError, match="give --contact"):

@@ -151,7 +151,7 @@ def test_refusals(tmp_path: Path) -> None:
     other = next(row for row in read_published(pub) if row.path and row.sha256 != victim)
     (pub / other.path).write_bytes(encode(paint(500)))
     before = files_of(pub)
-    with pytest.raises(UserError, match=r"does not hold what .*; publish the dataset again"):
+    with pytest.raises(UserError, match=r"does not hold what .*publish"):
         drop(pub, [victim])
     assert files_of(pub) == before
     (pub / "publish.json").write_text("{}")

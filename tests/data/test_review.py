@@ -124,7 +124,7 @@ def test_undoing_everything_leaves_what_was_there(
 def test_a_strange_label_or_image_writes_nothing(dataset: Path) -> None:
     review = Review(dataset, "me")
     before = (dataset / MANIFEST).read_bytes()
-    with pytest.raises(UserError, match="label 'evil' is not known here; choose one of lesion, a"):
+    with pytest.raises(UserError, match=r"label 'evil' .*choose one of lesion, a"):
         review.save(_sha(2), [dataclasses.replace(OLD, label="evil")])
     with pytest.raises(UserError, match="no such image"):
         review.save("../../etc/passwd", [])

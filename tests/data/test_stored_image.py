@@ -31,7 +31,7 @@ def test_a_changed_image_is_noticed_before_the_work(stored: tuple[Path, list[Rec
     first, second = (folder / record.path for record in records[:2])
     second.chmod(0o644)
     shutil.copyfile(first, second)
-    with pytest.raises(UserError, match=f"{second.name} was changed after the dataset was built"):
+    with pytest.raises(UserError, match=rf"{second.name} was changed"):
         check_sample(folder, records)
     second.unlink()
     with pytest.raises(UserError, match=f"{second.name} cannot be read"):

@@ -221,7 +221,7 @@ def test_a_table_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     planned = plan([out], urls=[url], near=False)
     for name, data in (("a.parquet", b"PAR1"), ("b.csv", b"\xff\xfe\x00"), ("c.jsonl", b"\xff")):
         (out / name).write_bytes(data)
-        with pytest.raises(ValueError, match=f"{name} cannot be read .* correct or delete it"):
+        with pytest.raises(ValueError, match=f"{name} cannot be read"):
             carry_out(planned)
         (out / name).unlink()
     carry_out(planned)

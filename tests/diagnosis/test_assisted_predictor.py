@@ -181,7 +181,7 @@ def test_the_operator_chooses_among_the_levels_of_the_bundle(tmp_path: Path) -> 
     bundle = pack_tiny(tmp_path / "bundle", urgent_risk=rule)
     assert Predictor.load(bundle.path).miss_rate is None
     assert Predictor.load(bundle.path, miss_rate=0.02).miss_rate == 0.02
-    with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.1; it has 0.02, 0.05"):
+    with pytest.raises(UserError, match=r"miss rate of 0.1; it has 0.02, 0.05"):
         Predictor.load(bundle.path, miss_rate=0.1)
     card = (bundle.path / "MODEL_CARD.md").read_text()
     assert (
@@ -207,7 +207,7 @@ def test_a_rule_of_another_taxonomy_is_refused(tmp_path: Path, name: str) -> Non
     raw["conformal"] = {"pictures": 60, "thresholds": {"all": 0.2}}
     raw[name]["urgent_columns"] = [99]
     index.write_text(json.dumps(raw))
-    with pytest.raises(UserError, match=f"{name} names class 99, but the taxonomy has 9"):
+    with pytest.raises(UserError, match=f"{name} names class 99"):
         open_bundle(bundle.path)
 
 

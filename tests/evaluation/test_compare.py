@@ -119,7 +119,7 @@ def test_a_predictor_does_not_differ_from_itself() -> None:
 
 def test_what_cannot_be_compared_is_refused() -> None:
     first, second = pair(20)
-    with pytest.raises(UserError, match=r"different images: 1 are in only one.*same split"):
+    with pytest.raises(UserError, match=r"different images: 1 are in only one"):
         compare(first, second.some(np.arange(19)), NAMES)
     strange = (*CLASSES[:3], fake_class("acne", "Acne"))
     with pytest.raises(UserError, match="different classes, such as acne"):
@@ -149,7 +149,7 @@ def test_folders_are_compared_on_disk(tmp_path: Path) -> None:
     assert reported == found.to_dict()
     assert (reported["first"], reported["second"]) == (str(one), str(two))
     compare_folders(one, two, out, draws=30)
-    with pytest.raises(UserError, match=r"holds other files .*a comparison would replace"):
+    with pytest.raises(UserError, match=r"holds other files"):
         compare_folders(one, two, tmp_path)
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "bundle.json").write_text("{}")

@@ -110,9 +110,7 @@ def test_a_split_without_images_names_those_that_have_some(
 
 def test_a_dataset_that_shares_no_class_is_refused(served: FakePredictor, tmp_path: Path) -> None:
     folder = write_dataset(tmp_path / "dataset", records_of(["lupus", "rosacea"]))
-    with pytest.raises(
-        UserError, match=r"classes lupus, rosacea are none of the 4 of b.*shares classes"
-    ):
+    with pytest.raises(UserError, match=r"lupus, rosacea are none of the 4 of b"):
         evaluate(Path("b"), folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

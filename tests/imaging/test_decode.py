@@ -122,7 +122,7 @@ def test_reasons_are_words() -> None:
         with pytest.raises(DamagedImage) as refused:
             decode(data)
         assert refused.value.reason == reason
-    with pytest.raises(DamagedImage, match="it is a GIF, a format that is not read; JPEG, PNG"):
+    with pytest.raises(DamagedImage, match=r"it is a GIF, .*not read; JPEG, PNG"):
         decode(b"GIF89a" + bytes(20))
     assert refusal(MemoryError()).reason == "decode-memory"
     assert refusal(ValueError("Insufficient memory (case 4)")).reason == "decode-memory"

@@ -78,9 +78,7 @@ def test_a_vote_follows_every_clear_majority(
 
 @pytest.mark.parametrize("weights", [(), (0.5, 0.6), (1.5, -0.5), (float("nan"), 1.0)])
 def test_weights_lie_on_the_simplex(weights: tuple[float, ...]) -> None:
-    with pytest.raises(
-        ValidationError, match=r"must not be negative and must sum to 1|finite number"
-    ):
+    with pytest.raises(ValidationError, match=r"sum to 1|finite number"):
         Combination(weights=weights)
 
 

@@ -185,7 +185,7 @@ def test_levels_are_chosen_by_their_miss_rate() -> None:
     assert rule is not None
     assert rule.default == 0.05
     assert rule.level(None) == rule.level(0.05)
-    with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.2; it has 0.02, 0.05"):
+    with pytest.raises(UserError, match=r"miss rate of 0.2; it has 0.02, 0.05"):
         rule.level(0.2)
     few = fitted(np.linspace(0, 1, 10), np.zeros(10, dtype=np.intp))
     assert few is not None
@@ -255,5 +255,5 @@ def test_too_few_images_are_not_blamed_where_no_class_is_urgent() -> None:
     assert why_no_threshold([wart]).startswith("none of its classes is urgent, so")
     assert "the urgency of some is unknown" in why_no_threshold([wart, spot])
     assert why_no_threshold([wart, melanoma]).startswith("it takes 9 calibration lesions")
-    with pytest.raises(UserError, match=r"none of its classes is urgent.*leave out --miss-rate"):
+    with pytest.raises(UserError, match=r"no.* class.* urgent.*--miss-rate"):
         check_level(None, 0.05, [wart])

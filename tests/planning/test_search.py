@@ -159,9 +159,7 @@ def test_a_foreign_trace_is_scaled_to_one_measured_step() -> None:
 
 def test_beyond_what_was_measured_there_is_no_figure_unless_asked_and_then_a_wide_band() -> None:
     ten_times = machine(fastest_beta_s_per_byte=2e-3)
-    with pytest.raises(
-        UserError, match=r"20 times as fast as any that was measured.*--extrapolate"
-    ):
+    with pytest.raises(UserError, match=r"20 times as fast .*--extrapolate"):
         search(WORK, ten_times, PlanLimits(strategy="dense"))
     wide = search(WORK, ten_times, PlanLimits(strategy="dense", extrapolate=True)).chosen
     narrow = search(WORK, machine(), PlanLimits(strategy="dense")).chosen
@@ -172,7 +170,7 @@ def test_beyond_what_was_measured_there_is_no_figure_unless_asked_and_then_a_wid
         search(far, machine(), PlanLimits(strategy="dense"))
     many = Machine(profiles(), cluster(4, source="measured"))
     many = Machine(many.profiles, many.cluster.model_copy(update={"nodes": 32}))
-    with pytest.raises(UserError, match="32 ranks are more than 4 times the 4 measured"):
+    with pytest.raises(UserError, match="32 ranks are more than 4 times"):
         search(Workload((MEMBER,), weak=True), many, PlanLimits(strategy="dense"))
 
 

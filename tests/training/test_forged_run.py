@@ -101,9 +101,7 @@ def test_validation_of_other_images_is_refused(
 ) -> None:
     file = member_folder(builder.run, "b") / "validation.npz"
     np.savez(file, log=np.zeros(log), truth=np.zeros(truth, np.int64))
-    with pytest.raises(
-        UserError, match=r"does not hold b's predictions for .* images and 3 classes"
-    ):
+    with pytest.raises(UserError, match=r"does not hold b's predictions"):
         builder.parts(["b"])
 
 
@@ -126,7 +124,7 @@ def test_soft_targets_of_other_images_or_classes_are_refused(
     save_file({"targets": torch.full((4, 3), 0.5)}, file)
     assert load_targets(file, builder.records[:4], 3).shape == (4, 3)
     save_file(tensors, file)
-    with pytest.raises(UserError, match="does not hold soft targets for 4 training images"):
+    with pytest.raises(UserError, match="soft targets for 4 training images"):
         load_targets(file, builder.records[:4], 3)
 
 

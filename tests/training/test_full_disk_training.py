@@ -68,7 +68,7 @@ def test_a_member_that_cannot_be_written_promises_only_what_is_there(tmp_path: P
     finished = FinishedMember({"w": torch.zeros(9000)}, np.zeros((2, 2)), np.zeros(2, np.int64))
     with (
         full_after(5000),
-        pytest.raises(UserError, match=r"no checkpoint could be written either, so .* again"),
+        pytest.raises(UserError, match=r"no checkpoint could be written either"),
     ):
         jobs._save(_Job(tmp_path), finished, [{"epoch": 1}])
     (checkpoint_folder(tmp_path, "a") / "epoch-0001-step-000001").mkdir(parents=True)

@@ -276,7 +276,7 @@ def test_partitions_deal_out_every_image_once(small_dataset: Path) -> None:
 
 def test_too_small_partitions_are_refused(small_dataset: Path) -> None:
     settings = TrainSettings.parse(SETTINGS)
-    with pytest.raises(UserError, match=r"recipe.batch=9 is more than the 5 training images of"):
+    with pytest.raises(UserError, match=r"batch=9 is more than the 5 training images"):
         check_partitions(read_manifest(small_dataset), settings, 10)
 
 
@@ -325,7 +325,7 @@ def test_progress_says_who_is_where_and_when_it_ends() -> None:
 
 def test_units_that_did_not_work_are_named() -> None:
     refused = _states(lambda unit: {"state": FAILED, "answer": "the loss was not finite."})
-    with pytest.raises(UserError, match="member averaged, epoch 1, partition 1: the loss was not"):
+    with pytest.raises(UserError, match="member averaged, epoch 1, partition 1"):
         raise_problems(refused)
     aside = _states(lambda unit: {"state": ASIDE} if unit.key.endswith("validate/1") else {})
     named = "validation of member averaged, epoch 1, partition 2: 3 workers died of it"

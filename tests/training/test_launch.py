@@ -46,7 +46,7 @@ def test_hosts_meet_at_the_first_on_a_settled_port(
     hostfile = _hostfile(tmp_path, "node1 slots=2\nnode2 slots=2\n")
     settings = EngineSettings(accelerator="cpu", hostfile=hostfile, port=31000)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="pdsh, which is not installed here; install it"):
+    with pytest.raises(UserError, match="pdsh, which is not installed"):
         ranks.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
     (tmp_path / "pdsh").write_text("")
     (tmp_path / "pdsh").chmod(0o755)
@@ -110,7 +110,7 @@ def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     place.choose_interface(None, "127.0.0.1")
     assert not any(name in os.environ for name in names)  # one machine: nothing to choose
-    with pytest.raises(UserError, match=r"engine.interface=ib9 is not on .* which has .*lo"):
+    with pytest.raises(UserError, match=r"interface=ib9 is not on .* which has .*lo"):
         place.choose_interface("ib9", "127.0.0.1")
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     monkeypatch.setenv(names[0], "eth7")

@@ -90,7 +90,7 @@ def test_members_without_a_common_held_out_image_are_refused() -> None:
         [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "fold": 1}],
         soups=[{"name": "s", "of": ["m", "n"]}],
     )
-    with pytest.raises(UserError, match="soup s: its ingredients leave out different folds"):
+    with pytest.raises(UserError, match=r"soup s: .*different folds"):
         units(soup, member_refs(Path("run"), soup), RECORDS)
 
 

@@ -53,7 +53,7 @@ def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: Aborts())
     monkeypatch.setattr("skindx.models.classifier.classifier._calm_head", lambda net: None)
-    with pytest.raises(UserError, match="member a: test_resnet ends its process by signal SIGABRT"):
+    with pytest.raises(UserError, match=r"test_resnet ends .* SIGABRT"):
         probe_members(settings("test_resnet", 72), 3)
 
 
@@ -62,7 +62,7 @@ def test_a_trial_that_is_killed_blames_no_network(monkeypatch: pytest.MonkeyPatc
         "skindx.training.member_networks.try_network",
         lambda *_: os.kill(os.getpid(), signal.SIGKILL),
     )
-    with pytest.raises(UserError, match=r"from outside by signal SIGKILL.* run the same command"):
+    with pytest.raises(UserError, match=r"signal SIGKILL.* run the same command"):
         probe_members(settings("test_resnet", 73), 3)
 
 

@@ -101,7 +101,7 @@ def test_a_class_without_images_of_a_split_is_named(small_dataset: Path, split: 
         for record in read_manifest(small_dataset)
     ]
     settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 8}})
-    with pytest.raises(UserError, match=f"the {split} images show nothing of the class 'Disc'"):
+    with pytest.raises(UserError, match=rf"the {split} images show nothing of .*'Disc'"):
         check(settings, records, taxonomy)
 
 
@@ -109,7 +109,7 @@ def test_a_label_outside_the_taxonomy_is_named(small_dataset: Path) -> None:
     records = read_manifest(small_dataset)
     records[0] = replace(records[0], label="../../x")
     settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 8}})
-    with pytest.raises(UserError, match=r"images of '../../x', which is no class of its taxonomy"):
+    with pytest.raises(UserError, match=r"'../../x', which is no class"):
         check(settings, records, Taxonomy.load(small_dataset / "taxonomy.yaml"))
 
 
@@ -196,7 +196,7 @@ def test_a_dataset_whose_cancer_has_no_urgency_is_to_be_built_again(
     (data / "manifest.parquet").write_bytes((small_dataset / "manifest.parquet").read_bytes())
     raw = {"name": "t", "title": "T", "classes": [{"key": "melanoma", "name": "melanoma"}]}
     Taxonomy.parse(raw).save(data / "taxonomy.yaml")
-    with pytest.raises(UserError, match=r"'melanoma' looks like a cancer .*skindx build .*--out"):
+    with pytest.raises(UserError, match=r"'melanoma' looks like a cancer .*--out"):
         train(data, TrainSettings.parse(SMALL), run)
     assert not run.exists()
 
@@ -243,7 +243,7 @@ def test_a_second_training_of_a_run_is_refused_and_changes_nothing(
     settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 9}})
     with only_training(run):
         (run / "train.yaml").write_text("of the first")
-        with pytest.raises(UserError, match=r"another training is at work in .*run; wait for it"):
+        with pytest.raises(UserError, match=r"another training is at work in .*run"):
             train(small_dataset, settings, run)
         assert [file.name for file in run.iterdir()] == ["train.yaml"]
         assert (run / "train.yaml").read_text() == "of the first"

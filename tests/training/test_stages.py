@@ -94,7 +94,7 @@ def test_what_does_not_go_with_stages_is_refused(change: dict[str, Any], said: s
 def test_more_micro_batches_than_images_and_odd_ranks_are_refused() -> None:
     with pytest.raises(UserError, match="micro_batches=8 are more than the 4 images"):
         micro_batches_of(ModelSettings(micro_batches=8), 4)
-    with pytest.raises(UserError, match="stages=3 must divide the number of ranks, which is 4"):
+    with pytest.raises(UserError, match=r"stages=3 must divide .* is 4"):
         ModelSettings(stages=3).group_size(4)
     with pytest.raises(UserError, match="gain is a single number"):
         pieces_of(_OneTensor(scalar=True), torch.zeros(1, 4))

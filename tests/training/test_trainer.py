@@ -196,7 +196,7 @@ def test_weights_of_a_diverged_training_are_refused(
     tensors = {**tensors, name: torch.full_like(tensors[name], value)}
     file = tmp_path / "bad.pth"
     torch.save(tensors, file)
-    with pytest.raises(UserError, match=f"diverged .it/{name} holds numbers that are not finite"):
+    with pytest.raises(UserError, match=rf"diverged .it/{name} .*not finite"):
         begun(settings_of().starting_from(file), small_dataset)
     save_file(tensors, tmp_path / "bad.safetensors")
     with pytest.raises(UserError, match=f"it/{name} holds numbers that are not finite"):

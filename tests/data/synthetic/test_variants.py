@@ -117,5 +117,5 @@ def test_a_drawing_is_seeded() -> None:
 
 
 def test_an_unknown_kind_names_the_valid_ones() -> None:
-    with pytest.raises(UserError, match=r"no copy is called 'crop_50'; choose one of crop_5,"):
+    with pytest.raises(UserError, match=r"'crop_50'; choose one of crop_5,"):
         make_copy("crop_50", FIRST, 0)

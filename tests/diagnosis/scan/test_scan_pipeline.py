@@ -175,7 +175,7 @@ def test_a_scan_goes_on_and_no_other_takes_its_place(
 
     with pytest.raises(KeyboardInterrupt):
         scan(photo, tiny_bundle, out, make_workers=partial(ThisProcess, make_runner=Interrupted))
-    with pytest.raises(UserError, match="other photos, or with another bundle or settings"):
+    with pytest.raises(UserError, match="other photos, or with another bundle"):
         run_scan([photo], tiny_bundle, out, ScanSettings(margin=2), make_workers=here())
     with monkeypatch.context() as patch:
         patch.setattr(worker_processes, "__version__", "9.9")
