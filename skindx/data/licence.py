@@ -31,75 +31,32 @@ _CC = "https://creativecommons.org"
 _CC0 = Licence("CC0-1.0", True, True, url=f"{_CC}/publicdomain/zero/1.0/")
 _MARK = Licence("PDM-1.0", True, True, url=f"{_CC}/publicdomain/mark/1.0/")
 
-# Folded spelling -> licence; Creative Commons with conditions follows a grammar instead.
-_NAMED = {
-    **dict.fromkeys(
-        (
-            "cc0",
-            "cc0 1.0",
-            "cc 0",
-            "cc 0 1.0",
-            "cc zero",
-            "cc zero 1.0",
-            "cc0 1.0 universal",
-            "cc0 universal",
-            "creative commons zero",
-            "creative commons zero 1.0",
-            "creative commons zero 1.0 universal",
-            "creative commons cc0",
-            "creative commons cc0 1.0",
-            "cc0 public domain dedication",
-            "cc0 1.0 universal public domain dedication",
-        ),
-        _CC0,
+
+def _open(name: str, url: str, *, needs_attribution: bool = True) -> Licence:
+    return Licence(name, True, True, needs_attribution=needs_attribution, url=url)
+
+
+# Folded spellings -> licence; Creative Commons with conditions follows a grammar instead.
+_SPELLINGS = {
+    "cc0, cc0 1.0, cc 0, cc 0 1.0, cc zero, cc zero 1.0, cc0 1.0 universal, cc0 universal, "
+    "creative commons zero, creative commons zero 1.0, creative commons zero 1.0 universal, "
+    "creative commons cc0, creative commons cc0 1.0, cc0 public domain dedication, "
+    "cc0 1.0 universal public domain dedication": _CC0,
+    "pd, pdm, pdm 1.0, cc pdm, cc pdm 1.0, public domain, in the public domain, "
+    "public domain mark, public domain mark 1.0, cc public domain mark 1.0": _MARK,
+    "all rights reserved, copyright, copyrighted, in copyright, ©, proprietary": RESERVED,
+    "mit": _open("MIT", "https://opensource.org/license/mit"),
+    "apache 2.0": _open("Apache-2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
+    "pddl 1.0": _open(
+        "PDDL-1.0", "https://opendatacommons.org/licenses/pddl/1-0/", needs_attribution=False
     ),
-    **dict.fromkeys(
-        (
-            "pd",
-            "pdm",
-            "pdm 1.0",
-            "cc pdm",
-            "cc pdm 1.0",
-            "public domain",
-            "in the public domain",
-            "public domain mark",
-            "public domain mark 1.0",
-            "cc public domain mark 1.0",
-        ),
-        _MARK,
-    ),
-    **dict.fromkeys(
-        ("all rights reserved", "copyright", "copyrighted", "in copyright", "©", "proprietary"),
-        RESERVED,
-    ),
-    "mit": Licence(
-        "MIT", True, True, needs_attribution=True, url="https://opensource.org/license/mit"
-    ),
-    "apache 2.0": Licence(
-        "Apache-2.0",
-        True,
-        True,
-        needs_attribution=True,
-        url="https://www.apache.org/licenses/LICENSE-2.0",
-    ),
-    "pddl 1.0": Licence(
-        "PDDL-1.0", True, True, url="https://opendatacommons.org/licenses/pddl/1-0/"
-    ),
-    "odc by 1.0": Licence(
-        "ODC-By-1.0",
-        True,
-        True,
-        needs_attribution=True,
-        url="https://opendatacommons.org/licenses/by/1-0/",
-    ),
-    "ogl uk 3.0": Licence(
+    "odc by 1.0": _open("ODC-By-1.0", "https://opendatacommons.org/licenses/by/1-0/"),
+    "ogl uk 3.0": _open(
         "OGL-UK-3.0",
-        True,
-        True,
-        needs_attribution=True,
-        url="https://www.nationalarchives.gov.uk/doc/open-government-licence/version/3/",
+        "https://www.nationalarchives.gov.uk/doc/open-government-licence/version/3/",
     ),
 }
+_NAMED = {name: licence for names, licence in _SPELLINGS.items() for name in names.split(", ")}
 
 _ELEMENT = {
     "by": r"by|attribution",

@@ -49,26 +49,44 @@ def print_counts(counts: Sequence[ClassCount], console: "Console") -> None:
 
     Sources are columns by number: their names may be long and begin alike.
     """
-    from rich.table import Table
-
     sources = _sources(counts)
     numbers = [str(number) for number in range(1, len(sources) + 1)]
-    table = Table("class", "target", "kept", "reached", *numbers)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in counts:
-        table.add_row(
-            cell(row.label),
+    rows = [
+        (
+            row.label,
             *_against(row.target, row.all_kept),
             *(str(row.kept.get(source, 0)) for source in sources),
         )
-    table.add_section()
+        for row in counts
+    ]
     target = sum(row.target or 0 for row in counts)
     totals = [sum(row.kept.get(source, 0) for row in counts) for source in sources]
-    table.add_row("all", *_against(target, sum(totals)), *map(str, totals))
-    console.print(table)
+    all_sources = (*_against(target, sum(totals)), *map(str, totals))
+    _print_table(console, ("target", "kept", "reached", *numbers), rows, all_sources)
     for number, source in zip(numbers, sources, strict=True):
         console.print(f"source {number}: {printable(source)}", markup=False, highlight=False)
+
+
+def _print_table(
+    console: "Console",
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    totals: Sequence[str],
+    last: str = "",
+) -> None:
+    """Print rows (class, *counts) and totals; a `last` column holds words."""
+    from rich.table import Table
+
+    table = Table("class")
+    for column in columns:
+        table.add_column(column, justify="right")
+    if last:
+        table.add_column(last)
+    for row in rows:
+        table.add_row(*map(cell, row))
+    table.add_section()
+    table.add_row("all", *totals)
+    console.print(table)
 
 
 def _against(target: int | None, kept: int) -> tuple[str, str, str]:
@@ -288,19 +306,12 @@ def recounted(
 
 def print_funnel(funnel: Sequence[ClassFunnel], console: "Console") -> None:
     """Print a table of classes by stages; where nothing is kept, the class stands on top."""
-    from rich.table import Table
-
-    table = Table("class", *STAGES, "not kept")
-    for column in table.columns[1:-1]:
-        column.justify = "right"
+    rows = []
     for row in funnel:
         reasons = ", ".join(f"{count} {reason}" for reason, count in row.lost.items())
-        numbers = [str(getattr(row, stage)) for stage in STAGES]
-        table.add_row(cell(row.label), *numbers, cell(reasons))
-    table.add_section()
+        rows.append((row.label, *(str(getattr(row, stage)) for stage in STAGES), reasons))
     sums = [str(sum(getattr(row, stage) for row in funnel)) for stage in STAGES]
-    table.add_row("all", *sums, "")
-    console.print(table)
+    _print_table(console, STAGES, rows, (*sums, ""), last="not kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,19 +418,14 @@ def totals(records: Sequence[Record], issues: Sequence[Issue]) -> dict[str, Any]
 
 def print_summary(summary: BuildSummary, console: "Console") -> None:
     """Print the sentences and a table of classes by splits."""
-    from rich.table import Table
-
     for line in summary.lines():
         console.print(printable(line), markup=False, highlight=False)
-    table = Table("class", *SPLITS, "all")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for key, counts in summary.splits.items():
-        table.add_row(cell(key), *(str(counts[s]) for s in SPLITS), str(sum(counts.values())))
+    rows = [
+        (key, *(str(counts[split]) for split in SPLITS), str(sum(counts.values())))
+        for key, counts in summary.splits.items()
+    ]
     sums = [sum(counts[split] for counts in summary.splits.values()) for split in SPLITS]
-    table.add_section()
-    table.add_row("all", *map(str, sums), str(sum(sums)))
-    console.print(table)
+    _print_table(console, (*SPLITS, "all"), rows, [*map(str, sums), str(sum(sums))])
     print_funnel(summary.funnel, console)
     if any(row.target for row in summary.counts) or len(_sources(summary.counts)) > 1:
         print_counts(summary.counts, console)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.machine import require_extra
+from skindx.data.publish.publish_formats import FORMATS
 from skindx.data.publish.publish_settings import PublishedFacts, newest
 from skindx.data.publish.published_rows import NAMES, SHARD_NAMES, PublishedRow
 from skindx.taxonomy import Taxonomy
@@ -99,14 +100,12 @@ def _distribution(
         for path, sha256 in sorted(sums.items())
         if Path(path).suffix in _ENCODINGS
     ]
-    patterns = {"hub": ("data/*.parquet", ".parquet"), "webdataset": ("data/*.tar", ".tar")}
-    if facts.format in patterns:
-        pattern, suffix = patterns[facts.format]
-        encoding = _ENCODINGS[suffix]
-    else:
-        pattern, encoding = "*/*/*.*", "image/*"
+    layout = FORMATS[facts.format]
     images = mlc.FileSet(
-        id="picture-files", name="picture-files", includes=[pattern], encoding_formats=[encoding]
+        id="picture-files",
+        name="picture-files",
+        includes=[layout.image_files],
+        encoding_formats=[layout.encoding],
     )
     return [*files, images]
 
@@ -138,7 +137,7 @@ def _record_sets(
             ],
         ),
     ]
-    if facts.format == "hub" and any_published:
+    if FORMATS[facts.format].columnar and any_published:
         shards = mlc.Source(file_set="picture-files")
         sets.append(
             mlc.RecordSet(

@@ -15,9 +15,9 @@ import yaml
 from skindx.core.text import markdown_environment, printable
 from skindx.data.licence import parse_licence
 from skindx.data.manifest import SPLITS, Issue
-from skindx.data.publish.publish_formats import Format
+from skindx.data.publish.publish_formats import FORMATS
 from skindx.data.publish.publish_settings import PublishedFacts, newest
-from skindx.data.publish.published_rows import PublishedRow, card_features, tar_features
+from skindx.data.publish.published_rows import PublishedRow
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 
 CARD = "README.md"
-_PATTERNS: dict[Format, tuple[str, ...]] = {
-    "hub": ("data/{split}-*.parquet",),
-    "imagefolder": ("{split}/**",),
-    "webdataset": ("data/{split}-*.tar",),
-}
 _SIZE_NAMES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
 # The names of licences that the hub knows.
 _HUB = (
@@ -95,22 +90,20 @@ def _front(
     }
     if not published:
         return front
-    patterns = _PATTERNS[facts.format]
+    layout = FORMATS[facts.format]
     front["configs"] = [
         {
             "config_name": "default",
             "data_files": [
-                {"split": split, "path": [pattern.format(split=split) for pattern in patterns]}
+                {"split": split, "path": [layout.split_paths.format(split=split)]}
                 for split in splits
             ],
         }
     ]
-    if facts.format == "hub":
-        features = card_features(taxonomy.keys)
-        front["dataset_info"] = {"features": features, **_sizes(folder, published, splits)}
-    elif facts.format == "webdataset":
+    if layout.features:
         suffixes = sorted({Path(row.file_name).suffix[1:] for row in published})
-        front["dataset_info"] = {"features": tar_features(taxonomy.keys, suffixes)}
+        sizes = _sizes(folder, published, splits) if layout.columnar else {}
+        front["dataset_info"] = {"features": layout.features(taxonomy.keys, suffixes), **sizes}
     return front
 
 

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skindx.core.atomic_files import write_csv
-from skindx.data.publish.published_rows import SHARD_NAMES, PublishedRow, shard_schema
+from skindx.data.publish.published_rows import (
+    SHARD_NAMES,
+    PublishedRow,
+    card_features,
+    shard_schema,
+    tar_features,
+)
 
 DATA = "data"
 
@@ -260,10 +266,35 @@ class PublishFormat:
     write: Callable[[Path, Items, Sequence[str], int], list[PublishedRow]]
     """Folder, images, class keys in order, shard size in bytes -> rows with their paths."""
     read: Callable[[Path, Sequence[PublishedRow]], Iterator[tuple[str, bytes]]]
+    split_paths: str
+    """Pattern of the files of a {split}."""
+    image_files: str
+    """Pattern of all files that hold images."""
+    encoding: str
+    """MIME type of these files."""
+    features: Callable[[Sequence[str], Sequence[str]], list[dict[str, Any]]] | None = None
+    """Class keys, file suffixes -> features for the card; None: `datasets` finds them itself."""
+    columnar: bool = False
+    """Whether the files are tables with a row an image."""
+    sharded: bool = True
+    """Whether a file holds several images."""
 
 
 FORMATS: dict[Format, PublishFormat] = {
-    "hub": PublishFormat(write_parquet, read_parquet_images),
-    "imagefolder": PublishFormat(write_image_folder, read_image_folder),
-    "webdataset": PublishFormat(write_webdataset, read_webdataset),
+    "hub": PublishFormat(
+        *(write_parquet, read_parquet_images),
+        *("data/{split}-*.parquet", "data/*.parquet", "application/x-parquet"),
+        features=lambda classes, _: card_features(classes),
+        columnar=True,
+    ),
+    "imagefolder": PublishFormat(
+        *(write_image_folder, read_image_folder),
+        *("{split}/**", "*/*/*.*", "image/*"),
+        sharded=False,
+    ),
+    "webdataset": PublishFormat(
+        *(write_webdataset, read_webdataset),
+        *("data/{split}-*.tar", "data/*.tar", "application/x-tar"),
+        features=tar_features,
+    ),
 }

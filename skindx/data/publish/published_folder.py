@@ -26,7 +26,7 @@ from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY
 from skindx.data.manifest import SPLITS, Issue, write_issues
 from skindx.data.publish.croissant import CROISSANT, write_croissant
 from skindx.data.publish.dataset_card import CARD, PLOTS, limits_of, write_card, write_plots
-from skindx.data.publish.publish_formats import DATA, FOR_PEOPLE
+from skindx.data.publish.publish_formats import DATA, FOR_PEOPLE, FORMATS
 from skindx.data.publish.publish_settings import FACTS, PublishedFacts
 from skindx.data.publish.published_rows import PublishedRow, write_rows
 from skindx.taxonomy import Taxonomy
@@ -56,7 +56,7 @@ def write_side_files(
     # Each file is read once; what is written from here on joins the sums below.
     sums = _sums(folder)
     plots = write_plots(folder, rows, taxonomy)
-    pictures = {row.path for row in rows if facts.format == "imagefolder"}
+    pictures = {row.path for row in rows if not FORMATS[facts.format].sharded}
     described = {path: digest for path, digest in sums.items() if path not in pictures}
     write_croissant(
         folder, rows=rows, taxonomy=taxonomy, facts=facts, sums=described, limits=limits
