@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.data.boxes import BoxSource
+from skindx.data.boxes.formats import BoxSource
 from skindx.data.copies.deduplicate import DedupSettings
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.screening.screen import ScreenSettings
-from skindx.data.sources import Source
+from skindx.data.sources.source import Source
 from skindx.data.splits.groups import GroupSettings
 from skindx.data.splits.split import SplitSettings
 from skindx.taxonomy import Urgency

@@ -17,7 +17,9 @@ from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
 from skindx.imaging.decode import MAX_PIXELS, decode, decode_with_pillow, import_decoders
 from skindx.imaging.formats import DamagedImage, refusal
-from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.process import Limits
+from skindx.workers.sandbox.functions import Work, for_each, sandboxed
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
 
 LIMITS = Limits(timeout_s=15, memory_mb=800)
 """50 million pixels of 8 bits take 500 MB, of 10 bits without subsampling 1,000 and are refused."""

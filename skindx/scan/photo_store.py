@@ -20,7 +20,9 @@ from skindx.imaging.formats import HEAD, DamagedImage, image_suffix, photo_forma
 from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes
-from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.process import Limits
+from skindx.workers.sandbox.functions import Work, for_each, sandboxed
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
 
 MAX_PIXELS = 2_000_000_000
 MAX_BYTES = 4 << 30

@@ -20,7 +20,7 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.layout import LEDGER, LOG
 from skindx.data.ledger import read_ledger
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 from skindx.data.sources.openverse import OpenverseSource
 
 ROBOTS = b"User-agent: *\nDisallow: /no/\n"
@@ -78,7 +78,7 @@ import sys
 from pathlib import Path
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 fetch = FetchSettings.model_validate_json(sys.argv[2])
 acquire([AtlasSource(kind="atlas", start=sys.argv[1])], fetch, Path(sys.argv[3]))
 """

@@ -22,10 +22,11 @@ from skindx.data.fetch.checks import check_sources
 from skindx.data.fetch.process import with_endpoints
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources import IsicSource, OpenverseSource, Page, WikimediaSource
 from skindx.data.sources.api import ApiSource
-from skindx.data.sources.openverse import licence
-from skindx.data.sources.source import UnreadablePageError
+from skindx.data.sources.isic import IsicSource
+from skindx.data.sources.openverse import OpenverseSource, licence
+from skindx.data.sources.source import Page, UnreadablePageError
+from skindx.data.sources.wikimedia import WikimediaSource
 
 
 def fetching(site: LocalSite, **settings: Any) -> FetchSettings:

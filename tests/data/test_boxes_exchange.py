@@ -16,7 +16,6 @@ from paint_images import paint, save
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
-from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
     BUILT,
@@ -28,6 +27,7 @@ from skindx.data.boxes.annotations import (
 )
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.exporting import export_boxes
+from skindx.data.boxes.formats import BoxSource, read_boxes
 from skindx.data.boxes.importing import import_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.voc import write_voc

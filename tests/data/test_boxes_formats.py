@@ -16,9 +16,8 @@ from paint_images import save
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.box import Box, BoxedImage, RawBox, boxed
-from skindx.data.boxes import BoxSource, read_boxes, read_coco
-from skindx.data.boxes.coco import write_coco
-from skindx.data.boxes.formats import format_of
+from skindx.data.boxes.coco import read_coco, write_coco
+from skindx.data.boxes.formats import BoxSource, format_of, read_boxes
 from skindx.data.boxes.labelstudio import (
     Drawing,
     Task,

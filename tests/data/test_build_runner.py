@@ -28,7 +28,7 @@ from skindx.data.runner.workers import Answer as WorkerAnswer
 from skindx.data.runner.workers import compare
 from skindx.data.screening import screen as shards
 from skindx.data.screening.screen import ScreenSettings, screen
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 
 
 class Several(LocalRunner):

@@ -26,7 +26,7 @@ from skindx.data.recipe import BuildSettings
 from skindx.data.runner import LocalRunner
 from skindx.data.runner.cluster import ATTEMPTS, connected
 from skindx.data.screening import screen
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 
 IMAGES = 48
 SHARD = 6

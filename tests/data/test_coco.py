@@ -6,8 +6,8 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
-from skindx.data.boxes import read_coco
 from skindx.data.boxes.box_file import Rules
+from skindx.data.boxes.coco import read_coco
 
 
 def coco(**changes: Any) -> dict[str, Any]:

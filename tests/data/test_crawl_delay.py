@@ -9,7 +9,7 @@ from local_site import Answer, LocalSite, category, figures, html, jpeg
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.layout import LOG
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 
 
 def test_crawl_delay_is_kept_capped_and_reported(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from scrapy.http import HtmlResponse
 
 from skindx.data.fetch import spider
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources import AtlasSource, Page, UnreadablePageError
-from skindx.data.sources.atlas import figures_of
+from skindx.data.sources.atlas import AtlasSource, figures_of
 from skindx.data.sources.markup import MOST_ADDRESSES
-from skindx.data.sources.source import Choice
+from skindx.data.sources.source import Choice, Page, UnreadablePageError
 
 
 def images_of(body: str, **selectors: str) -> list[Choice]:

@@ -22,8 +22,7 @@ from skindx.data.fetch.politeness import retry_after_s
 from skindx.data.fetch.robots import _NO_TRAINING
 from skindx.data.fetch.scrapy_settings import scrapy_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
-from skindx.data.sources import AtlasSource
-from skindx.data.sources.atlas import categories, figures_of, next_pages, web_url
+from skindx.data.sources.atlas import AtlasSource, categories, figures_of, next_pages, web_url
 from skindx.data.sources.urls import carried
 
 DEMO = "http://127.0.0.1:8000"

@@ -16,7 +16,7 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.layout import MANIFEST
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import read_manifest
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 
 FULL = "the disk of .* is full; make room there and run the same command again"
 

@@ -10,8 +10,8 @@ from paint_images import paint, save
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.exporting import export_boxes
+from skindx.data.boxes.formats import BoxSource, read_boxes
 from skindx.data.boxes.importing import import_boxes
 from skindx.data.manifest import read_manifest, write_manifest
 

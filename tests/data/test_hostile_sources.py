@@ -22,17 +22,14 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
 from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.publish.published_rows import web_address
-from skindx.data.sources import (
-    FilesSource,
-    FolderSource,
-    HuggingFaceSource,
-    OpenverseSource,
-    TableSource,
-)
 from skindx.data.sources.columns import LONGEST
-from skindx.data.sources.folder import look_at_folder
+from skindx.data.sources.files import FilesSource
+from skindx.data.sources.folder import FolderSource, look_at_folder
 from skindx.data.sources.folder_files import MAX_BYTES
+from skindx.data.sources.huggingface import HuggingFaceSource
+from skindx.data.sources.openverse import OpenverseSource
 from skindx.data.sources.source import UnreadablePageError
+from skindx.data.sources.table import TableSource
 
 FAST = OriginPolicy(concurrency=8, delay_s=0)
 
@@ -84,7 +81,8 @@ def test_a_text_repeated_without_end_does_not_fill_the_memory(tmp_path: Path) ->
 import resource
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_DATA, (1_000_000_000,) * 2)
-from skindx.data.sources import HuggingFaceSource, TableSource
+from skindx.data.sources.huggingface import HuggingFaceSource
+from skindx.data.sources.table import TableSource
 columns = {{"label": "label", "licence": "licence"}}
 source = TableSource(kind="table", path="bomb.parquet", columns=columns)
 rows = [row for _, row in zip(range(100), source.begin())]

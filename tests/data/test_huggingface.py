@@ -15,7 +15,7 @@ from skindx.data.build.acquire import acquire
 from skindx.data.build.build import BuildSettings, build
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources import HuggingFaceSource
+from skindx.data.sources.huggingface import HuggingFaceSource
 
 
 def read(tmp_path: Path, **settings: Any) -> dict[str, LedgerRow]:

@@ -20,7 +20,7 @@ from skindx.data.fetch.decoding import zstd
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
 CODED = {"gzip": gzip.compress, "br": brotli.compress, "zstd": zstd.compress}

@@ -30,7 +30,7 @@ from small_dataset import LABELS, SmallDataset, free_dataset
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.boxes import read_coco
+from skindx.data.boxes.coco import read_coco
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
 from skindx.data.publish import clean_images

@@ -15,8 +15,10 @@ from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.recipe import load_build_settings
-from skindx.data.sources import AtlasSource, TableSource, WebSource
 from skindx.data.sources.api import ApiSource
+from skindx.data.sources.atlas import AtlasSource
+from skindx.data.sources.source import WebSource
+from skindx.data.sources.table import TableSource
 from skindx.taxonomy import load_taxonomy
 
 DATA = Path(__file__).parents[2] / "data"

@@ -15,8 +15,8 @@ from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources import TableSource
 from skindx.data.sources.columns import cell, skin_type
+from skindx.data.sources.table import TableSource
 
 COLUMNS = {"url": "where", "label": "what", "md5": "sum", "key": "id", "skin_type": "tone"}
 FAST = OriginPolicy(concurrency=8, delay_s=0)

@@ -17,7 +17,7 @@ from skindx.diagnosis.photo_checks import Refused, open_photo, view_jpeg
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import DamagedImage, photo_format
 from skindx.imaging.sandboxed_images import decode_heic
-from skindx.workers.sandbox import Limits
+from skindx.workers.process import Limits
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
-from skindx.data.sources import AtlasSource
+from skindx.data.sources.atlas import AtlasSource
 
 MAX_BYTES = 400_000
 FAST = OriginPolicy(concurrency=8, delay_s=0)

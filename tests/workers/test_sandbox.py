@@ -18,7 +18,8 @@ from skindx.data.publish import clean_images
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening
 from skindx.imaging import sandboxed_images
 from skindx.workers import process
-from skindx.workers.sandbox import Failure, Limits, run_sandboxed
+from skindx.workers.process import Limits
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
 
 
 def images(folder: Path, count: int) -> list[Path]:

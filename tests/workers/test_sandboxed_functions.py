@@ -12,8 +12,8 @@ from skindx.data.publish.clean_images import cleaning
 from skindx.data.screening.screen import screening
 from skindx.imaging.sandboxed_images import heic_decoding, shrinking
 from skindx.workers.process import Limits
-from skindx.workers.sandbox import run_sandboxed
 from skindx.workers.sandbox.functions import MakeWork, reference, resolve, sandboxed
+from skindx.workers.sandbox.pool import run_sandboxed
 
 
 @pytest.mark.parametrize("function", [cleaning, heic_decoding, screening, shrinking])

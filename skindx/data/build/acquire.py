@@ -11,7 +11,7 @@ from skindx.data.fetch.parts import fetch_in_parts
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, read_ledger
 from skindx.data.runner import LocalRunner, TaskRunner
-from skindx.data.sources import LocalSource, Page, WebSource
+from skindx.data.sources.source import LocalSource, Page, WebSource
 from skindx.taxonomy import Taxonomy
 
 EMPTY_SOURCE = "empty-source"

@@ -7,8 +7,8 @@ from pathlib import Path
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import needs_room
 from skindx.core.progress import Progress, silent
-from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
+from skindx.data.boxes.formats import read_boxes
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
 from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.build.folder import check_out, emptied_again, write_dataset

@@ -13,7 +13,8 @@ from skindx.data.layout import MANIFEST, RECIPE, STORE, SUMMARY, TAXONOMY, recov
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources import FolderSource, HuggingFaceSource
+from skindx.data.sources.folder import FolderSource
+from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.summary import BuildSummary
 from skindx.taxonomy import Taxonomy
 

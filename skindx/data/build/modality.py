@@ -4,8 +4,9 @@ import re
 
 from skindx.data.origin import Modality
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources import FilesSource, TableSource
 from skindx.data.sources.columns import cell, read_table
+from skindx.data.sources.files import FilesSource
+from skindx.data.sources.table import TableSource
 
 _DERMOSCOPIC = re.compile(r"derm(at)?os[ck]op|epilumin")
 _CLINICAL = re.compile(r"clinic|klinisch|close.?up|overview|macro|camera|phone|photo|tbp")

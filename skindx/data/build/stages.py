@@ -31,8 +31,10 @@ from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
 from skindx.data.screening.screen import Screened, screen
-from skindx.data.sources import FilesSource, FolderSource, HuggingFaceSource, WebSource
-from skindx.data.sources.folder import look_at_folder
+from skindx.data.sources.files import FilesSource
+from skindx.data.sources.folder import FolderSource, look_at_folder
+from skindx.data.sources.huggingface import HuggingFaceSource
+from skindx.data.sources.source import WebSource
 from skindx.taxonomy import Taxonomy, normalise
 
 MIN_GROUPS = 3

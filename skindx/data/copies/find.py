@@ -37,7 +37,9 @@ from skindx.data.copies.verify import ACCEPT, REVIEW, Copy, verify
 from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import SHARDS
 from skindx.imaging.decode import import_decoders
-from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.process import Limits
+from skindx.workers.sandbox.functions import Work, for_each, sandboxed
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
 
 # N = images, P = pairs, K = keys
 

@@ -26,7 +26,9 @@ from skindx.data.layout import stored_file
 from skindx.data.runner import TaskRunner
 from skindx.imaging.decode import import_decoders
 from skindx.imaging.formats import DamagedImage
-from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.process import Limits
+from skindx.workers.sandbox.functions import Work, for_each, sandboxed
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
 
 DESCRIPTIONS = "copies"
 """Folder in the dataset folder. It may be deleted; what is needed is described again."""

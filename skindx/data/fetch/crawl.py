@@ -12,7 +12,7 @@ from skindx.core.errors import FULL_DISK, JobError, full_disk, is_full
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.layout import LOG
 from skindx.data.ledger import read_lines, row_of, whole_size
-from skindx.data.sources import WebSource
+from skindx.data.sources.source import WebSource
 from skindx.taxonomy import Taxonomy
 from skindx.workers.process import module_command, start
 

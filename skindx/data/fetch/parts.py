@@ -17,7 +17,7 @@ from skindx.data.fetch.settings import FetchSettings, Partition
 from skindx.data.layout import BLOCKLIST, STORE
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
 from skindx.data.runner import TaskRunner
-from skindx.data.sources import WebSource
+from skindx.data.sources.source import WebSource
 from skindx.taxonomy import Taxonomy
 
 _TRIED = frozenset({"timeout", "server-error", "unreachable"})

@@ -10,7 +10,7 @@ from typing import Any
 from skindx.core.errors import FULL_DISK, no_room
 from skindx.core.settings_base import Settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
-from skindx.data.sources import Source, WebSource
+from skindx.data.sources.source import Source, WebSource
 from skindx.taxonomy import Taxonomy
 from skindx.workers.process import exit_with_parent
 

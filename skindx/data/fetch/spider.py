@@ -24,8 +24,7 @@ from skindx.data.fetch.robots import ENDPOINT
 from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.fetch.visit import SourceVisit
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources import Page, UnreadablePageError, WebSource
-from skindx.data.sources.source import Choice
+from skindx.data.sources.source import Choice, Page, UnreadablePageError, WebSource
 
 NOT_MODIFIED = 304
 _PAGE_BYTES = 4_000_000

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from skindx.data.sources import Page, WebSource
+from skindx.data.sources.source import Page, WebSource
 
 
 @dataclass(slots=True)

@@ -26,7 +26,9 @@ from skindx.core.machine import cpu_count
 from skindx.data.screening.measures import ScreenSettings
 from skindx.imaging.decode import FORMATS, MAX_PIXELS, decode, import_decoders
 from skindx.imaging.formats import DamagedImage, image_suffix
-from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.process import Limits
+from skindx.workers.sandbox.functions import Work, for_each, sandboxed
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
 
 _SAME = 4
 """Levels of 255 by which two ways to write down sRGB may differ."""

@@ -47,7 +47,9 @@ from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.formats import DamagedImage
 from skindx.imaging.hashes import grey
 from skindx.imaging.sandboxed_images import small_jpeg
-from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.process import Limits
+from skindx.workers.sandbox.functions import Work, for_each, sandboxed
+from skindx.workers.sandbox.pool import run_sandboxed
 
 # I = points that agree
 

@@ -34,7 +34,8 @@ from skindx.imaging.formats import refusal
 from skindx.imaging.gates import skin_mask
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 from skindx.imaging.skin_content import SKIN, content_of
-from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
+from skindx.workers.sandbox.functions import Work, sandboxed
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
 
 # N = images, K = kinds of hash, O = orientations, S = thumbnail side
 

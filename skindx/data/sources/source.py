@@ -1,6 +1,7 @@
 """Interface of a source: images on this machine, or web pages that lead to images.
 
-A new source is one file with one class of these, and its name in the union in `__init__`.
+A new source is one file with one class of these, and one line in SOURCES, or an entry point of the
+group `skindx.sources` in another distribution. `Source` is the union of all, for settings.
 """
 
 from abc import abstractmethod
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
 from skindx.data.ledger import LedgerRow
 from skindx.data.origin import Modality
@@ -156,3 +158,29 @@ class WebSource(ImageSource):
             source=self.name,
             **known,
         )
+
+
+SOURCES = Family(
+    "source",
+    "skindx.sources",
+    {
+        "atlas": "skindx.data.sources.atlas:AtlasSource",
+        "files": "skindx.data.sources.files:FilesSource",
+        "folder": "skindx.data.sources.folder:FolderSource",
+        "huggingface": "skindx.data.sources.huggingface:HuggingFaceSource",
+        "isic": "skindx.data.sources.isic:IsicSource",
+        "openverse": "skindx.data.sources.openverse:OpenverseSource",
+        "table": "skindx.data.sources.table:TableSource",
+        "wikimedia": "skindx.data.sources.wikimedia:WikimediaSource",
+    },
+)
+
+if TYPE_CHECKING:
+    Source = LocalSource | WebSource
+
+
+def __getattr__(name: str) -> Any:
+    """Build the union `Source` when settings ask for it: the kinds import this module."""
+    if name == "Source":
+        return SOURCES.union()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
