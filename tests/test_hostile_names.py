@@ -15,7 +15,7 @@ from skindx.cli.special_files import check
 from skindx.core.errors import UserError
 from skindx.core.text import without_password
 from skindx.scan.outputs.scan_result import read_summary
-from skindx.workers.leases.database import open_database
+from skindx.workers.lease_queue import open_database
 
 # Each would wait for ever; where a pipe is refused later, the test's own deadline ends it.
 VERBS = [

@@ -67,17 +67,17 @@ _PAGES: dict[str, Callable[[], str]] = {
     ),
     "settings-embeddings": _settings(
         "Embeddings",
-        "skindx.curation.embeddings.EmbedSettings",
+        "skindx.review.image_embeddings.EmbedSettings",
         "The YAML file of `skindx dedup embed DATA --config FILE`.",
     ),
     "settings-sweep": _settings(
         "Sweep of duplicates",
-        "skindx.curation.sweep.sweep.SweepSettings",
+        "skindx.review.dedup_sweep.SweepSettings",
         "What `--set` changes in `skindx dedup sweep`.",
     ),
     "settings-audit": _settings(
         "Audit",
-        "skindx.curation.audit.privacy.PrivacySettings",
+        "skindx.review.privacy_audit.PrivacySettings",
         "What `--set` changes in `skindx audit`.",
     ),
     "settings-publish": _settings(

@@ -59,8 +59,8 @@ def _propose(dataset: Path, bundle: Path) -> None:
     from functools import partial
 
     from skindx.core.progress import progress_bars
-    from skindx.curation.proposals.proposals import propose
-    from skindx.data.boxes.review import unseen
+    from skindx.review.box_proposals import propose
+    from skindx.review.box_review import unseen
 
     if not unseen(dataset):
         return

@@ -11,9 +11,9 @@ from skindx.core.errors import UserError
 
 if TYPE_CHECKING:
     from skindx.core.progress import Progress
-    from skindx.curation.labels.review import Ranker
     from skindx.data.image_tables import Embeddings
     from skindx.data.manifest import Record
+    from skindx.review.label_doubts import Ranker
 
 
 def audit(
@@ -107,9 +107,8 @@ def audit(
 
 
 def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress") -> list[str]:
-    from skindx.curation.audit.audit import audit as look
-    from skindx.curation.audit.audit import summary_lines
-    from skindx.curation.audit.privacy import PrivacySettings
+    from skindx.review.privacy_audit import PrivacySettings, summary_lines
+    from skindx.review.privacy_audit import audit as look
 
     settings = PrivacySettings.load(None, sets)
     return [*summary_lines(look(dataset, settings, workers=workers, progress=progress))]
@@ -122,8 +121,8 @@ def _off_topic(
     sets: list[str],
     progress: "Progress",
 ) -> list[str]:
-    from skindx.curation.audit.off_topic import off_topic as score
     from skindx.data.image_tables import EMBEDDINGS, OOD, THRESHOLD
+    from skindx.review.odd_images import off_topic as score
 
     least = THRESHOLD if threshold is None else threshold
     if not least > 0:
@@ -139,7 +138,7 @@ def _off_topic(
 
 
 def _quality(dataset: Path, progress: "Progress") -> list[str]:
-    from skindx.curation.audit.quality import audit_quality
+    from skindx.review.odd_images import audit_quality
 
     found = audit_quality(dataset, progress)
     return [f"{count} flagged: {issue}" for issue, count in found.items()] or ["nothing flagged"]
@@ -156,11 +155,15 @@ def _labels(
     progress: "Progress",
 ) -> list[str]:
     from skindx.core.machine import require_extra
-    from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
-    from skindx.curation.labels.page import PAGE, write_review
-    from skindx.curation.labels.review import review_labels
     from skindx.data.image_tables import label_table
     from skindx.data.manifest import read_manifest
+    from skindx.review.label_doubts import (
+        PAGE,
+        review_labels,
+        siblings_by_chance,
+        siblings_in_train,
+        write_review,
+    )
 
     require_extra("audit", "cleanlab", purpose="the label review")
     if plant is not None:
@@ -185,7 +188,7 @@ def _labels(
 
 
 def _combined() -> "Ranker":
-    from skindx.curation.labels.combining import combined_doubts
+    from skindx.review.label_evidence import combined_doubts
 
     return combined_doubts
 
@@ -199,7 +202,7 @@ def _planted(
     ranker: "Ranker | None",
     progress: "Progress",
 ) -> list[str]:
-    from skindx.curation.labels.review import plant_errors
+    from skindx.review.label_doubts import plant_errors
 
     return [
         f"of {planted.planted} planted errors {planted.found} are among the first {planted.looked} "

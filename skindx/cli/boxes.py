@@ -55,7 +55,7 @@ def export_verb(  # noqa: PLR0917
 
     Example: skindx boxes export runs/mine/data --format yolo --out runs/mine/yolo
     """
-    from skindx.data.boxes.exporting import export_boxes
+    from skindx.data.boxes.box_exchange import export_boxes
     from skindx.data.boxes.labelstudio import interface
 
     done = export_boxes(
@@ -108,7 +108,7 @@ def import_verb(  # noqa: PLR0917
 
     Example: skindx boxes import runs/mine/data drawn.json --by "Dr. Mole"
     """
-    from skindx.data.boxes.importing import import_boxes
+    from skindx.data.boxes.box_exchange import import_boxes
 
     done = import_boxes(
         dataset,
@@ -182,7 +182,7 @@ def propose(
     Example: skindx boxes propose runs/mine/data runs/other/bundle
     """
     from skindx.core.progress import progress_bars
-    from skindx.curation.proposals.proposals import propose as propose_boxes
+    from skindx.review.box_proposals import propose as propose_boxes
 
     with progress_bars() as progress:
         done = propose_boxes(

@@ -75,7 +75,7 @@ def build(
     """
     from skindx.core.progress import progress_bars
     from skindx.data.build.build import build, load_build_settings
-    from skindx.data.build.diff import compare, print_diff, read_version, write_diff
+    from skindx.data.build.dataset_diff import compare, print_diff, read_version, write_diff
     from skindx.data.summary import print_summary
 
     # Read before the build, which may well be into the same folder.

@@ -75,9 +75,9 @@ def embed_dataset(
     out: Path | None = None,
 ) -> "Embeddings":
     """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
-    from skindx.curation.embeddings import EmbedSettings, embed_with_bundle
-    from skindx.curation.embeddings import embed as embed_images
     from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES
+    from skindx.review.image_embeddings import EmbedSettings, embed_with_bundle
+    from skindx.review.image_embeddings import embed as embed_images
 
     if (weights is None and config is None) == (bundle is None):
         raise UserError(
@@ -112,10 +112,9 @@ def sweep(
     Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
     """
     from skindx.core.progress import progress_bars
-    from skindx.curation.sweep.files import print_sweep, write_sweep
-    from skindx.curation.sweep.sweep import SweepSettings
-    from skindx.curation.sweep.sweep import sweep as run_sweep
     from skindx.data.image_tables import EMBEDDINGS, read_embeddings
+    from skindx.review.dedup_sweep import SweepSettings, print_sweep, write_sweep
+    from skindx.review.dedup_sweep import sweep as run_sweep
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)

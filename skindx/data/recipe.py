@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.data.boxes.formats import BoxSource
+from skindx.data.boxes.box_exchange import BoxSource
 from skindx.data.copies.deduplicate import DedupSettings
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.sources.source import Source
 from skindx.data.splits.groups import GroupSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.text import cell, printable
-from skindx.data.boxes.joining import BoxCounts
+from skindx.data.boxes.box_join import BoxCounts
 from skindx.data.decisions import Flag
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import SPLITS, Issue, Record

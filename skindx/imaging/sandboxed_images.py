@@ -17,11 +17,10 @@ from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
 from skindx.imaging.decode import MAX_PIXELS, decode, decode_with_pillow, import_decoders
 from skindx.imaging.formats import DamagedImage, refusal
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.functions import Work, for_each, sandboxed
-from skindx.workers.sandbox.pool import Failure, run_sandboxed
+from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.worker_process import SandboxLimits
 
-LIMITS = Limits(timeout_s=15, memory_mb=800)
+LIMITS = SandboxLimits(timeout_s=15, memory_mb=800)
 """50 million pixels of 8 bits take 500 MB, of 10 bits without subsampling 1,000 and are refused."""
 
 
@@ -31,7 +30,7 @@ def can_read_heic() -> bool:
 
 
 def decode_heic(
-    data: bytes, *, max_pixels: int = MAX_PIXELS, limits: Limits = LIMITS
+    data: bytes, *, max_pixels: int = MAX_PIXELS, limits: SandboxLimits = LIMITS
 ) -> NDArray[np.uint8]:
     """Return pixels_HWC, uint8 RGB, upright. Raises DamagedImage, whatever the bytes do.
 
@@ -95,7 +94,7 @@ LONGEST_SIDE = 192
 _QUALITY = 80
 _PER_PROCESS = 128
 """So few images are shrunk sooner than another process starts."""
-_LIMITS = Limits(timeout_s=30, memory_mb=650)
+_LIMITS = SandboxLimits(timeout_s=30, memory_mb=650)
 
 
 def thumbnail_path(sha256: str) -> str:

@@ -20,9 +20,8 @@ from skindx.imaging.formats import HEAD, DamagedImage, image_suffix, photo_forma
 from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.functions import Work, for_each, sandboxed
-from skindx.workers.sandbox.pool import Failure, run_sandboxed
+from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.worker_process import SandboxLimits
 
 MAX_PIXELS = 2_000_000_000
 MAX_BYTES = 4 << 30
@@ -234,7 +233,7 @@ def _from_heic(path: Path, making: Path, facts: dict[str, Any], most_pixels: int
 
 
 def _from_file(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
-    limits = Limits(BASE_S + SECONDS_A_MB * (path.stat().st_size >> 20), MEMORY_MB)
+    limits = SandboxLimits(BASE_S + SECONDS_A_MB * (path.stat().st_size >> 20), MEMORY_MB)
     job = {"out": str(making.absolute()), "facts": facts, "most_pixels": most_pixels}
     ((_, answer),) = run_sandboxed(photo_converting, job, [path.absolute()], limits, workers=1)
     if isinstance(answer, Failure):

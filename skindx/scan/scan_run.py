@@ -28,7 +28,7 @@ from skindx.scan.work.scan_worker import TaskRunner, work
 from skindx.scan.work.work_folder import DATABASE, WORK
 from skindx.scan.work.worker_processes import LocalWorkers, RemoteWorkers, ScanWorkers
 from skindx.taxonomy import Taxonomy
-from skindx.workers.process import exit_with_parent
+from skindx.workers.worker_process import exit_with_parent
 
 MOST_WORKERS = 4
 """By default: each holds the bundle in memory."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
-from skindx.data.boxes.exporting import box_labels
+from skindx.data.boxes.box_exchange import box_labels
 from skindx.data.labels import check_labels
 from skindx.data.manifest import Record, Split, split_of
 from skindx.models.classifier.classifier import build_classifier, load_weights

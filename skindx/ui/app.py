@@ -30,7 +30,7 @@ from skindx.ui.page.answer_html import PageScans
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.scans.scan_serving import ScanServing, why_no_scans
 from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
-from skindx.workers.pool import PoolSettings
+from skindx.workers.worker_pool import PoolSettings
 
 if TYPE_CHECKING:
     import gradio as gr

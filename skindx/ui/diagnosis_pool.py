@@ -15,11 +15,15 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import CaseAnswer
 from skindx.ui.faults import hide_messages, log_fault
-from skindx.workers import framing
-from skindx.workers.child import Answers, serve
-from skindx.workers.pool import PoolSettings, PoolStatus, WorkerPool
-from skindx.workers.process import module_command
-from skindx.workers.request_queue import NoAnswerError, QueueFullError
+from skindx.workers import messages
+from skindx.workers.worker_pool import (
+    NoAnswerError,
+    PoolSettings,
+    PoolStatus,
+    QueueFullError,
+    WorkerPool,
+)
+from skindx.workers.worker_process import Answers, module_command, serve
 
 
 class Busy(UserError):  # noqa: N818
@@ -50,7 +54,7 @@ class DiagnosisPool:
         self._pool: WorkerPool[Case, CaseAnswer] = WorkerPool(
             command,
             settings,
-            encode=framing.plain,
+            encode=messages.plain,
             decode=_decode,
             size_bytes=lambda case: sum(map(len, case.photos)),
         )
@@ -85,9 +89,9 @@ class DiagnosisPool:
 def _decode(plain: dict[str, Any]) -> CaseAnswer | Exception:
     """Return what `worker.serve_cases` sent for one case."""
     if "answer" in plain:
-        return framing.rebuilt(CaseAnswer, plain["answer"])
+        return messages.rebuilt(CaseAnswer, plain["answer"])
     if "refused" in plain:
-        refusals = tuple(framing.rebuilt(Refusal, refusal) for refusal in plain["refusals"])
+        refusals = tuple(messages.rebuilt(Refusal, refusal) for refusal in plain["refusals"])
         return Refused(plain["gate"], plain["refused"], plain["photo"], refusals)
     if "error" in plain:
         return UserError(plain["error"])
@@ -108,7 +112,7 @@ def serve_cases(connection: socket.socket, folder: Path, load: Callable[[], Answ
     def prepare() -> Answers:
         answer_many = load()
         return lambda batch: answer_cases(
-            answer_many, [framing.rebuilt(Case, plain) for plain in batch]
+            answer_many, [messages.rebuilt(Case, plain) for plain in batch]
         )
 
     serve(connection, folder, prepare)
@@ -127,7 +131,7 @@ def answer_cases(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str,
 
 def _message(answer: CaseAnswer | UserError) -> dict[str, Any]:
     if isinstance(answer, Refused):
-        refusals = [framing.plain(refusal) for refusal in answer.refusals]
+        refusals = [messages.plain(refusal) for refusal in answer.refusals]
         return {
             "refused": str(answer),
             "gate": answer.gate,
@@ -136,7 +140,7 @@ def _message(answer: CaseAnswer | UserError) -> dict[str, Any]:
         }
     if isinstance(answer, UserError):
         return {"error": str(answer)}
-    return {"answer": framing.plain(answer)}
+    return {"answer": messages.plain(answer)}
 
 
 def worker_command(

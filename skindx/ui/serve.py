@@ -73,7 +73,7 @@ def serve(
     from skindx.ui.http.server import Listening, Patience, run
     from skindx.ui.http.users import Users
     from skindx.ui.scans.scan_serving import ScanServing
-    from skindx.workers.pool import PoolSettings
+    from skindx.workers.worker_pool import PoolSettings
 
     settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")
     users = Users(login) if login else None

@@ -36,7 +36,7 @@ def import_once(modules: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class ForkContext:
     """Environment of a forked process, as far as it differs from this one's."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Place:
 class ForkedModule:
     """A process that runs a module as `python -m` does. The interface is that of Popen."""
 
-    def __init__(self, module: str, arguments: Sequence[str], place: Place) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], place: ForkContext) -> None:
         """Fork it."""
         sys.stdout.flush()
         sys.stderr.flush()
@@ -101,7 +101,7 @@ def _restore_signals(mask: set[int | signal.Signals]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _become(module: str, arguments: Sequence[str], place: Place) -> None:
+def _become(module: str, arguments: Sequence[str], place: ForkContext) -> None:
     """Be the new process, and end with it; exit handlers of the old one do not run."""
     code = 1
     try:

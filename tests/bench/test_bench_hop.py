@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.workers.leases.task import TaskState
+from skindx.workers.lease_queue import TaskState
 from skindx_bench import run_bench
 from skindx_bench.hop.makespan import record, simulate
 

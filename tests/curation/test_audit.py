@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from tiny_dataset import jpeg, skin, tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.curation.audit import audit as module
-from skindx.curation.audit.audit import JOURNAL, audit, summary_lines
-from skindx.curation.audit.privacy import PrivacySettings, Sighting
-from skindx.curation.audit.quality import audit_quality
 from skindx.data.decisions import DECISIONS, Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
+from skindx.review import privacy_audit as module
+from skindx.review.odd_images import audit_quality
+from skindx.review.privacy_audit import JOURNAL, PrivacySettings, Sighting, audit, summary_lines
 
 ROOT = Path(__file__).parents[2]
 

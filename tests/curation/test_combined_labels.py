@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_dataset import with_embeddings
 
-from skindx.curation.labels.combining import combined_doubts, plant
-from skindx.curation.labels.evidence import NAMES, gather, training_margin
-from skindx.curation.labels.kernel import GroupedKernel
-from skindx.curation.labels.review import doubt_order, out_of_fold
+from skindx.review.label_doubts import doubt_order, out_of_fold
+from skindx.review.label_evidence import (
+    NAMES,
+    GroupedKernel,
+    combined_doubts,
+    gather,
+    plant,
+    training_margin,
+)
 
 
 def _images(count: int, seed: int) -> tuple[Any, Any, Any]:

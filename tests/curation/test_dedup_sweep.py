@@ -9,12 +9,23 @@ from rich.console import Console
 from tiny_dataset import class_vectors, jpeg, skin, tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.curation.sweep.files import JSON, PLOT, TABLE, lines, print_sweep, write_sweep
-from skindx.curation.sweep.stored_duplicates import stored_duplicates
-from skindx.curation.sweep.sweep import Point, Sweep, SweepSettings, choose, sweep
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, read_manifest, write_issues, write_manifest
 from skindx.metrics import Interval
+from skindx.review.dedup_sweep import (
+    JSON,
+    PLOT,
+    TABLE,
+    Sweep,
+    SweepPoint,
+    SweepSettings,
+    choose,
+    lines,
+    print_sweep,
+    sweep,
+    write_sweep,
+)
+from skindx.review.image_embeddings import stored_duplicates
 
 FEW = SweepSettings(
     radii=(4, 0, 24), hashes=(("perceptual", "difference"), ("average",)), seeds=2, draws=50
@@ -78,11 +89,11 @@ def test_the_same_again(found: Sweep, dataset: Path) -> None:
     assert sweep(dataset, class_vectors(every, noise=0.4), FEW) == found
 
 
-def point(kept: int, accuracy: float, loss: float) -> Point:
+def point(kept: int, accuracy: float, loss: float) -> SweepPoint:
     def exact(value: float) -> Interval:
         return Interval(value, value - 0.02, value + 0.02)
 
-    return Point("average", 4, kept, 1, 100 - 1 - kept, exact(accuracy), exact(loss), (0.9,))
+    return SweepPoint("average", 4, kept, 1, 100 - 1 - kept, exact(accuracy), exact(loss), (0.9,))
 
 
 def test_the_smallest_set_within_the_loss_is_chosen() -> None:

@@ -7,13 +7,17 @@ from safetensors.torch import save_file
 from tiny_dataset import jpeg, skin, tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.curation.embeddings import EmbedSettings, embed, embed_with_bundle
-from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.image_tables import EMBEDDINGS, read_embeddings
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, write_issues
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
+from skindx.review.image_embeddings import (
+    EmbedSettings,
+    embed,
+    embed_with_bundle,
+    stored_duplicates,
+)
 
 
 @pytest.fixture(scope="module")

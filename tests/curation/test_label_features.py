@@ -10,16 +10,16 @@ from safetensors.torch import save_file
 from tiny_dataset import tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.curation.features import (
+from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES, label_table, read_embeddings
+from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.review.image_embeddings import (
     all_layers,
     channel_statistics,
     colour_statistics,
     join_parts,
     last_layer,
 )
-from skindx.data.image_tables import EMBEDDINGS, LABEL_FEATURES, label_table, read_embeddings
-from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
-from skindx.models.classifier.preprocess import Preprocess
 
 
 @pytest.fixture(scope="module")

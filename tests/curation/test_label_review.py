@@ -10,18 +10,22 @@ import pytest
 from tiny_dataset import class_vectors, skin, tiny_dataset, with_embeddings
 
 from skindx.core.errors import UserError
-from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
-from skindx.curation.labels.page import PAGE, TABLE, render, write_review
-from skindx.curation.labels.review import (
+from skindx.data.decisions import Flag, read_flags, write_flags
+from skindx.data.image_tables import Embeddings
+from skindx.data.manifest import Record, read_manifest
+from skindx.review.label_doubts import (
+    PAGE,
+    TABLE,
     Recovery,
     doubt_order,
     out_of_fold,
     plant_errors,
+    render,
     review_labels,
+    siblings_by_chance,
+    siblings_in_train,
+    write_review,
 )
-from skindx.data.decisions import Flag, read_flags, write_flags
-from skindx.data.image_tables import Embeddings
-from skindx.data.manifest import Record, read_manifest
 
 HOSTILE = '<img src=x onerror="alert(1)">&"\'</title>'
 

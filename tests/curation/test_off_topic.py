@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tiny_dataset import tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.curation.audit.off_topic import off_topic
 from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.image_tables import (
     EMBEDDINGS,
@@ -21,6 +20,7 @@ from skindx.data.image_tables import (
     write_embeddings,
 )
 from skindx.models.ood.detectors import unusual_scores
+from skindx.review.odd_images import off_topic
 
 
 def usual(rng: np.random.Generator, n: int, dimensions: int = 32) -> np.ndarray:

@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 from tiny_dataset import skin
 
 from skindx.core.errors import UserError
-from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, is_text, version
 from skindx.imaging.decode import decode
+from skindx.review.privacy_audit import PrivacyDetector, PrivacySettings, is_text, version
 
 NAME = "Anna Schmidt"
 

@@ -12,8 +12,6 @@ from tiny_bundle import pack_tiny
 
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
-from skindx.curation.proposals.activation import ActivationBoxes, activation_box, whole
-from skindx.curation.proposals.proposals import propose
 from skindx.data.box import Box
 from skindx.data.boxes.agreement import iou
 from skindx.data.boxes.annotations import PROPOSALS, read_proposals
@@ -24,6 +22,7 @@ from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Member
+from skindx.review.box_proposals import ActivationBoxes, activation_box, propose, whole
 
 COLOURS = ((60, 40, 160), (40, 140, 60))
 

@@ -16,7 +16,7 @@ from local_site import Answer, LocalSite, Page, category, closed_port, figures, 
 from skindx.core.errors import JobError, UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import LEDGER, LOG
 from skindx.data.ledger import read_ledger
 from skindx.data.recipe import BuildSettings
@@ -77,7 +77,7 @@ ACQUIRE = """
 import sys
 from pathlib import Path
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.sources.atlas import AtlasSource
 fetch = FetchSettings.model_validate_json(sys.argv[2])
 acquire([AtlasSource(kind="atlas", start=sys.argv[1])], fetch, Path(sys.argv[3]))

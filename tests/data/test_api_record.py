@@ -13,7 +13,7 @@ import pytest
 from api_site import ANSWERS, CONTACT, KINDS, recorded, serve, source_of
 from local_site import LocalSite
 
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.crawl.fetch_settings import FetchSettings
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,9 +18,8 @@ from local_site import Answer, LocalSite, jpeg
 
 from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.checks import check_sources
-from skindx.data.fetch.process import with_endpoints
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.crawl.crawl_process import check_sources, with_endpoints
+from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.isic import IsicSource

@@ -13,11 +13,18 @@ from PIL import Image
 
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes.annotations import read_annotations
+from skindx.data.boxes.box_exchange import import_boxes
 from skindx.data.boxes.box_file import BoxEntry
+from skindx.data.boxes.box_join import FramedEntry, place, turn_upright
 from skindx.data.boxes.coco import write_coco
-from skindx.data.boxes.frames import Placed, place, turn_upright
-from skindx.data.boxes.importing import import_boxes
-from skindx.data.boxes.matching import AMBIGUOUS, CLAIMED, COPY, ELSEWHERE, UNKNOWN, match_entries
+from skindx.data.boxes.image_names import (
+    AMBIGUOUS,
+    CLAIMED,
+    COPY,
+    ELSEWHERE,
+    UNKNOWN,
+    match_entries,
+)
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Issue, Record, read_manifest, write_issues, write_manifest
 from skindx.imaging.decode import turned
@@ -295,5 +302,5 @@ def test_uncertain_frames_of_entries_alone() -> None:
         (dataclasses.replace(entry, frame="sized"), "", size, 6) for size in ((100, 80), (80, 100))
     ]
     square = dataclasses.replace(entry, image=BoxedImage(80, 80, (STORED,)), frame="sized")
-    found: list[Placed] = place([*mixed, (square, "", (80, 80), 6)])
+    found: list[FramedEntry] = place([*mixed, (square, "", (80, 80), 6)])
     assert [each.frame for each in found] == ["upright", "stored", "unknown"]

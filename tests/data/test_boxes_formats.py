@@ -16,11 +16,11 @@ from paint_images import save
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.box import Box, BoxedImage, RawBox, boxed
+from skindx.data.boxes.box_exchange import BoxSource, format_of, read_boxes
 from skindx.data.boxes.coco import read_coco, write_coco
-from skindx.data.boxes.formats import BoxSource, format_of, read_boxes
 from skindx.data.boxes.labelstudio import (
     Drawing,
-    Task,
+    LabelTask,
     interface,
     read_answers,
     read_labelstudio,
@@ -71,7 +71,7 @@ def test_labelstudio_round_trip(
 ) -> None:
     path = tmp_path_factory.mktemp("tasks") / "tasks.json"
     tasks = [
-        Task(name, "", (each.width, each.height), "x", (Drawing("me", "", each.boxes),))
+        LabelTask(name, "", (each.width, each.height), "x", (Drawing("me", "", each.boxes),))
         for name, each in images.items()
     ]
     write_labelstudio(path, tasks)
@@ -392,7 +392,7 @@ def test_the_real_boxes_survive_every_format(real: Path, tmp_path: Path) -> None
     write_labelstudio(
         tmp_path / "tasks.json",
         [
-            Task(name, "", (each.width, each.height), "x", (Drawing("me", "", each.boxes),))
+            LabelTask(name, "", (each.width, each.height), "x", (Drawing("me", "", each.boxes),))
             for name, each in read.items()
         ],
     )

@@ -19,16 +19,14 @@ from paint_images import paint, save
 
 from skindx.core.errors import JobError, UserError
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.parts import PARTS, fetch_in_parts, make_part
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
+from skindx.data.crawl.crawl_process import PARTS, fetch_in_parts, make_part
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partition
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
-from skindx.data.runner import LocalRunner
-from skindx.data.runner.cluster import RayRunner, connected
-from skindx.data.runner.workers import Answer as WorkerAnswer
-from skindx.data.runner.workers import compare
 from skindx.data.screening import screen as shards
 from skindx.data.screening.screen import ScreenSettings, screen
 from skindx.data.sources.atlas import AtlasSource
+from skindx.workers.task_runner import LocalRunner, RayRunner, compare_nodes, connected
+from skindx.workers.task_runner import NodeFacts as WorkerAnswer
 
 
 class Several(LocalRunner):
@@ -225,16 +223,16 @@ OWN = WorkerAnswer("here", "token", {"skindx": "1.0", "numpy": "2.0"})
 
 def test_a_worker_that_cannot_do_the_work_is_one_sentence() -> None:
     folder = Path("/shared/data")
-    compare(OWN, [replace(OWN, host="there")], folder)
+    compare_nodes(OWN, [replace(OWN, host="there")], folder)
     blind = replace(OWN, host="there", read="")
     with pytest.raises(UserError, match=r"does not see /shared/data; put --out"):
-        compare(OWN, [OWN, blind], folder)
+        compare_nodes(OWN, [OWN, blind], folder)
     old = replace(blind, versions={"skindx": "0.9", "numpy": "2.0"})
     with pytest.raises(UserError, match=r"worker there has skindx 0\.9 and this machine 1\.0;"):
-        compare(OWN, [OWN, old], folder)
+        compare_nodes(OWN, [OWN, old], folder)
     bare = replace(OWN, versions={"skindx": "1.0", "numpy": ""})
     with pytest.raises(UserError, match=r"has numpy \(none\) and this machine 2\.0"):
-        compare(OWN, [bare], folder)
+        compare_nodes(OWN, [bare], folder)
 
 
 @pytest.mark.parametrize(

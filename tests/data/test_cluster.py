@@ -19,14 +19,13 @@ from skindx.data.build.build import build, load_build_settings
 from skindx.data.copies import copy_candidates, hash_links
 from skindx.data.copies import shards as copies_shards
 from skindx.data.copies.find import find_copies
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.runner import LocalRunner
-from skindx.data.runner.cluster import ATTEMPTS, connected
 from skindx.data.screening import screen
 from skindx.data.sources.atlas import AtlasSource
+from skindx.workers.task_runner import ATTEMPTS, LocalRunner, connected
 
 IMAGES = 48
 SHARD = 6

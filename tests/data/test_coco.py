@@ -6,7 +6,7 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box, BoxedImage
-from skindx.data.boxes.box_file import Rules
+from skindx.data.boxes.box_file import BoxRules
 from skindx.data.boxes.coco import read_coco
 
 
@@ -36,7 +36,7 @@ def test_boxes_are_joined_cut_and_empty_images_stay(tmp_path: Path) -> None:
     first = Box(10, 20.5, 40, 60.5, "lesion", "boxes.json")
     second = Box(90, 0, 100, 35, "lesion", "boxes.json")
     path = written(tmp_path, coco())
-    assert read_coco(path, Rules(unannotated="negative")).images == {
+    assert read_coco(path, BoxRules(unannotated="negative")).images == {
         "acne/a.jpg": BoxedImage(100, 80, (first, second)),
         "b.jpg": BoxedImage(50, 50, ()),
     }

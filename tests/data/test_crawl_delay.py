@@ -7,7 +7,7 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html, jpeg
 
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import LOG
 from skindx.data.sources.atlas import AtlasSource
 
@@ -56,7 +56,7 @@ def test_the_default_cap_is_thirty_seconds(asked: str, kept: float) -> None:
 
     from protego import Protego
 
-    from skindx.data.fetch.robots import RobotsGuard
+    from skindx.data.crawl.middleware import RobotsGuard
 
     guard = RobotsGuard(SimpleNamespace(settings={"SKINDX_FETCH": FetchSettings()}))
     assert guard._delay_s(Protego.parse(f"User-agent: *\n{asked}\n"), "x") == kept

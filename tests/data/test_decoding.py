@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.fetch.decoding import DecodingError, decoded, zstd
+from skindx.data.crawl.transport import DecodingError, decoded, zstd
 
 TEXT = b"<html>" + bytes(range(256)) * 40
 

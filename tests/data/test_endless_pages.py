@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scrapy.http import HtmlResponse
 
-from skindx.data.fetch import spider
+from skindx.data.crawl import spider
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.atlas import AtlasSource, figures_of
 from skindx.data.sources.markup import MOST_ADDRESSES

@@ -18,7 +18,7 @@ from paint_images import encode, paint
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings, load_build_settings

@@ -12,7 +12,7 @@ from paint_images import encode, paint
 from skindx.core.errors import UserError, needs_room
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import MANIFEST
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import read_manifest

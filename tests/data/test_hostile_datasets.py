@@ -12,7 +12,7 @@ from published import files_of, formats, settings
 from small_dataset import SmallDataset
 
 from skindx.core.errors import UserError
-from skindx.data.boxes.exporting import export_boxes
+from skindx.data.boxes.box_exchange import export_boxes
 from skindx.data.layout import LEDGER, STORE, store_bytes, store_files, stored_files, sweep_store
 from skindx.data.ledger import read_ledger
 from skindx.data.loader.source import Files

@@ -17,15 +17,14 @@ from paint_images import encode, paint
 from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, write_blocklist
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.parts import make_part
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
+from skindx.data.crawl.crawl_process import make_part
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partition
 from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.publish.published_rows import web_address
 from skindx.data.sources.columns import LONGEST
 from skindx.data.sources.files import FilesSource
-from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.data.sources.folder_files import MAX_BYTES
+from skindx.data.sources.folder import MAX_BYTES, FolderSource, look_at_folder
 from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.sources.openverse import OpenverseSource
 from skindx.data.sources.source import UnreadablePageError

@@ -13,10 +13,8 @@ from paint_images import paint, save
 from rich.console import Console
 from small_dataset import free_dataset
 
-from skindx.curation.labels.page import render
-from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.build.diff import compare, print_diff, read_version
+from skindx.data.build.dataset_diff import compare, print_diff, read_version
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.dataset_card import plain
 from skindx.data.publish.publish_formats import no_formula
@@ -24,6 +22,7 @@ from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import print_report, report
 from skindx.data.summary import ClassCount, print_counts, print_summary
+from skindx.review.label_doubts import Doubt, LabelReview, render
 
 WORDS = "[/bold][red]\x1b]0;owned\x07\x1b[2J\u202egnp\u2066\r\x08[link=http://x]"
 SHOWN = "[/bold][red]\ufffd]0;owned\ufffd\ufffd[2J\ufffdgnp\ufffd\ufffd\ufffd[link=http://x]"

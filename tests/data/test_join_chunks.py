@@ -17,7 +17,7 @@ from skindx.data.copies.hash_links import (
     near_links_by_chunks,
     turned_pairs_within,
 )
-from skindx.data.runner import LocalRunner
+from skindx.workers.task_runner import LocalRunner
 
 
 @st.composite

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsel import Selector
 
-from skindx.data.sources.markup import offered_images
-from skindx.data.sources.srcset import SrcsetEntry, parse_srcset
+from skindx.data.sources.markup import SrcsetEntry, offered_images, parse_srcset
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from small_dataset import SmallDataset
 
-from skindx.data.build.modality import with_modalities
+from skindx.data.build.build_run import with_modalities
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.origin import PAINTED_BY_US, ImageOrigin, origin_of
 from skindx.data.recipe import BuildSettings

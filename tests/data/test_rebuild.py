@@ -14,7 +14,14 @@ from rich.console import Console
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.build.diff import compare, diff, lines, print_diff, read_version, write_diff
+from skindx.data.build.dataset_diff import (
+    compare,
+    diff,
+    lines,
+    print_diff,
+    read_version,
+    write_diff,
+)
 from skindx.data.layout import DIFF
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
 from skindx.data.summary import print_summary

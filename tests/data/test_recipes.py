@@ -13,7 +13,7 @@ from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.recipe import load_build_settings
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.atlas import AtlasSource

@@ -19,12 +19,11 @@ from skindx.data.boxes.annotations import (
     read_annotations,
     write_proposals,
 )
-from skindx.data.boxes.exporting import export_boxes
-from skindx.data.boxes.formats import BoxSource, read_boxes
+from skindx.data.boxes.box_exchange import BoxSource, export_boxes, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
-from skindx.data.boxes.review import Review, reviewing, unseen
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.review.box_review import Review, reviewing, unseen
 
 OLD = Box(1.0, 2.0, 30.0, 40.0, "lesion", "file")
 
@@ -136,7 +135,7 @@ def test_a_strange_label_or_image_writes_nothing(dataset: Path) -> None:
 def test_one_reviewer_at_a_time_even_after_a_kill(dataset: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from skindx.data.boxes.review import reviewing\n"
+        "from skindx.review.box_review import reviewing\n"
         "with reviewing(Path(sys.argv[1]), 'other'):\n"
         "    print('at work', flush=True); time.sleep(600)"
     )

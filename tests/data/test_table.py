@@ -13,7 +13,7 @@ from local_site import Answer, LocalSite, jpeg
 
 from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import cell, skin_type
 from skindx.data.sources.table import TableSource

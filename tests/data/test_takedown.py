@@ -16,8 +16,8 @@ from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, join, read_blocklist, write_blocklist
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.copies.hash_links import near_links
+from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.decisions import Flag, read_decisions, read_flags, write_flags
-from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.layout import BLOCKLIST, LEDGER
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest

@@ -16,16 +16,13 @@ from local_site import Answer, LocalSite, category, html
 from paint_images import encode, paint
 from small_dataset import free_dataset
 
-from skindx.curation.audit.audit import JOURNAL
-from skindx.curation.labels.page import PAGE, TABLE, write_review
-from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build.build import build
-from skindx.data.build.diff import diff, write_diff
+from skindx.data.build.dataset_diff import diff, write_diff
+from skindx.data.crawl.crawl_process import PARTS, make_part
+from skindx.data.crawl.fetch_settings import OriginPolicy, Partition
 from skindx.data.decisions import Flag, write_flags
-from skindx.data.fetch.parts import PARTS, make_part
-from skindx.data.fetch.settings import OriginPolicy, Partition
 from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.layout import CACHE
 from skindx.data.ledger import read_ledger
@@ -39,6 +36,8 @@ from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening.screen import SHARDS
+from skindx.review.label_doubts import PAGE, TABLE, Doubt, LabelReview, write_review
+from skindx.review.privacy_audit import JOURNAL
 
 JANE = "Jane Q. Victim"
 MAY_NAME_IT = {"blocklist.jsonl", "ledger.jsonl", "issues.parquet"}

@@ -8,7 +8,7 @@ from paint_images import encode, paint
 
 from skindx.core.errors import UserError
 from skindx.data.build.build import build
-from skindx.data.fetch.settings import OriginPolicy
+from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.taxonomy import Taxonomy

@@ -17,7 +17,7 @@ from skindx.diagnosis.photo_checks import Refused, open_photo, view_jpeg
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import DamagedImage, photo_format
 from skindx.imaging.sandboxed_images import decode_heic
-from skindx.workers.process import Limits
+from skindx.workers.worker_process import SandboxLimits
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +151,14 @@ def test_a_heic_photo_above_the_cap_is_refused_before_it_is_decoded() -> None:
 
 
 def test_a_heic_decoder_without_memory_or_time_costs_only_its_photo() -> None:
-    short = decode_apart_reason(heic(2000, 1500, quality=10), Limits(timeout_s=15, memory_mb=24))
+    short = decode_apart_reason(
+        heic(2000, 1500, quality=10), SandboxLimits(timeout_s=15, memory_mb=24)
+    )
     assert short in ("decode-memory", "decode-crash", "damaged")
     assert open_photo(heic()).width == 240
 
 
-def decode_apart_reason(data: bytes, limits: Limits) -> str:
+def decode_apart_reason(data: bytes, limits: SandboxLimits) -> str:
     with pytest.raises(DamagedImage) as caught:
         decode_heic(data, limits=limits)
     return caught.value.reason

@@ -7,7 +7,7 @@ from typing import Any
 
 from local_site import Answer, LocalSite, jpeg
 
-from skindx.data.fetch.settings import OriginPolicy
+from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.isic import IsicSource
 from skindx.data.sources.openverse import OpenverseSource

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.core.errors import UserError
-from skindx.workers.child import Answers, serve
+from skindx.workers.worker_process import Answers, serve
 
 
 def answer(question: Any) -> Any:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from paint_images import encode, paint
 
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 from skindx.data.sources.atlas import AtlasSource

@@ -27,7 +27,7 @@ from skindx.ui.page_basics import theme
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.scans.scan_serving import ScanServing
 from skindx.ui.uploads import UploadFolder, Uploads
-from skindx.workers.pool import PoolStatus
+from skindx.workers.worker_pool import PoolStatus
 
 
 def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:

@@ -18,7 +18,7 @@ from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work.scan_worker import TaskRunner, work
 from skindx.scan.work.work_folder import ScanTask
 from skindx.scan.work.worker_processes import ThisProcess
-from skindx.workers.process import exit_with_parent
+from skindx.workers.worker_process import exit_with_parent
 
 
 class Doer(TaskRunner):

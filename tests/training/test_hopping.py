@@ -26,8 +26,7 @@ from skindx.training.hopping.local_workers import line, progress_of
 from skindx.training.hopping.partition_images import Partitions, check_partitions
 from skindx.training.hopping.run_queue import conclude, raise_problems
 from skindx.training.hopping.units import Unit, hop_tasks
-from skindx.workers.leases.tables import ASIDE, DONE, FAILED, OPEN
-from skindx.workers.leases.task import TaskState, WorkerState
+from skindx.workers.lease_queue import ASIDE, DONE, FAILED, OPEN, TaskState, WorkerState
 
 PARTITIONS = 2
 

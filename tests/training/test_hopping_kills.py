@@ -20,9 +20,8 @@ from skindx.training.hopping.hop_worker import launch_workers
 from skindx.training.hopping.local_workers import Manager
 from skindx.training.hopping.run_queue import RunJobs, fill
 from skindx.training.hopping.units import open_queue
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.task import Task
+from skindx.workers.lease_queue import LeaseQueue, LeaseTask
+from skindx.workers.leases import Leases
 
 MEMBERS = [
     {"name": name, "model": "test_resnet", "seed": seed, "preprocess": {"size": 64}}
@@ -143,8 +142,10 @@ def test_the_end_of_a_worker_is_a_sentence(
         "raise SystemExit(1)": "failed; see its error above; ",
     }
     for number, (code, how) in enumerate(ends.items()):
-        with Queue(tmp_path / "leases.sqlite", f"q{number}") as queue:
-            queue.put([Task("m/0000/whole/0")], fingerprint="f", version="v", facts={}, places=0)
+        with LeaseQueue(tmp_path / "leases.sqlite", f"q{number}") as queue:
+            queue.put(
+                [LeaseTask("m/0000/whole/0")], fingerprint="f", version="v", facts={}, places=0
+            )
             leases = Leases(queue, 60)
             manager = Manager(1, [sys.executable, "-S", "-c", code], leases, tmp_path)
             assert manager.run() in (-9, -11, 1)

@@ -29,7 +29,7 @@ from skindx.ui.http.server_metrics import (
     shift,
 )
 from skindx.ui.scans.scan_serving import WideRule
-from skindx.workers.pool import PoolStatus
+from skindx.workers.worker_pool import PoolStatus
 
 STATUS = PoolStatus(workers=2, ready=1, waiting=3, capacity=9, restarts=4, problem="")
 MEASURED: dict[str, Any] = {

@@ -22,8 +22,8 @@ from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, PhotoView
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.diagnosis_pool import Busy, DiagnosisPool, Unanswered, load_bundle
-from skindx.workers import framing
-from skindx.workers.pool import PoolSettings
+from skindx.workers import messages
+from skindx.workers.worker_pool import PoolSettings
 
 QUICK = (sys.executable, str(Path(__file__).parents[1] / "support/quick_worker.py"))
 
@@ -63,9 +63,9 @@ def over(pid: int) -> bool:
 
 def test_a_case_is_the_same_on_the_other_side() -> None:
     case = Case((b"one", b"two"), Patient(age=40, site="back", skin_type=3))
-    assert framing.rebuilt(Case, framing.plain(case)) == case
+    assert messages.rebuilt(Case, messages.plain(case)) == case
     with pytest.raises(ValueError, match=r"1 to 3"):
-        framing.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
+        messages.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
 
 
 def test_a_pool_answers_and_tells_what_is_wrong() -> None:
@@ -216,7 +216,7 @@ ORPHANS = """
 import asyncio, sys
 from skindx.diagnosis.case import Case
 from skindx.ui.diagnosis_pool import DiagnosisPool
-from skindx.workers.pool import PoolSettings
+from skindx.workers.worker_pool import PoolSettings
 async def run():
     async with DiagnosisPool(sys.argv[1:], PoolSettings(workers=2)) as pool:
         asyncio.ensure_future(pool.diagnose(Case((b"hang",))))

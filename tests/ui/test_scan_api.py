@@ -34,7 +34,7 @@ from skindx.ui.scans.scan_job import PHOTOS, Order, photo_paths
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.scans.scan_process import _scan, sentence_of
 from skindx.ui.scans.scan_serving import ScanServing, why_no_scans
-from skindx.workers.pool import PoolStatus
+from skindx.workers.worker_pool import PoolStatus
 
 SPOTS = [(100.0 + 90 * x, 80.0 + 110 * y, 8.0 + 2 * x) for x in range(4) for y in range(2)]
 STATUS = PoolStatus(workers=1, ready=1, waiting=0, capacity=1, restarts=0, problem="")

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from skindx.workers import framing
+from skindx.workers import messages
 
 VALUES = (
     None,
@@ -18,19 +18,19 @@ VALUES = (
 
 @pytest.mark.parametrize("value", VALUES)
 def test_messages_come_through_as_they_are(value: object) -> None:
-    stream = io.BytesIO(framing.pack(value) + framing.pack("next"))
-    assert framing.receive(stream.read) == value
-    assert framing.receive(stream.read) == "next"
+    stream = io.BytesIO(messages.pack(value) + messages.pack("next"))
+    assert messages.receive(stream.read) == value
+    assert messages.receive(stream.read) == "next"
     with pytest.raises(EOFError):
-        framing.receive(stream.read)
+        messages.receive(stream.read)
 
 
 @pytest.mark.parametrize("value", VALUES)
 def test_messages_may_arrive_in_pieces(value: object) -> None:
     async def scenario() -> None:
         reader = asyncio.StreamReader()
-        received = asyncio.ensure_future(framing.receive_async(reader))
-        message = framing.pack(value)
+        received = asyncio.ensure_future(messages.receive_async(reader))
+        message = messages.pack(value)
         for start in range(0, len(message), 4096):
             reader.feed_data(message[start : start + 4096])
             await asyncio.sleep(0)
@@ -38,7 +38,7 @@ def test_messages_may_arrive_in_pieces(value: object) -> None:
         reader.feed_data(message[:-1])
         reader.feed_eof()
         with pytest.raises(EOFError):
-            await framing.receive_async(reader)
+            await messages.receive_async(reader)
 
     asyncio.run(scenario())
 
@@ -46,4 +46,4 @@ def test_messages_may_arrive_in_pieces(value: object) -> None:
 @pytest.mark.parametrize("data", [b"Traceback (most recent call last)", b"\0\0\0\2no"])
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"no message|Expecting"):
-        framing.receive(io.BytesIO(data).read)
+        messages.receive(io.BytesIO(data).read)

@@ -20,41 +20,38 @@ from postgresql import server
 from sqlalchemy.exc import OperationalError
 
 from skindx.core.errors import UserError
-from skindx.workers.leases.heartbeat import Heartbeat
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.tables import ASIDE, DONE, FAILED, TAKEN
-from skindx.workers.leases.task import Candidate, Task
+from skindx.workers.lease_queue import ASIDE, DONE, FAILED, TAKEN, LeaseQueue, LeaseTask, OpenTask
+from skindx.workers.leases import Heartbeat, Leases
 
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def units(members: int, places: int, epochs: int) -> list[Task]:
+def units(members: int, places: int, epochs: int) -> list[LeaseTask]:
     """Return what hopping members do: visits, then validations, epoch after epoch."""
     return [
-        Task(f"{member}/{stage}/{place}", f"m{member}", place, stage)
+        LeaseTask(f"{member}/{stage}/{place}", f"m{member}", place, stage)
         for member in range(members)
         for stage in range(2 * epochs)
         for place in range(places)
     ]
 
 
-def put(queue: Queue, tasks: list[Task], places: int = 0, **other: str) -> None:
+def put(queue: LeaseQueue, tasks: list[LeaseTask], places: int = 0, **other: str) -> None:
     known = {"fingerprint": "same", "version": "1", **other}
     queue.put(tasks, **known, facts={"places": places}, places=places)
 
 
-def first(found: list[Candidate]) -> Candidate:
+def first(found: list[OpenTask]) -> OpenTask:
     return found[0]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue]:
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseQueue]:
     """Return an empty queue in both databases."""
     where: Path | str = tmp_path / "leases.sqlite"
     if request.param == "postgresql":
         where = request.getfixturevalue("postgres")
-    with Queue(where, tmp_path.name) as opened:
+    with LeaseQueue(where, tmp_path.name) as opened:
         yield opened
 
 
@@ -65,7 +62,7 @@ def postgres() -> Iterator[str]:
         yield url
 
 
-def test_a_group_is_on_one_worker_at_a_time(queue: Queue) -> None:
+def test_a_group_is_on_one_worker_at_a_time(queue: LeaseQueue) -> None:
     put(queue, units(1, 2, 1), places=2)
     leases = Leases(queue, 60)
     a, b = leases.enter({}, home=0), leases.enter({}, home=1)
@@ -86,8 +83,8 @@ def test_a_group_is_on_one_worker_at_a_time(queue: Queue) -> None:
     assert leases.tasks()[0].answer == {"loss": 0.5}
 
 
-def test_an_answer_may_be_given_twice_and_only_by_its_worker(queue: Queue) -> None:
-    put(queue, [Task("t")])
+def test_an_answer_may_be_given_twice_and_only_by_its_worker(queue: LeaseQueue) -> None:
+    put(queue, [LeaseTask("t")])
     leases = Leases(queue, 60)
     a, b = leases.enter({}), leases.enter({})
     assert leases.take(a, first) is not None
@@ -99,8 +96,8 @@ def test_an_answer_may_be_given_twice_and_only_by_its_worker(queue: Queue) -> No
     assert not leases.has_work()
 
 
-def test_a_task_that_killed_three_workers_is_set_aside_alone(queue: Queue) -> None:
-    put(queue, [Task("poison", "a"), Task("good", "b"), Task("after", "a", stage=1)])
+def test_a_task_that_killed_three_workers_is_set_aside_alone(queue: LeaseQueue) -> None:
+    put(queue, [LeaseTask("poison", "a"), LeaseTask("good", "b"), LeaseTask("after", "a", stage=1)])
     leases = Leases(queue, 60)
     for _ in range(3):
         worker = leases.enter({})
@@ -120,8 +117,8 @@ def test_a_task_that_killed_three_workers_is_set_aside_alone(queue: Queue) -> No
     assert leases.has_work()
 
 
-def test_handing_back_is_no_loss_and_refusing_is_for_good(queue: Queue) -> None:
-    put(queue, [Task("t")])
+def test_handing_back_is_no_loss_and_refusing_is_for_good(queue: LeaseQueue) -> None:
+    put(queue, [LeaseTask("t")])
     leases = Leases(queue, 60)
     for _ in range(5):
         worker = leases.enter({})
@@ -134,8 +131,8 @@ def test_handing_back_is_no_loss_and_refusing_is_for_good(queue: Queue) -> None:
     assert (task.state, task.losses, task.answer) == (FAILED, 0, "the loss is not finite")
 
 
-def test_a_silent_worker_is_dead_by_the_clock_of_the_database(queue: Queue) -> None:
-    put(queue, [Task("t")])
+def test_a_silent_worker_is_dead_by_the_clock_of_the_database(queue: LeaseQueue) -> None:
+    put(queue, [LeaseTask("t")])
     silent, alive = Leases(queue, 0.01), Leases(queue, 60)
     a = alive.enter({})
     assert alive.take(a, first) is not None
@@ -151,7 +148,7 @@ def test_a_silent_worker_is_dead_by_the_clock_of_the_database(queue: Queue) -> N
     assert alive.tasks()[0].losses == 1
 
 
-def test_places_of_the_dead_are_taken_over_and_given_back(queue: Queue) -> None:
+def test_places_of_the_dead_are_taken_over_and_given_back(queue: LeaseQueue) -> None:
     put(queue, units(3, 3, 1), places=3)
     leases = Leases(queue, 60)
     names = [leases.enter({"rank": rank}, home=rank) for rank in range(3)]
@@ -171,14 +168,14 @@ def test_places_of_the_dead_are_taken_over_and_given_back(queue: Queue) -> None:
     assert places() == {0: (0,), 1: (1,), 2: (2,)}
 
 
-def test_what_does_not_belong_together_is_refused(queue: Queue) -> None:
-    put(queue, [Task("t")])
+def test_what_does_not_belong_together_is_refused(queue: LeaseQueue) -> None:
+    put(queue, [LeaseTask("t")])
     put(queue, [])  # whoever comes later puts nothing in
     assert len(Leases(queue, 60).tasks()) == 1
     with pytest.raises(UserError, match="other settings or data"):
-        put(queue, [Task("t")], fingerprint="other")
+        put(queue, [LeaseTask("t")], fingerprint="other")
     with pytest.raises(UserError, match=r"this worker is skindx 2"):
-        put(queue, [Task("t")], version="2")
+        put(queue, [LeaseTask("t")], version="2")
     token = queue.schedule("host a", 60)
     assert queue.schedule("host a", 60, token) == token
     with pytest.raises(UserError, match=r"another training schedules this run \(host a\)"):
@@ -193,19 +190,19 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "leases.sqlite"
     file.write_bytes(b"no database" * 100)
     with pytest.raises(UserError, match="cannot be used"):
-        Queue(file, "q")
+        LeaseQueue(file, "q")
     with pytest.raises(UserError, match="names no database"):
-        Queue("nonsense://user:secret@host/name", "q")
+        LeaseQueue("nonsense://user:secret@host/name", "q")
     unreachable = "postgresql+psycopg://me:secret@127.0.0.1:1/none?connect_timeout=2"
     with pytest.raises(UserError, match=r"postgresql\+psycopg://me:\*\*\*@127") as reported:
-        Queue(unreachable, "q")
+        LeaseQueue(unreachable, "q")
     assert "secret" not in str(reported.value)
 
 
 def test_a_transaction_that_was_given_up_for_another_is_repeated(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
+    queue: LeaseQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(queue, [Task("t")])
+    put(queue, [LeaseTask("t")])
     leases, tries = Leases(queue, 60), []
     worker = leases.enter({})
     take = Leases._take
@@ -228,8 +225,8 @@ def test_a_transaction_that_was_given_up_for_another_is_repeated(
 
 
 def test_a_heartbeat_notices_that_its_worker_was_given_up(tmp_path: Path) -> None:
-    with Queue(tmp_path / "leases.sqlite", "q") as opened:
-        put(opened, [Task("t")])
+    with LeaseQueue(tmp_path / "leases.sqlite", "q") as opened:
+        put(opened, [LeaseTask("t")])
         leases = Leases(opened, 0.2)
         worker = leases.enter({})
         with Heartbeat(leases, worker) as heartbeat:
@@ -258,11 +255,11 @@ def test_every_unit_once_over_random_crashes(
     rng = random.Random(seed)
     folder = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
     try:
-        with Queue(folder / "leases.sqlite", "q") as opened:
+        with LeaseQueue(folder / "leases.sqlite", "q") as opened:
             put(opened, units(members, places, epochs=1), places=places)
             leases, counted = Leases(opened, 60), Counter[str]()
-            alive: dict[str, Candidate | None] = {leases.enter({}): None for _ in range(workers)}
-            zombies: list[tuple[str, Candidate]] = []
+            alive: dict[str, OpenTask | None] = {leases.enter({}): None for _ in range(workers)}
+            zombies: list[tuple[str, OpenTask]] = []
             while leases.has_work():
                 name = rng.choice(list(alive))
                 held = alive[name]
@@ -293,7 +290,7 @@ def test_every_unit_once_over_random_crashes(
         shutil.rmtree(folder)
 
 
-def _assert_apart(held: list[Candidate | None]) -> None:
+def _assert_apart(held: list[OpenTask | None]) -> None:
     groups = [candidate.alone for candidate in held if candidate is not None]
     places = [candidate.place for candidate in held if candidate is not None]
     assert len(groups) == len(set(groups))
@@ -303,8 +300,8 @@ def _assert_apart(held: list[Candidate | None]) -> None:
 _WORKER = """
 import sys, time
 from pathlib import Path
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.queue import Queue
+from skindx.workers.leases import Leases
+from skindx.workers.lease_queue import Queue
 where = sys.argv[1]
 leases = Leases(Queue(where if "://" in where else Path(where), sys.argv[2]), 4.0)
 name = leases.enter({})
@@ -320,7 +317,7 @@ while leases.has_work():
 """
 
 
-def test_processes_that_are_killed_lose_their_unit_alone(queue: Queue) -> None:
+def test_processes_that_are_killed_lose_their_unit_alone(queue: LeaseQueue) -> None:
     """Workers are processes without torch; two of them are killed with kill -9."""
     put(queue, units(3, 2, 1), places=2)
     rng = random.Random(7)

@@ -9,7 +9,7 @@ CODE = """
 import sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from skindx.workers.process import exit_with_parent_process
+from skindx.workers.worker_process import exit_with_parent_process
 
 if __name__ == "__main__":
     pool = ProcessPoolExecutor(2, get_context("spawn"), initializer=exit_with_parent_process)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from skindx.workers.request_queue import Request, RequestQueue
+from skindx.workers.worker_pool import Request, RequestQueue
 
 
 def test_requests_are_shared_out_fairly() -> None:

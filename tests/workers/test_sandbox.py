@@ -17,9 +17,9 @@ import skindx
 from skindx.data.publish import clean_images
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening
 from skindx.imaging import sandboxed_images
-from skindx.workers import process
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.pool import Failure, run_sandboxed
+from skindx.workers import worker_process
+from skindx.workers.sandbox import Failure, run_sandboxed
+from skindx.workers.worker_process import SandboxLimits
 
 
 def images(folder: Path, count: int) -> list[Path]:
@@ -144,7 +144,7 @@ def test_nothing_is_left_running_when_the_caller_stops(tmp_path: Path) -> None:
     paths = images(tmp_path, 70)
     pipe_at(paths, 69)
     job = {"settings": ScreenSettings().model_dump(mode="json"), "hashes": ["perceptual"]}
-    answers = run_sandboxed(screening, job, paths, Limits(timeout_s=600, memory_mb=400), 2)
+    answers = run_sandboxed(screening, job, paths, SandboxLimits(timeout_s=600, memory_mb=400), 2)
     assert not isinstance(next(answers)[1], Failure)
     assert forked()
     answers.close()
@@ -195,7 +195,7 @@ def test_a_hanging_decoder_does_not_outlive_a_killed_caller(tmp_path: Path) -> N
 
 
 def test_no_images_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.subprocess, "Popen", None)
+    monkeypatch.setattr(worker_process.subprocess, "Popen", None)
     assert screen([]) == []
 
 
@@ -203,7 +203,7 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gallery shows dropped images too, also one that its decoder never came back from."""
-    monkeypatch.setattr(sandboxed_images, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
+    monkeypatch.setattr(sandboxed_images, "_LIMITS", SandboxLimits(timeout_s=1, memory_mb=400))
     monkeypatch.setattr(clean_images, "_TIMES", 1)
     paths = images(tmp_path, 3)
     fifo = pipe_at(paths, 1)

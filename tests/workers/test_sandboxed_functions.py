@@ -11,9 +11,8 @@ import skindx
 from skindx.data.publish.clean_images import cleaning
 from skindx.data.screening.screen import screening
 from skindx.imaging.sandboxed_images import heic_decoding, shrinking
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.functions import MakeWork, reference, resolve, sandboxed
-from skindx.workers.sandbox.pool import run_sandboxed
+from skindx.workers.sandbox import MakeWork, reference, resolve, run_sandboxed, sandboxed
+from skindx.workers.worker_process import SandboxLimits
 
 
 @pytest.mark.parametrize("function", [cleaning, heic_decoding, screening, shrinking])
@@ -29,7 +28,7 @@ def test_marked_functions_are_found_by_their_reference(function: MakeWork) -> No
         "skindx.core.atomic_files:write_text",  # ours, but not marked
         "skindx.data.publish.clean_images:sandboxed",
         "skindx.data.publish.clean_images:screening",
-        "skindx.workers.sandbox.pool:reference.__globals__",
+        "skindx.workers.sandbox:reference.__globals__",
         "skindx.data.publish.clean_images:run_sandboxed",
         "skindx.data.publish.clean_images:subprocess",
         "../skindx.core.atomic_files:write_text",
@@ -43,7 +42,7 @@ def test_other_functions_are_refused(name: str) -> None:
 
 def test_a_function_of_another_package_is_refused_although_it_is_marked() -> None:
     with pytest.raises(ValueError, match="names no function of skindx"):
-        next(run_sandboxed(sandboxed(print)(lambda job: None), {}, [], Limits(1, 200), 1))  # type: ignore
+        next(run_sandboxed(sandboxed(print)(lambda job: None), {}, [], SandboxLimits(1, 200), 1))  # type: ignore
 
 
 def test_the_process_that_forks_them_stays_small() -> None:
@@ -56,7 +55,7 @@ def test_the_process_that_forks_them_stays_small() -> None:
     ]
     assert len(marked) >= 8
     code = (
-        "import sys\nfrom skindx.workers.sandbox.functions import prepare, resolve\n"
+        "import sys\nfrom skindx.workers.sandbox import prepare, resolve\n"
         "for name in sys.argv[1:]: prepare(resolve(name))\n"
         "print(*sorted({'torch', 'pyvips', 'zarr', 'gradio', 'ray'} & set(sys.modules)))\n"
     )

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from skindx.core.errors import JobError, UserError
-from skindx.workers.pool import PoolSettings, WorkerPool
-from skindx.workers.request_queue import NoAnswerError, QueueFullError
+from skindx.workers.worker_pool import NoAnswerError, PoolSettings, QueueFullError, WorkerPool
 
 ECHO = (sys.executable, str(Path(__file__).parents[1] / "support/echo_worker.py"))
 

@@ -17,10 +17,10 @@ from skindx.core.atomic_files import write_json
 from skindx.core.machine import cpu_count
 from skindx.data.copies.deduplicate import DedupSettings
 from skindx.data.copies.hash_links import EQUAL, near_links
-from skindx.data.runner import LocalRunner
 from skindx.data.splits.groups import GroupSettings
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import HashKind, hash_images
+from skindx.workers.task_runner import LocalRunner
 from skindx_bench.clean.peers import memory_mb
 from skindx_bench.clean.plants import IMAGES
 

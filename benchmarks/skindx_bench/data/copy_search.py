@@ -15,9 +15,9 @@ from PIL import Image
 
 from skindx.core.errors import JobError, UserError
 from skindx.data import layout
-from skindx.data.runner import LocalRunner
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.data.synthetic.variants import KINDS, make_copy
+from skindx.workers.task_runner import LocalRunner
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.processes import ProcessTree
 

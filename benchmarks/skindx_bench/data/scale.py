@@ -17,17 +17,17 @@ from pydantic import Field
 from skindx.core.measurement import interleave
 from skindx.core.progress import silent
 from skindx.core.settings_base import Settings
-from skindx.data.build.records import make_records
-from skindx.data.build.run import Run
+from skindx.data.build.build_run import BuildRun
 from skindx.data.build.stages import clean, drop_small_classes, label_rows
+from skindx.data.build.write_stage import make_records
 from skindx.data.copies.hash_links import turned_pairs_between
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.runner import LocalRunner
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.freeze import place_groups
 from skindx.data.splits.groups import GroupKeys
+from skindx.workers.task_runner import LocalRunner
 from skindx_bench.data import copy_search
 from skindx_bench.harness.clock import Figure, median
 from skindx_bench.harness.result import Result
@@ -168,7 +168,9 @@ def drive(settings: Config, out: Path) -> float:
         },
         "bench scale",
     )
-    run_of = Run(recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), None, {}, {})
+    run_of = BuildRun(
+        recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), None, {}, {}
+    )
     sound = screened_rows(settings.rows, settings.seed)
     start = time.process_time()
     taxonomy, pictures = label_rows(run_of, sound)

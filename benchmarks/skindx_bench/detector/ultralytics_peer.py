@@ -12,7 +12,7 @@ from typing import Any
 
 from skindx.core.atomic_files import atomic_file
 from skindx.core.machine import go_offline
-from skindx.data.boxes.exporting import box_labels, images_of
+from skindx.data.boxes.box_exchange import box_labels, images_of
 from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import Split, read_manifest, split_of
 from skindx.models.bundle.bundle import DetectorParts

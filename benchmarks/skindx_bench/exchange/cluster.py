@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from skindx.core.errors import JobError
 from skindx.training.deepspeed.ranks import accelerator_variables
-from skindx.workers.process import module_command
+from skindx.workers.worker_process import module_command
 from skindx_bench.harness.netlab import INTERFACE, NetLab
 
 WORKER = "skindx_bench.exchange.worker"

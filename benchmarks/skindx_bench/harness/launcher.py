@@ -14,8 +14,8 @@ from pathlib import Path
 
 from skindx.training.deepspeed.ranks import PRELOADED
 from skindx.training.launching.supervise import end_with_parent
-from skindx.workers.forked_module import ForkedModule, Place, import_once
-from skindx.workers.process import leave_process
+from skindx.workers.forked_module import ForkContext, ForkedModule, import_once
+from skindx.workers.worker_process import leave_process
 
 _POLL_S = 0.02
 
@@ -31,7 +31,7 @@ def main(job: str) -> None:
         left[rank] = ForkedModule(
             given["module"],
             (),
-            Place(
+            ForkContext(
                 place["environment"], Path(place["network"]), tuple(place["streams"]), descriptors
             ),
         )

@@ -15,8 +15,8 @@ from skindx.core.errors import JobError
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.hopping.run_queue import RunJobs, fill
 from skindx.training.hopping.units import open_queue
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.task import TaskState
+from skindx.workers.lease_queue import TaskState
+from skindx.workers.leases import Leases
 from skindx_bench.exchange.cluster import Cluster
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.netlab import Link, NetLab, require

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from skindx.core.cost.assignment import bound_s, makespan_s
 from skindx.training.hopping.units import Unit
-from skindx.workers.leases.task import TaskState
+from skindx.workers.lease_queue import TaskState
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.training.hopping.member_visits import States
-from skindx.workers import framing
+from skindx.workers import messages
 from skindx_bench.hop.storage import PORT
 
 
@@ -61,6 +61,6 @@ class RemoteStates(States):
     def _ask(self, do: str, member: str, name: str, **more: Any) -> Any:
         of = f"{self.run.name}/{member}"
         with socket.create_connection((self._address, PORT), timeout=300) as connection:
-            connection.sendall(framing.pack({"do": do, "of": of, "name": name, **more}))
+            connection.sendall(messages.pack({"do": do, "of": of, "name": name, **more}))
             with connection.makefile("rb") as stream:
-                return framing.receive(stream.read)
+                return messages.receive(stream.read)

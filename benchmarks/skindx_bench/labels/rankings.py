@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.curation.labels.combining import plant, weigh
-from skindx.curation.labels.evidence import Floats, Ints
-from skindx.curation.labels.kernel import GroupedKernel
-from skindx.curation.labels.review import doubt_order, out_of_fold
+from skindx.review.label_doubts import doubt_order, out_of_fold
+from skindx.review.label_evidence import Floats, GroupedKernel, Ints, plant, weigh
 
 
 @dataclass(frozen=True)

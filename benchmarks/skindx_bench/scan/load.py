@@ -16,7 +16,7 @@ from skindx.scan.outputs.scan_files import LESIONS
 from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work.worker_processes import LocalWorkers
-from skindx.workers.leases.leases import Leases
+from skindx.workers.leases import Leases
 from skindx_bench.harness.processes import ProcessTree
 
 _WINDOW = (0.3, 0.9)

@@ -27,10 +27,10 @@ from skindx.data.copies.hash_links import connected, near_links
 from skindx.data.copies.shards import Library, sha256_of
 from skindx.data.copies.verified import VALUES, read_verified, verified_files
 from skindx.data.copies.verify import ACCEPT, verify
-from skindx.data.runner import LocalRunner
 from skindx.data.splits.groups import GroupSettings
 from skindx.imaging.hashes import HashKind, hash_images
 from skindx.metrics import proportion_interval, share_interval
+from skindx.workers.task_runner import LocalRunner
 from skindx_bench.harness.clock import Figure
 from skindx_bench.harness.result import Result
 from skindx_bench.second_photos.photos import Photo, painted_photos, photos_of

@@ -10,7 +10,7 @@ from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage
 
 Unannotated = Literal["skip", "negative"]
-Columns = Literal["box", "polygon"]
+YoloColumns = Literal["box", "polygon"]
 Frame = Literal["sized", "upright", "unsized", "either"]
 FIRST = 3
 """As many of what is counted are named."""
@@ -19,13 +19,13 @@ _LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class BoxRules:
     """What a person says of a file that the file itself does not."""
 
     unannotated: Unannotated = "skip"
     """COCO: images without annotation; YOLO: images without a label file. `negative`: somebody
     looked at them, and there is no lesion."""
-    columns: Columns | None = None
+    columns: YoloColumns | None = None
     """YOLO: what lines of more than six columns are. None: as far as the folder itself shows."""
 
 
@@ -53,7 +53,7 @@ class BoxEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BoxFinding:
     """Things of one kind that were left out or are uncertain: how many, why, and the first."""
 
     kind: Literal["skipped", "refused", "cut", "turned", "uncertain"]
@@ -75,7 +75,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Findings:
+class BoxFindings:
     """Collects what is counted, by kind and reason, in the order in which it comes."""
 
     names: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -91,10 +91,10 @@ class Findings:
         """Return how many things were counted."""
         return sum(map(len, self.names.values()))
 
-    def list(self) -> tuple[Finding, ...]:
+    def list(self) -> tuple[BoxFinding, ...]:
         """Return what was counted."""
         return tuple(
-            Finding(kind, reason, len(names), tuple(dict.fromkeys(names))[:FIRST])  # type: ignore[arg-type]
+            BoxFinding(kind, reason, len(names), tuple(dict.fromkeys(names))[:FIRST])  # type: ignore[arg-type]
             for (kind, reason), names in self.names.items()
         )
 
@@ -108,8 +108,8 @@ class BoxFile(Mapping[str, BoxedImage]):
 
     path: Path
     entries: list[BoxEntry] = field(default_factory=list)
-    findings: Findings = field(default_factory=Findings)
-    waiting: Findings = field(default_factory=Findings)
+    findings: BoxFindings = field(default_factory=BoxFindings)
+    waiting: BoxFindings = field(default_factory=BoxFindings)
     """Images that the file names and nobody has annotated: they count for nothing."""
 
     def skip(self, reason: str, name: str) -> None:
@@ -147,7 +147,7 @@ class BoxFile(Mapping[str, BoxedImage]):
                 self.skip("the file names this image more than once", entry.name)
         self.entries = [entry for entry in self.entries if counts[entry.paths] == 1]
 
-    def all_findings(self) -> tuple[Finding, ...]:
+    def all_findings(self) -> tuple[BoxFinding, ...]:
         """Return everything that was left out, rows first."""
         return (*self.findings.list(), *self.waiting.list())
 
@@ -161,7 +161,7 @@ class BoxFile(Mapping[str, BoxedImage]):
             raise UserError(f"{self.path} holds no image whose boxes can be used: {said}.")
 
 
-def refuse_all(path: Path, findings: Sequence[Finding]) -> None:
+def refuse_all(path: Path, findings: Sequence[BoxFinding]) -> None:
     """Raise UserError that names what was found, if anything was."""
     if findings:
         said = "; ".join(finding.clause() for finding in findings)

@@ -10,12 +10,20 @@ from typing import Any
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules, mapping, score_of, text_id
+from skindx.data.boxes.box_file import (
+    BoxEntry,
+    BoxFile,
+    BoxRules,
+    Frame,
+    mapping,
+    score_of,
+    text_id,
+)
 
-_RULES = Rules()
+_RULES = BoxRules()
 
 
-def read_coco(path: Path, rules: Rules = _RULES) -> BoxFile:
+def read_coco(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     """Read a COCO JSON of boxes.
 
     Boxes are cut to the image; one that lies outside or is empty is left out. So is, and counted,

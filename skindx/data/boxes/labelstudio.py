@@ -15,10 +15,10 @@ from xml.sax.saxutils import quoteattr
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.data.box import UNKNOWN_SIZE, Box, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, Frame, Rules, score_of
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, Frame, score_of
 from skindx.data.boxes.coco import read_json
 
-_RULES = Rules()
+_RULES = BoxRules()
 _SHAPES = {"x", "points", "vertices", "rle"}
 _ADDRESS = re.compile(r"/|\.(jpe?g|png|webp|bmp|tiff?|heic)\b", re.IGNORECASE)
 
@@ -37,7 +37,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class LabelTask:
     """One image to look at, what people drew in it, and what models propose."""
 
     name: str
@@ -58,7 +58,7 @@ def interface(labels: Sequence[str]) -> str:
     )
 
 
-def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
+def write_labelstudio(path: Path, tasks: Sequence[LabelTask]) -> None:
     """Write tasks as Label Studio imports them, atomically, in the order given."""
     write_json(path, [_task(task) for task in tasks])
 
@@ -88,7 +88,7 @@ def read_answers(path: Path, *, unopened: bool = True) -> BoxFile:
     return file
 
 
-def read_labelstudio(path: Path, rules: Rules = _RULES) -> BoxFile:
+def read_labelstudio(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     """Read the latest completed annotation of each task. Raises UserError."""
     file = read_answers(path)
     latest: dict[object, BoxEntry] = {}
@@ -100,7 +100,7 @@ def read_labelstudio(path: Path, rules: Rules = _RULES) -> BoxFile:
     return file
 
 
-def _task(task: Task) -> dict[str, Any]:
+def _task(task: LabelTask) -> dict[str, Any]:
     width, height = task.size
     data = {
         "image": task.image,

@@ -13,11 +13,11 @@ from pathlib import Path
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
 from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, Rules, score_of
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, score_of
 from skindx.data.boxes.yolo import place
 
 ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
-_RULES = Rules()
+_RULES = BoxRules()
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -25,7 +25,7 @@ class _NoXmlError(ValueError):
     """What is no XML, with the parser's words."""
 
 
-def read_voc(path: Path, rules: Rules = _RULES) -> BoxFile:
+def read_voc(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     """Read a folder of VOC XML files, or one file.
 
     A file without objects is a reviewed image without boxes; what `rules` say has no place here.

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.core.errors import UserError
-from skindx.data.fetch.checks import check_sources
-from skindx.data.fetch.crawl import Progress, run_crawl
-from skindx.data.fetch.parts import fetch_in_parts
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.crawl.crawl_process import CrawlProgress, check_sources, fetch_in_parts, run_crawl
+from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, read_ledger
-from skindx.data.runner import LocalRunner, TaskRunner
 from skindx.data.sources.source import LocalSource, Page, WebSource
 from skindx.taxonomy import Taxonomy
+from skindx.workers.task_runner import LocalRunner, TaskRunner
 
 EMPTY_SOURCE = "empty-source"
 """Status of a source of several that names nothing; `url` is its name."""
@@ -27,7 +25,7 @@ def acquire(
     *,
     taxonomy: Taxonomy | None = None,
     runner: TaskRunner | None = None,
-    on_progress: Progress | None = None,
+    on_progress: CrawlProgress | None = None,
 ) -> list[LedgerRow]:
     """Fetch or read every image of `sources`; return one row a (url, label), ordered.
 
@@ -77,7 +75,7 @@ def _crawl(
     *,
     taxonomy: Taxonomy | None,
     runner: TaskRunner,
-    on_progress: Progress,
+    on_progress: CrawlProgress,
 ) -> tuple[list[LedgerRow], list[LedgerRow]]:
     """Crawl; return the rows of images and failed pages, and a row a source without any."""
     with held_ledger(dataset) as lock:

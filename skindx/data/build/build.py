@@ -8,32 +8,34 @@ from skindx.core.atomic_files import only_writer
 from skindx.core.errors import needs_room
 from skindx.core.progress import Progress, silent
 from skindx.data.boxes.annotations import accepted, read_annotations
-from skindx.data.boxes.formats import read_boxes
+from skindx.data.boxes.box_exchange import read_boxes
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
+from skindx.data.build.build_run import (
+    BuildRun,
+    as_before,
+    check_targets,
+    count_by_source,
+    with_modalities,
+)
 from skindx.data.build.copy_stage import count_copies, hold_swallowed
-from skindx.data.build.folder import check_out, emptied_again, write_dataset
-from skindx.data.build.modality import with_modalities
-from skindx.data.build.not_skin import REASONS, flag_records
-from skindx.data.build.older import as_before
-from skindx.data.build.records import make_records
-from skindx.data.build.run import Run
 from skindx.data.build.stages import (
+    REASONS,
     clean,
     drop_small_classes,
+    flag_records,
     label_rows,
     look_at_labels,
     screen_rows,
 )
-from skindx.data.build.targets import check_targets, count_by_source
+from skindx.data.build.write_stage import check_out, emptied_again, make_records, write_dataset
 from skindx.data.copies.hash_links import import_kernels
 from skindx.data.copies.verified import keep_stored
-from skindx.data.fetch.checks import check_sources
+from skindx.data.crawl.crawl_process import check_sources
 from skindx.data.image_tables import read_ood
 from skindx.data.layout import BLOCKLIST, MANIFEST, sweep_store
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.exclusions import Exclusions
-from skindx.data.runner import TaskRunner, open_runner
 from skindx.data.screening.screen import remove_shards
 from skindx.data.splits.freeze import (
     SPLITS_TABLE,
@@ -50,6 +52,7 @@ from skindx.data.splits.groups import GroupKeys
 from skindx.data.summary import BuildSummary, ClassNames, count_flagged, count_funnel, totals
 from skindx.taxonomy import load_taxonomy
 from skindx.taxonomy.matching import check_urgencies, with_urgencies
+from skindx.workers.task_runner import TaskRunner, open_runner
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
 
@@ -90,7 +93,7 @@ def build(
 
 def _open(
     settings: BuildSettings, out: Path, resplit: bool, progress: Progress, runner: TaskRunner
-) -> Run:
+) -> BuildRun:
     """Read all that a build starts from; mistakes are reported before anything is made."""
     taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
     if taxonomy:
@@ -101,7 +104,7 @@ def _open(
     if settings.screen.ood:
         read_ood(settings.screen.ood.path)
     settings, older = as_before(with_modalities(settings), out)
-    run = Run(
+    run = BuildRun(
         settings,
         out,
         progress,
@@ -119,7 +122,7 @@ def _open(
     return run
 
 
-def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
+def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     settings, out = run.settings, run.out
     found = acquire(
         settings.sources,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.build.run import Run
+from skindx.data.build.build_run import BuildRun
 from skindx.data.copies.copy_records import (
     CopyRecord,
     Pair,
@@ -56,7 +56,7 @@ class Grouped:
 
 
 def group_images(
-    run: Run, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
+    run: BuildRun, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
 ) -> Grouped:
     """Group images by near links and shared keys, and by copies among those that are kept.
 
@@ -88,7 +88,7 @@ def group_images(
 
 
 def _records(
-    run: Run, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
+    run: BuildRun, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
 ) -> tuple[list[CopyRecord], NDArray[np.int64]]:
     """Return every pair that may be copies, and the links without those that the pixels deny."""
     position = {same[0].row.sha256: number for number, same in enumerate(images)}
@@ -126,13 +126,13 @@ def _positions(pairs: Sequence[Pair], position: Mapping[str, int]) -> NDArray[np
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
-def _sides(run: Run, images: Distinct, apart: Mapping[str, str]) -> dict[str, Split]:
+def _sides(run: BuildRun, images: Distinct, apart: Mapping[str, str]) -> dict[str, Split]:
     held = hold_groups(group_aliases(images, apart, run.keys), run.places)
     return {name: place.split for name, place in held.items()}
 
 
 def hold_swallowed(
-    run: Run, kept: Sequence[LabelledImage], grouped: Grouped, held: Placements
+    run: BuildRun, kept: Sequence[LabelledImage], grouped: Grouped, held: Placements
 ) -> dict[str, Placement]:
     """Return `held`, with train for each group of copies that holds most of a class.
 

@@ -1,16 +1,15 @@
 """The stages of a build, in the order in which they run; each records what it takes out."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from skindx.core.errors import UserError
+from skindx.data.build.build_run import BuildRun
 from skindx.data.build.copy_stage import Grouped, group_images
-from skindx.data.build.not_skin import NOT_SKIN, not_skin_issues
-from skindx.data.build.run import Run
-from skindx.data.build.thumbnail_sources import thumbnail_notes
 from skindx.data.copies.deduplicate import (
     Distinct,
     LabelledImage,
@@ -19,6 +18,8 @@ from skindx.data.copies.deduplicate import (
     distinct,
 )
 from skindx.data.copies.hash_links import near_links_by_chunks
+from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions
+from skindx.data.image_tables import unusual
 from skindx.data.labels import (
     UNMAPPED,
     left_out_notes,
@@ -29,19 +30,119 @@ from skindx.data.labels import (
 )
 from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
-from skindx.data.manifest import Issue
+from skindx.data.manifest import Issue, Record
 from skindx.data.screening.screen import Screened, screen
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource, look_at_folder
 from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.sources.source import WebSource
+from skindx.imaging.skin_content import LIMIT, SAID
 from skindx.taxonomy import Taxonomy, normalise
+
+NOT_SKIN: Reason = "not-skin"
+"""By the pixels alone."""
+OFF_TOPIC: Reason = "off-topic"
+"""By a table of scores."""
+REASONS: tuple[Reason, ...] = (NOT_SKIN, OFF_TOPIC)
+
+
+def not_skin_issues(
+    run: BuildRun, rows: Iterable[LedgerRow], verdicts: Mapping[str, Screened]
+) -> dict[str, str]:
+    """Return SHA-256 -> sentence of the images to drop; none unless `screen.not_skin` is drop.
+
+    What a person decided to keep stays, and so does what a person called skin.
+    """
+    if run.settings.screen.not_skin != "drop":
+        return {}
+    decisions = read_decisions(run.out)
+    wanted = {sha256 for sha256, decision in decisions.items() if decision.verdict == "keep"}
+    wanted |= {sha256 for sha256, skin in answered_skin(run.out).items() if skin}
+    return {
+        row.sha256: said(verdicts[row.path])
+        for row in rows
+        if verdicts[row.path].not_skin >= LIMIT and row.sha256 not in wanted
+    }
+
+
+def flag_records(
+    run: BuildRun, records: Sequence[Record], by_sha: Mapping[str, Sequence[LabelledImage]]
+) -> None:
+    """Flag the images of the dataset that look like no skin, and those that a table finds unusual.
+
+    What a person called skin is flagged for neither. Raises UserError for a table of another
+    dataset.
+    """
+    settings, answered = run.settings.screen, answered_skin(run.out)
+    if settings.not_skin == "review":
+        for record in records:
+            screened = by_sha[record.sha256][0].screened
+            if screened.not_skin >= LIMIT and record.sha256 not in answered:
+                flag = Flag(record.sha256, NOT_SKIN, screened.not_skin, said(screened))
+                run.flags.append(flag)
+    if settings.ood:
+        high, known, model = unusual(settings.ood, [record.sha256 for record in records])
+        for sha256, score in high.items():
+            if sha256 in answered:
+                continue
+            share = score / (score + settings.ood.threshold)
+            run.flags.append(Flag(sha256, OFF_TOPIC, share, f"unusual: {score:.1f} by {model}"))
+        run.notes.append(f"{known} of {len(records)} images have an OOD score.")
+
+
+def said(screened: Screened) -> str:
+    """Return what an image shows in the place of skin, in words."""
+    return SAID[screened.shows]
+
+
+# Names sources that give thumbnails, so that one can look for larger versions.
+
+SMALL_PX = 200
+"""An image whose longer side has no more pixels is a thumbnail, whatever its address says."""
+DOUBTFUL_PX = 640
+"""Up to this longer side an image is one if its address says so."""
+_SHARE = 0.5
+_NAMED = re.compile(
+    r"[-_]\d{2,4}x\d{2,4}\.\w+$"  # WordPress: acne-300x225.jpg
+    r"|/\d{2,4}px-[^/]*$"  # MediaWiki: 330px-Acne.jpg
+    r"|thumb|[-_./](small|preview|icon)s?\b"
+    r"|[?&](w|h|width|height|size|resize)=\d{1,3}(?!\d)",
+    re.IGNORECASE,
+)
+
+
+def thumbnail_notes(images: Iterable[tuple[LedgerRow, Screened]]) -> list[str]:
+    """Return a sentence for each web source of which at least half of the images are thumbnails."""
+    by_source: dict[str, list[tuple[LedgerRow, Screened]]] = defaultdict(list)
+    for row, screened in images:
+        if screened.width and "://" in row.url:
+            by_source[row.source].append((row, screened))
+    notes = []
+    for source, found in sorted(by_source.items()):
+        small = [(row, screened) for row, screened in found if is_thumbnail(row.url, screened)]
+        if len(small) >= _SHARE * len(found):
+            row, screened = small[0]
+            notes.append(
+                f"{len(small)} of {len(found)} images of {source} seem to be thumbnails, such "
+                f"as {row.url} ({screened.width} x {screened.height} pixels); look whether its "
+                f"pages name larger versions, and set the selector `picture` to them."
+            )
+    return notes
+
+
+def is_thumbnail(url: str, screened: Screened) -> bool:
+    """Tell whether an image is a small copy, by its size or by what its address says."""
+    longer = max(screened.width, screened.height)
+    return longer <= SMALL_PX or (longer <= DOUBTFUL_PX and _NAMED.search(url) is not None)
+
+
+# Images that look like no skin: what a build drops, and what it flags for a person to look at.
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""
 
 
-def look_at_labels(run: Run) -> None:
+def look_at_labels(run: BuildRun) -> None:
     """Find what is wrong with folders and classes before the first image is copied or fetched."""
     folders = [source for source in run.settings.sources if isinstance(source, FolderSource)]
     labels: list[str] = []
@@ -62,7 +163,7 @@ def look_at_labels(run: Run) -> None:
         _look_at_classes(run, labels, whole=len(folders) == len(run.settings.sources))
 
 
-def _look_at_classes(run: Run, labels: Sequence[str], *, whole: bool) -> None:
+def _look_at_classes(run: BuildRun, labels: Sequence[str], *, whole: bool) -> None:
     """Raise UserError for what no taxonomy could be made of; `whole`: these are all labels.
 
     Urgencies of classes that are not known yet are left for later.
@@ -75,7 +176,7 @@ def _look_at_classes(run: Run, labels: Sequence[str], *, whole: bool) -> None:
         taxonomy_of(labels, run.settings.name, urgencies)
 
 
-def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Screened]]:
+def screen_rows(run: BuildRun, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Screened]]:
     """Decode and judge each stored image once; what is not sound becomes an issue."""
     stored = [row for row in rows if row.status == "stored"]
     run.issues += [_issue(row, row.status, row.detail) for row in rows if row.status != "stored"]
@@ -120,7 +221,9 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
     return sound
 
 
-def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[Taxonomy, Distinct]:
+def label_rows(
+    run: BuildRun, sound: Sequence[tuple[LedgerRow, Screened]]
+) -> tuple[Taxonomy, Distinct]:
     """Map the sources' labels to the taxonomy's keys; an unmapped label becomes an issue."""
     taxonomy = run.taxonomy
     if taxonomy is None:
@@ -141,7 +244,7 @@ def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[T
 
 
 def _known_labels(
-    run: Run, sound: Sequence[tuple[LedgerRow, Screened]], taxonomy: Taxonomy
+    run: BuildRun, sound: Sequence[tuple[LedgerRow, Screened]], taxonomy: Taxonomy
 ) -> dict[str, str]:
     """Map labels to keys; those that were not even fetched count as unknown. Raises UserError."""
     labels = [row.label for row, _ in sound]
@@ -149,7 +252,7 @@ def _known_labels(
     return map_labels(labels, taxonomy, run.settings.min_known)
 
 
-def clean(run: Run, images: Distinct) -> Grouped:
+def clean(run: BuildRun, images: Distinct) -> Grouped:
     """Drop duplicates and contradictions, and group what belongs together."""
     settings = run.settings
     run.report("compare", 0, len(images))
@@ -170,7 +273,7 @@ def clean(run: Run, images: Distinct) -> Grouped:
 
 
 def drop_small_classes(
-    run: Run, kept: Sequence[LabelledImage], grouped: Grouped, images: Distinct
+    run: BuildRun, kept: Sequence[LabelledImage], grouped: Grouped, images: Distinct
 ) -> tuple[list[LabelledImage], dict[str, str]]:
     """Take out classes that cleaning left with too few groups; return (kept, why by class).
 

@@ -34,12 +34,11 @@ from skindx.data.copies.verified import (
     write_verified,
 )
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy, verify
-from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import SHARDS
 from skindx.imaging.decode import import_decoders
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.functions import Work, for_each, sandboxed
-from skindx.workers.sandbox.pool import Failure, run_sandboxed
+from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.task_runner import TaskRunner
+from skindx.workers.worker_process import SandboxLimits
 
 # N = images, P = pairs, K = keys
 
@@ -47,7 +46,7 @@ from skindx.workers.sandbox.pool import Failure, run_sandboxed
 PAIRS, IMAGES = "pairs.npy", "images.npz"
 """What the parts of one job read: pairs of positions among the images; images, recurring keys."""
 PART_PAIRS = 500
-_LIMITS = Limits(timeout_s=3600, memory_mb=4000)
+_LIMITS = SandboxLimits(timeout_s=3600, memory_mb=4000)
 _PER_TASK = 64
 
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import JobError, UserError
 from skindx.core.machine import require_extra
-from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import SHARDS
+from skindx.workers.task_runner import TaskRunner
 
 if TYPE_CHECKING:
     from types import ModuleType

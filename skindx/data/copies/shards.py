@@ -23,18 +23,17 @@ from skindx.data.copies.describe import (
     describe_bytes,
 )
 from skindx.data.layout import stored_file
-from skindx.data.runner import TaskRunner
 from skindx.imaging.decode import import_decoders
 from skindx.imaging.formats import DamagedImage
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.functions import Work, for_each, sandboxed
-from skindx.workers.sandbox.pool import Failure, run_sandboxed
+from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.task_runner import TaskRunner
+from skindx.workers.worker_process import SandboxLimits
 
 DESCRIPTIONS = "copies"
 """Folder in the dataset folder. It may be deleted; what is needed is described again."""
 
 SHARD_IMAGES = 1000
-_LIMITS = Limits(timeout_s=60, memory_mb=600)
+_LIMITS = SandboxLimits(timeout_s=60, memory_mb=600)
 _VERSION = 1
 """Counts up when descriptions change, so that older ones are made again."""
 

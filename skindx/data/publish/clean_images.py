@@ -26,9 +26,8 @@ from skindx.core.machine import cpu_count
 from skindx.data.screening.measures import ScreenSettings
 from skindx.imaging.decode import FORMATS, MAX_PIXELS, decode, import_decoders
 from skindx.imaging.formats import DamagedImage, image_suffix
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.functions import Work, for_each, sandboxed
-from skindx.workers.sandbox.pool import Failure, run_sandboxed
+from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.worker_process import SandboxLimits
 
 _SAME = 4
 """Levels of 255 by which two ways to write down sRGB may differ."""
@@ -237,7 +236,7 @@ def clean_files(
     paths: Sequence[Path], folder: Path, settings: ScreenSettings
 ) -> Generator[CleanFile]:
     """Yield the clean image of each file, in order; `folder` takes those not yet fetched."""
-    limits = Limits(_TIMES * settings.timeout_s, _TIMES * settings.memory_mb)
+    limits = SandboxLimits(_TIMES * settings.timeout_s, _TIMES * settings.memory_mb)
     workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))
     job = {"folder": str(folder.absolute()), "max_pixels": settings.max_pixels}
     waiting: dict[int, CleanFile] = {}

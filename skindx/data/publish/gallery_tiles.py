@@ -19,7 +19,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
 from skindx.core.settings_base import read_yaml
-from skindx.data.boxes.joining import read_counts
+from skindx.data.boxes.box_join import read_counts
 from skindx.data.copies.copy_records import (
     COPIES,
     CopyRecord,
@@ -47,9 +47,8 @@ from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.formats import DamagedImage
 from skindx.imaging.hashes import grey
 from skindx.imaging.sandboxed_images import small_jpeg
-from skindx.workers.process import Limits
-from skindx.workers.sandbox.functions import Work, for_each, sandboxed
-from skindx.workers.sandbox.pool import run_sandboxed
+from skindx.workers.sandbox import Work, for_each, run_sandboxed, sandboxed
+from skindx.workers.worker_process import SandboxLimits
 
 # I = points that agree
 
@@ -155,7 +154,7 @@ PAIRS = "pairs"
 MOST_DRAWINGS = 500
 """A drawing takes a twentieth of a second; the pairs that a person should look at come first."""
 _SIDE, _WIDTH = 240, 740
-_LIMITS = Limits(timeout_s=30, memory_mb=900)
+_LIMITS = SandboxLimits(timeout_s=30, memory_mb=900)
 
 
 def copy_tiles(dataset: Path, records: Sequence[Record]) -> Iterator[Tile]:

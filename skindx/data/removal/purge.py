@@ -24,9 +24,9 @@ from skindx.core.atomic_files import read_parquet, sha256_file, write_json
 from skindx.core.errors import UserError
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.copies.verified import keep_stored
+from skindx.data.crawl.crawl_process import merge_parts
+from skindx.data.crawl.page_cache import PAGES
 from skindx.data.decisions import read_flags
-from skindx.data.fetch.page_cache import PAGES
-from skindx.data.fetch.parts import merge_parts
 from skindx.data.layout import (
     BLOCKLIST,
     CACHE,

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from skindx.core.settings_base import OFF, Settings
 from skindx.data.image_tables import UnusualSettings
 from skindx.imaging.decode import MAX_PIXELS
-from skindx.workers.process import Limits
+from skindx.workers.worker_process import SandboxLimits
 
 # S = thumbnail side, H, W = pixels, L = sampled lines, N = pixels of a line
 
@@ -64,9 +64,9 @@ class ScreenSettings(Settings):
     """Memory limit of one decoding process, without the code of its libraries."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> SandboxLimits:
         """Return what a decoding process may use."""
-        return Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+        return SandboxLimits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
 
     @model_validator(mode="after")
     def _dark_below_bright(self) -> Self:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.data.layout import stored_file
-from skindx.data.runner import TaskRunner
 from skindx.data.screening.measures import (
     ImageMeasures,
     ScreenSettings,
@@ -34,8 +33,8 @@ from skindx.imaging.formats import refusal
 from skindx.imaging.gates import skin_mask
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 from skindx.imaging.skin_content import SKIN, content_of
-from skindx.workers.sandbox.functions import Work, sandboxed
-from skindx.workers.sandbox.pool import Failure, run_sandboxed
+from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
+from skindx.workers.task_runner import TaskRunner
 
 # N = images, K = kinds of hash, O = orientations, S = thumbnail side
 

@@ -9,8 +9,7 @@ from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import described
 from skindx.data.sources.markup import Nearest, offered_images
-from skindx.data.sources.source import Choice, Page, WebSource
-from skindx.data.sources.urls import shown, web_url
+from skindx.data.sources.source import Choice, Page, WebSource, shown, web_url
 
 if TYPE_CHECKING:
     from parsel import Selector

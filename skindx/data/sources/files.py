@@ -10,7 +10,7 @@ from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.sources.columns import Columns, cell, read_table
-from skindx.data.sources.folder_files import MAX_BYTES
+from skindx.data.sources.folder import MAX_BYTES
 from skindx.data.sources.source import LocalSource
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 

@@ -5,6 +5,7 @@ a copy in `<noscript>` for browsers without scripts, and a link to the full size
 thumbnail. Each is a *candidate* of the same image.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,10 +13,90 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from skindx.data.sources.srcset import parse_srcset
-
 if TYPE_CHECKING:
     from parsel import Selector
+
+
+_SPACES = " \t\n\f\r"
+_DENSITY = re.compile(r"-?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?x")
+
+
+@dataclass(frozen=True, slots=True)
+class SrcsetEntry:
+    """One address of a srcset; `width_px` or `density` is None where the other one is given."""
+
+    address: str
+    width_px: int | None = None
+    density: float | None = None
+
+
+def parse_srcset(text: str) -> list[SrcsetEntry]:
+    """Return the usable entries in their order; one with an invalid descriptor is left out.
+
+    An address may hold commas, also a data: URL; only commas at its end separate. An entry
+    without a descriptor has the density 1.
+    """
+    entries: list[SrcsetEntry] = []
+    at = 0
+    while True:
+        while at < len(text) and text[at] in _SPACES + ",":
+            at += 1
+        if at == len(text):
+            return entries
+        start = at
+        while at < len(text) and text[at] not in _SPACES:
+            at += 1
+        address = text[start:at]
+        if address.endswith(","):
+            entry = _entry(address.rstrip(","), [])
+        else:
+            descriptors, at = _descriptors(text, at)
+            entry = _entry(address, descriptors)
+        if entry:
+            entries.append(entry)
+
+
+def _descriptors(text: str, at: int) -> tuple[list[str], int]:
+    """Return the descriptors from position `at` on, and where the next entry begins."""
+    found, current, depth = [], "", 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if depth == 0 and char in _SPACES + ",":
+            if current:
+                found.append(current)
+                current = ""
+            if char == ",":
+                return found, at
+            continue
+        depth += {"(": 1, ")": -1 if depth else 0}.get(char, 0)
+        current += char
+    return [*found, current] if current else found, at
+
+
+def _entry(address: str, descriptors: list[str]) -> SrcsetEntry | None:
+    width_px: int | None = None
+    density: float | None = None
+    height = False
+    for descriptor in descriptors:
+        number = descriptor[:-1]
+        is_count = number.isascii() and number.isdigit() and len(number) < 10 and int(number) > 0
+        if descriptor[-1] == "w" and is_count and width_px is None and density is None:
+            width_px = int(number)
+        elif descriptor[-1] == "h" and is_count and not height and density is None:
+            height = True  # kept for later versions of the standard, and needs a width
+        elif _DENSITY.fullmatch(descriptor) and (width_px, density, height) == (None, None, False):
+            density = float(number)
+        else:
+            return None
+    if (height and width_px is None) or (density is not None and not 0 <= density < 1e6):
+        return None
+    return SrcsetEntry(address, width_px, 1.0 if (width_px, density) == (None, None) else density)
+
+
+# The attribute `srcset`: addresses with a width or a pixel density, as the HTML standard has it.
+#
+# "Parsing a srcset attribute", https://html.spec.whatwg.org/multipage/images.html
 
 _LATE = ("data-src", "data-lazy-src", "data-lazy", "data-original", "data-echo", "data-img-src")
 """Where scripts keep the address until the image scrolls into view."""
@@ -42,7 +123,7 @@ _LINKED, _SIZED, _FALLBACK, _UNREADABLE, _INLINE = 4, 3, 2, 1, 0
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ImageAddress:
     """One address of an image, as written; the greatest `rank` promises the largest version."""
 
     address: str
@@ -54,7 +135,7 @@ class Candidate:
 class Offered:
     """One image of a page: its candidates, the largest first, and its alternative text."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ImageAddress, ...]
     alternative: str = ""
 
 
@@ -163,27 +244,27 @@ def _images_above(figure: Any) -> dict[Any, int]:
     return counts
 
 
-def _candidates(holder: Any, matched: Collection[Any]) -> list[Candidate]:
-    found: list[Candidate] = []
+def _candidates(holder: Any, matched: Collection[Any]) -> list[ImageAddress]:
+    found: list[ImageAddress] = []
     for element in holder.iter():
         if not isinstance(element.tag, str):
             continue  # a comment
         if element.tag == "a":
             address = _said(element, "href")
             if address and (element in matched or _leads_to_image(address)):
-                found.append(Candidate(address, (_LINKED, 0.0, 1)))
+                found.append(ImageAddress(address, (_LINKED, 0.0, 1)))
         elif element.tag in _IMAGES or element in matched:
             found += _of_image(element)
         if element.tag in ("a", "img") or element in matched:
             found += [
-                Candidate(_said(element, name), (_LINKED, 0.0, 0))
+                ImageAddress(_said(element, name), (_LINKED, 0.0, 0))
                 for name in _FULL
                 if _is_address(_said(element, name))
             ]
     return found
 
 
-def _of_image(element: Any) -> Iterator[Candidate]:
+def _of_image(element: Any) -> Iterator[ImageAddress]:
     """Yield what an element itself names in its attributes."""
     shown_px = _number(_said(element, "width")) or 1
     usable = _said(element, "type").lower().partition(";")[0] in {"", *_READ_TYPES}
@@ -195,35 +276,35 @@ def _of_image(element: Any) -> Iterator[Candidate]:
     has_widths = any(entry.width_px for entry in sets)
     for entry in sets:
         width = entry.width_px or (entry.density or 1.0) * shown_px
-        yield Candidate(entry.address, (_SIZED if usable else _UNREADABLE, width, 3))
+        yield ImageAddress(entry.address, (_SIZED if usable else _UNREADABLE, width, 3))
     late = [_said(element, name) for name in _LATE if _said(element, name)]
     for address in late:
-        yield Candidate(address, (_SIZED, 1 if has_widths else shown_px, 2))
+        yield ImageAddress(address, (_SIZED, 1 if has_widths else shown_px, 2))
     plain = _said(element, "src") or _said(element, "href")
     if plain:
         # Beside other addresses it is a placeholder, or the smallest of them.
         alone = not late and not has_widths
-        yield Candidate(plain, (_SIZED, shown_px, 0) if alone else (_FALLBACK, shown_px, 0))
+        yield ImageAddress(plain, (_SIZED, shown_px, 0) if alone else (_FALLBACK, shown_px, 0))
 
 
-def _ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _ordered(candidates: Sequence[ImageAddress]) -> list[ImageAddress]:
     """Return each address once, the best first; one that cannot be read only if all are such."""
-    best: dict[str, Candidate] = {}
+    best: dict[str, ImageAddress] = {}
     for candidate in candidates:
         address, (kind, *rest) = candidate.address, candidate.rank
         if address.lower().startswith("data:"):
             kind = _INLINE
         elif _suffix(address) in _UNREAD:
             kind = _UNREADABLE
-        judged = Candidate(address, (kind, rest[0], int(rest[1])))
+        judged = ImageAddress(address, (kind, rest[0], int(rest[1])))
         if address not in best or best[address].rank < judged.rank:
             best[address] = judged
     ordered = sorted(best.values(), key=lambda candidate: candidate.rank, reverse=True)
     readable = [candidate for candidate in ordered if candidate.rank[0] > _UNREADABLE]
-    return readable[:MOST_ADDRESSES] or ordered[:1] or [Candidate("", (_INLINE, 0.0, 0))]
+    return readable[:MOST_ADDRESSES] or ordered[:1] or [ImageAddress("", (_INLINE, 0.0, 0))]
 
 
-def _joined(images: list[tuple[Any, list[Candidate]]]) -> list[tuple[Any, list[Candidate]]]:
+def _joined(images: list[tuple[Any, list[ImageAddress]]]) -> list[tuple[Any, list[ImageAddress]]]:
     """Give what stands in `<noscript>` to the image beside it that loads late, or is the same."""
     joined = [(root, list(found)) for root, found in images if root.tag != "noscript"]
     place = {root: number for number, (root, _) in enumerate(joined)}
@@ -248,7 +329,7 @@ def _joined(images: list[tuple[Any, list[Candidate]]]) -> list[tuple[Any, list[C
     return joined
 
 
-def _loads_late(candidates: Sequence[Candidate]) -> bool:
+def _loads_late(candidates: Sequence[ImageAddress]) -> bool:
     """Tell whether scripts exchange the address: it is none yet, or there is a late one."""
     inline = all(candidate.address.lower().startswith("data:") for candidate in candidates)
     return inline or any(candidate.rank[2] == 2 for candidate in candidates)

@@ -34,7 +34,7 @@ from skindx.scan.work.work_folder import (
     tile_tasks,
 )
 from skindx.scan.work.worker_processes import ScanStages, ScanWorkers
-from skindx.workers.leases.tables import DONE
+from skindx.workers.lease_queue import DONE
 
 Answers = Mapping[str, Any]
 """What workers answered, by the keys of the tasks."""

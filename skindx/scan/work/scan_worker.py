@@ -22,11 +22,8 @@ from skindx.scan.lesions import ScannedLesion, write_lesions
 from skindx.scan.patches import save_patch
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work.work_folder import ScanPlan, ScanTask, WorkFolder
-from skindx.workers.leases.database import database_errors
-from skindx.workers.leases.heartbeat import Heartbeat
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.tables import QUEUES
+from skindx.workers.lease_queue import QUEUES, LeaseQueue, database_errors
+from skindx.workers.leases import Heartbeat, Leases
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
@@ -135,7 +132,7 @@ def work(
     """
     done, idle_since, pause = 0, time.monotonic(), _POLL_S[0]
     runners: dict[str, TaskRunner] = {}
-    with Queue(where, "") as any_queue:
+    with LeaseQueue(where, "") as any_queue:
         while True:
             answered, open_work = 0, False
             for name, version in _queues(any_queue, token):
@@ -144,7 +141,7 @@ def work(
                         f"the queue is of skindx {version}, and this is {__version__}; install the "
                         "same version on every machine."
                     )
-                with Queue(where, name) as queue:
+                with LeaseQueue(where, name) as queue:
                     count, left = _serve(queue, runners, make_runner)
                     answered, open_work = answered + count, open_work or left
             done += answered
@@ -159,7 +156,7 @@ def work(
                 pause = min(1.5 * pause, _POLL_S[1])
 
 
-def _queues(any_queue: Queue, token: str) -> list[tuple[str, str]]:
+def _queues(any_queue: LeaseQueue, token: str) -> list[tuple[str, str]]:
     """Return (name, version) of the queues of scans, the newest stage of each last."""
     start = queue_name(token) if token else PREFIX
     with database_errors(any_queue.where), any_queue.engine.begin() as connection:
@@ -172,7 +169,7 @@ def _queues(any_queue: Queue, token: str) -> list[tuple[str, str]]:
 
 
 def _serve(
-    queue: Queue, runners: dict[str, TaskRunner], make_runner: MakeRunner
+    queue: LeaseQueue, runners: dict[str, TaskRunner], make_runner: MakeRunner
 ) -> tuple[int, bool]:
     """Do tasks of one queue until none is open; return how many, and whether others do some."""
     facts = queue.facts()

@@ -19,7 +19,7 @@ from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.tile_search import Grid, grids
-from skindx.workers.leases.task import Task
+from skindx.workers.lease_queue import LeaseTask
 
 WORK = "_scan"
 """Beside the results while a scan is at work; it holds pixels of the photos."""
@@ -192,6 +192,6 @@ def lesion_tasks(photo: int, lesions: int) -> Iterator[ScanTask]:
         yield ScanTask("lesions", photo, 0, first, min(first + LESIONS_A_TASK, lesions))
 
 
-def leased(tasks: Sequence[ScanTask]) -> list[Task]:
+def leased(tasks: Sequence[ScanTask]) -> list[LeaseTask]:
     """Return tasks as a queue takes them."""
-    return [Task(task.key, weight=len(task)) for task in tasks]
+    return [LeaseTask(task.key, weight=len(task)) for task in tasks]

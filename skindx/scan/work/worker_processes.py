@@ -22,12 +22,9 @@ from skindx.core.errors import JobError, UserError
 from skindx.core.progress import Progress
 from skindx.scan.work.scan_worker import MakeRunner, TaskRunner, queue_name, work_here
 from skindx.scan.work.work_folder import ScanPlan, ScanTask, leased
-from skindx.workers.leases.database import database_errors
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.tables import DONE, TASKS
-from skindx.workers.leases.task import TaskState
-from skindx.workers.process import module_command, start
+from skindx.workers.lease_queue import DONE, TASKS, LeaseQueue, TaskState, database_errors
+from skindx.workers.leases import Leases
+from skindx.workers.worker_process import module_command, start
 
 QUEUE = "SKINDX_SCAN_QUEUE"
 """Environment variable that names the database of a scan."""
@@ -185,7 +182,7 @@ class ScanStages:
         """Return the ended tasks by their keys; those that are done already stay as they are."""
         if not tasks:
             return {}
-        with Queue(self.where, queue_name(self.plan.token, stage)) as queue:
+        with LeaseQueue(self.where, queue_name(self.plan.token, stage)) as queue:
             facts = {"folder": str(self.folder.absolute()), "lease_s": self.lease_s}
             queue.put(
                 leased(tasks), fingerprint=self.plan.fingerprint, version=__version__, facts=facts
@@ -204,11 +201,11 @@ class ScanStages:
     def remove(self, stages: Sequence[str]) -> None:
         """Delete the queues of a scan that has ended."""
         for stage in stages:
-            with Queue(self.where, queue_name(self.plan.token, stage)) as queue:
+            with LeaseQueue(self.where, queue_name(self.plan.token, stage)) as queue:
                 queue.remove()
 
 
-def _done(queue: Queue) -> int:
+def _done(queue: LeaseQueue) -> int:
     """Return how many tiles or lesions are done."""
     with database_errors(queue.where), queue.engine.begin() as connection:
         ended = select(TASKS.c.key).where(TASKS.c.queue == queue.name, TASKS.c.state == DONE)

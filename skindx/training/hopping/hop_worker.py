@@ -41,11 +41,8 @@ from skindx.training.parallel.mesh import (
     workers_of,
 )
 from skindx.training.tasks.classifier_job import MemberJob
-from skindx.workers.leases.heartbeat import Heartbeat
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.tables import ASIDE, FAILED
-from skindx.workers.leases.task import Candidate, TaskState
+from skindx.workers.lease_queue import ASIDE, FAILED, LeaseQueue, OpenTask, TaskState
+from skindx.workers.leases import Heartbeat, Leases
 
 
 class LeasedStop:
@@ -156,10 +153,10 @@ class Worker:
             self._do(name, taken)
         return taken is not None
 
-    def _choose(self, found: Sequence[Candidate]) -> Candidate:
+    def _choose(self, found: Sequence[OpenTask]) -> OpenTask:
         return found[choose([candidate.left for candidate in found], self._rng)]
 
-    def _do(self, name: str, taken: Candidate) -> None:
+    def _do(self, name: str, taken: OpenTask) -> None:
         """Do one unit and answer it; what cannot be done is refused in a sentence."""
         unit = Unit.of(taken.key)
         job = self._jobs.by_key[unit.member]
@@ -332,7 +329,7 @@ def main(arguments: list[str]) -> int:
 
 
 @contextmanager
-def scheduling(queue: Queue, lease_s: float) -> Iterator[None]:
+def scheduling(queue: LeaseQueue, lease_s: float) -> Iterator[None]:
     """Be the one training that schedules a run. Raises UserError while another one is."""
     note = socket.gethostname()
     # Who holds the run's folder on this host is the only one here: what is noted of it has ended.

@@ -23,9 +23,8 @@ from skindx.core.settings_base import read_yaml
 from skindx.training.config.engine import SETTINGS, EngineSettings
 from skindx.training.hopping.units import Unit, open_queue
 from skindx.training.launching.supervise import RANKS
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.tables import ASIDE, DONE, FAILED, TAKEN
-from skindx.workers.leases.task import TaskState, WorkerState
+from skindx.workers.lease_queue import ASIDE, DONE, FAILED, TAKEN, TaskState, WorkerState
+from skindx.workers.leases import Leases
 
 if TYPE_CHECKING:
     from rich.table import Table

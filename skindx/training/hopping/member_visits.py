@@ -29,7 +29,7 @@ from skindx.training.position import WHAT_TO_TRY, Position
 from skindx.training.state import DivergedError, EpochSpeed, Row, Training, ValidationStoppedError
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.training.tasks.classifier_task import ClassifierTask, epoch_line, figures, validate
-from skindx.workers.leases.task import TaskState
+from skindx.workers.lease_queue import TaskState
 
 
 def close_epoch(

@@ -31,10 +31,16 @@ from skindx.training.jobs import Job, jobs_of
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.classifier_job import MemberJob
 from skindx.training.tasks.detector_job import DetectorJob
-from skindx.workers.leases.leases import Leases
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.tables import ASIDE, DONE, FAILED
-from skindx.workers.leases.task import MOST_LOSSES, Task, TaskState
+from skindx.workers.lease_queue import (
+    ASIDE,
+    DONE,
+    FAILED,
+    MOST_LOSSES,
+    LeaseQueue,
+    LeaseTask,
+    TaskState,
+)
+from skindx.workers.leases import Leases
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class RunJobs:
         return [job for job in self.by_key.values() if not job.is_finished()]
 
 
-def fill(queue: Queue, jobs: RunJobs, workers: int) -> dict[str, Any]:
+def fill(queue: LeaseQueue, jobs: RunJobs, workers: int) -> dict[str, Any]:
     """Put the units of what is missing into the queue, once; return its facts.
 
     Raises UserError for a queue of other settings, data or versions, and for partitions that are
@@ -85,9 +91,9 @@ def fill(queue: Queue, jobs: RunJobs, workers: int) -> dict[str, Any]:
 
 def _hops(
     jobs: Sequence[Job], records: Sequence[Record], settings: TrainSettings, count: int
-) -> list[Task]:
+) -> list[LeaseTask]:
     partitions = Partitions.of(records, settings, count)
-    tasks: list[Task] = []
+    tasks: list[LeaseTask] = []
     for job in jobs:
         assert isinstance(job, MemberJob)
         train_P, val_P = (
@@ -99,7 +105,7 @@ def _hops(
     return tasks
 
 
-def _wholes(jobs: Sequence[Job], settings: TrainSettings) -> list[Task]:
+def _wholes(jobs: Sequence[Job], settings: TrainSettings) -> list[LeaseTask]:
     """Return a task for each job, the longest first by images and their size."""
     weights = {}
     for job in jobs:

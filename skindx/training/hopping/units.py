@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from skindx.training.config.engine import CHECKPOINTS, EngineSettings
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.task import Task, TaskState
+from skindx.workers.lease_queue import LeaseQueue, LeaseTask, TaskState
 
 if TYPE_CHECKING:
     from skindx.training.config.run import MemberSettings
@@ -59,7 +58,7 @@ class Unit:
 
 def hop_tasks(
     member: "MemberSettings", epochs: int, train_P: Sequence[int], val_P: Sequence[int]
-) -> list[Task]:
+) -> list[LeaseTask]:
     """Return all units of a member: of each epoch all visits, then all validations.
 
     `train_P` and `val_P` are how many of its images lie in each partition.
@@ -73,7 +72,7 @@ def hop_tasks(
         for late, (kind, counts_P, weight) in enumerate(kinds):
             for partition, count in enumerate(counts_P):
                 tasks.append(
-                    Task(
+                    LeaseTask(
                         Unit(member.name, epoch, kind, partition).key,
                         alone=member.name,
                         place=partition,
@@ -84,9 +83,9 @@ def hop_tasks(
     return tasks
 
 
-def whole_task(name: str, weight: float) -> Task:
+def whole_task(name: str, weight: float) -> LeaseTask:
     """Return the one unit of a member that stays on a worker."""
-    return Task(Unit(name, 0, "whole", 0).key, alone=name, weight=weight)
+    return LeaseTask(Unit(name, 0, "whole", 0).key, alone=name, weight=weight)
 
 
 def done_of(tasks: Sequence[TaskState], epoch: int, kind: Kind) -> list[TaskState]:
@@ -111,12 +110,12 @@ HOPS = "hops.csv"
 """In the run: which partitions each member visited in which order; its weights follow from it."""
 
 
-def open_queue(run: Path, engine: EngineSettings) -> Queue:
+def open_queue(run: Path, engine: EngineSettings) -> LeaseQueue:
     """Open a run's queue. Raises UserError for a database that cannot be used."""
     folder = run / CHECKPOINTS
     folder.mkdir(parents=True, exist_ok=True)
     where = engine.leases or folder / DATABASE
-    return Queue(where, _name(folder / NAME))
+    return LeaseQueue(where, _name(folder / NAME))
 
 
 def _name(file: Path) -> str:

@@ -13,8 +13,8 @@ import sys
 import time
 from types import FrameType
 
-from skindx.workers.forked_module import ForkedModule, Place, import_once
-from skindx.workers.process import leave_process
+from skindx.workers.forked_module import ForkContext, ForkedModule, import_once
+from skindx.workers.worker_process import leave_process
 
 ADDRESS = "127.0.0.1"
 _POLL_S = 0.05
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
             command = [sys.executable, "-u", "-m", module, *rest]
             running.append(subprocess.Popen(command, env=os.environ | place))
         else:
-            running.append(ForkedModule(module, rest, Place(place)))
+            running.append(ForkedModule(module, rest, ForkContext(place)))
     while any(process.poll() is None for process in running):
         if code := _failed(running):
             _end(running)

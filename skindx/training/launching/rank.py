@@ -46,7 +46,7 @@ if __name__ == "__main__":
     # Torch is a million objects that stay to the end: garbage collection never goes through them.
     gc.disable()
     main = importlib.import_module(module).main
-    from skindx.workers.process import leave_process
+    from skindx.workers.worker_process import leave_process
 
     gc.freeze()
     gc.enable()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skindx.core.machine import go_offline
-from skindx.data.boxes.exporting import box_labels
+from skindx.data.boxes.box_exchange import box_labels
 from skindx.data.loader.budget import kept_share
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.core.machine import go_offline, require_extra
 from skindx.data.answer_review import AnswerReview, reviewing_copies, reviewing_skin
-from skindx.data.boxes.review import reviewing
+from skindx.review.box_review import reviewing
 from skindx.ui.page_basics import LOOPBACK, check_free, gradio_options, stoppable, uploads_folder
 
 if TYPE_CHECKING:

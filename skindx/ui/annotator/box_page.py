@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
 from skindx.data.box import Box
-from skindx.data.boxes.review import Review
+from skindx.review.box_review import Review
 from skindx.ui.annotator.canvas import Names, canvas_boxes, colours_of, drawn_boxes, image_in
 from skindx.ui.annotator.review_images import image_address
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.answer_review import CopyReview, SkinReview
-from skindx.data.boxes.review import Review
 from skindx.data.publish.gallery_tiles import draw_pair
 from skindx.data.stored_image import read_image
 from skindx.diagnosis.photo_checks import view_jpeg
 from skindx.imaging.formats import DamagedImage
+from skindx.review.box_review import Review
 from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.http.asgi import App, Message, Receive, Send, respond
 

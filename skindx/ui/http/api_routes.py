@@ -23,7 +23,7 @@ from skindx.ui.http.pdf_reports import made_pdf
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import render
 from skindx.ui.scans.scan_serving import WideRule, seen_of_refused
-from skindx.workers.pool import PoolStatus
+from skindx.workers.worker_pool import PoolStatus
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

@@ -17,7 +17,7 @@ from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, Diagnoser, Diagnosis
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.diagnosis_pool import Busy, Unanswered
-from skindx.workers.pool import PoolStatus
+from skindx.workers.worker_pool import PoolStatus
 
 P_VALUE_EDGES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 

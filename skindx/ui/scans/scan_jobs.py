@@ -31,7 +31,7 @@ from skindx.ui.scans.scan_job import (
     run,
 )
 from skindx.ui.scans.scan_serving import ScanRefused, ScanServing
-from skindx.workers.process import module_command
+from skindx.workers.worker_process import module_command
 
 _COMMAND = module_command("skindx.ui.scans.scan_process", "ruler")
 _WAITING, _RETRY_S, _LONGEST_S = 4, 10, 120.0

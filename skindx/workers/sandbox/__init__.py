@@ -1,1 +1,312 @@
 """Sandboxed calls: processes with limited memory and time for untrusted files."""
+
+import gc
+import os
+import re
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryFile
+from types import FunctionType
+from typing import IO, Any, BinaryIO, TypeVar
+
+from skindx.workers import messages
+from skindx.workers.fork_server import Forked
+from skindx.workers.worker_process import SandboxLimits, limit_memory, limit_time
+
+# Functions that a sandboxed process may run: those of this package with the mark.
+
+Work = Callable[[Sequence[Path]], Iterator[list[Any] | None]]
+"""Yields None after each file, and at the end a list with the answers to all of them."""
+
+MakeWork = Callable[[dict[str, Any]], Work]
+"""Makes the work from a job of plain values."""
+
+Prepare = Callable[[], None]
+"""Imports all that the work needs, since an import might fail once the memory is limited."""
+
+_PREPARE = "_sandboxed_after"
+_MODULE = re.compile(r"skindx(\.[A-Za-z_]\w*)+")
+
+M = TypeVar("M", bound=MakeWork)
+
+
+def sandboxed(prepare: Prepare) -> Callable[[M], M]:
+    """Mark a function of a module of skindx as one that a sandboxed process may run.
+
+    The process that forks the others calls `prepare`, so that they find its work done.
+    """
+
+    def mark(make_work: M) -> M:
+        setattr(make_work, _PREPARE, prepare)
+        return make_work
+
+    return mark
+
+
+def reference(make_work: MakeWork) -> str:
+    """Return MODULE:NAME of a marked function. Raises ValueError for any other."""
+    name = f"{make_work.__module__}:{getattr(make_work, '__name__', '')}"
+    if resolve(name) is not make_work:
+        raise ValueError(f"{name} is another function")
+    return name
+
+
+def resolve(name: str) -> MakeWork:
+    """Return the marked function at MODULE:NAME. Raises ValueError for any other reference."""
+    module, _, function_name = name.partition(":")
+    if not _MODULE.fullmatch(module) or not function_name.isidentifier():
+        raise ValueError(f"{name!r} names no function of skindx")
+    function = getattr(import_module(module), function_name, None)
+    if (
+        not isinstance(function, FunctionType)
+        or function.__module__ != module
+        or not hasattr(function, _PREPARE)
+    ):
+        raise ValueError(f"{name!r} is not marked as @sandboxed")
+    return function
+
+
+def prepare(make_work: MakeWork) -> None:
+    """Do what a marked function needs before its first call; a second time costs little."""
+    getattr(make_work, _PREPARE)()
+
+
+def for_each(answer: Callable[[Path], Any]) -> Work:
+    """Return work that answers one file after the other."""
+
+    def work(paths: Sequence[Path]) -> Iterator[list[Any] | None]:
+        answers = []
+        for path in paths:
+            answers.append(answer(path))
+            yield None
+        yield answers
+
+    return work
+
+
+# The sandboxed process: paths come in on standard input, signs of life and answers go out.
+#
+# Its limits are the kernel's, so that they hold in the middle of a C library, and also when the
+# caller is gone: a data segment of fixed size and an alarm clock.
+
+READY = "ready"
+DONE = "done"
+"""Sent after each file; then the answers to a whole batch are sent as one list."""
+
+
+def main() -> int:
+    """Answer batches until standard input ends."""
+    # Whatever a library prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides, by closing our input
+    job = messages.receive(sys.stdin.buffer.read)
+    make_work = resolve(job["function"])
+    prepare(make_work)
+    work = make_work(job["job"])
+    gc.freeze()  # nothing of what was imported is ever garbage
+    limit_memory(job["memory_mb"])
+    answers.write(messages.pack(READY))
+    while True:
+        try:
+            paths = messages.receive(sys.stdin.buffer.read)
+        except EOFError:
+            return 0
+        _answer(work, [Path(path) for path in paths], job["timeout_s"], answers)
+
+
+def _answer(work: Work, paths: Sequence[Path], timeout_s: int, answers: BinaryIO) -> None:
+    limit_time(timeout_s)  # each sign of life puts the end off
+    for answer in work(paths):
+        limit_time(timeout_s if answer is None else 0)
+        answers.write(messages.pack(DONE if answer is None else answer))
+
+
+# The caller's side of sandboxed processes: it hands out files, and survives what they do.
+#
+# A file may hang its decoder, crash it, or ask for all memory: only that file is lost. A process
+# says when a file is done, so that the first one not done when it ends is the suspect. If its time
+# ran out it is given up; if the process died it is tried once more alone, because a lack of memory
+# also ends processes that work on other files.
+
+_BATCH = 32
+
+Batch = tuple[int, ...]
+"""Positions among the paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The process ended over a file instead of answering."""
+
+    reason: str
+    """decode-timeout or decode-crash."""
+    detail: str
+
+
+def run_sandboxed(
+    make_work: MakeWork,
+    job: dict[str, Any],
+    paths: Sequence[Path],
+    limits: SandboxLimits,
+    workers: int,
+) -> Iterator[tuple[int, Any]]:
+    """Yield (position, answer or Failure) once for each path, in any order.
+
+    `make_work` is a function marked by `@sandboxed`, `job` its plain values; what is too large for
+    an answer it writes to a file. Raises RuntimeError when a process does not even start. No
+    process outlives the iteration.
+    """
+    order = {
+        "function": reference(make_work),
+        "job": job,
+        "timeout_s": limits.timeout_s,
+        "memory_mb": limits.memory_mb,
+    }
+    pool = _Pool(order, paths, max(1, workers))
+    try:
+        yield from pool.answers()
+    finally:
+        pool.stop()
+
+
+class _Pool:
+    """`workers` threads, each with a process of its own, empty one queue of batches."""
+
+    def __init__(self, order: dict[str, Any], paths: Sequence[Path], workers: int) -> None:
+        self._order = order
+        self._paths = paths
+        size = max(1, min(_BATCH, -(-len(paths) // workers)))
+        every = range(len(paths))
+        self._batches = deque(tuple(every[low : low + size]) for low in every[::size])
+        self._answers: SimpleQueue[tuple[int, Any] | BaseException] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._processes: set[Forked] = set()
+        count = min(workers, len(self._batches))
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+
+    def answers(self) -> Iterator[tuple[int, Any]]:
+        for thread in self._threads:
+            thread.start()
+        for _ in self._paths:
+            answer = self._answers.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            yield answer
+
+    def stop(self) -> None:
+        """End what still runs."""
+        with self._lock:
+            self._stopping = True
+            for process in self._processes:
+                process.kill()
+        for thread in self._threads:
+            if thread.ident:
+                thread.join()
+
+    def _work(self) -> None:
+        try:
+            while self._batches and not self._stopping:
+                self._feed()
+        except BaseException as error:  # it belongs to the caller's thread
+            self._answers.put(error)
+
+    def _feed(self) -> None:
+        """Give one process batches until none is left, or until it ends over one of them."""
+        with TemporaryFile() as errors, self._process(errors) as process:
+            if _receive(process) != READY and not self._stopping:
+                process.wait()
+                errors.seek(0)
+                raise _no_start(errors.read().decode("utf-8", "replace").strip())
+            while True:
+                try:
+                    batch = self._batches.popleft()
+                except IndexError:
+                    return
+                done, answers = _ask(process, [str(self._paths[at]) for at in batch])
+                if answers is None:
+                    code = process.wait()
+                    break
+                for answer in zip(batch, answers, strict=True):
+                    self._answers.put(answer)
+        if not self._stopping:
+            self._blame(batch, done, code)
+
+    def _blame(self, batch: Batch, done: int, code: int) -> None:
+        """Decide what becomes of a batch whose process ended after `done` of its files.
+
+        Each call gives a file up or makes its batch smaller, so there is an end to it.
+        """
+        late = code == -signal.SIGALRM
+        suspect, others = batch[done : done + 1], batch[:done] + batch[done + 1 :]
+        if len(batch) == 1 or (late and suspect):
+            detail = f"took longer than {self._order['timeout_s']} s" if late else _ending(code)
+            failure = Failure("decode-timeout" if late else "decode-crash", f"its decoder {detail}")
+            self._answers.put(((suspect or batch)[0], failure))
+            others = others if suspect else ()
+        elif suspect:
+            self._batches.appendleft(suspect)
+        else:  # it died over the batch as a whole
+            self._batches.extendleft((at,) for at in others)
+            others = ()
+        if others:
+            self._batches.appendleft(others)
+
+    @contextmanager
+    def _process(self, errors: IO[bytes]) -> Iterator[Forked]:
+        """Start a process that writes its errors to a file; at the end it is gone."""
+        try:
+            process = Forked(self._order["function"], errors)
+        except OSError as error:
+            raise _no_start(str(error)) from None
+        with self._lock:
+            self._processes.add(process)
+            if self._stopping:
+                process.kill()
+        try:
+            _send(process, self._order)
+            yield process
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+            process.end()
+
+
+def _no_start(text: str) -> RuntimeError:
+    return RuntimeError(f"a sandboxed process does not start; it wrote:\n{text}")
+
+
+def _ask(process: Forked, paths: list[str]) -> tuple[int, list[Any] | None]:
+    """Return how many files were done, and the answers, or None if the process ended before."""
+    done = 0
+    _send(process, paths)
+    while (message := _receive(process)) == DONE:
+        done += 1
+    return done, message
+
+
+def _send(process: Forked, body: Any) -> None:
+    with suppress(BrokenPipeError):  # it has ended, as receiving will show
+        process.stdin.write(messages.pack(body))
+        process.stdin.flush()
+
+
+def _receive(process: Forked) -> Any:
+    """Return the next message, None if the process ended, or sent what is no message."""
+    try:
+        return messages.receive(process.stdout.read)
+    except (EOFError, ValueError):
+        return None
+
+
+def _ending(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -2,7 +2,7 @@
 
 import sys
 
-from skindx.workers.sandbox.child import main
-from skindx.workers.sandbox.fork_server import serve
+from skindx.workers.fork_server import serve
+from skindx.workers.sandbox import main
 
 sys.exit(serve(main))

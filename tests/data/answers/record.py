@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from skindx.core.atomic_files import write_json
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.isic import IsicSource
 from skindx.data.sources.openverse import OpenverseSource

@@ -20,9 +20,9 @@ from skindx.data.copies.find import find_copies
 from skindx.data.copies.shards import DescriptionShard, Library, folder_of, sha256_of, shard_files
 from skindx.data.copies.verified import denied_pairs, keep_only
 from skindx.data.copies.verify import Copy
-from skindx.data.runner import LocalRunner
 from skindx.data.synthetic.overlays import screenshot
 from skindx.data.synthetic.painter import CLASSES, paint
+from skindx.workers.task_runner import LocalRunner
 
 Made = tuple[Path, list[str], set[tuple[int, int]]]
 
@@ -169,7 +169,7 @@ import sys
 from pathlib import Path
 from skindx.data.copies import shards
 from skindx.data.copies.find import find_copies
-from skindx.data.runner import LocalRunner
+from skindx.workers.task_runner import LocalRunner
 shards.SHARD_IMAGES = 2
 find_copies(Path(sys.argv[1]), sys.argv[2:], runner=LocalRunner(1))
 """

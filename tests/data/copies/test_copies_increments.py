@@ -29,8 +29,8 @@ from skindx.data.copies.verified import (
     write_verified,
 )
 from skindx.data.copies.verify import Copy, evidence_of, verify
-from skindx.data.runner import LocalRunner
 from skindx.imaging.hashes import grey
+from skindx.workers.task_runner import LocalRunner
 
 # Candidates by hash are verified also where they share no points.
 NEAR = np.array([[0, 6], [1, 3], [2, 5]])
@@ -222,7 +222,7 @@ import sys
 from pathlib import Path
 from skindx.data.copies import find
 from skindx.data.copies.find import find_copies
-from skindx.data.runner import LocalRunner
+from skindx.workers.task_runner import LocalRunner
 find.PART_PAIRS = 1
 find_copies(Path(sys.argv[1]), sys.argv[2:], runner=LocalRunner(1))
 """

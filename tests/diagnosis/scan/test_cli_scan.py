@@ -18,8 +18,7 @@ from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work.scan_worker import queue_name, work
 from skindx.scan.work.work_folder import WORK
-from skindx.workers.leases.queue import Queue
-from skindx.workers.leases.tables import QUEUES
+from skindx.workers.lease_queue import QUEUES, LeaseQueue
 
 WORKER = Path(__file__).parents[2] / "support/spot_worker.py"
 
@@ -49,7 +48,7 @@ def test_mistakes_end_in_a_sentence(skindx: Skindx, tmp_path: Path, photo: Path)
 
 def test_a_queue_of_another_version_is_refused(tmp_path: Path) -> None:
     where = tmp_path / "leases.sqlite"
-    with Queue(where, queue_name("token", "1-tiles")) as queue:
+    with LeaseQueue(where, queue_name("token", "1-tiles")) as queue:
         facts = {"folder": str(tmp_path), "lease_s": 60}
         queue.put([], fingerprint="f", version="0.0", facts=facts)
         with pytest.raises(UserError, match=r"the queue is of skindx 0\.0"):
@@ -82,5 +81,5 @@ def test_workers_join_by_a_database(
     assert [len(one.lesions) for one in scanned.photos] == [1]
     assert json.loads((out / LESIONS).read_text())["problems"] == []
     assert not (out / WORK).exists()
-    with Queue(postgres, "") as queue, queue.engine.begin() as connection:
+    with LeaseQueue(postgres, "") as queue, queue.engine.begin() as connection:
         assert connection.execute(select(QUEUES)).first() is None

@@ -1,1 +1,0 @@
-"""Review of a dataset by a person before it is published."""

@@ -1,1 +1,0 @@
-"""Boxes that a model proposes and a person confirms."""

@@ -1,1 +1,0 @@
-"""Dataset size and accuracy against the de-duplication threshold."""

@@ -1,0 +1,275 @@
+"""Results of a crawl for one source so far."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+from scrapy import Spider
+from scrapy.http import HtmlResponse, Request, Response
+
+from skindx.data.crawl.crawl_state import CrawlState
+from skindx.data.crawl.fetch_settings import FetchSettings, origin_of
+from skindx.data.crawl.middleware import ENDPOINT
+from skindx.data.crawl.outcome import (
+    REFUSALS,
+    REPLACEABLE,
+    FetchOutcome,
+    of_answer,
+    of_error,
+    of_image,
+    page_opt_out,
+)
+from skindx.data.crawl.page_cache import KeptPage, PageCache
+from skindx.data.ledger import LedgerRow
+from skindx.data.sources.source import Choice, Page, UnreadablePageError, WebSource
+
+
+@dataclass(slots=True)
+class SourceVisit:
+    """The pages and images of a source that a crawl knows."""
+
+    source: WebSource
+    pages: set[tuple[str, str]] = field(default_factory=set)
+    """(url, label): a page that two labels lead to is read for both."""
+    read: list[Page] = field(default_factory=list)
+    """Those pages that could be read, in their order."""
+    showing: set[str] = field(default_factory=set)
+    """Labels of those that name an image."""
+    images: set[tuple[str, str]] = field(default_factory=set)
+    """(url, label)."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Images of each label."""
+    cut: set[str] = field(default_factory=set)
+    """Labels with more pages than are read."""
+    failures: list[str] = field(default_factory=list)
+
+    def empty_pages(self) -> list[Page]:
+        """Return the first page of each label whose pages were read and show no image."""
+        first = {page.label: page for page in reversed(self.read) if page.label}
+        return [page for label, page in first.items() if label not in self.showing]
+
+    def full(self, label: str) -> bool:
+        """Tell whether the source may give no more of a label."""
+        most = self.source.max_pictures
+        return most is not None and self.counts[label] >= most
+
+
+# Reads the pages of web sources and fetches the images that they lead to.
+
+NOT_MODIFIED = 304
+_PAGE_BYTES = 4_000_000
+MOST_IMAGES = 10_000
+"""Of one page, and as many of one figure."""
+PAGE_S = 10.0
+_PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
+
+
+def _in_time(
+    items: Iterator[Page | LedgerRow | Choice],
+) -> Iterator[Page | LedgerRow | Choice]:
+    """Yield what a page leads to, while reading it has taken less than PAGE_S of processor time.
+
+    One thread serves all hosts of a crawl. Raises UnreadablePageError.
+    """
+    spent_s = 0.0
+    while True:
+        begin_s = thread_time()
+        item = next(items, None)
+        if item is None:
+            return
+        spent_s += thread_time() - begin_s
+        yield item
+        if spent_s > PAGE_S:
+            detail = f"Reading it takes more than {PAGE_S:g} s; the rest is left out."
+            raise UnreadablePageError("too-complex", detail)
+
+
+class ImageSpider(Spider):  # type: ignore[misc]
+    """One crawl over all web sources."""
+
+    name = "skindx"
+
+    def __init__(
+        self, sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, state: CrawlState
+    ) -> None:
+        super().__init__()
+        self._visits = [SourceVisit(source) for source in sources]
+        self._fetch = fetch
+        self._dataset = dataset
+        self._state = state
+        self._kept = PageCache(dataset)
+        self._smaller: dict[tuple[str, str], list[Callable[[], Iterator[Request]]]] = {}
+        """By (url, md5) that is being fetched: how to ask for the image at its next address."""
+
+    async def start(self) -> AsyncIterator[Request]:
+        """Ask for what each source begins with: pages, or a whole table of images."""
+        first = [
+            request
+            for visit in self._visits
+            for request in self._follow(visit, visit.source.begin())
+        ]
+        self._state.report()
+        for request in first:
+            yield request
+
+    def finish(self) -> None:
+        """Note the end once the crawl has ended by itself."""
+        for visit in self._visits:
+            for page in visit.empty_pages():
+                self._page_failed(
+                    visit, page, FetchOutcome("no-pictures", visit.source.nothing_shown())
+                )
+            if not visit.images:
+                labels = {label for _, label in visit.pages if label}
+                sentence = visit.source.barren(len(labels), visit.failures)
+                self._state.source_failed(visit.source.name, sentence)
+        if self._fetch.partition is None:
+            self._kept.sweep()
+        self._state.close()
+
+    def _follow(
+        self, visit: SourceVisit, found: Iterator[Page | LedgerRow | Choice], forbidden: str = ""
+    ) -> Iterator[Request]:
+        for item in found:
+            if isinstance(item, Page):
+                yield from self._page(visit, item)
+            elif isinstance(item, LedgerRow):
+                yield from self._image_row(visit, item, (), forbidden)
+            else:
+                yield from self._image_row(visit, item[0], item[1:], forbidden)
+
+    def _page(self, visit: SourceVisit, page: Page) -> Iterator[Request]:
+        if (page.url, page.label) in visit.pages or visit.full(page.label):
+            return
+        try:
+            origin_of(page.url)
+        except ValueError:
+            problem = FetchOutcome("bad-url", "Only http and https addresses are fetched.")
+            self._page_failed(visit, page, problem)
+            return
+        limit = min(self._fetch.max_pages, visit.source.max_pages or self._fetch.max_pages)
+        if len(visit.pages) >= limit:
+            detail = f"The source has more than max_pages = {limit} pages."
+            if page.label not in visit.cut:  # a page may link to any number of others
+                visit.cut.add(page.label)
+                self._page_failed(visit, page, FetchOutcome("too-many-pages", detail))
+            return
+        visit.pages.add((page.url, page.label))
+        yield self._page_request(visit, page, self._kept.find(page.url))
+
+    def _page_request(self, visit: SourceVisit, page: Page, kept: KeptPage | None) -> Request:
+        """Ask for a page, or whether it has changed since it was kept."""
+
+        def answered(response: Response) -> Iterator[Request]:
+            if response.status == NOT_MODIFIED and kept:
+                if response.url != page.url:  # not the server that knows what was kept
+                    yield self._page_request(visit, page, None)
+                    return
+                response = response.replace(
+                    status=200, body=kept.body, headers={**kept.headers, **response.headers}
+                )
+            problem = of_answer(response)
+            if problem:
+                self._page_failed(visit, page, problem)
+                return
+            self._kept.keep(page.url, response)
+            yield from self._read(visit, page, response)
+            self._state.report()
+
+        def failed(failure: Any) -> None:
+            url = failure.request.url
+            problem = of_error(failure.value, self._fetch.timeout_s, _PAGE_BYTES, url)
+            self._page_failed(visit, page, problem)
+
+        return Request(
+            page.url,
+            answered,
+            errback=failed,
+            headers=kept.conditions if kept else None,
+            priority=_PAGE_PRIORITY,
+            dont_filter=True,
+            meta={"download_maxsize": _PAGE_BYTES, ENDPOINT: visit.source.endpoint},
+        )
+
+    def _read(self, visit: SourceVisit, page: Page, answer: Response) -> Iterator[Request]:
+        if visit.source.html:
+            # Whatever Content-Type says; a page without links is reported as such.
+            answer = HtmlResponse(answer.url, headers=answer.headers, body=answer.body)
+
+        def found() -> Iterator[Page | LedgerRow | Choice]:
+            images = 0
+            for item in _in_time(visit.source.read(page, answer)):
+                if not isinstance(item, Page):
+                    visit.showing.add(page.label)
+                    images += 1
+                    if images > MOST_IMAGES:
+                        raise UnreadablePageError(
+                            "too-many-pictures",
+                            f"It shows more than {MOST_IMAGES} images; the rest is left out.",
+                        )
+                yield item
+            visit.read.append(page)
+
+        try:
+            yield from self._follow(visit, found(), page_opt_out(answer))
+        except UnreadablePageError as error:
+            self._page_failed(visit, page, FetchOutcome(error.status, error.detail))
+
+    def _page_failed(self, visit: SourceVisit, page: Page, problem: FetchOutcome) -> None:
+        visit.failures.append(f"{page.url}: {problem.detail}")
+        self._state.page_failed(page.url, page.label, visit.source.name, problem)
+
+    def _image_row(
+        self, visit: SourceVisit, found: LedgerRow, smaller: Choice, forbidden: str
+    ) -> Iterator[Request]:
+        """Ask for an image; its `smaller` versions are asked for one by one if there is none."""
+        key = (found.url, found.label)
+        if key not in visit.images:
+            if visit.full(found.label):
+                return
+            visit.images.add(key)
+            visit.counts[found.label] += 1
+        yield from self._fetch_one(visit, found, smaller, forbidden)
+
+    def _fetch_one(
+        self, visit: SourceVisit, found: LedgerRow, smaller: Choice, forbidden: str
+    ) -> Iterator[Request]:
+        refusal = f"The page that shows it forbids this use ({forbidden})."
+        refused = forbidden and not found.status
+        row = replace(found, status="opt-out", detail=refusal) if refused else found
+        asked = self._state.wants(row)
+
+        def next_one() -> Iterator[Request]:
+            status = self._state.status(row)
+            if status in REFUSALS:
+                self._state.forbid(row, smaller)
+            elif smaller and status in REPLACEABLE:
+                yield from self._fetch_one(visit, smaller[0], smaller[1:], forbidden)
+                self._state.report()
+
+        if self._state.status(row):
+            yield from next_one()
+        elif smaller:
+            self._smaller.setdefault((row.url, row.md5), []).append(next_one)
+        if asked:
+            yield self._request(visit.source.address(row.url), row)
+
+    def _request(self, url: str, row: LedgerRow) -> Request:
+        def answered(response: Response) -> Iterator[Request]:
+            yield from self._answered(row, of_image(response, self._dataset, row.md5))
+
+        def failed(failure: Any) -> Iterator[Request]:
+            outcome = of_error(
+                failure.value, self._fetch.timeout_s, self._fetch.max_bytes, failure.request.url
+            )
+            yield from self._answered(row, outcome)
+
+        return Request(url, answered, errback=failed, dont_filter=True)
+
+    def _answered(self, row: LedgerRow, outcome: FetchOutcome) -> Iterator[Request]:
+        self._state.answer(row, outcome)
+        for next_one in self._smaller.pop((row.url, row.md5), []):
+            yield from next_one()

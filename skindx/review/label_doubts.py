@@ -1,0 +1,317 @@
+"""Doubtful labels: what a classifier that never saw an image's group thinks of its label.
+
+Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab has it, over
+probabilities from group-aware folds. It lists doubtful labels and removes nothing.
+"""
+
+import dataclasses
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.atomic_files import write_csv, write_text
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
+from skindx.core.progress import Progress, silent
+from skindx.core.text import html_environment, printable
+from skindx.data.decisions import Flag, write_flags
+from skindx.data.image_tables import Embeddings
+from skindx.data.layout import LABEL_REVIEW
+from skindx.data.manifest import Record
+from skindx.data.stored_image import read_image
+from skindx.imaging.sandboxed_images import small_jpeg
+
+# N = images, C = classes, D = dimensions
+
+FOLDS = 5
+LISTED = 0.1
+"""Largest share of the dataset that the list holds: a person has to read it."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+Ranker = Callable[[NDArray[np.float32], Ints, NDArray[np.str_], int], Floats]
+"""From vectors, labels, groups and a seed to how likely each label is wrong; see combining.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One image whose label is in doubt; the smaller `score`, the greater the doubt."""
+
+    rank: int
+    sha256: str
+    path: str
+    split: str
+    given: str
+    suggested: str
+    score: float
+    """Probability of the given label, from folds that hold none of the image's group."""
+    suggested_score: float
+    source_url: str
+
+    @property
+    def flag(self) -> Flag:
+        """The doubt as a flag for the review."""
+        detail = f"labelled {self.given}, looks like {self.suggested} ({self.suggested_score:.2f})"
+        return Flag(self.sha256, "label", 1 - self.score, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReview:
+    """The ranked doubts, and how far to trust them."""
+
+    doubts: tuple[Doubt, ...]
+    images: int
+    suspected: int
+    """Labels that confident learning takes for wrong; the list may be cut shorter."""
+    accuracy: float
+    """How often the out-of-fold prediction is the given label."""
+    folds: int
+    model: str
+
+
+def review_labels(
+    records: Sequence[Record],
+    embeddings: Embeddings,
+    *,
+    listed: float = LISTED,
+    seed: int = 0,
+    ranker: Ranker | None = None,
+    progress: Progress = silent,
+) -> LabelReview:
+    """Rank the labels in doubt, all splits together; at most `listed` of all images.
+
+    With a `ranker` the list is as long as confident learning makes it, and in the ranker's order.
+    Raises UserError when an image has no embedding and without the `audit` extra.
+    """
+    require_extra("audit", "cleanlab", purpose="the label review")
+    from cleanlab.filter import find_label_issues
+
+    classes, labels_N = _labels(records)
+    vectors_ND = vectors_of(records, embeddings)
+    probabilities_NC, folds = out_of_fold(
+        vectors_ND, labels_N, _groups(records), seed=seed, progress=progress
+    )
+    suspected_N = find_label_issues(labels_N, probabilities_NC, n_jobs=1, verbose=False)
+    if ranker:
+        wrong_N = ranker(vectors_ND, labels_N, _groups(records), seed)
+        ranked = np.argsort(-wrong_N, kind="stable")[: int(suspected_N.sum())].tolist()
+    else:
+        ranked = [int(i) for i in doubt_order(labels_N, probabilities_NC) if suspected_N[i]]
+    doubts = []
+    for rank, i in enumerate(ranked[: max(1, round(listed * len(records)))], 1):
+        best = int(probabilities_NC[i].argmax())
+        doubts.append(
+            Doubt(
+                rank=rank,
+                sha256=records[i].sha256,
+                path=records[i].path,
+                split=records[i].split,
+                given=records[i].label,
+                suggested=classes[best],
+                score=float(probabilities_NC[i, labels_N[i]]),
+                suggested_score=float(probabilities_NC[i, best]),
+                source_url=records[i].source_url,
+            )
+        )
+    accuracy = float((probabilities_NC.argmax(axis=1) == labels_N).mean())
+    return LabelReview(tuple(doubts), len(records), len(ranked), accuracy, folds, embeddings.model)
+
+
+def doubt_order(labels_N: Ints, probabilities_NC: Floats) -> Ints:
+    """Return positions, the most doubtful first: by the probability of the given label.
+
+    Of cleanlab's rankings this one found most planted errors on the images that we tried.
+    """
+    from cleanlab.rank import get_label_quality_scores
+
+    quality_N = get_label_quality_scores(labels_N, probabilities_NC, method="self_confidence")
+    order_N: Ints = np.argsort(quality_N, kind="stable")
+    return order_N
+
+
+def out_of_fold(
+    vectors_ND: NDArray[np.float32],
+    labels_N: Ints,
+    groups_N: NDArray[np.str_],
+    *,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> tuple[Floats, int]:
+    """Return probabilities_NC by a logistic regression that saw no image of the same group.
+
+    Also returns the number of folds: five, or as many as the class of fewest groups has. Raises
+    UserError for a class in a single group: nothing can be learned of it apart from itself.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    classes = int(labels_N.max()) + 1
+    folds = min(FOLDS, *(len(set(groups_N[labels_N == c])) for c in range(classes)))
+    if folds < 2:
+        raise UserError(
+            "a class has all its images in one group, so no fold holds out a part of it; add "
+            "images or take the class out."
+        )
+    probabilities_NC = np.zeros((len(labels_N), classes))
+    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    progress("folds", 0, folds)
+    for done, (train, held) in enumerate(cut.split(vectors_ND, labels_N, groups_N), 1):
+        assert not set(groups_N[train]) & set(groups_N[held])
+        model = classifier().fit(vectors_ND[train], labels_N[train])
+        probabilities_NC[np.ix_(held, model.classes_)] = model.predict_proba(vectors_ND[held])
+        progress("folds", done, folds)
+    return probabilities_NC, folds
+
+
+def classifier() -> "LogisticRegression":  # type: ignore[name-defined] # noqa: F821
+    """Return the classifier of embeddings: vectors of length 1 ask for a weak penalty."""
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=10.0, max_iter=500)
+
+
+def vectors_of(records: Sequence[Record], embeddings: Embeddings) -> NDArray[np.float32]:
+    """Return vectors_ND of the records, in their order. Raises UserError when one has none."""
+    known_N, vectors_ND = embeddings.of([record.sha256 for record in records])
+    if len(known_N) < len(records):
+        raise UserError(
+            f"{len(records) - len(known_N)} of {len(records)} images have no embedding; make "
+            f"the table again with `skindx dedup embed`."
+        )
+    return vectors_ND
+
+
+def _labels(records: Sequence[Record]) -> tuple[list[str], Ints]:
+    classes, labels_N = np.unique([record.label for record in records], return_inverse=True)
+    if len(classes) < 2:
+        raise UserError(f"labels need two classes to be doubted, and there is {len(classes)}.")
+    return classes.tolist(), labels_N
+
+
+def _groups(records: Sequence[Record]) -> NDArray[np.str_]:
+    return np.array([record.group for record in records])
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How many planted errors stand among the first `looked` of the ranking."""
+
+    looked: int
+    found: int
+    planted: int
+    images: int
+
+    @property
+    def precision(self) -> float:
+        """Share of planted errors among the listed images."""
+        return self.found / self.looked
+
+    @property
+    def recall(self) -> float:
+        """Share of the planted errors that the person meets."""
+        return self.found / self.planted
+
+    @property
+    def by_chance(self) -> float:
+        """The precision of looking at random."""
+        return self.planted / self.images
+
+
+def plant_errors(
+    records: Sequence[Record],
+    embeddings: Embeddings,
+    share: float,
+    seed: int,
+    *,
+    ranker: Ranker | None = None,
+    progress: Progress = silent,
+) -> tuple[Recovery, ...]:
+    """Swap a share of the labels at random, in memory alone, and see how many are found again.
+
+    This measures the list on this dataset with these embeddings; the labels' own errors
+    count as false alarms, so the true precision is higher. Looks at as many as were planted, at
+    half of that and at twice.
+    """
+    require_extra("audit", "cleanlab", purpose="the label review")
+    classes, labels_N = _labels(records)
+    random = np.random.default_rng(seed)
+    planted = max(1, round(share * len(records)))
+    wrong_P = random.choice(len(records), planted, replace=False)
+    swapped_N = labels_N.copy()
+    swapped_N[wrong_P] += random.integers(1, len(classes), planted)
+    swapped_N %= len(classes)
+    vectors_ND = vectors_of(records, embeddings)
+    if ranker:
+        wrong_N = ranker(vectors_ND, swapped_N, _groups(records), seed)
+        order_N: Ints = np.argsort(-wrong_N, kind="stable")
+    else:
+        probabilities_NC, _ = out_of_fold(
+            vectors_ND, swapped_N, _groups(records), seed=seed, progress=progress
+        )
+        order_N = doubt_order(swapped_N, probabilities_NC)
+    is_wrong_N = np.isin(order_N, wrong_P)
+    looks = (max(1, planted // 2), planted, min(2 * planted, len(records)))
+    return tuple(
+        Recovery(looked, int(is_wrong_N[:looked].sum()), planted, len(records)) for looked in looks
+    )
+
+
+# The ranked list of doubtful labels as a CSV, and as a page that needs nothing else.
+
+TABLE, PAGE = "label_review.csv", LABEL_REVIEW
+TEMPLATE = "label_review.html.jinja"
+SHOWN = 300
+"""Images on the page: about 2 MB; the table has them all."""
+_SIDE = 176
+
+Read = Callable[[Doubt], NDArray[np.uint8]]
+
+
+def write_review(dataset: Path, review: LabelReview, records: dict[str, Record]) -> None:
+    """Write the table, the page and the flags of reason `label` into the dataset folder."""
+    names = [field.name for field in dataclasses.fields(Doubt)]
+    write_csv(dataset / TABLE, names, map(dataclasses.astuple, review.doubts))
+    page = render(review, dataset.name, lambda doubt: read_image(dataset, records[doubt.sha256]))
+    write_text(dataset / PAGE, page)
+    write_flags(dataset, [doubt.flag for doubt in review.doubts], ["label"])
+
+
+def render(review: LabelReview, name: str, read: Read) -> str:
+    """Return the page as HTML that is well-formed XML too; every value is escaped."""
+    environment = html_environment("skindx.curation.labels", ".")
+    environment.filters["plain"] = printable
+    shown = [
+        (doubt, b64encode(small_jpeg(read(doubt), _SIDE)).decode())
+        for doubt in review.doubts[:SHOWN]
+    ]
+    return environment.get_template(TEMPLATE).render(review=review, name=name, shown=shown)
+
+
+# How much a split that tears groups apart would flatter: test images with a sibling in train.
+
+DRAWS = 20
+
+
+def siblings_in_train(records: Sequence[Record]) -> float:
+    """Return the share of test images whose group has an image in train, as the dataset is."""
+    train = {record.group for record in records if record.split == "train"}
+    test = [record.group for record in records if record.split == "test"]
+    return sum(group in train for group in test) / len(test) if test else 0.0
+
+
+def siblings_by_chance(records: Sequence[Record], seed: int = 0) -> float:
+    """Return the same for a random split of images of the same sizes: the mean of 20 draws."""
+    random = np.random.default_rng(seed)
+    groups = np.array([record.group for record in records])
+    splits = np.array([record.split for record in records])
+    shares = []
+    for _ in range(DRAWS):
+        drawn = random.permutation(splits)
+        test = groups[drawn == "test"]
+        shares.append(float(np.isin(test, groups[drawn == "train"]).mean()) if len(test) else 0.0)
+    return float(np.mean(shares))

@@ -1,0 +1,420 @@
+"""The tables of leases; a partial unique index lets no group be on two workers at a time."""
+
+import json
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, Self, TypeVar
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    make_url,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.sql.elements import ColumnElement
+
+from skindx.core.errors import UserError
+from skindx.core.machine import how_to_install
+from skindx.core.text import MADE_FROM, differences, without_password
+
+OPEN, TAKEN, DONE, ASIDE, FAILED = "open", "taken", "done", "aside", "failed"
+"""States of a task: aside ended three workers, failed was refused by one in a sentence."""
+
+METADATA = MetaData()
+
+QUEUES = Table(
+    "lease_queues",
+    METADATA,
+    Column("queue", String(255), primary_key=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("facts", Text, nullable=False),
+    Column("scheduler", String(64)),
+    Column("scheduler_note", Text),
+    Column("scheduler_until", Float),
+)
+
+WORKERS = Table(
+    "lease_workers",
+    METADATA,
+    Column("queue", String(255), primary_key=True),
+    Column("worker", String(64), primary_key=True),
+    Column("note", Text, nullable=False),
+    Column("home", Integer),
+    Column("until", Float, nullable=False),
+)
+
+PLACES = Table(
+    "lease_places",
+    METADATA,
+    Column("queue", String(255), primary_key=True),
+    Column("place", Integer, primary_key=True),
+    Column("worker", String(64)),
+)
+
+TASKS = Table(
+    "lease_tasks",
+    METADATA,
+    Column("queue", String(255), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("alone", String(255)),
+    Column("place", Integer),
+    Column("stage", Integer, nullable=False),
+    Column("weight", Float, nullable=False),
+    Column("state", String(8), nullable=False),
+    Column("worker", String(64)),
+    Column("losses", Integer, nullable=False),
+    Column("took_s", Float),
+    Column("began", Float),
+    Column("answer", Text),
+    Column("ended", Integer),
+)
+
+Index("lease_tasks_by_state", TASKS.c.queue, TASKS.c.state, TASKS.c.number)
+Index("lease_tasks_by_group", TASKS.c.queue, TASKS.c.alone, TASKS.c.stage)
+Index(
+    "lease_tasks_one_of_a_group",
+    TASKS.c.queue,
+    TASKS.c.alone,
+    unique=True,
+    sqlite_where=text("state = 'taken' AND alone IS NOT NULL"),
+    postgresql_where=text("state = 'taken' AND alone IS NOT NULL"),
+)
+
+
+# The database of leases: a SQLite file in a shared folder by default, PostgreSQL by URL.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CONFLICTS = ("40P01", "40001")
+"""PostgreSQL's codes of a transaction that it gave up for another one: deadlock, serialization."""
+
+_TRIES, _PAUSE_S = 20, 0.05
+_BUSY_S = 60
+"""A writer waits so long for others: each of them holds the file for milliseconds."""
+
+_UNIX_EPOCH_JULIAN, _DAY_S = 2440587.5, 86400.0
+
+
+def open_database(where: Path | str) -> Engine:
+    """Return an engine with the tables of leases, for a file or a URL such as postgresql+psycopg://.
+
+    Raises UserError for a missing driver, a wrong URL, a server or file that cannot be used.
+    """
+    if isinstance(where, Path):
+        where.parent.mkdir(parents=True, exist_ok=True)
+        engine = _sqlite(where)
+    else:
+        try:
+            engine = create_engine(where, pool_pre_ping=True, hide_parameters=True)
+        except (ArgumentError, NoSuchModuleError, ImportError) as error:
+            raise UserError(
+                f"{shown(where)} names no database that can be opened ({_first_line(error)}); "
+                "leave it out for a SQLite file in the run, or give a URL such as "
+                "postgresql+psycopg://user@host/name (its driver: "
+                f"{how_to_install('postgresql')})."
+            ) from None
+    with database_errors(where):
+        METADATA.create_all(engine)
+    return engine
+
+
+def _sqlite(path: Path) -> Engine:
+    engine = create_engine(
+        f"sqlite:///{path}", connect_args={"timeout": _BUSY_S}, hide_parameters=True
+    )
+
+    @event.listens_for(engine, "connect")
+    def _own_transactions(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+        # A write-ahead log needs shared memory, which a network file system does not have.
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+    @event.listens_for(engine, "begin")
+    def _one_writer(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def now(engine: Engine) -> ColumnElement[float]:
+    """Return the database's own clock, in seconds since 1970: workers' clocks may differ."""
+    if engine.dialect.name == "sqlite":
+        return (func.julianday("now") - _UNIX_EPOCH_JULIAN) * _DAY_S
+    seconds: ColumnElement[float] = func.date_part("epoch", func.clock_timestamp())
+    return seconds
+
+
+class ConflictError(UserError):
+    """The database gave a transaction up for another one; it may be repeated."""
+
+
+def repeated(call: Callable[P, T]) -> Callable[P, T]:
+    """Repeat a call of one transaction that the database gave up for another one.
+
+    PostgreSQL ends one of two transactions that wait for each other, and the other goes on.
+    """
+
+    @wraps(call)
+    def again(*args: P.args, **kwargs: P.kwargs) -> T:
+        for number in range(1, _TRIES):
+            try:
+                return call(*args, **kwargs)
+            except ConflictError:
+                time.sleep(_PAUSE_S * number * random.random())  # noqa: S311 (no secret)
+        return call(*args, **kwargs)
+
+    return again
+
+
+@contextmanager
+def database_errors(where: Path | str) -> Iterator[None]:
+    """Turn a failing database into one sentence. Raises UserError; ConflictError is one."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = _first_line(getattr(error, "orig", None) or error)
+        conflict = getattr(getattr(error, "orig", None), "sqlstate", None) in _CONFLICTS
+        raise (ConflictError if conflict else UserError)(
+            f"the database of leases {shown(where)} cannot be used ({reason}); check that its "
+            "folder can be written to, or that its server is there."
+        ) from None
+
+
+def shown(where: Path | str) -> str:
+    """Return the place as it may be shown, without a password."""
+    if isinstance(where, Path):
+        return str(where)
+    try:
+        return without_password(make_url(where).render_as_string(hide_password=True))
+    except ArgumentError:
+        return "the URL"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = without_password(str(error)).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+# A leased task: its place, its group, its state.
+
+MOST_LOSSES = 3
+"""A task whose worker died so often is set aside."""
+
+
+@dataclass(frozen=True)
+class LeaseTask:
+    """One piece of work as it is put into a queue."""
+
+    key: str
+    """Its name, one of its kind in the queue."""
+    alone: str | None = None
+    """Tasks of one name never run at the same time; none: this one runs beside any."""
+    place: int | None = None
+    """Only the worker that holds this place may take it; none: any worker."""
+    stage: int = 0
+    """It waits until all tasks of its group with a lower stage are done."""
+    weight: float = 1.0
+    """How much work it is, in any unit that all tasks of the queue share."""
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """A task that a worker may take now."""
+
+    key: str
+    alone: str | None
+    place: int | None
+    stage: int
+    left: float
+    """Work left in its group, in seconds where some of it was measured."""
+
+
+Choose = Callable[[Sequence[OpenTask]], OpenTask]
+"""Picks one of at least one candidate."""
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """A task as the database has it."""
+
+    key: str
+    alone: str | None
+    place: int | None
+    stage: int
+    weight: float
+    state: str
+    worker: str | None
+    losses: int
+    began: float | None
+    """When it was last taken, in seconds since 1970 by the database's clock."""
+    took_s: float | None
+    """How long its answer took, from the taking on."""
+    answer: Any
+    ended: int | None
+    """Its place in the order in which tasks ended; exact within a group."""
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """A worker that is alive, as far as the database knows."""
+
+    worker: str
+    note: dict[str, Any]
+    places: tuple[int, ...]
+
+
+# A queue: its tasks are put in once, by the first process, and belong to one piece of work.
+
+
+class LeaseQueue:
+    """One queue of a database; cheap to open, safe to use from several threads."""
+
+    def __init__(self, where: Path | str, name: str) -> None:
+        """Open the database. Raises UserError when it cannot be used."""
+        self.where, self.name = where, name
+        self.engine: Engine = open_database(where)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.dispose()
+
+    def put(
+        self,
+        tasks: Sequence[LeaseTask],
+        *,
+        fingerprint: str,
+        version: str,
+        facts: Mapping[str, Any],
+        places: int = 0,
+    ) -> dict[str, Any]:
+        """Fill the queue unless it is filled; return the facts it was filled with.
+
+        Raises UserError for a queue of other work, or of another version of the program.
+        """
+        row = {
+            "queue": self.name,
+            "fingerprint": fingerprint,
+            "version": version,
+            "facts": json.dumps(facts),
+        }
+        with database_errors(self.where):
+            if self._found() is None:
+                try:
+                    with self.engine.begin() as connection:
+                        connection.execute(insert(QUEUES), row)
+                        self._fill(connection, tasks, places)
+                except IntegrityError:
+                    pass  # another worker was first
+            found = self._found()
+        assert found is not None
+        if found.version != version:
+            raise UserError(
+                f"this worker is skindx {version}, but the run was begun by skindx "
+                f"{found.version}; install the same version on every machine."
+            )
+        known: dict[str, Any] = json.loads(found.facts)
+        if found.fingerprint != fingerprint:
+            what = differences(known.get(MADE_FROM), facts.get(MADE_FROM, {}))
+            raise UserError(
+                f"{shown(self.where)} holds the leases of other settings or data ({what}); give "
+                "another --out, or remove that run to train it again."
+            )
+        return known
+
+    def facts(self) -> dict[str, Any] | None:
+        """Return the description that the queue's first worker wrote; None: it is not filled."""
+        with database_errors(self.where):
+            found = self._found()
+        return json.loads(found.facts) if found is not None else None
+
+    def _found(self) -> Any:
+        with self.engine.begin() as connection:
+            return connection.execute(select(QUEUES).where(QUEUES.c.queue == self.name)).first()
+
+    def _fill(self, connection: Connection, tasks: Sequence[LeaseTask], places: int) -> None:
+        rows = [
+            {
+                "queue": self.name,
+                "key": task.key,
+                "number": number,
+                "alone": task.alone,
+                "place": task.place,
+                "stage": task.stage,
+                "weight": task.weight,
+                "state": OPEN,
+                "losses": 0,
+            }
+            for number, task in enumerate(tasks)
+        ]
+        if rows:
+            connection.execute(insert(TASKS), rows)
+        if places:
+            connection.execute(
+                insert(PLACES), [{"queue": self.name, "place": place} for place in range(places)]
+            )
+
+    def remove(self) -> None:
+        """Delete the queue with all its tasks."""
+        with database_errors(self.where), self.engine.begin() as connection:
+            for table in (TASKS, PLACES, WORKERS, QUEUES):
+                connection.execute(delete(table).where(table.c.queue == self.name))
+
+    def schedule(self, note: str, lease_s: float, token: str = "", *, ended: str = "") -> str:
+        """Become the queue's one scheduler, or stay it with the `token` of before.
+
+        One whose note is `ended` is known to be dead. Raises UserError while another is at work.
+        """
+        token, fresh = token or secrets.token_hex(8), now(self.engine)
+        mine = (QUEUES.c.scheduler == token) | QUEUES.c.scheduler.is_(None)
+        if ended:
+            mine |= QUEUES.c.scheduler_note == ended
+        with database_errors(self.where), self.engine.begin() as connection:
+            taken = connection.execute(
+                update(QUEUES)
+                .where(QUEUES.c.queue == self.name, mine | (QUEUES.c.scheduler_until < fresh))
+                .values(scheduler=token, scheduler_note=note, scheduler_until=fresh + lease_s)
+            ).rowcount
+            other = connection.execute(
+                select(QUEUES.c.scheduler_note).where(QUEUES.c.queue == self.name)
+            ).scalar()
+        if not taken:
+            raise UserError(
+                f"another training schedules this run ({other}); wait for it, or end it."
+            )
+        return token
+
+    def unschedule(self, token: str) -> None:
+        """Let another one schedule."""
+        with database_errors(self.where), self.engine.begin() as connection:
+            connection.execute(
+                update(QUEUES)
+                .where(QUEUES.c.queue == self.name, QUEUES.c.scheduler == token)
+                .values(scheduler=None, scheduler_note=None, scheduler_until=None)
+            )
