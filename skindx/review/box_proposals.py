@@ -1,8 +1,11 @@
-"""Boxes from a classifier alone: where the evidence for its likeliest class lies.
+"""Boxes that a model proposes for images without annotations; a person corrects them.
 
-Grad-CAM (Selvaraju et al. 2017, equations 1 and 2) on the last feature map, a threshold at a fifth
-of its maximum, and the box around the largest component (Zhou et al. 2016, section 3.2). Such a
-box is where the classifier found its evidence: coarse, one an image, and never "no lesion".
+A bundle's detector proposes, or else a classifier: Grad-CAM (Selvaraju et al. 2017, equations 1 and
+2) on the last feature map, a threshold at a fifth of its maximum, and the box around the largest
+component (Zhou et al. 2016, section 3.2). Such a box is where the classifier found its evidence:
+coarse, one an image, and never "no lesion".
+
+H, W = height, width of the image; h, w = of the feature map; K = channels, C = classes
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +29,6 @@ from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Member
 from skindx.models.probability_scaling import apply_temperature
-
-# H, W = height, width of the image; h, w = of the feature map; K = channels, C = classes
 
 THRESHOLD = 0.2
 """Share of the map's maximum (Zhou et al. 2016)."""
@@ -118,8 +119,6 @@ def activation_box(
     x, y = width / side, height / side
     return left * x, top * y, (left + wide) * x, (top + high) * y
 
-
-# Boxes that a model proposes for images without annotations; a person corrects them.
 
 _FLOOR = 0.05
 """A person throws a wrong box away faster than he draws a missing one."""

@@ -2,6 +2,8 @@
 
 Li, Chang, Liu 2021, arXiv 2109.00899. Only the training images are thinned; the test split stays
 as it is, and is never used to choose anything but the threshold that this curve is about.
+
+N = images, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
 """
 
 import csv
@@ -37,8 +39,6 @@ from skindx.review.label_doubts import Floats, Ints, classifier, vectors_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-
-# N = images, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
 
 EVERY: tuple[tuple[HashKind, ...], ...] = (
     ("perceptual", "difference"),
@@ -228,8 +228,6 @@ def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Lab
     screened = Screened(None, "", record.width, record.height, codes_KO)
     return LabelledImage(row, record.label, screened)
 
-
-# A sweep as JSON, as CSV, as a plot, and in plain sentences.
 
 JSON, TABLE, PLOT = "sweep.json", "sweep.csv", "sweep.png"
 

@@ -1,10 +1,10 @@
-"""Features of all layers of a network, with colours: what the last layer alone has lost.
+"""Embeddings of a dataset's images: features of a frozen network, of its last layer or of all.
 
-The mean and standard deviation of each channel over the positions of a feature map (Gatys, Ecker,
-Bethge 2015, arXiv 1505.07376, describe textures by such sums) tell colours and textures apart that
-a last layer trained on objects treats alike.
+A last layer trained on objects treats alike what differs in colour and texture. The mean and
+standard deviation of each channel over the positions of a feature map (Gatys, Ecker, Bethge 2015,
+arXiv 1505.07376, describe textures by such sums) tell them apart.
 
-N = images, B = batch, S = side, D = channels, P = positions, F = numbers of one part
+N = images, B = batch, S = side, D = channels or dimensions, P = positions, F = numbers of one part
 """
 
 from collections.abc import Callable, Sequence
@@ -78,12 +78,12 @@ def colour_statistics(squares_BSS3: Tensor) -> Tensor:
     all_BSS7 = torch.stack(colours, -1)
     quarter = all_BSS7.shape[1] // 4
     inside = slice(quarter, all_BSS7.shape[1] - quarter)
-    found = []
+    parts = []
     for part in (all_BSS7, all_BSS7[:, inside, inside]):
         flat_BP7 = part.flatten(1, 2)
         quantiles = torch.quantile(flat_BP7, torch.tensor(_QUANTILES), dim=1)
-        found += [*quantiles, flat_BP7.mean(1), flat_BP7.std(1, correction=0)]
-    return torch.cat(found, 1)
+        parts += [*quantiles, flat_BP7.mean(1), flat_BP7.std(1, correction=0)]
+    return torch.cat(parts, 1)
 
 
 def join_parts(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -101,13 +101,10 @@ def join_parts(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.concatenate(joined, axis=1)
 
 
-# Near duplicates that a build dropped and the store still has: a sweep may keep them again.
-
-
 def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:
     """Return their records, each in the group and split of the image that stayed in its place."""
     kept = {record.sha256: record for record in records}
-    found: dict[str, Record] = {}
+    records_by_sha: dict[str, Record] = {}
     for issue in read_issues(dataset):
         stays = kept.get(issue.kept_sha256)
         if issue.reason != "near-duplicate" or stays is None or issue.sha256 in kept:
@@ -118,13 +115,9 @@ def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:
                 stays, path=path, sha256=issue.sha256, label=issue.label, source_url=issue.url
             )
             height, width = read_image(dataset, record).shape[:2]
-            found[issue.sha256] = replace(record, width=width, height=height)
-    return [found[sha256] for sha256 in sorted(found)]
+            records_by_sha[issue.sha256] = replace(record, width=width, height=height)
+    return [records_by_sha[sha256] for sha256 in sorted(records_by_sha)]
 
-
-# Embeddings of a dataset's images: features of a frozen network, before its last layer or all.
-
-# N = images, B = batch, S = side, D = dimensions
 
 Progress = Callable[[int, int], None]
 _BATCH = 8

@@ -1,7 +1,10 @@
 """Doubtful labels: what a classifier that never saw an image's group thinks of its label.
 
 Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab has it, over
-probabilities from group-aware folds. It lists doubtful labels and removes nothing.
+probabilities from group-aware folds. It lists doubtful labels, as CSV and as a page that needs
+nothing else, and removes nothing.
+
+N = images, C = classes, D = dimensions
 """
 
 import dataclasses
@@ -24,8 +27,6 @@ from skindx.data.layout import LABEL_REVIEW
 from skindx.data.manifest import Record
 from skindx.data.stored_image import read_image
 from skindx.imaging.sandboxed_images import small_jpeg
-
-# N = images, C = classes, D = dimensions
 
 FOLDS = 5
 LISTED = 0.1
@@ -261,8 +262,6 @@ def plant_errors(
     )
 
 
-# The ranked list of doubtful labels as a CSV, and as a page that needs nothing else.
-
 TABLE, PAGE = "label_review.csv", LABEL_REVIEW
 TEMPLATE = "label_review.html.jinja"
 SHOWN = 300
@@ -283,7 +282,7 @@ def write_review(dataset: Path, review: LabelReview, records: dict[str, Record])
 
 def render(review: LabelReview, name: str, read: Read) -> str:
     """Return the page as HTML that is well-formed XML too; every value is escaped."""
-    environment = html_environment("skindx.curation.labels", ".")
+    environment = html_environment("skindx.review", ".")
     environment.filters["plain"] = printable
     shown = [
         (doubt, b64encode(small_jpeg(read(doubt), _SIDE)).decode())
@@ -291,8 +290,6 @@ def render(review: LabelReview, name: str, read: Read) -> str:
     ]
     return environment.get_template(TEMPLATE).render(review=review, name=name, shown=shown)
 
-
-# How much a split that tears groups apart would flatter: test images with a sibling in train.
 
 DRAWS = 20
 

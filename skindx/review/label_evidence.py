@@ -1,11 +1,17 @@
-"""Predictions for each image from all images of other groups: kernel ridge regression.
+"""Doubts about labels ranked by all evidence at once, weighted by errors planted among the labels.
 
-The kernel is Gaussian, and its width the mean distance of two images. A ridge regression needs no
-training to leave images out: what is predicted without a group follows from the whole fit
-(Rifkin, Lippert 2007, "Notes on Regularized Least-Squares", section 3, here with groups in place of
-single images). All that is dear is independent of the labels, so other labels cost little.
+Which evidence is worth how much depends on images and embeddings. So errors are planted among the
+labels as they are given, half of them drawn evenly and half as the regression confuses the classes,
+and a logistic regression learns to tell the planted ones by their evidence. It then ranks the
+labels as they are given. Which of these are wrong is unknown, and planting does not need it.
 
-N = images, D = dimensions, M = landmarks (Williams, Seeger 2001: the Nyström method), C = classes
+The first evidence is a kernel ridge regression with a Gaussian kernel, whose width is the mean
+distance of two images. What it predicts without a group follows from the whole fit (Rifkin, Lippert
+2007, "Notes on Regularized Least-Squares", section 3, here with groups in place of single images).
+All that is dear is independent of the labels, so other labels cost little.
+
+N = images, C = classes, D = dimensions, F = kinds of evidence, K = neighbours, G = of one group,
+M = landmarks (Williams, Seeger 2001: the Nyström method), P = planted errors
 """
 
 from dataclasses import dataclass
@@ -57,8 +63,8 @@ class GroupedKernel:
         shrink_M = 1 / (np.maximum(self._power_M, 0) + penalty)
         fitted_NC = self._basis_NM @ (shrink_M[:, None] * (self._basis_NM.T @ given_NC))
         error_NC = given_NC - fitted_NC
-        own_N = (self._basis_NM**2) @ shrink_M
-        left_NC = error_NC / (1 - own_N)[:, None]
+        leverage_N = (self._basis_NM**2) @ shrink_M
+        left_NC = error_NC / (1 - leverage_N)[:, None]
         for rows in self._several:
             basis_GM = self._basis_NM[rows]
             remains_GG = np.eye(len(rows)) - (basis_GM * shrink_M) @ basis_GM.T
@@ -82,10 +88,6 @@ def _squared_distances(left_ND: NDArray[np.float32], right_MD: NDArray[np.float3
     squares_NM = (left_ND**2).sum(1)[:, None] + (right_MD**2).sum(1) - 2 * left_ND @ right_MD.T
     return np.asarray(np.maximum(squares_NM, 0), np.float64)
 
-
-# Evidence for and against each label: several views of one image, none of its own group.
-#
-# N = images, C = classes, D = dimensions, F = kinds of evidence, K = neighbours
 
 NAMES = (
     *("predicted", "predicted, log", "predicted margin"),
@@ -121,7 +123,7 @@ def gather(
     probabilities_NC = as_probabilities(scores_NC)
     votes_NC = _votes(vectors_ND, labels_N, groups_N, scores_NC.shape[1])
     given_N, margin_N = _given_and_margin(scores_NC, labels_N)
-    own_N, size_N = _group(labels_N, groups_N)
+    agrees_N, size_N = _group(labels_N, groups_N)
     columns = [
         given_N,
         np.log(probabilities_NC[np.arange(len(labels_N)), labels_N]),
@@ -131,7 +133,7 @@ def gather(
         np.log(np.bincount(labels_N) / len(labels_N))[labels_N],
         -(probabilities_NC * np.log(probabilities_NC)).sum(axis=1),
         given_N - _class_mean(given_N, labels_N),
-        own_N,
+        agrees_N,
         (size_N > 0).astype(float),
     ]
     raw_NF = np.stack(columns, axis=1)
@@ -182,10 +184,12 @@ def _votes(
         cosine_BN = vectors_ND[block] @ vectors_ND.T
         cosine_BN[group_N[block, None] == group_N[None]] = -np.inf
         near_BK = np.argpartition(-cosine_BN, most - 1, axis=1)[:, :most]
-        own_BK = np.take_along_axis(cosine_BN, near_BK, 1)
-        weight_BK = np.exp((own_BK - 1) / _SHARPNESS, dtype=np.float64)
-        votes_BC = np.full((len(own_BK), classes), 1e-3) * weight_BK.sum(1, keepdims=True) + 1e-12
-        np.add.at(votes_BC, (np.arange(len(own_BK))[:, None], labels_N[near_BK]), weight_BK)
+        cosine_BK = np.take_along_axis(cosine_BN, near_BK, 1)
+        weight_BK = np.exp((cosine_BK - 1) / _SHARPNESS, dtype=np.float64)
+        votes_BC = (
+            np.full((len(cosine_BK), classes), 1e-3) * weight_BK.sum(1, keepdims=True) + 1e-12
+        )
+        np.add.at(votes_BC, (np.arange(len(cosine_BK))[:, None], labels_N[near_BK]), weight_BK)
         parts.append(votes_BC / votes_BC.sum(axis=1, keepdims=True))
     return np.concatenate(parts)
 
@@ -210,15 +214,6 @@ def _group(labels_N: Ints, groups_N: NDArray[np.str_]) -> tuple[Floats, Ints]:
     return agrees_N, size_N.astype(np.intp)
 
 
-# Doubts ranked by all the evidence at once, weighed by errors planted among the labels.
-#
-# Which evidence is worth how much depends on images and embeddings. So errors are planted among the
-# labels as they are given, half of them drawn evenly and half as the regression confuses the classes,
-# and a logistic regression learns to tell the planted ones by their evidence. It then ranks the
-# labels as they are given. Which of these are wrong is unknown, and planting does not need it.
-#
-# N = images, C = classes
-
 _SHARE, _ROUNDS = 0.05, 6
 
 
@@ -241,17 +236,17 @@ def weigh(
     from sklearn.linear_model import LogisticRegression
 
     penalty = kernel.best_penalty(labels_N)
-    own = gather(kernel, vectors_ND, labels_N, groups_N, penalty)
+    given = gather(kernel, vectors_ND, labels_N, groups_N, penalty)
     rows, planted = [], []
     for turn in range(_ROUNDS):
         random = np.random.default_rng((seed, turn))
-        swapped_N, wrong_P = plant(labels_N, own.probabilities_NC, _SHARE, 0.5, random)
+        swapped_N, wrong_P = plant(labels_N, given.probabilities_NC, _SHARE, 0.5, random)
         evidence = gather(kernel, vectors_ND, swapped_N, groups_N, penalty)
         rows.append(evidence.columns_NF)
         planted.append(np.isin(np.arange(len(labels_N)), wrong_P))
     model = LogisticRegression(C=0.1, max_iter=500)
     model.fit(np.concatenate(rows), np.concatenate(planted))
-    return np.asarray(model.predict_proba(own.columns_NF)[:, 1]), own
+    return np.asarray(model.predict_proba(given.columns_NF)[:, 1]), given
 
 
 def plant(

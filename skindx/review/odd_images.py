@@ -1,4 +1,7 @@
-"""An optional second opinion on image quality, by cleanvision; it flags and removes nothing."""
+"""Odd images for a person to look at: by cleanvision's quality checks, or by their embeddings.
+
+Both write flags and remove nothing.
+"""
 
 import contextlib
 import io
@@ -80,8 +83,6 @@ class _Images:
         self._progress("quality", min(self._read, 2 * len(self)), 2 * len(self))
         return (image,)
 
-
-# Images that are unusual in their dataset, by embeddings: a table of scores, and flags.
 
 FEWEST = 40
 """Images from which on it can be said what is usual."""

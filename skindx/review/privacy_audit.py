@@ -1,9 +1,11 @@
-"""Faces, intimate regions and text in an image, by small models that come with their packages.
+"""Flags faces, intimate regions and text in a dataset's images, by small models from packages.
 
 Body parts: NudeNet 3.4's `320n.onnx` (a YOLOv8n; AGPL-3.0, see NOTICE). Its own wrapper is not
 used: with pixels in the order that it asks for it swaps red and blue, and found one face where the
 right order finds two. Text: RapidOCR (PP-OCRv4). Both see decoded pixels, never a file, and never
 the network.
+
+A = anchors, K = body parts, S = side of the square that the model sees
 """
 
 import ast
@@ -38,8 +40,6 @@ from skindx.workers.worker_process import exit_with_parent_process
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-
-# A = anchors, K = body parts, S = side of the square that the model sees
 
 PARTS: dict[str, Reason] = {
     "FACE_FEMALE": "face",
@@ -110,7 +110,7 @@ class PrivacyDetector:
         return [*self._bodies(pixels_HWC), *self._texts(pixels_HWC)]
 
     def _bodies(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
-        found: list[tuple[str, float, list[float]]] = []
+        detections: list[tuple[str, float, list[float]]] = []
         for side in SIDES:
             if side > SIDES[0] and max(pixels_HWC.shape[:2]) <= SIDES[0]:
                 continue
@@ -123,8 +123,10 @@ class PrivacyDetector:
                 if name in PARTS and score >= getattr(self._settings, PARTS[name]):
                     centre, size = rows_AX[anchor, :2], rows_AX[anchor, 2:4]
                     box = np.concatenate([centre - size / 2, centre + size / 2])
-                    found.append((name, score, ((box - np.tile(corner_xy, 2)) / scale).tolist()))
-        return _best(found, pixels_HWC.shape[:2])
+                    detections.append(
+                        (name, score, ((box - np.tile(corner_xy, 2)) / scale).tolist())
+                    )
+        return _best(detections, pixels_HWC.shape[:2])
 
     @property
     def _least(self) -> float:
@@ -154,14 +156,14 @@ def is_text(line: str) -> bool:
 
 
 def _best(
-    found: Sequence[tuple[str, float, Sequence[float]]], shape_hw: tuple[int, int]
+    detections: Sequence[tuple[str, float, Sequence[float]]], shape_hw: tuple[int, int]
 ) -> list[Sighting]:
     """Drop boxes of the same kind that overlap a better one; both sides see the same face."""
     import cv2
 
     sightings = []
     for reason in dict.fromkeys(PARTS.values()):
-        ours = [detection for detection in found if PARTS[detection[0]] == reason]
+        ours = [detection for detection in detections if PARTS[detection[0]] == reason]
         xywh = [(x1, y1, x2 - x1, y2 - y1) for _, _, (x1, y1, x2, y2) in ours]
         scores = [score for _, score, _ in ours]
         for index in cv2.dnn.NMSBoxes(xywh, scores, 0.0, OVERLAP) if ours else ():
@@ -223,8 +225,6 @@ def _require_models() -> None:
     require_extra("audit", *modules, purpose="the privacy audit")
 
 
-# Look at every image of a dataset for what a person must see before it is published.
-
 JOURNAL = "audit.jsonl"
 """Journal, one line an image: a killed audit goes on where it was."""
 
@@ -260,13 +260,13 @@ def audit(
     """
     by = version(settings)
     paths = {record.sha256: record.path for record in read_manifest(dataset)}
-    seen = {sha: found for sha, found in _read_journal(dataset, by).items() if sha in paths}
+    seen = {sha: results for sha, results in _read_journal(dataset, by).items() if sha in paths}
     todo = [sha256 for sha256 in sorted(paths) if sha256 not in seen]
     progress("look", len(seen), len(paths))  # loading the models takes a while
     images = [stored_file(dataset, paths[sha256]) for sha256 in todo]
-    found = _detect_all(images, settings, workers or cpu_count())
+    results = _detect_all(images, settings, workers or cpu_count())
     with _journal(dataset).open("a", encoding="utf-8") as journal:
-        for sha256, sightings in zip(todo, found, strict=True):
+        for sha256, sightings in zip(todo, results, strict=True):
             seen[sha256] = sightings
             line = {
                 "sha256": sha256,

@@ -25,7 +25,6 @@ from tempfile import TemporaryFile
 from typing import IO, Any, BinaryIO
 
 from skindx.core.machine import ONE_THREAD
-from skindx.workers.sandbox import prepare, resolve
 from skindx.workers.worker_process import module_command, start
 
 _NUMBER = struct.Struct("=i")
@@ -180,16 +179,16 @@ class _Children:
 
     def add(self, pid: int, status: socket.socket) -> None:
         self._status[pid] = status
-        self._say(status, pid)
+        self._send(status, pid)
 
     def look(self) -> None:
         """Tell the owners of those that have ended how they did."""
         for pid in self._status.keys() - self._ended:
             options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            if found := os.waitid(os.P_PID, pid, options):
-                left = found.si_code == os.CLD_EXITED
+            if end := os.waitid(os.P_PID, pid, options):
+                exited = end.si_code == os.CLD_EXITED
                 self._ended.add(pid)
-                self._say(self._status[pid], found.si_status if left else -found.si_status)
+                self._send(self._status[pid], end.si_status if exited else -end.si_status)
 
     def release(self, status: socket.socket) -> None:
         """Forget a child whose owner has closed its end. One that still works is killed."""
@@ -202,13 +201,16 @@ class _Children:
         status.close()
 
     @staticmethod
-    def _say(status: socket.socket, number: int) -> None:
+    def _send(status: socket.socket, number: int) -> None:
         with suppress(OSError):
             status.send(_NUMBER.pack(number))
 
 
-def serve(child: Callable[[], int]) -> int:
-    """Fork a process that returns `child()` for each request, until the socket is closed."""
+def serve(child: Callable[[], int], prepare: Callable[[str], None]) -> int:
+    """Fork a process that returns `child()` for each request, until the socket is closed.
+
+    Before that `prepare` gets the name of the function that the process is for.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the callers decide
     for name in _PRELOADED:
         with suppress(ImportError):
@@ -233,7 +235,7 @@ def serve(child: Callable[[], int]) -> int:
                 return 0
             order = json.loads(message)
             with suppress(Exception):  # the child says why
-                prepare(resolve(order["function"]))
+                prepare(order["function"])
             pid = os.fork()
             if not pid:
                 _become(child, order, descriptors)

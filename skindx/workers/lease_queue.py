@@ -1,4 +1,8 @@
-"""The tables of leases; a partial unique index lets no group be on two workers at a time."""
+"""A queue of leased tasks in a database: SQLite in a shared folder, or PostgreSQL by URL.
+
+Its tasks are put in once, by the first process, and belong to one piece of work. A partial unique
+index lets no group of tasks be on two workers at a time.
+"""
 
 import json
 import random
@@ -104,8 +108,6 @@ Index(
     postgresql_where=text("state = 'taken' AND alone IS NOT NULL"),
 )
 
-
-# The database of leases: a SQLite file in a shared folder by default, PostgreSQL by URL.
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -220,8 +222,6 @@ def _first_line(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-# A leased task: its place, its group, its state.
-
 MOST_LOSSES = 3
 """A task whose worker died so often is set aside."""
 
@@ -288,9 +288,6 @@ class WorkerState:
     places: tuple[int, ...]
 
 
-# A queue: its tasks are put in once, by the first process, and belong to one piece of work.
-
-
 class LeaseQueue:
     """One queue of a database; cheap to open, safe to use from several threads."""
 
@@ -332,15 +329,15 @@ class LeaseQueue:
                         self._fill(connection, tasks, places)
                 except IntegrityError:
                     pass  # another worker was first
-            found = self._found()
-        assert found is not None
-        if found.version != version:
+            stored = self._found()
+        assert stored is not None
+        if stored.version != version:
             raise UserError(
                 f"this worker is skindx {version}, but the run was begun by skindx "
-                f"{found.version}; install the same version on every machine."
+                f"{stored.version}; install the same version on every machine."
             )
-        known: dict[str, Any] = json.loads(found.facts)
-        if found.fingerprint != fingerprint:
+        known: dict[str, Any] = json.loads(stored.facts)
+        if stored.fingerprint != fingerprint:
             what = differences(known.get(MADE_FROM), facts.get(MADE_FROM, {}))
             raise UserError(
                 f"{shown(self.where)} holds the leases of other settings or data ({what}); give "
@@ -351,8 +348,8 @@ class LeaseQueue:
     def facts(self) -> dict[str, Any] | None:
         """Return the description that the queue's first worker wrote; None: it is not filled."""
         with database_errors(self.where):
-            found = self._found()
-        return json.loads(found.facts) if found is not None else None
+            stored = self._found()
+        return json.loads(stored.facts) if stored is not None else None
 
     def _found(self) -> Any:
         with self.engine.begin() as connection:

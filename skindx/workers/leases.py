@@ -1,4 +1,10 @@
-"""Tasks in a database that many workers take, renew and answer, even if some of them die."""
+"""Workers take tasks, keep them by a heartbeat, and answer; a dead one's tasks open again.
+
+A task is held by a worker, and a worker lives as long as it renews its own row: one write a
+heartbeat, however many tasks it holds. The next call of a worker whose row is gone says so, and
+what it answers then counts for nothing. A worker also keeps *places*, where data lies that does
+not travel, such as a partition of the training images.
+"""
 
 import json
 import secrets
@@ -31,10 +37,6 @@ from skindx.workers.lease_queue import (
     repeated,
 )
 
-# Places held by workers: a worker keeps its own, and takes a dead one's, up to its part.
-#
-# A place is where data lies that do not travel, such as a partition of the training images.
-
 
 def settle(connection: Connection, queue: str, worker: str) -> list[int]:
     """Return the places of a living worker after it took or gave back what is its part.
@@ -52,17 +54,17 @@ def settle(connection: Connection, queue: str, worker: str) -> list[int]:
         .with_for_update()
     ).all()
     home = next((row.home for row in alive if row.worker == worker), None)
-    own = {row.place for row in rows if row.worker == worker}
+    held = {row.place for row in rows if row.worker == worker}
     free = {row.place for row in rows if row.worker is None}
     part = -(-len(rows) // max(1, len(alive)))
-    kept = set(sorted(own, key=lambda place: (place != home, place))[:part])
+    kept = set(sorted(held, key=lambda place: (place != home, place))[:part])
     # Homes of others that are alive are left to them.
     homes = {row.home for row in alive if row.worker != worker}
     wanted = sorted(free, key=lambda place: (place != home, place in homes, place))
     for place in wanted:
         if len(kept) < part and (place == home or place not in homes or not kept):
             kept.add(place)
-    for places, holder in ((kept - own, worker), (own - kept, None)):
+    for places, holder in ((kept - held, worker), (held - kept, None)):
         if places:
             connection.execute(
                 update(PLACES)
@@ -71,12 +73,6 @@ def settle(connection: Connection, queue: str, worker: str) -> list[int]:
             )
     return sorted(kept)
 
-
-# Workers take tasks, keep them by a heartbeat, and answer; a dead one's tasks open again.
-#
-# A task is held by a worker, and a worker lives as long as it renews its own row: one write a
-# heartbeat, however many tasks it holds. The next call of a worker whose row is gone says so, and
-# what it answers then counts for nothing.
 
 _CANDIDATES = 512
 _TRIES = 5
@@ -139,11 +135,11 @@ class Leases:
         self._expire(connection)
         if not self._is_alive(connection, worker):
             return None
-        own = settle(connection, self.queue.name, worker)
-        found = self._candidates(connection, own)
-        if not found:
+        held = settle(connection, self.queue.name, worker)
+        candidates = self._candidates(connection, held)
+        if not candidates:
             return None
-        chosen = choose(found)
+        chosen = choose(candidates)
         values = {"state": TAKEN, "worker": worker, "began": now(self._engine)}
         taken = connection.execute(
             update(TASKS)
@@ -152,7 +148,7 @@ class Leases:
         ).rowcount
         return chosen if taken else None
 
-    def _candidates(self, connection: Connection, own: Sequence[int]) -> list[OpenTask]:
+    def _candidates(self, connection: Connection, held: Sequence[int]) -> list[OpenTask]:
         other = TASKS.alias()
         blocked = (
             select(other.c.key)
@@ -171,7 +167,7 @@ class Leases:
             .where(
                 self._of(TASKS),
                 TASKS.c.state == OPEN,
-                or_(TASKS.c.place.is_(None), TASKS.c.place.in_(own)),
+                or_(TASKS.c.place.is_(None), TASKS.c.place.in_(held)),
                 or_(TASKS.c.alone.is_(None), not_(blocked)),
             )
             .order_by(TASKS.c.number)
@@ -214,28 +210,28 @@ class Leases:
         text = json.dumps(answer)
         ends = select(func.coalesce(func.max(TASKS.c.ended), 0) + 1).where(self._of(TASKS))
         with self._transaction() as connection:
-            own = and_(self._of(TASKS), TASKS.c.key == key, TASKS.c.worker == worker)
+            held = and_(self._of(TASKS), TASKS.c.key == key, TASKS.c.worker == worker)
             ended = connection.execute(ends).scalar_one()
             took_s = now(self._engine) - TASKS.c.began
             done = connection.execute(
                 update(TASKS)
-                .where(own, TASKS.c.state == TAKEN)
+                .where(held, TASKS.c.state == TAKEN)
                 .values(state=DONE, answer=text, ended=ended, took_s=took_s)
             ).rowcount
             if done:
                 return True
-            same = select(TASKS.c.key).where(own, TASKS.c.state == DONE, TASKS.c.answer == text)
+            same = select(TASKS.c.key).where(held, TASKS.c.state == DONE, TASKS.c.answer == text)
             return connection.execute(same).first() is not None
 
     @repeated
     def fail(self, worker: str, key: str, sentence: str) -> bool:
         """Refuse a task for good; its group goes no further."""
         with self._transaction() as connection:
-            own = and_(self._of(TASKS), TASKS.c.key == key, TASKS.c.worker == worker)
+            held = and_(self._of(TASKS), TASKS.c.key == key, TASKS.c.worker == worker)
             values = {"state": FAILED, "answer": json.dumps(sentence)}
             return bool(
                 connection.execute(
-                    update(TASKS).where(own, TASKS.c.state == TAKEN).values(**values)
+                    update(TASKS).where(held, TASKS.c.state == TAKEN).values(**values)
                 ).rowcount
             )
 
@@ -335,8 +331,8 @@ class Leases:
         )
 
     def _is_alive(self, connection: Connection, worker: str) -> bool:
-        own = select(WORKERS.c.worker).where(self._of(WORKERS), WORKERS.c.worker == worker)
-        return connection.execute(own).first() is not None
+        row = select(WORKERS.c.worker).where(self._of(WORKERS), WORKERS.c.worker == worker)
+        return connection.execute(row).first() is not None
 
     def _of(self, table: Any) -> ColumnElement[bool]:
         mine: ColumnElement[bool] = table.c.queue == self.queue.name
@@ -365,8 +361,6 @@ class _Transaction:
             if not self._begun.__exit__(kind, error, trace) and error is not None:
                 raise error
 
-
-# A thread that keeps a worker alive in its queue, and notices when it was taken for dead.
 
 _BEATS = 4
 """Heartbeats in the time of a lease."""

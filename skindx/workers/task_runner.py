@@ -1,8 +1,12 @@
-"""Interface of task runners, and the runner that uses this process alone.
+"""Runners of a build's tasks: this machine, or an existing Ray cluster.
 
 A task is a function of the skindx package and plain arguments. It answers through files in the
 dataset folder, written atomically, so a task that is run twice does no harm and a finished one is
 never run again.
+
+Plain Ray tasks, because each answers through a file of its own and needs no data frame. Daft 0.7
+was tried: it gives a task whose worker died to the next worker without any limit (26 times in
+90 s), so one image that kills its decoder would never end; Ray Data does the same.
 """
 
 import re
@@ -69,11 +73,6 @@ class LocalRunner:
         return []
 
 
-# Runners of a build's tasks: on this machine, or on an existing Ray cluster.
-
-__all__ = ["LocalRunner", "Task", "TaskRunner", "open_runner"]
-
-
 @contextmanager
 def open_runner(cluster: str | None, dataset: Path, workers: int = 0) -> Iterator[TaskRunner]:
     """Yield the runner for one build: this machine, or the Ray cluster at address `cluster`.
@@ -83,12 +82,9 @@ def open_runner(cluster: str | None, dataset: Path, workers: int = 0) -> Iterato
     if cluster is None:
         yield LocalRunner(workers)
         return
-
     with connected(cluster, dataset, workers or cpu_count()) as runner:
         yield runner
 
-
-# Checks of a cluster's workers before a build starts: the folder, the same packages.
 
 _PACKAGES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg", "numba", "scrapy")
 """With skindx itself they decide what is fetched, what is sound, and its hashes."""
@@ -148,12 +144,12 @@ def _ask_all(ask: Question, beacon: str) -> list[NodeFacts]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     remote = ray.remote(num_cpus=0, max_retries=2)(ask)
-    asked = {}
+    pending = {}
     for node in _alive():
         there = remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        asked[node] = there.remote(beacon, _PACKAGES)
+        pending[node] = there.remote(beacon, _PACKAGES)
     answers = []
-    for node, ref in asked.items():
+    for node, ref in pending.items():
         try:
             answers.append(NodeFacts(*ray.get(ref, timeout=_ANSWER_S)))
         except RayError as error:
@@ -174,10 +170,10 @@ def _alive() -> dict[str, float]:
     return {node: count for node, count in cores.items() if count}
 
 
-def compare_nodes(own: NodeFacts, answers: Sequence[NodeFacts], dataset: Path) -> None:
+def compare_nodes(driver: NodeFacts, answers: Sequence[NodeFacts], dataset: Path) -> None:
     """Raise UserError for the first worker that cannot do the driver's work to the byte."""
     for answer in answers:
-        for name, version in own.versions.items():
+        for name, version in driver.versions.items():
             theirs = answer.versions[name]
             if theirs != version:
                 raise UserError(
@@ -185,7 +181,7 @@ def compare_nodes(own: NodeFacts, answers: Sequence[NodeFacts], dataset: Path) -
                     f"{version or '(none)'}; install the same skindx and packages on both, else "
                     f"the dataset would depend on who did the work."
                 )
-        if answer.read != own.read:
+        if answer.read != driver.read:
             raise UserError(
                 f"the worker {answer.host} does not see {dataset.absolute()}; put --out on a "
                 f"file system that all machines of the cluster share, under the same path."
@@ -219,12 +215,6 @@ def _question() -> Question:
 
     return answer
 
-
-# A Ray cluster as the runner of a build: tasks of one core, tried again a fixed number of times.
-#
-# Plain Ray tasks, because each answers through a file of its own and needs no data frame. Daft 0.7
-# was tried: it gives a task whose worker died to the next worker without any limit (26 times in
-# 90 s), so one image that kills its decoder would never end; Ray Data does the same.
 
 ATTEMPTS = 3
 """How often a task is given to a worker that dies under it, before the task is to blame."""

@@ -1,4 +1,4 @@
-"""The queue in which requests wait for a worker: bounded, first come first served."""
+"""A pool of worker processes behind one bounded queue, which outlives each of them."""
 
 import asyncio
 import logging
@@ -18,6 +18,15 @@ from skindx.core.machine import cpu_count
 from skindx.core.settings_base import Settings
 from skindx.workers import messages
 from skindx.workers.worker_process import start
+
+log = logging.getLogger(__name__)
+
+_BUFFER_BYTES = 1 << 20
+_ROOM_BYTES = 256 << 20
+_TRIES = 2
+_RETRY_AFTER_S = 5
+_PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Before the next start of a worker that ends again and again before it is ready."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -113,12 +122,6 @@ class RequestQueue(Generic[Q, A]):
             return taken
 
 
-# A worker process as its server sees it: started, sent messages to, and ended.
-
-_BUFFER_BYTES = 1 << 20
-_ROOM_BYTES = 256 << 20
-
-
 class Lost(Exception):  # noqa: N818
     """The process ended, or sent what is no message."""
 
@@ -178,16 +181,6 @@ async def started(command: Sequence[str]) -> AsyncIterator[WorkerProcess]:
         finally:
             process.kill()  # it holds nothing that would have to be put away
             process.wait()
-
-
-# A pool of worker processes behind one queue, which outlives each of them.
-
-log = logging.getLogger(__name__)
-
-_TRIES = 2
-_RETRY_AFTER_S = 5
-_PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Before the next start of a worker that ends again and again before it is ready."""
 
 
 class PoolSettings(Settings):

@@ -1,4 +1,4 @@
-"""A worker process: its command and environment, its limits, and its end with its parent."""
+"""A worker process: its command, environment, limits and answers, and its end with its parent."""
 
 import os
 import resource
@@ -98,8 +98,6 @@ def _wait_for_the_end() -> None:
         pass
     os._exit(_PARENT_IS_GONE)
 
-
-# The worker's side: it answers what it receives, and ends when its parent does.
 
 Answers = Callable[[list[Any]], list[Any]]
 """Returns one plain value for each request of a batch."""

@@ -86,7 +86,7 @@ def compare(
 ) -> Agreement:
     """Measure the agreement on images that both looked at, one pair and one group an image."""
     matches = [match(a, b, threshold) for a, b in pairs]
-    found = [len(matched) for matched in matches]
+    matched_counts = [len(matched) for matched in matches]
     overlap = [sum(iou for _, _, iou in matched) for matched in matches]
     boxes_a, boxes_b = [len(a) for a, _ in pairs], [len(b) for _, b in pairs]
     labels = [
@@ -105,19 +105,19 @@ def compare(
         len(set(groups)),
         sum(boxes_a),
         sum(boxes_b),
-        sum(found),
+        sum(matched_counts),
         threshold,
-        interval(_ratio(overlap, found)),
-        interval(_ratio(found, boxes_a)),
-        interval(_ratio(found, boxes_b)),
+        interval(_ratio(overlap, matched_counts)),
+        interval(_ratio(matched_counts, boxes_a)),
+        interval(_ratio(matched_counts, boxes_b)),
         interval(cohens_kappa(presence)),
         interval(cohens_kappa(labels) if _share_words(labels) else None),
     )
 
 
-def _share_words(said: Iterable[Sequence[tuple[str, str]]]) -> bool:
+def _share_words(labels: Iterable[Sequence[tuple[str, str]]]) -> bool:
     """False when two name classes in vocabularies of their own: a model's "lesion", say."""
-    pairs = [pair for group in said for pair in group]
+    pairs = [pair for group in labels for pair in group]
     return bool({a for a, _ in pairs} & {b for _, b in pairs})
 
 
@@ -148,19 +148,19 @@ def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
     return both_AB
 
 
-def cohens_kappa(said_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | None:
+def cohens_kappa(pairs_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | None:
     """Return Cohen's kappa (1960) of what two said, zero or more pairs an image.
 
     None when only one thing was ever said: chance alone then agrees everywhere. A bootstrap draw
     of which that holds counts as full agreement.
     """
-    classes = sorted({word for said in said_N for pair in said for word in pair})
+    classes = sorted({label for pairs in pairs_N for labels in pairs for label in labels})
     if len(classes) < 2:
         return None
-    number = {word: i for i, word in enumerate(classes)}
-    counts_NCC = np.zeros((len(said_N), len(classes), len(classes)))
-    for n, said in enumerate(said_N):
-        for (a, b), count in Counter(said).items():
+    number = {label: i for i, label in enumerate(classes)}
+    counts_NCC = np.zeros((len(pairs_N), len(classes), len(classes)))
+    for n, pairs in enumerate(pairs_N):
+        for (a, b), count in Counter(pairs).items():
             counts_NCC[n, number[a], number[b]] = count
 
     def finish(totals_DF: Floats) -> Floats:
@@ -173,7 +173,7 @@ def cohens_kappa(said_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | Non
         np.divide(observed_D - chance_D, 1 - chance_D, out=kappa_D, where=chance_D < 1)
         return kappa_D
 
-    return Statistic(counts_NCC.reshape(len(said_N), -1), finish, low=-1.0)
+    return Statistic(counts_NCC.reshape(len(pairs_N), -1), finish, low=-1.0)
 
 
 def _ratio(part_N: Iterable[float], whole_N: Iterable[float]) -> Statistic | None:

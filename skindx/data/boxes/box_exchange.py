@@ -1,4 +1,10 @@
-"""The formats of box files: one name each, and what a file's content says which it is."""
+"""Box files into a dataset and out of it: the formats, import by a person, export for other tools.
+
+A file's content says which format it is. supervision's writers were tried and left: they round
+Pascal VOC to whole pixels and YOLO to five decimals, take an image without a file for one without
+boxes, decode every image, and drop who drew. Tests read what is written here with supervision,
+pycocotools and ultralytics.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -121,8 +127,6 @@ def format_of(path: Path) -> BoxFormat:
     )
 
 
-# Boxes that a person drew with another tool come back into a dataset.
-
 UNOPENED = "not annotated in Label Studio"
 
 
@@ -178,9 +182,9 @@ def import_boxes(
         rows = [_annotation(each) for each in joined.entries]
         if not rows:
             read = len(file.entries) + len(file.waiting.names.get(("refused", UNOPENED), ()))
-            said = "; ".join(finding.clause() for finding in joined.all_findings())
+            clauses = "; ".join(finding.clause() for finding in joined.all_findings())
             raise UserError(
-                f"none of the {read} annotations in {path} fits {dataset}: {said}; nothing was "
+                f"none of the {read} annotations in {path} fits {dataset}: {clauses}; nothing was "
                 f"written."
             )
         old = read_annotations(dataset)
@@ -196,8 +200,8 @@ def import_boxes(
         labels=dict(Counter(box.label for row in taken.values() for box in row.boxes)),
         refused={
             reason: tuple(names)
-            for found in (file.waiting, joined.findings)
-            for (kind, reason), names in found.names.items()
+            for findings in (file.waiting, joined.findings)
+            for (kind, reason), names in findings.names.items()
             if kind == "refused"
         },
         findings=joined.all_findings(),
@@ -251,12 +255,6 @@ def _annotation(joined: JoinedEntry) -> Annotation:
     boxes = [replace(box, drawn_by=who, drawn_at=when, score=None) for box in joined.image.boxes]
     return Annotation(joined.sha256, who, when, tuple(boxes))
 
-
-# A dataset's boxes as files of other tools: what was looked at, and tasks for what was not.
-#
-# supervision's writers were tried and left: they round Pascal VOC to whole pixels and YOLO to five
-# decimals, take an image without a file for one without boxes, decode every image, and drop who
-# drew. Tests read what is written here with supervision, pycocotools and ultralytics.
 
 _BOXES = FolderKind("an export of boxes")
 

@@ -157,16 +157,16 @@ class BoxFile(Mapping[str, BoxedImage]):
             refuse_all(self.path, self.findings.list())
         findings = self.all_findings()
         if findings and next(self.usable, None) is None:
-            said = "; ".join(finding.clause() for finding in findings)
-            raise UserError(f"{self.path} holds no image whose boxes can be used: {said}.")
+            clauses = "; ".join(finding.clause() for finding in findings)
+            raise UserError(f"{self.path} holds no image whose boxes can be used: {clauses}.")
 
 
 def refuse_all(path: Path, findings: Sequence[BoxFinding]) -> None:
     """Raise UserError that names what was found, if anything was."""
     if findings:
-        said = "; ".join(finding.clause() for finding in findings)
+        clauses = "; ".join(finding.clause() for finding in findings)
         raise UserError(
-            f"{path}: {said}; correct them, or leave out --strict (in a recipe boxes.strict)."
+            f"{path}: {clauses}; correct them, or leave out --strict (in a recipe boxes.strict)."
         )
 
 

@@ -1,9 +1,10 @@
-"""On which pixels boxes were drawn: as the file stores them, or turned upright as EXIF says.
+"""The boxes of a file join the images of a dataset; what does not fit is counted, with reasons.
 
-A tool that does not heed EXIF shows a photo as it is stored, and gives the stored size. Boxes on
-stored pixels are turned here. Where turning leaves the size as it is (180 degrees, mirrored,
-square photos), sizes tell nothing: then other photos of the same file tell which tool it was, or in
-Label Studio that the person turned the view just as EXIF would have.
+Boxes were drawn on pixels as the file stores them, or turned upright as EXIF says: a tool that does
+not heed EXIF shows a photo as it is stored, and gives the stored size. Boxes on stored pixels are
+turned here. Where turning leaves the size as it is (180 degrees, mirrored, square photos), sizes
+tell nothing: then other photos of the same file tell which tool it was, or in Label Studio that the
+person turned the view just as EXIF would have.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,10 +45,10 @@ def place(matched: Sequence[tuple[BoxEntry, str, tuple[int, int], int]]) -> list
     """
     frames = [_frame(entry, size, orientation) for entry, _, size, orientation in matched]
     sized = {frame for frame, (*_, turn) in zip(frames, matched, strict=True) if turn >= 5}
-    told = sized & {"upright", "stored"}
+    known = sized & {"upright", "stored"}
     others: DrawnOn = "unknown"
-    if len(told) == 1:
-        others = "stored" if "stored" in told else "upright"
+    if len(known) == 1:
+        others = "stored" if "stored" in known else "upright"
     placed = []
     for frame, (entry, sha256, size, orientation) in zip(frames, matched, strict=True):
         final = others if frame == "unknown" and entry.frame != "unsized" else frame
@@ -125,8 +126,6 @@ def orientation_in(file: Path) -> int:
     orientation = orientation_of(data, FORMATS[suffix])
     return orientation if 1 <= orientation <= 8 else 1
 
-
-# The boxes of a file join the images of a dataset; what does not fit is counted, with reasons.
 
 MISSIZED = "the dataset has the image in another size"
 ODD = "it has boxes that are empty or reach outside the image, or shapes that are not boxes"

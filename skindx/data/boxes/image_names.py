@@ -163,9 +163,9 @@ class _Index:
             if known:
                 folders = [tuple(map(_folded, reversed(each[:-1]))) for each in parts]
                 parents = [()] if theirs in _FOLDERLESS else folders
-                found = [self._nearest(number, form, each) for form in known for each in parents]
-                best = max(nearness for nearness, _ in found)
-                nearest = [each for nearness, near in found if nearness == best for each in near]
+                matches = [self._nearest(number, form, each) for form in known for each in parents]
+                best = max(nearness for nearness, _ in matches)
+                nearest = [each for nearness, near in matches if nearness == best for each in near]
                 if len({each.sha256 for each in nearest}) > 1:
                     return AMBIGUOUS
                 one = nearest[0]

@@ -178,8 +178,10 @@ def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: boo
                     raise _OddRectangleError("rectangles in images of several sizes in one task")
                 drawn.append(_raw(region, size, by, at, trust=ours))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                told = isinstance(error, _OddRectangleError)
-                file.skip(str(error) if told else "a rectangle without x, y, width, height", where)
+                readable = isinstance(error, _OddRectangleError)
+                file.skip(
+                    str(error) if readable else "a rectangle without x, y, width, height", where
+                )
                 unread += 1
         image = boxed(size, drawn, sha256, unread)
         others = sum(_is_shape(result) for result in results) - len(regions)

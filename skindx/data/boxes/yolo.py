@@ -3,6 +3,13 @@
 The last `images` in an image's path is replaced by `labels` to find its boxes, so that
 `images/train` as well as Roboflow's `train/images` are read. What data.yaml says of folders is
 not followed: it may point anywhere on the reader's disk.
+
+`class cx cy w h` is a box, a fifth value its confidence or track id. From six values on, a line
+may be a polygon `x1 y1 x2 y2 x3 y3 …` as well as a box with a confidence and a track id, or with
+keypoints: ultralytics writes all of them into the same kind of file (`save_txt`, `save_conf`,
+`track`), and only `kpt_shape` in data.yaml tells keypoints apart. A folder comes from one tool, so
+what one of its lines can only be, the others are as well. Where no line tells, the lines are
+refused: a confidence is no coordinate.
 """
 
 import math
@@ -197,15 +204,6 @@ def _sides(start_N2: "Points", along_N2: "Points", points_M2: "Points") -> "Poin
     return sides_NM
 
 
-# What the columns of YOLO label lines are: boxes, polygons, confidences, track ids, keypoints.
-#
-# `class cx cy w h` is a box, a fifth value its confidence or track id. From six values on, a line may
-# be a polygon `x1 y1 x2 y2 x3 y3 …` as well as a box with a confidence and a track id, or with
-# keypoints: ultralytics writes all of them into the same kind of file (`save_txt`, `save_conf`,
-# `track`), and only `kpt_shape` in data.yaml tells keypoints apart. A folder comes from one tool, so
-# what one of its lines can only be, the others are as well. Where no line tells, the lines are
-# refused: a confidence is no coordinate.
-
 DATA = "data.yaml"
 _RULES = BoxRules()
 
@@ -304,14 +302,14 @@ def _entry(
         try:
             if line.problem:
                 raise ValueError(line.problem)
-            found = read_values(line.values, meaning)
+            box = read_values(line.values, meaning)
         except ValueError as error:
             unread += 1
             file.skip(str(error), line.where)
             continue
-        x1, y1, x2, y2 = found.corners
+        x1, y1, x2, y2 = box.corners
         corners = x1 * width, y1 * height, x2 * width, y2 * height
-        drawn.append(RawBox(*corners, line.label, file.path.name, found.score))
+        drawn.append(RawBox(*corners, line.label, file.path.name, box.score))
     boxes = boxed(size.size, drawn, sha256_in(image.name), unread)
     # Shares of the image do not tell on which pixels they were drawn, where EXIF turns them.
     frame: Frame = "unsized" if size.turned else "sized"

@@ -48,7 +48,7 @@ def acquire(
             rows += source.gather(dataset)
             report(len(rows), 0)
     if web:
-        found, empty = _crawl(
+        crawled, empty = _crawl(
             web,
             fetch,
             dataset,
@@ -59,7 +59,7 @@ def acquire(
         if len(empty) == len(sources):
             raise UserError(next(row.detail for row in empty))
         # Answers come in any order; the dataset must not depend on it.
-        rows += sorted((*found, *empty), key=lambda row: (row.label, row.url))
+        rows += sorted((*crawled, *empty), key=lambda row: (row.label, row.url))
     return rows
 
 

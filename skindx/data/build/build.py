@@ -7,16 +7,8 @@ from pathlib import Path
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import needs_room
 from skindx.core.progress import Progress, silent
-from skindx.data.boxes.annotations import accepted, read_annotations
-from skindx.data.boxes.box_exchange import read_boxes
-from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
-from skindx.data.build.build_run import (
-    BuildRun,
-    as_before,
-    check_targets,
-    count_by_source,
-    with_modalities,
-)
+from skindx.data.build.acquire import EMPTY_SOURCE, acquire
+from skindx.data.build.build_run import BuildRun, open_run
 from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.build.stages import (
     REASONS,
@@ -24,35 +16,30 @@ from skindx.data.build.stages import (
     drop_small_classes,
     flag_records,
     label_rows,
-    look_at_labels,
     screen_rows,
 )
-from skindx.data.build.write_stage import check_out, emptied_again, make_records, write_dataset
-from skindx.data.copies.hash_links import import_kernels
+from skindx.data.build.write_stage import (
+    check_out,
+    count_by_source,
+    emptied_again,
+    make_records,
+    write_dataset,
+)
 from skindx.data.copies.verified import keep_stored
-from skindx.data.crawl.crawl_process import check_sources
-from skindx.data.image_tables import read_ood
-from skindx.data.layout import BLOCKLIST, MANIFEST, sweep_store
+from skindx.data.layout import BLOCKLIST, sweep_store
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.exclusions import Exclusions
 from skindx.data.screening.screen import remove_shards
 from skindx.data.splits.freeze import (
-    SPLITS_TABLE,
-    Placements,
-    fitting_folds,
     group_aliases,
     hold_splits,
     place_groups,
-    read_places,
     untrained_notes,
     write_places,
 )
-from skindx.data.splits.groups import GroupKeys
 from skindx.data.summary import BuildSummary, ClassNames, count_flagged, count_funnel, totals
-from skindx.taxonomy import load_taxonomy
-from skindx.taxonomy.matching import check_urgencies, with_urgencies
-from skindx.workers.task_runner import TaskRunner, open_runner
+from skindx.workers.task_runner import open_runner
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
 
@@ -70,18 +57,17 @@ def build(
 
     Beside the store and the ledger everything is written at the end: a failed build leaves no
     half dataset, and an older dataset in `out` stays until the new one is whole; one that found
-    nothing at all leaves no folder. Images that
-    `out` or `split.frozen` had placed keep their split, unless `resplit` places all again. Copies
-    that these splits divide are reported; `join_copies` joins them and drops those outside the
-    split nearest to training. Raises UserError for bad input, before anything is written where
-    that can be known.
+    nothing at all leaves no folder. Images that `out` or `split.frozen` had placed keep their
+    split, unless `resplit` places all again. Copies that these splits divide are reported;
+    `join_copies` joins them and drops those outside the split nearest to training. Raises
+    UserError for bad input, before anything is written where that can be known.
 
     `cluster` is the address of a Ray cluster that shares the work; None: this machine's cores.
     Both make the same dataset.
     """
     check_out(out, settings)
     with open_runner(cluster, out, settings.workers) as runner:
-        run = _open(settings, out, resplit, progress or silent, runner)
+        run = open_run(settings, out, resplit=resplit, progress=progress or silent, runner=runner)
         run.join_copies = join_copies
         exclusions = Exclusions.read(out, _blocklists(settings, out), settings.dedup)
         with needs_room(out), emptied_again(out):
@@ -91,40 +77,9 @@ def build(
                 return _build(run, exclusions)
 
 
-def _open(
-    settings: BuildSettings, out: Path, resplit: bool, progress: Progress, runner: TaskRunner
-) -> BuildRun:
-    """Read all that a build starts from; mistakes are reported before anything is made."""
-    taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
-    if taxonomy:
-        taxonomy = with_urgencies(taxonomy, settings.urgency)
-        check_urgencies(taxonomy)
-        check_targets(settings.targets, taxonomy)
-    import_kernels()  # without them nothing need be fetched first
-    if settings.screen.ood:
-        read_ood(settings.screen.ood.path)
-    settings, older = as_before(with_modalities(settings), out)
-    run = BuildRun(
-        settings,
-        out,
-        progress,
-        runner,
-        taxonomy,
-        GroupKeys(settings.groups),
-        read_boxes(settings.boxes) if settings.boxes else None,
-        accepted(read_annotations(out)),
-        {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
-    )
-    run.notes += older
-    if web := web_sources(settings.sources):
-        check_sources(web, settings.fetch)
-    look_at_labels(run)
-    return run
-
-
 def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     settings, out = run.settings, run.out
-    found = acquire(
+    acquired = acquire(
         settings.sources,
         settings.fetch,
         out,
@@ -132,8 +87,8 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
         runner=run.runner,
         on_progress=partial(run.report, "acquire"),
     )
-    run.notes += [row.detail for row in found if row.status == EMPTY_SOURCE]
-    rows = exclusions.of_acquired(found)
+    run.notes += [row.detail for row in acquired if row.status == EMPTY_SOURCE]
+    rows = exclusions.of_acquired(acquired)
     sound = screen_rows(run, rows)
     sound, run.issues = exclusions.of_screened(sound, run.issues, run.report)
     taxonomy, images = label_rows(run, sound)
@@ -196,14 +151,6 @@ def _build(run: BuildRun, exclusions: Exclusions) -> BuildSummary:
     remove_shards(out)
     run.report("write", len(rows), len(rows))
     return summary
-
-
-def _places(settings: BuildSettings, out: Path) -> Placements:
-    """Return what `out` has placed; what `split.frozen` says of the same image goes before."""
-    built = any((out / name).exists() for name in (MANIFEST, SPLITS_TABLE))
-    before = read_places(out) if built else {}
-    frozen = settings.split.frozen
-    return {**before, **(read_places(frozen) if frozen else {})}
 
 
 def _blocklists(settings: BuildSettings, out: Path) -> list[Path]:

@@ -1,8 +1,6 @@
-"""State that the stages of one build pass on."""
+"""A build's state, which its stages pass on, and all that it starts from."""
 
 import difflib
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,22 +10,27 @@ from skindx.core.errors import UserError
 from skindx.core.progress import Progress
 from skindx.core.settings_base import read_yaml
 from skindx.data.box import Box
+from skindx.data.boxes.annotations import accepted, read_annotations
+from skindx.data.boxes.box_exchange import read_boxes
 from skindx.data.boxes.box_file import BoxFile
 from skindx.data.boxes.box_join import BoxCounts
-from skindx.data.copies.deduplicate import Distinct
+from skindx.data.build.acquire import web_sources
+from skindx.data.copies.hash_links import import_kernels
+from skindx.data.crawl.crawl_process import check_sources
 from skindx.data.decisions import Flag
-from skindx.data.layout import RECIPE
-from skindx.data.manifest import Issue, Record
-from skindx.data.origin import Modality
+from skindx.data.image_tables import read_ood
+from skindx.data.labels import map_labels, taxonomy_of
+from skindx.data.layout import MANIFEST, RECIPE
+from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources.columns import cell, read_table
-from skindx.data.sources.files import FilesSource
-from skindx.data.sources.table import TableSource
-from skindx.data.splits.freeze import Placements
+from skindx.data.splits.freeze import SPLITS_TABLE, Placements, fitting_folds, read_places
 from skindx.data.splits.groups import GroupKeys
-from skindx.data.summary import ClassCount
-from skindx.taxonomy import Taxonomy
+from skindx.taxonomy import Taxonomy, load_taxonomy, normalise
+from skindx.taxonomy.matching import check_urgencies, with_urgencies
 from skindx.workers.task_runner import TaskRunner
+
+OLDER_DEFAULTS: dict[tuple[str, str], Any] = {("screen", "not_skin"): "off"}
+"""Keys of the recipe -> the value that is as if the setting were not there."""
 
 
 @dataclass(slots=True)
@@ -55,41 +58,97 @@ class BuildRun:
     """What became of the box file."""
 
 
-# A dataset that was built before a setting existed keeps what it did, unless the user sets it.
-#
-# So does one that was built with that value: else the next build after the first would change it.
+def open_run(
+    settings: BuildSettings, out: Path, *, resplit: bool, progress: Progress, runner: TaskRunner
+) -> BuildRun:
+    """Read all that a build starts from; mistakes are reported before anything is made."""
+    taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
+    if taxonomy:
+        taxonomy = with_urgencies(taxonomy, settings.urgency)
+        check_urgencies(taxonomy)
+        check_targets(settings.targets, taxonomy)
+    import_kernels()  # without them nothing need be fetched first
+    if settings.screen.ood:
+        read_ood(settings.screen.ood.path)
+    settings, older = as_before(with_modalities(settings), out)
+    run = BuildRun(
+        settings,
+        out,
+        progress,
+        runner,
+        taxonomy,
+        GroupKeys(settings.groups),
+        read_boxes(settings.boxes) if settings.boxes else None,
+        accepted(read_annotations(out)),
+        {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
+    )
+    run.notes += older
+    if web := web_sources(settings.sources):
+        check_sources(web, settings.fetch)
+    look_at_labels(run)
+    return run
 
-BEFORE: dict[tuple[str, str], Any] = {("screen", "not_skin"): "off"}
-"""Keys of the recipe -> the value that is as if the setting were not there."""
+
+def look_at_labels(run: BuildRun) -> None:
+    """Find what is wrong with folders and classes before the first image is copied or fetched."""
+    sources = sorted(run.settings.sources, key=lambda source: not source.knows_labels)
+    whole = all(source.knows_labels for source in sources)
+    labels: list[str] = []
+    for source in sources:
+        if source.knows_labels or not run.taxonomy:
+            preview = source.preview()
+            labels += [one for one in preview.labels if source.knows_labels or normalise(one)]
+            run.notes += preview.notes
+    if not run.taxonomy:
+        _look_at_classes(run, labels, whole=whole)
+    elif whole:
+        map_labels(labels, run.taxonomy, run.settings.min_known)
+
+
+def _look_at_classes(run: BuildRun, labels: Sequence[str], *, whole: bool) -> None:
+    """Raise UserError for what no taxonomy could be made of; `whole`: these are all labels.
+
+    Urgencies of classes that are not known yet are left for later.
+    """
+    urgencies = run.settings.urgency
+    if not whole:
+        known = {normalise(label) for label in labels}
+        urgencies = {label: tier for label, tier in urgencies.items() if normalise(label) in known}
+    if labels:
+        taxonomy_of(labels, run.settings.name, urgencies)
+
+
+def _places(settings: BuildSettings, out: Path) -> Placements:
+    """Return what `out` has placed; what `split.frozen` says of the same image goes before."""
+    built = any((out / name).exists() for name in (MANIFEST, SPLITS_TABLE))
+    before = read_places(out) if built else {}
+    frozen = settings.split.frozen
+    return {**before, **(read_places(frozen) if frozen else {})}
 
 
 def as_before(settings: BuildSettings, out: Path) -> tuple[BuildSettings, list[str]]:
     """Return the settings for a rebuild of `out`, and a note for each that stays as it was.
 
-    `out` need not exist; only a recipe that a build left there counts, not the user's own.
+    A dataset that was built before a setting existed, or with the value that is as if it did not,
+    keeps what it did, unless the user sets it. `out` need not exist; only a recipe that a build
+    left there counts, not the user's own.
     """
     recipe = out / RECIPE
     if not recipe.exists():
         return settings, []
     stored, notes = read_yaml(recipe), []
-    for (part, key), value in BEFORE.items():
-        own, then = getattr(settings, part), stored.get(part)
+    for (part, key), value in OLDER_DEFAULTS.items():
+        now, then = getattr(settings, part), stored.get(part)
+        new = getattr(now, key)
         changed = isinstance(then, dict) and then.get(key, value) != value
-        if changed or key in own.model_fields_set or getattr(own, key) == value:
+        if changed or key in now.model_fields_set or new == value:
             continue
-        new = getattr(own, key)
-        settings = settings.model_copy(update={part: own.model_copy(update={key: value})})
+        settings = settings.model_copy(update={part: now.model_copy(update={key: value})})
         notes.append(
             f"{part}.{key} stays {value}, as {out.name} was built; --set {part}.{key}={new} "
             f"switches it on."
         )
     return settings, notes
-
-
-# The modality of a source whose table states it line by line.
-
-_DERMOSCOPIC = re.compile(r"derm(at)?os[ck]op|epilumin")
-_CLINICAL = re.compile(r"clinic|klinisch|close.?up|overview|macro|camera|phone|photo|tbp")
 
 
 def with_modalities(settings: BuildSettings) -> BuildSettings:
@@ -98,35 +157,12 @@ def with_modalities(settings: BuildSettings) -> BuildSettings:
     What a recipe says of a source wins. Raises UserError for a table that cannot be read.
     """
     sources = tuple(
-        source.model_copy(update={"modality": _stated(source)})
-        if isinstance(source, FilesSource | TableSource)
-        and source.columns.modality
-        and not source.modality
-        else source
+        source
+        if (modality := source.stated_modality()) == source.modality
+        else source.model_copy(update={"modality": modality})
         for source in settings.sources
     )
     return settings.model_copy(update={"sources": sources})
-
-
-def _stated(source: FilesSource | TableSource) -> Modality:
-    """Return what all lines together say; "" where a line says nothing that is known."""
-    column = source.columns.modality
-    words = {cell(line.get(column)).casefold() for line in read_table(source.path, source.columns)}
-    kinds = {modality_of(text) for text in words}
-    if not kinds or "" in kinds:
-        return ""
-    return kinds.pop() if len(kinds) == 1 else "mixed"
-
-
-def modality_of(text: str) -> Modality:
-    """Return the modality that a cell names, such as the ISIC archive's `image_type`."""
-    dermoscopic, clinical = _DERMOSCOPIC.search(text), _CLINICAL.search(text)
-    if dermoscopic and clinical:
-        return "mixed"
-    return "dermoscopic" if dermoscopic else "clinical" if clinical else ""
-
-
-# Images from each source and class, against the number that a recipe aims at.
 
 
 def check_targets(targets: Mapping[str, int], taxonomy: Taxonomy) -> None:
@@ -136,20 +172,3 @@ def check_targets(targets: Mapping[str, int], taxonomy: Taxonomy) -> None:
         near = [match.key] if match else difflib.get_close_matches(label, taxonomy.keys, cutoff=0.3)
         hint = f"; write {near[0]!r}" if match else f" (nearest: {', '.join(near)})" if near else ""
         raise UserError(f"targets names {label!r}, which is no class of {taxonomy.name}{hint}.")
-
-
-def count_by_source(
-    keys: Sequence[str], images: Distinct, records: Sequence[Record], targets: Mapping[str, int]
-) -> list[ClassCount]:
-    """Count the classes `keys` in their order; an image that two sources gave counts for both."""
-    found = Counter((image.label, image.row.source) for same in images for image in same)
-    kept = Counter((record.label, record.source) for record in records)
-    return [
-        ClassCount(
-            key,
-            targets.get(key),
-            {source: n for (label, source), n in sorted(found.items()) if label == key},
-            {source: n for (label, source), n in sorted(kept.items()) if label == key},
-        )
-        for key in keys
-    ]

@@ -50,7 +50,7 @@ class Grouped:
     joined: tuple[Pair, ...] = ()
     crossing: tuple[Pair, ...] = ()
     """Pairs of copies whose groups earlier builds placed in different splits."""
-    said: Mapping[Pair, bool] = field(default_factory=dict)
+    answers: Mapping[Pair, bool] = field(default_factory=dict)
     """Whether people called a pair the same."""
     dropped: int = 0
 
@@ -67,11 +67,11 @@ def group_images(
     if settings.dedup.copies == "off":
         apart = names(links_L3=links_L3)
         return Grouped(cleaned, apart, apart)
-    said = answered_same(read_answers(run.out))
+    answers = answered_same(read_answers(run.out))
     records, links_L3 = _records(run, images, cleaned, links_L3)
     # Also what was dropped ties images together: a duplicate may bear the lesion's id.
     apart = names(links_L3=links_L3)
-    same = _same(records, said, {image.row.sha256 for image in cleaned.kept})
+    same = _same(records, answers, {image.row.sha256 for image in cleaned.kept})
     position = {of_image[0].row.sha256: number for number, of_image in enumerate(images)}
     dropped = 0
     if settings.dedup.copies == "drop":
@@ -83,7 +83,7 @@ def group_images(
     joining = join_groups(same, apart, sides)
     groups = names(links_L3=with_pairs(links_L3, _positions(joining.joined, position)))
     return Grouped(
-        cleaned, groups, apart, tuple(records), joining.joined, joining.crossing, said, dropped
+        cleaned, groups, apart, tuple(records), joining.joined, joining.crossing, answers, dropped
     )
 
 
@@ -97,7 +97,7 @@ def _records(
     near_L2 = place_N[links_L3[:, :2]]
     both_L = (near_L2[:, 0] >= 0) & (near_L2[:, 1] >= 0)
     paths = [image.row.path for image in cleaned.kept]
-    found = find_copies(
+    candidates = find_copies(
         run.out,
         paths,
         runner=run.runner,
@@ -110,13 +110,15 @@ def _records(
             f"{both_L.sum()} pairs of images have near hashes and show different things in the "
             f"same frame; their hashes do not group them."
         )
-    return records_of(found, paths), links_L3[~both_L]
+    return records_of(candidates, paths), links_L3[~both_L]
 
 
-def _same(records: Sequence[CopyRecord], said: Mapping[Pair, bool], kept: set[str]) -> list[Pair]:
+def _same(
+    records: Sequence[CopyRecord], answers: Mapping[Pair, bool], kept: set[str]
+) -> list[Pair]:
     """Return the pairs that are copies: what people say first, then the most probable."""
-    people = sorted(pair for pair, same in said.items() if same and kept.issuperset(pair))
-    verified = [row for row in records if row.pair not in said and verdict(row, {}) == "same"]
+    people = sorted(pair for pair, same in answers.items() if same and kept.issuperset(pair))
+    verified = [row for row in records if row.pair not in answers and verdict(row, {}) == "same"]
     verified.sort(key=lambda row: (-row.probability, row.pair))
     return [*people, *(row.pair for row in verified)]
 
@@ -140,10 +142,10 @@ def hold_swallowed(
     into another split, so it stays whole where no figure is measured, and a person is asked.
     """
     labels = {image.row.sha256: image.label for image in kept}
-    found = swallowed_classes(labels, grouped.apart, grouped.groups)
+    classes = swallowed_classes(labels, grouped.apart, grouped.groups)
     held = dict(held)
-    chains = families(grouped.copies, dict(grouped.said)) if found else []
-    for swallowed in found:
+    chains = families(grouped.copies, dict(grouped.answers)) if classes else []
+    for swallowed in classes:
         placed = held.setdefault(swallowed.group, Placement("train"))
         weak = [
             chain.weakest
@@ -182,16 +184,16 @@ def count_copies(
         for names in members.values()
         if len({grouped.apart[name] for name in names}) > 1 and joined.intersection(names)
     ]
-    verdicts = [verdict(row, dict(grouped.said)) for row in grouped.copies]
-    said = {pair: same for pair, same in grouped.said.items() if shas.issuperset(pair)}
+    verdicts = [verdict(row, dict(grouped.answers)) for row in grouped.copies]
+    answers = {pair: same for pair, same in grouped.answers.items() if shas.issuperset(pair)}
     torn: CrossingFamilies | None = count_crossing(grouped.crossing, grouped.groups, splits)
     return CopyCounts(
         pairs=sum(
-            answer == "same" and row.pair not in said
+            answer == "same" and row.pair not in answers
             for row, answer in zip(grouped.copies, verdicts, strict=True)
         ),
-        by_people=sum(said.values()),
-        refused=sum(not same for same in said.values()),
+        by_people=sum(answers.values()),
+        refused=sum(not same for same in answers.values()),
         uncertain=verdicts.count("uncertain"),
         families=len(families),
         images=sum(map(len, families)),

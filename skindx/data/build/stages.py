@@ -32,12 +32,8 @@ from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.screening.screen import Screened, screen
-from skindx.data.sources.files import FilesSource
-from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.data.sources.huggingface import HuggingFaceSource
-from skindx.data.sources.source import WebSource
 from skindx.imaging.skin_content import LIMIT, SAID
-from skindx.taxonomy import Taxonomy, normalise
+from skindx.taxonomy import Taxonomy
 
 NOT_SKIN: Reason = "not-skin"
 """By the pixels alone."""
@@ -45,57 +41,8 @@ OFF_TOPIC: Reason = "off-topic"
 """By a table of scores."""
 REASONS: tuple[Reason, ...] = (NOT_SKIN, OFF_TOPIC)
 
-
-def not_skin_issues(
-    run: BuildRun, rows: Iterable[LedgerRow], verdicts: Mapping[str, Screened]
-) -> dict[str, str]:
-    """Return SHA-256 -> sentence of the images to drop; none unless `screen.not_skin` is drop.
-
-    What a person decided to keep stays, and so does what a person called skin.
-    """
-    if run.settings.screen.not_skin != "drop":
-        return {}
-    decisions = read_decisions(run.out)
-    wanted = {sha256 for sha256, decision in decisions.items() if decision.verdict == "keep"}
-    wanted |= {sha256 for sha256, skin in answered_skin(run.out).items() if skin}
-    return {
-        row.sha256: said(verdicts[row.path])
-        for row in rows
-        if verdicts[row.path].not_skin >= LIMIT and row.sha256 not in wanted
-    }
-
-
-def flag_records(
-    run: BuildRun, records: Sequence[Record], by_sha: Mapping[str, Sequence[LabelledImage]]
-) -> None:
-    """Flag the images of the dataset that look like no skin, and those that a table finds unusual.
-
-    What a person called skin is flagged for neither. Raises UserError for a table of another
-    dataset.
-    """
-    settings, answered = run.settings.screen, answered_skin(run.out)
-    if settings.not_skin == "review":
-        for record in records:
-            screened = by_sha[record.sha256][0].screened
-            if screened.not_skin >= LIMIT and record.sha256 not in answered:
-                flag = Flag(record.sha256, NOT_SKIN, screened.not_skin, said(screened))
-                run.flags.append(flag)
-    if settings.ood:
-        high, known, model = unusual(settings.ood, [record.sha256 for record in records])
-        for sha256, score in high.items():
-            if sha256 in answered:
-                continue
-            share = score / (score + settings.ood.threshold)
-            run.flags.append(Flag(sha256, OFF_TOPIC, share, f"unusual: {score:.1f} by {model}"))
-        run.notes.append(f"{known} of {len(records)} images have an OOD score.")
-
-
-def said(screened: Screened) -> str:
-    """Return what an image shows in the place of skin, in words."""
-    return SAID[screened.shows]
-
-
-# Names sources that give thumbnails, so that one can look for larger versions.
+MIN_GROUPS = 3
+"""A class of fewer groups cannot be in train, in test, and where choices are made."""
 
 SMALL_PX = 200
 """An image whose longer side has no more pixels is a thumbnail, whatever its address says."""
@@ -109,71 +56,6 @@ _NAMED = re.compile(
     r"|[?&](w|h|width|height|size|resize)=\d{1,3}(?!\d)",
     re.IGNORECASE,
 )
-
-
-def thumbnail_notes(images: Iterable[tuple[LedgerRow, Screened]]) -> list[str]:
-    """Return a sentence for each web source of which at least half of the images are thumbnails."""
-    by_source: dict[str, list[tuple[LedgerRow, Screened]]] = defaultdict(list)
-    for row, screened in images:
-        if screened.width and "://" in row.url:
-            by_source[row.source].append((row, screened))
-    notes = []
-    for source, found in sorted(by_source.items()):
-        small = [(row, screened) for row, screened in found if is_thumbnail(row.url, screened)]
-        if len(small) >= _SHARE * len(found):
-            row, screened = small[0]
-            notes.append(
-                f"{len(small)} of {len(found)} images of {source} seem to be thumbnails, such "
-                f"as {row.url} ({screened.width} x {screened.height} pixels); look whether its "
-                f"pages name larger versions, and set the selector `picture` to them."
-            )
-    return notes
-
-
-def is_thumbnail(url: str, screened: Screened) -> bool:
-    """Tell whether an image is a small copy, by its size or by what its address says."""
-    longer = max(screened.width, screened.height)
-    return longer <= SMALL_PX or (longer <= DOUBTFUL_PX and _NAMED.search(url) is not None)
-
-
-# Images that look like no skin: what a build drops, and what it flags for a person to look at.
-
-MIN_GROUPS = 3
-"""A class of fewer groups cannot be in train, in test, and where choices are made."""
-
-
-def look_at_labels(run: BuildRun) -> None:
-    """Find what is wrong with folders and classes before the first image is copied or fetched."""
-    folders = [source for source in run.settings.sources if isinstance(source, FolderSource)]
-    labels: list[str] = []
-    for source in folders:
-        layout = look_at_folder(source)
-        labels += [file.label for file in layout.files if file.status == "stored"]
-        if layout.merged:
-            names = " and ".join(layout.merged)
-            run.notes.append(f"{source.path}: {names} are merged; the split is made again.")
-    if run.taxonomy and len(folders) == len(run.settings.sources):
-        map_labels(labels, run.taxonomy, run.settings.min_known)
-    if not run.taxonomy:
-        for other in run.settings.sources:
-            if isinstance(other, FilesSource | HuggingFaceSource):
-                labels += filter(normalise, other.labels())
-            elif isinstance(other, WebSource):  # what it knows without asking anybody
-                labels += [item.label for item in other.begin() if normalise(item.label)]
-        _look_at_classes(run, labels, whole=len(folders) == len(run.settings.sources))
-
-
-def _look_at_classes(run: BuildRun, labels: Sequence[str], *, whole: bool) -> None:
-    """Raise UserError for what no taxonomy could be made of; `whole`: these are all labels.
-
-    Urgencies of classes that are not known yet are left for later.
-    """
-    urgencies = run.settings.urgency
-    if not whole:
-        known = {normalise(label) for label in labels}
-        urgencies = {label: tier for label, tier in urgencies.items() if normalise(label) in known}
-    if labels:
-        taxonomy_of(labels, run.settings.name, urgencies)
 
 
 def screen_rows(run: BuildRun, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Screened]]:
@@ -208,14 +90,15 @@ def screen_rows(run: BuildRun, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRo
             # All of them: where nothing came, the taxonomy need not be to blame.
             map_labels([row.label for row in rows], run.taxonomy, run.settings.min_known)
         why = Counter(issue.reason for issue in run.issues).most_common()
-        said = ", ".join(f"{count} {reason}" for reason, count in why) or "the sources named none"
+        reasons = ", ".join(f"{count} {reason}" for reason, count in why)
+        reasons = reasons or "the sources named none"
         ledger = run.out / LEDGER
         where = f"; {ledger} says it URL by URL" if ledger.exists() else ""
         details = (issue.detail for issue in run.issues if why and issue.reason == why[0][0])
         most = next(filter(None, details), "").rstrip(".")
         raise UserError(
-            f"none of the {len(rows)} images of {run.settings.name} can be used ({said}){where}; "
-            f"check the sources and the `screen` limits."
+            f"none of the {len(rows)} images of {run.settings.name} can be used ({reasons})"
+            f"{where}; check the sources and the `screen` limits."
             + (f" Of one that is {why[0][0]}: {most}." if most else "")
         )
     return sound
@@ -279,19 +162,19 @@ def drop_small_classes(
 
     A class that only joined copies leave with too few groups stays, whole, and is named.
     """
-    found = Counter(image.label for same in images for image in same)
+    given = Counter(image.label for same in images for image in same)
     left = Counter(image.label for image in kept)
     independent = _groups_by_class(kept, grouped.apart)
     joined = _groups_by_class(kept, grouped.groups)
     dropped = {
-        key: f"{left[key]} of {found[key]} images are left after cleaning, in {independent[key]} "
+        key: f"{left[key]} of {given[key]} images are left after cleaning, in {independent[key]} "
         f"independent groups; a class needs {MIN_GROUPS}"
-        for key in sorted(found)
+        for key in sorted(given)
         if independent[key] < MIN_GROUPS
     }
-    if len(found) - len(dropped) < 2:
+    if len(given) - len(dropped) < 2:
         raise UserError(
-            f"cleaning leaves {len(found) - len(dropped)} of {len(found)} classes of "
+            f"cleaning leaves {len(given) - len(dropped)} of {len(given)} classes of "
             f"{run.settings.name}, and a classifier needs two or more ({next(iter(dropped))}: "
             f"{dropped[next(iter(dropped))]}); add images."
         )
@@ -316,3 +199,72 @@ def _groups_by_class(kept: Sequence[LabelledImage], groups: Mapping[str, str]) -
 
 def _issue(row: LedgerRow, reason: str, detail: str) -> Issue:
     return Issue(row.url, row.sha256, row.label, reason, detail)
+
+
+def not_skin_issues(
+    run: BuildRun, rows: Iterable[LedgerRow], verdicts: Mapping[str, Screened]
+) -> dict[str, str]:
+    """Return SHA-256 -> sentence of the images to drop; none unless `screen.not_skin` is drop.
+
+    What a person decided to keep stays, and so does what a person called skin.
+    """
+    if run.settings.screen.not_skin != "drop":
+        return {}
+    decisions = read_decisions(run.out)
+    wanted = {sha256 for sha256, decision in decisions.items() if decision.verdict == "keep"}
+    wanted |= {sha256 for sha256, skin in answered_skin(run.out).items() if skin}
+    return {
+        row.sha256: SAID[verdicts[row.path].shows]
+        for row in rows
+        if verdicts[row.path].not_skin >= LIMIT and row.sha256 not in wanted
+    }
+
+
+def flag_records(
+    run: BuildRun, records: Sequence[Record], by_sha: Mapping[str, Sequence[LabelledImage]]
+) -> None:
+    """Flag the images of the dataset that look like no skin, and those that a table finds unusual.
+
+    What a person called skin is flagged for neither. Raises UserError for a table of another
+    dataset.
+    """
+    settings, answered = run.settings.screen, answered_skin(run.out)
+    if settings.not_skin == "review":
+        for record in records:
+            screened = by_sha[record.sha256][0].screened
+            if screened.not_skin >= LIMIT and record.sha256 not in answered:
+                flag = Flag(record.sha256, NOT_SKIN, screened.not_skin, SAID[screened.shows])
+                run.flags.append(flag)
+    if settings.ood:
+        high, known, model = unusual(settings.ood, [record.sha256 for record in records])
+        for sha256, score in high.items():
+            if sha256 in answered:
+                continue
+            share = score / (score + settings.ood.threshold)
+            run.flags.append(Flag(sha256, OFF_TOPIC, share, f"unusual: {score:.1f} by {model}"))
+        run.notes.append(f"{known} of {len(records)} images have an OOD score.")
+
+
+def thumbnail_notes(images: Iterable[tuple[LedgerRow, Screened]]) -> list[str]:
+    """Return a sentence for each web source of which at least half of the images are thumbnails."""
+    by_source: dict[str, list[tuple[LedgerRow, Screened]]] = defaultdict(list)
+    for row, screened in images:
+        if screened.width and "://" in row.url:
+            by_source[row.source].append((row, screened))
+    notes = []
+    for source, pairs in sorted(by_source.items()):
+        small = [(row, screened) for row, screened in pairs if is_thumbnail(row.url, screened)]
+        if len(small) >= _SHARE * len(pairs):
+            row, screened = small[0]
+            notes.append(
+                f"{len(small)} of {len(pairs)} images of {source} seem to be thumbnails, such "
+                f"as {row.url} ({screened.width} x {screened.height} pixels); look whether its "
+                f"pages name larger versions, and set the selector `picture` to them."
+            )
+    return notes
+
+
+def is_thumbnail(url: str, screened: Screened) -> bool:
+    """Tell whether an image is a small copy, by its size or by what its address says."""
+    longer = max(screened.width, screened.height)
+    return longer <= SMALL_PX or (longer <= DOUBTFUL_PX and _NAMED.search(url) is not None)

@@ -1,6 +1,7 @@
-"""The rows of the manifest: what is known of each image that stays, its boxes included."""
+"""The dataset folder: which one a build may write to, the rows of its manifest, and its tables."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -13,17 +14,15 @@ from skindx.data.boxes.box_file import refuse_all
 from skindx.data.boxes.box_join import DatasetImage, join
 from skindx.data.build.build_run import BuildRun
 from skindx.data.copies.copy_records import COPIES, CopyRecord, write_copies
-from skindx.data.copies.deduplicate import LabelledImage
+from skindx.data.copies.deduplicate import Distinct, LabelledImage
 from skindx.data.decisions import Flag, Reason, stage_flags
 from skindx.data.layout import MANIFEST, RECIPE, STORE, SUMMARY, TAXONOMY, recover, transaction
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources.folder import FolderSource
-from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.splits.freeze import Placements
 from skindx.data.splits.split import assert_disjoint
-from skindx.data.summary import BuildSummary
+from skindx.data.summary import BuildSummary, ClassCount
 from skindx.taxonomy import Taxonomy
 
 
@@ -97,7 +96,21 @@ def _boxes(
     return drawn | dict(run.drawn)
 
 
-# The dataset folder: which one a build may write to, and how it changes from old to new.
+def count_by_source(
+    keys: Sequence[str], images: Distinct, records: Sequence[Record], targets: Mapping[str, int]
+) -> list[ClassCount]:
+    """Count the classes `keys` in their order; an image that two sources gave counts for both."""
+    given = Counter((image.label, image.row.source) for same in images for image in same)
+    kept = Counter((record.label, record.source) for record in records)
+    return [
+        ClassCount(
+            key,
+            targets.get(key),
+            {source: n for (label, source), n in sorted(given.items()) if label == key},
+            {source: n for (label, source), n in sorted(kept.items()) if label == key},
+        )
+        for key in keys
+    ]
 
 
 def check_out(out: Path, settings: BuildSettings) -> None:
@@ -114,7 +127,7 @@ def check_out(out: Path, settings: BuildSettings) -> None:
                 f"empty folder."
             )
     for source in settings.sources:
-        inside = source.path if isinstance(source, FolderSource | HuggingFaceSource) else None
+        inside = source.folder
         if inside and out.resolve().is_relative_to(inside.resolve()):
             raise UserError(
                 f"{out} lies in the source folder {inside}, so the next build would read it "

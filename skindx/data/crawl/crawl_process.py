@@ -1,4 +1,10 @@
-"""One crawl: a process of its own, started, followed through the ledger, and ended."""
+"""Crawls: processes apart that read a job from standard input and answer through the ledger.
+
+The parent checks the sources, starts the process, follows the ledger and ends it. With a runner
+of several workers, hosts are crawled in parts first: each part reads all sources, asks only the
+hosts that are its own, and has its own ledger, merged into the dataset's. The one crawl that
+follows on the driver asks again for pages alone: parts make it shorter, never change its result.
+"""
 
 import json
 import os
@@ -16,6 +22,7 @@ from urllib.parse import urlsplit
 from skindx.core.errors import FULL_DISK, JobError, UserError, full_disk, is_full, no_room
 from skindx.core.machine import require_extra
 from skindx.core.settings_base import Settings
+from skindx.core.startup import collect_rarely
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partition, origin_of
 from skindx.data.crawl.page_cache import PAGES
 from skindx.data.layout import BLOCKLIST, LOG, STORE
@@ -36,7 +43,52 @@ from skindx.workers.worker_process import exit_with_parent, module_command, star
 CrawlProgress = Callable[[int, int], None]
 """Called with how many answers there are, and how many images are known."""
 
+PARTS = ".parts"
+"""Folder in the dataset folder: one small dataset folder a part, all with the same store."""
+
 _POLL_S = 0.1
+_TRIED = frozenset({"timeout", "server-error", "unreachable"})
+"""Of the passing reasons not robots: a part cannot follow a robots.txt to another part's host."""
+
+
+class CrawlJob(Settings):
+    """The parent's request, one line of JSON on standard input."""
+
+    sources: tuple[Source, ...]
+    fetch: FetchSettings
+    dataset: Path
+    tried: frozenset[str] = frozenset()
+    """URLs that failed in this very run; what the ledger says of them is final for now."""
+    taxonomy: Taxonomy | None = None
+    """Labels with a class; others are not fetched. None: all are fetched."""
+
+
+def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:
+    """Raise UserError for a source that may not or cannot be asked, before anybody is.
+
+    Return whether others than servers of the user's own will be asked.
+    """
+    for source in sources:
+        if source.disabled and not source.permission.strip():
+            raise UserError(
+                f"{source.name} is disabled: {source.disabled.rstrip('.')}; ask for permission, "
+                f'then set the source\'s permission: "who gave it, when".'
+            )
+    require_extra("data", "scrapy", purpose=f"fetching {sources[0].name}")
+    local = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
+    is_local = []
+    for source in sources:
+        try:
+            is_local.append(set(map(origin_of, source.check())) <= local)
+        except ValueError as error:
+            raise UserError(f"{error}; write it as http://host/path.") from None
+    for source, local_only in zip(sources, is_local, strict=True):
+        if source.needs_contact and not fetch.contact and not local_only:
+            raise UserError(
+                f"{source.name} refuses programs that do not say whom to contact; set "
+                f"fetch.contact to a URL or mail address of yours."
+            )
+    return not all(is_local)
 
 
 def run_crawl(
@@ -64,7 +116,7 @@ def run_crawl(
     begin = whole_size(dataset)
     with (dataset / LOG).open("wb") as log:
         process = start(
-            module_command("skindx.data.fetch"),
+            module_command("skindx.data.crawl.crawl_process"),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -116,52 +168,6 @@ def _follow(
         time.sleep(_POLL_S)
 
 
-# Checks of web sources before any request.
-
-
-def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:
-    """Raise UserError for a source that may not or cannot be asked, before anybody is.
-
-    Tell whether others than servers of the user's own will be asked.
-    """
-    for source in sources:
-        if source.disabled and not source.permission.strip():
-            raise UserError(
-                f"{source.name} is disabled: {source.disabled.rstrip('.')}; ask for permission, "
-                f'then set the source\'s permission: "who gave it, when".'
-            )
-    require_extra("data", "scrapy", purpose=f"fetching {sources[0].name}")
-    own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
-    asked = [set(map(_origin, source.check())) for source in sources]
-    for source, origins in zip(sources, asked, strict=True):
-        if source.needs_contact and not fetch.contact and not origins <= own:
-            raise UserError(
-                f"{source.name} refuses programs that do not say whom to contact; set "
-                f"fetch.contact to a URL or mail address of yours."
-            )
-    return not set().union(*asked) <= own
-
-
-def _origin(address: str) -> str:
-    try:
-        return origin_of(address)
-    except ValueError as error:
-        raise UserError(f"{error}; write it as http://host/path.") from None
-
-
-# Crawls in parts, by host: a worker each, with its own ledger, merged into the dataset's.
-#
-# Each part reads all sources and asks only the hosts that are its own; what lies on another's host
-# is left to the one crawl that follows on the driver. That crawl finds all answers in the ledger,
-# so it asks again for pages alone: parts make it shorter and never change what it finds.
-
-_TRIED = frozenset({"timeout", "server-error", "unreachable"})
-"""Of the passing reasons not robots: a part cannot follow a robots.txt to another part's host."""
-
-PARTS = ".parts"
-"""Folder in the dataset folder: one small dataset folder a part, all with the same store."""
-
-
 def fetch_in_parts(
     sources: Sequence[WebSource],
     fetch: FetchSettings,
@@ -169,7 +175,7 @@ def fetch_in_parts(
     *,
     taxonomy: Taxonomy | None,
     runner: TaskRunner,
-    on_progress: Callable[[int, int], None],
+    on_progress: CrawlProgress,
 ) -> frozenset[str]:
     """Crawl in `runner.fetch_parts` parts and merge their ledgers into the dataset's.
 
@@ -186,8 +192,8 @@ def fetch_in_parts(
     for index in range(runner.fetch_parts):
         partition = Partition(index=index, count=runner.fetch_parts)
         part = make_part(dataset, partition, rows, sources)
-        own = fetch.model_copy(update={"partition": partition})
-        tasks.append((part, tuple(sources), own, taxonomy))
+        settings = fetch.model_copy(update={"partition": partition})
+        tasks.append((part, tuple(sources), settings, taxonomy))
     done = 0
 
     def on_part(task: tuple[Path, object, object, object]) -> None:
@@ -217,11 +223,10 @@ def make_part(
     """
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)
-    for shared in (STORE, PAGES):
-        (dataset / shared).mkdir(exist_ok=True)
     if (dataset / BLOCKLIST).exists():
         shutil.copyfile(dataset / BLOCKLIST, part / BLOCKLIST)
     for shared in (STORE, PAGES):
+        (dataset / shared).mkdir(exist_ok=True)
         (part / shared).symlink_to(os.path.join("..", "..", shared))  # noqa: PTH118 (relative)
     with open_ledger(part) as ledger:
         ledger.extend(
@@ -265,32 +270,8 @@ def merge_parts(dataset: Path) -> list[LedgerRow]:
     return rows
 
 
-# The crawl process: reads its job from standard input, answers through the ledger alone.
-
-
-class CrawlJob(Settings):
-    """The parent's request, one line of JSON on standard input."""
-
-    sources: tuple[Source, ...]
-    fetch: FetchSettings
-    dataset: Path
-    tried: frozenset[str] = frozenset()
-    """URLs that failed in this very run; what the ledger says of them is final for now."""
-    taxonomy: Taxonomy | None = None
-    """Labels with a class; others are not fetched. None: all are fetched."""
-
-
-def main() -> int:
-    """Run one crawl; 0 if it came to its end, with its results in the ledger."""
-    job = CrawlJob.model_validate_json(sys.stdin.buffer.readline())
-    # Ctrl-C reaches the whole group; the parent decides, and ends this process by closing stdin.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    exit_with_parent()
-    return 0 if crawl(job) else 1
-
-
 def crawl(job: CrawlJob) -> bool:
-    """Crawl and tell whether all came to its end. Once a process: the reactor cannot restart."""
+    """Crawl and return whether all came to its end. Once a process: the reactor cannot restart."""
     from scrapy import signals
     from scrapy.crawler import AsyncCrawlerProcess
 
@@ -298,20 +279,16 @@ def crawl(job: CrawlJob) -> bool:
     from skindx.data.crawl.crawl_state import CrawlState
     from skindx.data.crawl.fetch_settings import scrapy_settings
     from skindx.data.crawl.spider import ImageSpider
-    from skindx.data.layout import BLOCKLIST
-    from skindx.data.ledger import open_ledger, read_ledger
 
     ended = []
     sources = [source for source in job.sources if isinstance(source, WebSource)]
+    fetch = with_endpoints(job.fetch, sources)
     with open_ledger(job.dataset) as ledger:
-        fetch = with_endpoints(job.fetch, sources)
-        blocked = read_blocklist(job.dataset / BLOCKLIST)
-        earlier = read_ledger(job.dataset)
         state = CrawlState(
             ledger,
-            earlier,
+            read_ledger(job.dataset),
             job.dataset,
-            blocked=blocked,
+            blocked=read_blocklist(job.dataset / BLOCKLIST),
             tried=job.tried,
             taxonomy=job.taxonomy,
         )
@@ -342,3 +319,17 @@ def with_endpoints(fetch: FetchSettings, sources: Sequence[WebSource]) -> FetchS
         if source.endpoint and source.request_delay_s is not None
     }
     return fetch.model_copy(update={"origins": origins | fetch.origins})
+
+
+def main() -> int:
+    """Run the crawl process; 0 if it came to its end, with its results in the ledger."""
+    collect_rarely()
+    job = CrawlJob.model_validate_json(sys.stdin.buffer.readline())
+    # Ctrl-C reaches the whole group; the parent decides, and ends this process by closing stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exit_with_parent()
+    return 0 if crawl(job) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -42,7 +42,7 @@ class CrawlState:
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
         final = [row for row in earlier if row.url in tried or _is_final(row, dataset)]
-        self._answers = {_asked(row): _answer(row) for row in final}
+        self._answers = {_address(row): _decided(row) for row in final}
         self._waiting: dict[tuple[str, str], list[LedgerRow]] = {}
         self._known: set[tuple[str, str]] = set()
         self._written: dict[tuple[str, str], str] = {}
@@ -75,13 +75,13 @@ class CrawlState:
             row = replace(row, **_decided(self._forbidden[row.url]))
         if row.status:
             self._write(replace(row, retrieved=now()), force=False)
-        elif _asked(row) in self._answers:
-            self._write(replace(row, **self._answers[_asked(row)]), force=False)
+        elif _address(row) in self._answers:
+            self._write(replace(row, **self._answers[_address(row)]), force=False)
         elif self._taxonomy and not self._taxonomy.recognise(row.label):
             status, detail = unmapped_label(row.label, self._taxonomy)
             self._write(replace(row, status=status, detail=detail, retrieved=now()), force=False)
         else:
-            waiting = self._waiting.setdefault(_asked(row), [])
+            waiting = self._waiting.setdefault(_address(row), [])
             waiting.append(row)
             return len(waiting) == 1
         return False
@@ -90,17 +90,18 @@ class CrawlState:
         """Return the status of an image that was entered, "" while its answer is awaited."""
         return self._written.get((row.url, row.label), "")
 
-    def answer(self, asked: LedgerRow, outcome: FetchOutcome) -> None:
+    def answer(self, fetched: LedgerRow, outcome: FetchOutcome) -> None:
         """Write what became of a row's URL, for every label under which it was found."""
+        address = _address(fetched)
         if outcome.status == OTHER_HOST:
-            self._waiting.pop(_asked(asked))
+            self._waiting.pop(address)
             return
         if outcome.unread:
-            self._unread.add(asked.url)
-        outcome = self._forbidden.get(asked.url, outcome)
-        self._answers[_asked(asked)] = {**_decided(outcome), "retrieved": now()}
-        for row in self._waiting.pop(_asked(asked)):
-            self._write(replace(row, **self._answers[_asked(asked)]))
+            self._unread.add(fetched.url)
+        outcome = self._forbidden.get(fetched.url, outcome)
+        self._answers[address] = {**_decided(outcome), "retrieved": now()}
+        for row in self._waiting.pop(address):
+            self._write(replace(row, **self._answers[address]))
 
     def forbid(self, refused: LedgerRow, others: Sequence[LedgerRow]) -> None:
         """Let an owner's no to one address of an image count for its other addresses.
@@ -156,16 +157,12 @@ class CrawlState:
             self._ledger.append(row, force=force)
 
 
-def _asked(row: LedgerRow) -> tuple[str, str]:
+def _address(row: LedgerRow) -> tuple[str, str]:
     return row.url, row.md5
 
 
-def _decided(outcome: FetchOutcome) -> dict[str, Any]:
-    return {name: value for name, value in asdict(outcome).items() if name in _DECIDED}
-
-
-def _answer(row: LedgerRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in _DECIDED}
+def _decided(answer: FetchOutcome | LedgerRow) -> dict[str, Any]:
+    return {name: value for name, value in asdict(answer).items() if name in _DECIDED}
 
 
 def _is_final(row: LedgerRow, dataset: Path) -> bool:

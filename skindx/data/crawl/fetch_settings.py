@@ -1,4 +1,4 @@
-"""How the crawl behaves towards other people's servers."""
+"""How the crawl behaves towards other servers: our settings, and Scrapy's that follow from them."""
 
 import hashlib
 import re
@@ -133,9 +133,6 @@ class FetchSettings(Settings):
         """Return the policy of an origin, the polite default if it is not named."""
         default = OriginPolicy(concurrency=self.concurrency, delay_s=self.delay_s)
         return self.origins.get(origin, default)
-
-
-# The Scrapy settings that follow from the settings of a crawl.
 
 
 def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:

@@ -148,20 +148,20 @@ def of_image(response: "Response", dataset: Path, md5: str = "") -> FetchOutcome
     refused = of_answer(response)
     if refused:
         return refused
-    said = opt_out(
+    signal = opt_out(
         b", ".join(response.headers.getlist("X-Robots-Tag")).decode("latin-1"),
         response.headers.get("tdm-reservation", b"").decode("latin-1"),
     )
-    if said:
-        return FetchOutcome("opt-out", f"The owner forbids this use ({said}).")
+    if signal:
+        return FetchOutcome("opt-out", f"The owner forbids this use ({signal}).")
     suffix = image_suffix(response.body[:16])
     if suffix is None:
-        kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
-        reason, why = unusable(response.body[:HEAD], kind)
+        content_type = response.headers.get("Content-Type", b"nothing").decode("latin-1")
+        reason, why = unusable(response.body[:HEAD], content_type)
         return FetchOutcome(reason, f"{why[0].upper()}{why[1:]}.")
-    came = hashlib.md5(response.body, usedforsecurity=False).hexdigest() if md5 else ""
-    if came != md5:
-        return FetchOutcome("md5-mismatch", f"Its MD5 is {came}, the source says {md5}.")
+    actual = hashlib.md5(response.body, usedforsecurity=False).hexdigest() if md5 else ""
+    if actual != md5:
+        return FetchOutcome("md5-mismatch", f"Its MD5 is {actual}, the source says {md5}.")
     sha256, path = store_bytes(dataset, response.body, suffix)
     return FetchOutcome("stored", "", sha256, path, len(response.body))
 
@@ -172,9 +172,8 @@ def opt_out(robots: str, tdm_reservation: str) -> str:
     `robots` is an X-Robots-Tag header or a robots meta tag. noai and noimageai count whichever
     robot they address; tdm-reservation is the W3C's TDM Reservation Protocol.
     """
-    found = re.search(r"(?<![\w-])(noai|noimageai)(?![\w-])", robots, re.IGNORECASE)
-    if found:
-        return found.group(1).lower()
+    if match := re.search(r"(?<![\w-])(noai|noimageai)(?![\w-])", robots, re.IGNORECASE):
+        return match[1].lower()
     return "tdm-reservation: 1" if tdm_reservation.strip() == "1" else ""
 
 

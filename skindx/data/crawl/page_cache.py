@@ -35,7 +35,9 @@ class KeptPage:
     def conditions(self) -> dict[str, str]:
         """The headers of a request that asks only whether the page has changed."""
         known = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}
-        return {ask: self.headers[said][0] for ask, said in known.items() if said in self.headers}
+        return {
+            header: self.headers[name][0] for header, name in known.items() if name in self.headers
+        }
 
 
 class PageCache:

@@ -1,4 +1,4 @@
-"""Results of a crawl for one source so far."""
+"""Reads the pages of web sources and fetches the images that they lead to."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,6 +25,16 @@ from skindx.data.crawl.outcome import (
 from skindx.data.crawl.page_cache import KeptPage, PageCache
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.source import Choice, Page, UnreadablePageError, WebSource
+
+NOT_MODIFIED = 304
+MOST_IMAGES = 10_000
+"""Of one page, and as many of one figure."""
+PAGE_S = 10.0
+_PAGE_BYTES = 4_000_000
+_PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
+
+PageItem = Page | LedgerRow | Choice
+"""What a page leads to."""
 
 
 @dataclass(slots=True)
@@ -57,19 +67,7 @@ class SourceVisit:
         return most is not None and self.counts[label] >= most
 
 
-# Reads the pages of web sources and fetches the images that they lead to.
-
-NOT_MODIFIED = 304
-_PAGE_BYTES = 4_000_000
-MOST_IMAGES = 10_000
-"""Of one page, and as many of one figure."""
-PAGE_S = 10.0
-_PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
-
-
-def _in_time(
-    items: Iterator[Page | LedgerRow | Choice],
-) -> Iterator[Page | LedgerRow | Choice]:
+def _in_time(items: Iterator[PageItem]) -> Iterator[PageItem]:
     """Yield what a page leads to, while reading it has taken less than PAGE_S of processor time.
 
     One thread serves all hosts of a crawl. Raises UnreadablePageError.
@@ -131,15 +129,14 @@ class ImageSpider(Spider):  # type: ignore[misc]
         self._state.close()
 
     def _follow(
-        self, visit: SourceVisit, found: Iterator[Page | LedgerRow | Choice], forbidden: str = ""
+        self, visit: SourceVisit, items: Iterator[PageItem], forbidden: str = ""
     ) -> Iterator[Request]:
-        for item in found:
+        for item in items:
             if isinstance(item, Page):
                 yield from self._page(visit, item)
-            elif isinstance(item, LedgerRow):
-                yield from self._image_row(visit, item, (), forbidden)
-            else:
-                yield from self._image_row(visit, item[0], item[1:], forbidden)
+                continue
+            first, *smaller = (item,) if isinstance(item, LedgerRow) else item
+            yield from self._image_row(visit, first, tuple(smaller), forbidden)
 
     def _page(self, visit: SourceVisit, page: Page) -> Iterator[Request]:
         if (page.url, page.label) in visit.pages or visit.full(page.label):
@@ -199,7 +196,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
             # Whatever Content-Type says; a page without links is reported as such.
             answer = HtmlResponse(answer.url, headers=answer.headers, body=answer.body)
 
-        def found() -> Iterator[Page | LedgerRow | Choice]:
+        def counted() -> Iterator[PageItem]:
             images = 0
             for item in _in_time(visit.source.read(page, answer)):
                 if not isinstance(item, Page):
@@ -214,7 +211,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
             visit.read.append(page)
 
         try:
-            yield from self._follow(visit, found(), page_opt_out(answer))
+            yield from self._follow(visit, counted(), page_opt_out(answer))
         except UnreadablePageError as error:
             self._page_failed(visit, page, FetchOutcome(error.status, error.detail))
 
@@ -223,24 +220,24 @@ class ImageSpider(Spider):  # type: ignore[misc]
         self._state.page_failed(page.url, page.label, visit.source.name, problem)
 
     def _image_row(
-        self, visit: SourceVisit, found: LedgerRow, smaller: Choice, forbidden: str
+        self, visit: SourceVisit, image: LedgerRow, smaller: Choice, forbidden: str
     ) -> Iterator[Request]:
         """Ask for an image; its `smaller` versions are asked for one by one if there is none."""
-        key = (found.url, found.label)
+        key = (image.url, image.label)
         if key not in visit.images:
-            if visit.full(found.label):
+            if visit.full(image.label):
                 return
             visit.images.add(key)
-            visit.counts[found.label] += 1
-        yield from self._fetch_one(visit, found, smaller, forbidden)
+            visit.counts[image.label] += 1
+        yield from self._fetch_one(visit, image, smaller, forbidden)
 
     def _fetch_one(
-        self, visit: SourceVisit, found: LedgerRow, smaller: Choice, forbidden: str
+        self, visit: SourceVisit, row: LedgerRow, smaller: Choice, forbidden: str
     ) -> Iterator[Request]:
-        refusal = f"The page that shows it forbids this use ({forbidden})."
-        refused = forbidden and not found.status
-        row = replace(found, status="opt-out", detail=refusal) if refused else found
-        asked = self._state.wants(row)
+        if forbidden and not row.status:
+            detail = f"The page that shows it forbids this use ({forbidden})."
+            row = replace(row, status="opt-out", detail=detail)
+        wanted = self._state.wants(row)
 
         def next_one() -> Iterator[Request]:
             status = self._state.status(row)
@@ -254,7 +251,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
             yield from next_one()
         elif smaller:
             self._smaller.setdefault((row.url, row.md5), []).append(next_one)
-        if asked:
+        if wanted:
             yield self._request(visit.source.address(row.url), row)
 
     def _request(self, url: str, row: LedgerRow) -> Request:

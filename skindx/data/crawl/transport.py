@@ -1,7 +1,10 @@
-"""Only public addresses are connected to, however a URL, a redirect or a name server spells them.
+"""What a connection may do: public addresses only, short heads, few at once, bounded decoding.
 
-The check stands where the connection is made, on the very address that is connected to: a look-up
-made earlier may be answered differently the second time.
+Only public addresses are connected to, however a URL, a redirect or a name server spells them. The
+check stands where the connection is made, on the very address that is connected to: a look-up made
+earlier may be answered differently the second time. A body that a server compresses although none
+was asked for is decoded within strict limits: RFC 9110 section 8.4 (Content-Encoding), RFC 1952
+(gzip), 7932 (brotli), 8878 and 9659 (zstd).
 """
 
 import ipaddress
@@ -21,12 +24,31 @@ from twisted.web.client import _HTTP11ClientFactory
 from zope.interface import implementer
 
 from skindx.data.crawl.fetch_settings import FetchSettings, host_port
-from skindx.data.crawl.middleware import CRAWL_DELAY
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Request, Response
 
+CRAWL_DELAY = "skindx_crawl_delay_s"
+"""Request meta: the seconds that the origin's robots.txt asks for between two requests, capped."""
+
+MAX_HEAD_BYTES = 262_144
+"""Of an answer's status line and headers: Twisted collects whatever comes."""
+
+MAX_CODINGS = 3
+_UNDECODABLE = "skindx_undecodable"
+"""Response flag prefix: why a body could not be decoded."""
+_FREE_BYTES = 1_000_000
+"""So much may come of anything; above it the ratio counts."""
+_MAX_RATIO = 200
+"""HTML shrinks to a tenth or a thirtieth, images hardly: what grows more is a bomb."""
+_WINDOW_LOG = 23
+"""zstd: at most 8 MB of history, as RFC 9659 asks of all servers."""
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -36,6 +58,14 @@ _REFUSED = "255.255.255.255"
 
 class PrivateAddressError(Exception):
     """A connection was about to go to an address that is not public."""
+
+
+class HeadTooLongError(Exception):
+    """A server sent more headers, or answers before the answer (100 Continue), than any needs."""
+
+
+class DecodingError(Exception):
+    """A body is not what its Content-Encoding says, or grows beyond the limits."""
 
 
 def is_public(text: str) -> bool:
@@ -93,12 +123,12 @@ class AddressGuard:
     ) -> Any:
         """Resolve a name or literal; private addresses reach allowed names alone."""
         allowed = host_port(hostName.lower(), portNumber) in self._allowed
-        guarded = _Receiver(receiver, self._granted if allowed else None)
+        guarded = _GuardedReceiver(receiver, self._granted if allowed else None)
         return self._resolver.resolveHostName(guarded, hostName, portNumber, *rest, **options)
 
 
 @implementer(IResolutionReceiver)  # type: ignore[misc, untyped-decorator, unused-ignore]
-class _Receiver:
+class _GuardedReceiver:
     """Passes resolved addresses on; `granted` is None for a name that may have none private."""
 
     def __init__(self, receiver: Any, granted: set[tuple[str, int]] | None) -> None:
@@ -108,7 +138,10 @@ class _Receiver:
     def resolutionBegan(self, resolution: Any) -> None:  # noqa: N802
         self._receiver.resolutionBegan(resolution)
 
-    def addressResolved(self, address: Any) -> None:  # noqa: N802
+    def resolutionComplete(self) -> None:  # noqa: N802
+        self._receiver.resolutionComplete()
+
+    def addressResolved(self, address: Any) -> None:  # noqa: N802 (the interface's name)
         if isinstance(address, IPv4Address | IPv6Address) and not is_public(address.host):
             if self._granted is None:
                 # Left out, it would look like a name that does not exist.
@@ -116,18 +149,6 @@ class _Receiver:
             else:
                 self._granted.add((address.host, address.port))
         self._receiver.addressResolved(address)
-
-    def resolutionComplete(self) -> None:  # noqa: N802
-        self._receiver.resolutionComplete()
-
-
-# An answer's head (status line and headers) has an end: Twisted collects whatever comes.
-
-MAX_HEAD_BYTES = 262_144
-
-
-class HeadTooLongError(Exception):
-    """A server sent more headers, or answers before the answer (100 Continue), than any needs."""
 
 
 class LimitedProtocol(HTTP11ClientProtocol):  # type: ignore[misc, unused-ignore]
@@ -167,156 +188,6 @@ def _reasons(problem: BaseException | None) -> Iterator[BaseException]:
         problem = problem.__cause__
 
 
-# Bodies that a server compresses although none was asked for: decoded, within strict limits.
-#
-# RFC 9110 section 8.4 (Content-Encoding), RFC 1952 (gzip), 7932 (brotli), 8878 and 9659 (zstd).
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
-
-UNDECODABLE = "skindx_undecodable"
-"""Response flag prefix: why a body could not be decoded."""
-
-MAX_CODINGS = 3
-_FREE_BYTES = 1_000_000
-"""So much may come of anything; above it the ratio counts."""
-_MAX_RATIO = 200
-"""HTML shrinks to a tenth or a thirtieth, images hardly: what grows more is a bomb."""
-_WINDOW_LOG = 23
-"""zstd: at most 8 MB of history, as RFC 9659 asks of all servers."""
-
-
-class DecodingError(Exception):
-    """A body is not what its Content-Encoding says, or grows beyond the limits."""
-
-
-def decoded(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
-    """Undo the codings of a Content-Encoding header, the last one first. Raises DecodingError.
-
-    No more than `max_bytes` is ever made of any step, nor more than 200 times what came.
-    """
-    codings = [coding.strip().lower() for coding in content_encoding.split(",")]
-    codings = [coding for coding in codings if coding not in ("", "identity")]
-    if len(codings) > MAX_CODINGS:
-        raise DecodingError(f"it is compressed {len(codings)} times")
-    limit = min(max_bytes, max(_FREE_BYTES, _MAX_RATIO * len(body)))
-    for coding in reversed(codings):
-        if coding not in _DECODERS:
-            raise DecodingError(f"{coding[:40]} is not known here")
-        body = _DECODERS[coding](body, limit)
-        if len(body) > limit:
-            raise DecodingError(f"it grows to more than {limit} bytes")
-    return body
-
-
-def _gzip(body: bytes, limit: int) -> bytes:
-    return _inflated(body, limit, zlib.MAX_WBITS | 16)
-
-
-def _deflate(body: bytes, limit: int) -> bytes:
-    try:
-        return _inflated(body, limit, zlib.MAX_WBITS)
-    except DecodingError:
-        return _inflated(body, limit, -zlib.MAX_WBITS)  # many servers leave the zlib frame out
-
-
-def _inflated(body: bytes, limit: int, wbits: int) -> bytes:
-    parts, size = [], 0
-    while body and size <= limit:  # a gzip file may have several members
-        machine = zlib.decompressobj(wbits)
-        try:
-            part = machine.decompress(body, limit + 1 - size)
-        except zlib.error as error:
-            raise DecodingError(str(error)) from None
-        parts.append(part)
-        size += len(part)
-        if not machine.eof and size <= limit:
-            raise DecodingError("its compressed data end too early")
-        body = machine.unused_data
-    return b"".join(parts)
-
-
-def _brotli(body: bytes, limit: int) -> bytes:
-    machine = brotli.Decompressor()
-    try:
-        # The limit is a wish: the result may be longer by what one step makes.
-        made = [machine.process(body, output_buffer_limit=limit + 1)]
-        size = len(made[0])
-        while size <= limit and not machine.is_finished():
-            made.append(machine.process(b"", output_buffer_limit=limit + 1 - size))
-            if not made[-1]:
-                raise DecodingError("its compressed data end too early")
-            size += len(made[-1])
-    except brotli.error as error:
-        raise DecodingError(str(error)) from None
-    return b"".join(made)
-
-
-def _zstd(body: bytes, limit: int) -> bytes:
-    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
-    parts, size = [], 0
-    while body and size <= limit:
-        machine = zstd.ZstdDecompressor(options=options)
-        try:
-            part = machine.decompress(body, max_length=limit + 1 - size)
-        except (zstd.ZstdError, MemoryError) as error:
-            raise DecodingError(str(error)) from None
-        parts.append(part)
-        size += len(part)
-        if not machine.eof and size <= limit:
-            raise DecodingError("its compressed data end too early")
-        body = machine.unused_data if machine.eof else b""
-    return b"".join(parts)
-
-
-_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
-    "gzip": _gzip,
-    "x-gzip": _gzip,
-    "deflate": _deflate,
-    "br": _brotli,
-    "zstd": _zstd,
-}
-
-
-class Decoder:
-    """Downloader middleware that hands plain bodies on: pages, images, robots.txt."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-
-    @classmethod
-    def from_crawler(cls, crawler: "Crawler") -> "Decoder":
-        """Build the middleware; called by Scrapy."""
-        return cls(crawler.settings["SKINDX_FETCH"].max_bytes)
-
-    def process_response(self, request: "Request", response: "Response") -> "Response":
-        """Decode a body; one that cannot be decoded stays as it came, with the reason in a flag."""
-        coding = b",".join(response.headers.getlist("Content-Encoding")).decode("latin-1")
-        if not response.body or coding.strip().lower() in ("", "identity"):
-            return response
-        try:
-            limit = request.meta.get("download_maxsize", self._max_bytes)
-            body = decoded(response.body, coding, limit)
-        except DecodingError as error:
-            return response.replace(flags=[*response.flags, f"{UNDECODABLE}: {error}"])
-        headers = response.headers.copy()
-        headers.pop("Content-Encoding")
-        headers.pop("Content-Length", None)
-        return response.replace(body=body, headers=headers)
-
-
-def why_undecodable(flags: list[str]) -> str:
-    """Return what a response's flags say of its body, "" if nothing went wrong."""
-    reasons = (flag.partition(": ")[2] for flag in flags if flag.startswith(UNDECODABLE))
-    return next(reasons, "")
-
-
-# Corrections to Scrapy's downloader: exact concurrency, Crawl-delay, what a connection may do.
-
-
 class KeepAliveHandler(HTTP11DownloadHandler):  # type: ignore[misc]
     """Keeps one idle connection for each request that may run at once, and heads short.
 
@@ -342,11 +213,117 @@ class ExactDownloader(Downloader):  # type: ignore[misc]
     def _get_slot(self, request: Any) -> Any:
         key, slot = super()._get_slot(request)
         # Set at each request: a slot that was idle for a minute is thrown away and made again.
-        asked_s = request.meta.get(CRAWL_DELAY, 0.0)
-        if asked_s > slot.delay:
-            slot.delay, slot.concurrency = asked_s, 1
+        delay_s = request.meta.get(CRAWL_DELAY, 0.0)
+        if delay_s > slot.delay:
+            slot.delay, slot.concurrency = delay_s, 1
         return key, slot
 
     def _wait_for_download(self, slot: Any, request: Any, answer: Any) -> Any:
         slot.transferring.add(request)  # a set: Scrapy adds it again, and removes it at the end
         return super()._wait_for_download(slot, request, answer)
+
+
+class Decoder:
+    """Downloader middleware that hands plain bodies on: pages, images, robots.txt."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+
+    @classmethod
+    def from_crawler(cls, crawler: "Crawler") -> "Decoder":
+        """Build the middleware; called by Scrapy."""
+        return cls(crawler.settings["SKINDX_FETCH"].max_bytes)
+
+    def process_response(self, request: "Request", response: "Response") -> "Response":
+        """Decode a body; one that cannot be decoded stays as it came, with the reason in a flag."""
+        coding = b",".join(response.headers.getlist("Content-Encoding")).decode("latin-1")
+        if not response.body or coding.strip().lower() in ("", "identity"):
+            return response
+        try:
+            limit = request.meta.get("download_maxsize", self._max_bytes)
+            body = decoded(response.body, coding, limit)
+        except DecodingError as error:
+            return response.replace(flags=[*response.flags, f"{_UNDECODABLE}: {error}"])
+        headers = response.headers.copy()
+        headers.pop("Content-Encoding")
+        headers.pop("Content-Length", None)
+        return response.replace(body=body, headers=headers)
+
+
+def why_undecodable(flags: list[str]) -> str:
+    """Return what a response's flags say of its body, "" if nothing went wrong."""
+    reasons = (flag.partition(": ")[2] for flag in flags if flag.startswith(_UNDECODABLE))
+    return next(reasons, "")
+
+
+def decoded(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
+    """Undo the codings of a Content-Encoding header, the last one first. Raises DecodingError.
+
+    No more than `max_bytes` is ever made of any step, nor more than 200 times what came.
+    """
+    codings = [coding.strip().lower() for coding in content_encoding.split(",")]
+    codings = [coding for coding in codings if coding not in ("", "identity")]
+    if len(codings) > MAX_CODINGS:
+        raise DecodingError(f"it is compressed {len(codings)} times")
+    limit = min(max_bytes, max(_FREE_BYTES, _MAX_RATIO * len(body)))
+    for coding in reversed(codings):
+        if coding not in _DECODERS:
+            raise DecodingError(f"{coding[:40]} is not known here")
+        try:
+            body = _DECODERS[coding](body, limit)
+        except (zlib.error, brotli.error, zstd.ZstdError, MemoryError) as error:
+            raise DecodingError(str(error)) from None
+        if len(body) > limit:
+            raise DecodingError(f"it grows to more than {limit} bytes")
+    return body
+
+
+def _members(body: bytes, limit: int, decompressor: Callable[[], Any]) -> bytes:
+    """Decompress one member after another: gzip and zstd files may have several."""
+    parts, size = [], 0
+    while body and size <= limit:
+        machine = decompressor()
+        parts.append(machine.decompress(body, limit + 1 - size))
+        size += len(parts[-1])
+        if not machine.eof and size <= limit:
+            raise DecodingError("its compressed data end too early")
+        body = machine.unused_data if machine.eof else b""
+    return b"".join(parts)
+
+
+def _gzip(body: bytes, limit: int) -> bytes:
+    return _members(body, limit, lambda: zlib.decompressobj(zlib.MAX_WBITS | 16))
+
+
+def _deflate(body: bytes, limit: int) -> bytes:
+    try:
+        return _members(body, limit, zlib.decompressobj)
+    except (zlib.error, DecodingError):  # many servers leave the zlib frame out
+        return _members(body, limit, lambda: zlib.decompressobj(-zlib.MAX_WBITS))
+
+
+def _brotli(body: bytes, limit: int) -> bytes:
+    machine = brotli.Decompressor()
+    # The limit is a wish: the result may be longer by what one step makes.
+    made = [machine.process(body, output_buffer_limit=limit + 1)]
+    size = len(made[0])
+    while size <= limit and not machine.is_finished():
+        made.append(machine.process(b"", output_buffer_limit=limit + 1 - size))
+        if not made[-1]:
+            raise DecodingError("its compressed data end too early")
+        size += len(made[-1])
+    return b"".join(made)
+
+
+def _zstd(body: bytes, limit: int) -> bytes:
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
+    return _members(body, limit, lambda: zstd.ZstdDecompressor(options=options))
+
+
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": _deflate,
+    "br": _brotli,
+    "zstd": _zstd,
+}

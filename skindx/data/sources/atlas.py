@@ -126,7 +126,7 @@ def figures_of(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterato
     figures = page.css(source.figure)
     kept = _without_deepest([figure.root for figure in figures])
     innermost = Nearest(kept.__contains__)
-    said_of: dict[Any, dict[str, str]] = {}
+    texts_of: dict[Any, dict[str, str]] = {}
     for figure in figures:
         root = figure.root
         if root not in kept:
@@ -135,13 +135,13 @@ def figures_of(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterato
         def belongs(element: Any, root: Any = root) -> bool:
             return innermost(element) is root
 
-        outer = said_of.get(innermost(root.getparent()), {})
-        said_of[root] = said = {
+        outer = texts_of.get(innermost(root.getparent()), {})
+        texts_of[root] = texts = {
             name: _first_text(figure.css(getattr(source, name)), belongs) or outer.get(name, "")
             for name in ("licence", "creator", "caption")
         }
         for image in offered_images(figure, source.picture, belongs):
-            caption = described(said["caption"], image.alternative)
+            caption = described(texts["caption"], image.alternative)
             urls = {
                 web_url(page, candidate.address): candidate.address
                 for candidate in image.candidates
@@ -156,8 +156,8 @@ def figures_of(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterato
                     detail="" if url else "Only http and https addresses are fetched.",
                     source=source.start,
                     page_url=page.url,
-                    licence=said["licence"] or source.default_licence,
-                    creator=said["creator"],
+                    licence=texts["licence"] or source.default_licence,
+                    creator=texts["creator"],
                     attribution=source.attribution,
                     caption=caption,
                 )

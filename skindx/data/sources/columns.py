@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.data.origin import Modality
 
 UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, MemoryError)
 """What hostile tables raise beside what their reader's own package does."""
@@ -30,6 +31,8 @@ LONGEST_CAPTION = 2_000
 _TYPES = {name: number for number, name in enumerate(("I", "II", "III", "IV", "V", "VI"), 1)}
 _TYPES |= {str(number): number for number in range(1, 7)}
 
+_DERMOSCOPIC = re.compile(r"derm(at)?os[ck]op|epilumin")
+_CLINICAL = re.compile(r"clinic|klinisch|close.?up|overview|macro|camera|phone|photo|tbp")
 
 _CONFIRMED = {
     "histo": "histopathology",
@@ -74,9 +77,9 @@ class Columns(Settings):
         """The names of all columns that must be there."""
         return tuple(name for name in self.model_dump().values() if name)
 
-    def check(self, path: Path, there: object) -> None:
+    def check(self, path: Path, existing: object) -> None:
         """Raise UserError for a column that is not among those of the table at `path`."""
-        names = [str(name) for name in there] if isinstance(there, list | tuple | set) else []
+        names = [str(name) for name in existing] if isinstance(existing, list | tuple) else []
         for field, column in self.model_dump().items():
             if column and column not in names:
                 raise UserError(
@@ -98,13 +101,13 @@ class Columns(Settings):
 
 
 def described(*texts: str) -> str:
-    """Return what a source writes about an image as one line; what is said twice stands once."""
-    plain = [" ".join(text.split())[:LONGEST_CAPTION] for text in texts]
-    said: list[str] = []
-    for text in plain:
-        if text and not any(text in other for other in said):
-            said.append(text)
-    return " | ".join(said)
+    """Return what a source writes about an image as one line, without repetitions."""
+    parts: list[str] = []
+    for text in texts:
+        plain = " ".join(text.split())[:LONGEST_CAPTION]
+        if plain and not any(plain in part for part in parts):
+            parts.append(plain)
+    return " | ".join(parts)
 
 
 def skin_type(text: str) -> int | None:
@@ -115,6 +118,23 @@ def skin_type(text: str) -> int | None:
 def confirmation(text: str) -> str:
     """Return how a label was confirmed, in plain words; "" for what confirms nothing."""
     return _CONFIRMED.get(re.sub(r"[\W_]+", " ", text).strip().casefold(), "")
+
+
+def modality_of(text: str) -> Modality:
+    """Return the modality that a cell names, such as the ISIC archive's `image_type`."""
+    dermoscopic, clinical = _DERMOSCOPIC.search(text), _CLINICAL.search(text)
+    if dermoscopic and clinical:
+        return "mixed"
+    return "dermoscopic" if dermoscopic else "clinical" if clinical else ""
+
+
+def stated_modality(lines: Iterable[Mapping[str, Any]], columns: Columns) -> Modality:
+    """Return what all lines together say; "" where a line says nothing that is known."""
+    words = {cell(line.get(columns.modality)).casefold() for line in lines}
+    kinds = {modality_of(text) for text in words}
+    if not kinds or "" in kinds:
+        return ""
+    return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
 def cell(value: object) -> str:

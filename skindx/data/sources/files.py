@@ -7,11 +7,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from skindx.core.errors import UserError
-from skindx.data.layout import store_bytes
-from skindx.data.ledger import LedgerRow, now
-from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.data.ledger import LedgerRow
+from skindx.data.origin import Modality
+from skindx.data.sources.columns import Columns, cell, read_table, stated_modality
 from skindx.data.sources.folder import MAX_BYTES
-from skindx.data.sources.source import LocalSource
+from skindx.data.sources.source import NO_LABEL, LocalSource, SourcePreview
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 
@@ -32,38 +32,40 @@ class FilesSource(LocalSource):
     path: Path
     columns: FileColumns = FileColumns()
 
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return f"files:{self.path.name}"
+
+    def preview(self) -> SourcePreview:
+        """Return the labels of all lines. Raises UserError."""
+        label = self.columns.label
+        return SourcePreview([cell(line.get(label)) for line in self._lines()])
+
+    def stated_modality(self) -> Modality:
+        """Return what the settings say, or else all lines together."""
+        if self.modality or not self.columns.modality:
+            return self.modality
+        return stated_modality(read_table(self.path, self.columns), self.columns)
+
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the images into the store; return one row a line. Raises UserError."""
-        lines = list(read_table(self.path, self.columns))
+        lines = self._lines()
         if not lines:
             raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
         return [self._row(line, dataset) for line in lines]
 
-    def labels(self) -> list[str]:
-        """Return the labels of all lines, before anything is copied. Raises UserError."""
-        return [cell(line.get(self.columns.label)) for line in read_table(self.path, self.columns)]
+    def _lines(self) -> list[dict[str, Any]]:
+        return list(read_table(self.path, self.columns))
 
     def _row(self, line: dict[str, Any], dataset: Path) -> LedgerRow:
-        name = cell(line.get(self.columns.file))
+        file = cell(line.get(self.columns.file))
         label = cell(line.get(self.columns.label))
-        status, detail, data = self._read(name)
-        sha256 = path = ""
+        status, detail, data = self._read(file)
         if not label:
-            status, detail = "no-label", "The source says nothing about what it shows."
-        if status == "stored":
-            sha256, path = store_bytes(dataset, data, image_suffix(data[:16]) or "")
-        return LedgerRow(
-            url=name,
-            label=label,
-            status=status,
-            detail=detail,
-            sha256=sha256,
-            path=path,
-            size_bytes=len(data) if sha256 else 0,
-            retrieved=now(),
-            source=f"files:{self.path.name}",
-            **self.columns.known(line),
-        )
+            status, detail = NO_LABEL
+        known = self.columns.known(line)
+        return self.stored(dataset, file, label, data, status=status, detail=detail, **known)
 
     def _read(self, name: str) -> tuple[str, str, bytes]:
         """Return status, detail and bytes of one file; only files below the table's folder."""
@@ -74,8 +76,8 @@ class FilesSource(LocalSource):
         try:
             if file.exists() and not file.is_file():
                 return "unreadable", "it is no file", b""  # a named pipe would wait for ever
-            with file.open("rb") as opened:
-                data = opened.read(MAX_BYTES + 1)
+            with file.open("rb") as stream:
+                data = stream.read(MAX_BYTES + 1)
         except OSError as error:
             return "unreadable", error.strerror or type(error).__name__, b""
         if image_suffix(data[:16]) is None:

@@ -1,4 +1,4 @@
-"""A folder of class folders as a source of images."""
+"""A folder of class folders, or a YOLO folder, as a source; links are followed only where asked."""
 
 import os
 import re
@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from skindx.core.errors import UserError
 from skindx.data.boxes.box_file import BoxRules, YoloColumns
 from skindx.data.boxes.yolo import label_files, read_yolo
-from skindx.data.layout import MANIFEST, STORE, store_bytes
-from skindx.data.ledger import LedgerRow, now
-from skindx.data.sources.source import LocalSource
+from skindx.data.layout import MANIFEST, STORE
+from skindx.data.ledger import LedgerRow
+from skindx.data.sources.source import LocalSource, SourcePreview
 from skindx.imaging.formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
 
@@ -24,18 +24,17 @@ MAX_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
+class FolderFile:
     """One file of a folder; `status` is "stored" for what looks like an image, else why not."""
 
     path: Path
     label: str
     status: str
     detail: str = ""
-    suffix: str = ""
 
 
 @dataclass(frozen=True)
-class Walk:
+class _Walk:
     """Goes through folders; links lead out of `bounds` only where there are none."""
 
     bounds: Path | None
@@ -44,39 +43,38 @@ class Walk:
         """Tell whether an entry is a folder to go through."""
         return entry.is_dir() and (self.bounds is None or not entry.is_symlink())
 
-    def files(self, folder: Path, label: str, above: tuple[Path, ...] = ()) -> Iterator[FoundFile]:
+    def files(self, folder: Path, label: str, above: tuple[Path, ...] = ()) -> Iterator[FolderFile]:
         """Yield all files below a folder; `above` are the folders that lead to it."""
         real = _target(folder)
         if real in above:
-            yield FoundFile(folder, label, "link-refused", "the link leads back to a folder above")
+            yield FolderFile(folder, label, "link-refused", "the link leads back to a folder above")
             return
-        for entry in visible(folder):
+        for entry in _visible(folder):
             if self.enters(entry):
                 yield from self.files(entry, label, (*above, real))
             else:
-                yield look_at(entry, label, self.bounds)
+                yield _look_at(entry, label, self.bounds)
 
 
-def look_at(path: Path, label: str, bounds: Path | None) -> FoundFile:
+def _look_at(path: Path, label: str, bounds: Path | None) -> FolderFile:
     """Say what a file is; links that lead out of `bounds` are refused, if there are any."""
     try:
         outside = bounds is not None and not _target(path).is_relative_to(bounds)
         if path.is_symlink() and (path.is_dir() or outside):
             detail = "the link leads to a folder or out of the source"
-            return FoundFile(path, label, "link-refused", detail)
+            return FolderFile(path, label, "link-refused", detail)
         if path.exists() and not path.is_file():
-            return FoundFile(path, label, "unreadable", "it is neither a file nor a folder")
+            return FolderFile(path, label, "unreadable", "it is neither a file nor a folder")
         with path.open("rb") as file:
             head = file.read(HEAD)
-        suffix = image_suffix(head)
         size_bytes = path.stat().st_size
     except OSError as error:
-        return FoundFile(path, label, "unreadable", unreadable(error))
-    if suffix is None:
-        return FoundFile(path, label, *unusable(head))
+        return FolderFile(path, label, "unreadable", _unreadable(error))
+    if image_suffix(head) is None:
+        return FolderFile(path, label, *unusable(head))
     if size_bytes > MAX_BYTES:
-        return FoundFile(path, label, "too-large", f"it has more than {MAX_BYTES} bytes")
-    return FoundFile(path, label, "stored", suffix=suffix)
+        return FolderFile(path, label, "too-large", f"it has more than {MAX_BYTES} bytes")
+    return FolderFile(path, label, "stored")
 
 
 def _target(link: Path) -> Path:
@@ -84,7 +82,7 @@ def _target(link: Path) -> Path:
     return Path(os.path.realpath(link))
 
 
-def visible(folder: Path) -> list[Path]:
+def _visible(folder: Path) -> list[Path]:
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -94,11 +92,9 @@ def visible(folder: Path) -> list[Path]:
     return [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
 
 
-def unreadable(error: OSError) -> str:
+def _unreadable(error: OSError) -> str:
     return f"the file cannot be read ({error.strerror})"
 
-
-# The files below a folder, and what each of them is; links are followed only where asked.
 
 MIN_PER_CLASS = 3
 _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
@@ -134,9 +130,38 @@ class FolderSource(LocalSource):
             raise ValueError("needs one pair of brackets around the name of the group")
         return pattern
 
+    knows_labels: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return f"folder:{_text(self.path.resolve().name)}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder itself."""
+        return self.path
+
+    def preview(self) -> SourcePreview:
+        """Return the labels of all images, and which splits are merged. Raises UserError."""
+        layout = look_at_folder(self)
+        names = " and ".join(layout.merged)
+        notes = [f"{self.path}: {names} are merged; the split is made again."] if names else []
+        return SourcePreview([f.label for f in layout.files if f.status == "stored"], notes)
+
     def gather(self, dataset: Path) -> list[LedgerRow]:
-        """Copy the folder's images into the store; see `read_folder`."""
-        return read_folder(self, dataset)
+        """Copy the folder's images into the store; return one row a file, label = class folder.
+
+        `url` is the path relative to the source. Raises UserError, before anything is written, for
+        a folder that no dataset can come from (see `look_at_folder`).
+        """
+        rows = [_store(file, self, dataset) for file in look_at_folder(self).files]
+        if not any(row.status == "stored" for row in rows):
+            raise UserError(
+                f"none of the {len(rows)} files in {self.path} can be used ({rows[0].url}: "
+                f"{rows[0].detail}); check them and their permissions."
+            )
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +170,7 @@ class FolderLayout:
 
     merged: tuple[str, ...]
     """Names of the split folders whose class folders are read as one."""
-    files: tuple[FoundFile, ...]
-
-
-def read_folder(source: FolderSource, dataset: Path) -> list[LedgerRow]:
-    """Copy a folder's images into the store; return one row a file, label = class folder.
-
-    `url` is the path relative to the source. Raises UserError, before anything is written, for
-    a folder that no dataset can come from (see `look_at_folder`).
-    """
-    rows = [_store(file, source, dataset) for file in look_at_folder(source).files]
-    if not any(row.status == "stored" for row in rows):
-        raise UserError(
-            f"none of the {len(rows)} files in {source.path} can be used ({rows[0].url}: "
-            f"{rows[0].detail}); check them and their permissions."
-        )
-    return rows
+    files: tuple[FolderFile, ...]
 
 
 def look_at_folder(source: FolderSource) -> FolderLayout:
@@ -181,16 +191,16 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
         )
     if source.layout == "yolo":
         return _look_at_yolo(root, source)
-    walk = Walk(None if source.follow_links else root.resolve())
+    walk = _Walk(None if source.follow_links else root.resolve())
     tops, merged = _tops(root, walk)
-    files: list[FoundFile] = []
+    files: list[FolderFile] = []
     classes: list[str] = []
-    for entry in (entry for top in tops for entry in visible(top)):
+    for entry in (entry for top in tops for entry in _visible(top)):
         if walk.enters(entry):
             classes.append(_text(entry.name))
             files += walk.files(entry, classes[-1])
         else:
-            file = look_at(entry, "", walk.bounds)
+            file = _look_at(entry, "", walk.bounds)
             loose = replace(file, status="no-class-folder", detail="it lies in no class folder")
             files.append(loose if file.status == "stored" else file)
     _check_links(root, classes, files)
@@ -209,7 +219,7 @@ def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
         known = entry is not None and not entry.unread
         classes = sorted({box.label for box in entry.boxes}) if entry and known else []
         bounds = None if source.follow_links else root.resolve()
-        file = look_at(path, classes[0] if len(classes) == 1 else "", bounds)
+        file = _look_at(path, classes[0] if len(classes) == 1 else "", bounds)
         if file.status == "stored" and not file.label:
             detail = "it has no box" if known or entry is None else "its label file has odd lines"
             detail = f"its boxes are of {' and '.join(classes)}" if classes else detail
@@ -219,11 +229,11 @@ def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
     return FolderLayout((), tuple(files))
 
 
-def _tops(root: Path, walk: Walk) -> tuple[list[Path], tuple[str, ...]]:
+def _tops(root: Path, walk: _Walk) -> tuple[list[Path], tuple[str, ...]]:
     """Return the folders that hold the class folders, and the names of the splits among them."""
-    folders = [entry for entry in visible(root) if walk.enters(entry)]
+    folders = [entry for entry in _visible(root) if walk.enters(entry)]
     splits = [folder for folder in folders if folder.name.casefold() in _SPLIT_NAMES]
-    if not any(entry.is_dir() for split in splits for entry in visible(split)):
+    if not any(entry.is_dir() for split in splits for entry in _visible(split)):
         return [root], ()
     others = [folder.name for folder in folders if folder not in splits]
     if others:
@@ -234,7 +244,7 @@ def _tops(root: Path, walk: Walk) -> tuple[list[Path], tuple[str, ...]]:
     return splits, tuple(split.name for split in splits)
 
 
-def _check_links(root: Path, classes: list[str], files: list[FoundFile]) -> None:
+def _check_links(root: Path, classes: list[str], files: list[FolderFile]) -> None:
     """Raise UserError where the classes are links and following them was not asked for."""
     links = [file.path for file in files if file.status == "link-refused" and not file.label]
     links = [path for path in links if path.is_dir()]
@@ -246,7 +256,7 @@ def _check_links(root: Path, classes: list[str], files: list[FoundFile]) -> None
         )
 
 
-def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> None:
+def _check_classes(root: Path, classes: list[str], files: list[FolderFile]) -> None:
     if not classes:
         what = "holds files but no class folders" if files else "is empty"
         raise UserError(f"{root} {what}; {_ADVICE}.")
@@ -267,7 +277,7 @@ def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> No
             )
 
 
-def _why_unread(folded: str, files: list[FoundFile]) -> str:
+def _why_unread(folded: str, files: list[FolderFile]) -> str:
     """Return why files of a class do not count, by the most frequent reason; "" if all do."""
     unread = [f for f in files if f.status != "stored" and normalise(f.label) == folded]
     if not unread:
@@ -278,27 +288,21 @@ def _why_unread(folded: str, files: list[FoundFile]) -> str:
     return f" ({number} no image that is read: of {first!r}, {reason})"
 
 
-def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
-    status, detail, sha256, path, size_bytes = file.status, file.detail, "", "", 0
+def _store(file: FolderFile, source: FolderSource, dataset: Path) -> LedgerRow:
+    status, detail, data = file.status, file.detail, b""
     named = re.search(source.group_pattern, file.path.name) if source.group_pattern else None
     if status == "stored":
         try:
             data = file.path.read_bytes()
         except OSError as error:
-            status, detail = "unreadable", unreadable(error)
-        else:
-            sha256, path = store_bytes(dataset, data, file.suffix)
-            size_bytes = len(data)
-    return LedgerRow(
-        url=_text(file.path.relative_to(source.path).as_posix()),
-        label=file.label,
+            status, detail = "unreadable", _unreadable(error)
+    return source.stored(
+        dataset,
+        _text(file.path.relative_to(source.path).as_posix()),
+        file.label,
+        data,
         status=status,
         detail=detail,
-        sha256=sha256,
-        path=path,
-        size_bytes=size_bytes,
-        retrieved=now(),
-        source=f"folder:{_text(source.path.resolve().name)}",
         licence=source.licence,
         creator=source.creator,
         attribution=source.attribution,

@@ -14,11 +14,13 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.core.errors import UserError
-from skindx.data.layout import store_bytes
-from skindx.data.ledger import LedgerRow, now
+from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
-from skindx.data.sources.source import LocalSource
+from skindx.data.sources.source import LocalSource, SourcePreview
 from skindx.imaging.formats import HEAD, image_suffix, unusable
+
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+_PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]
 
 
 class HuggingFaceColumns(Columns):
@@ -93,10 +95,10 @@ def _bytes_of(image: object) -> tuple[bytes | None, str]:
 def _class_names(metadata: dict[bytes, bytes], column: str) -> list[str]:
     """Return the names of a ClassLabel column as `datasets` writes them into a file's schema."""
     try:
-        found = json.loads(metadata[b"huggingface"])["info"]["features"][column]["names"]
+        names = json.loads(metadata[b"huggingface"])["info"]["features"][column]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return []
-    return [str(name) for name in found] if isinstance(found, list) else []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _class_name(value: object, names: list[str]) -> str:
@@ -141,12 +143,6 @@ def _is_inside(path: Path, fence: Path) -> bool:
         return False
 
 
-# The images of a hub dataset one by one: from Parquet shards, or files that a table names.
-
-_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-_PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]
-
-
 class HuggingFaceSource(LocalSource):
     """A dataset in a folder, or on the hub by its name and, better, its commit.
 
@@ -175,6 +171,11 @@ class HuggingFaceSource(LocalSource):
     def name(self) -> str:
         """The hub's name of it, or the folder's."""
         return f"huggingface:{self.repo or (self.path or Path()).resolve().name}"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, None for a dataset on the hub."""
+        return self.path
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the images into the store; return one row an image. Raises UserError."""
@@ -208,22 +209,17 @@ class HuggingFaceSource(LocalSource):
                 raise UserError(f"{path} is a link out of the dataset; put the file itself there.")
         return shards, tables
 
-    def labels(self) -> list[str]:
-        """Return the labels of a dataset on this disk before anything is copied.
-
-        None of one on the hub, which has to be fetched first. Raises UserError.
-        """
+    def preview(self) -> SourcePreview:
+        """Return the labels of a dataset on this disk, none of one on the hub. Raises UserError."""
         if self.path is None:
-            return []
+            return SourcePreview(())
         root, fence = self._root()
         shards, tables = self._files(root, fence)
         labels = [label for shard in shards for label in labels_of_shard(shard, self.columns)]
         named = self.columns.model_copy(update={"image": "file_name"})
-        return labels + [
-            cell(line.get(self.columns.label))
-            for table in tables
-            for line in read_table(table, named)
-        ]
+        for table in tables:
+            labels += [cell(line.get(self.columns.label)) for line in read_table(table, named)]
+        return SourcePreview(labels)
 
     def _items(self, root: Path, fence: Path) -> Iterator[HubItem]:
         shards, tables = self._files(root, fence)
@@ -234,37 +230,21 @@ class HuggingFaceSource(LocalSource):
 
     def _store(self, item: HubItem, dataset: Path) -> LedgerRow:
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
-        status, detail, sha256, path = _judge(item, self.max_bytes), item.problem, "", ""
-        if status == "stored":
-            sha256, path = store_bytes(dataset, item.data, image_suffix(item.data[:16]) or "")
-        return LedgerRow(
-            item.url,
-            item.label,
-            status,
-            detail or _DETAILS.get(status) or ("" if path else unusable(item.data[:HEAD])[1]),
-            sha256,
-            path,
-            len(item.data) if path else 0,
-            retrieved=now(),
-            source=self.name,
-            **self.columns.known(item.line, **given),
+        status, detail = _judge(item, self.max_bytes)
+        known = self.columns.known(item.line, **given)
+        return self.stored(
+            dataset, item.url, item.label, item.data, status=status, detail=detail, **known
         )
 
 
-_DETAILS = {
-    "no-label": "the dataset says nothing about what it shows",
-    "too-large": "it has more bytes than max_bytes",
-}
-
-
-def _judge(item: HubItem, max_bytes: int) -> str:
+def _judge(item: HubItem, max_bytes: int) -> tuple[str, str]:
     if item.problem:
-        return "unreadable"
+        return "unreadable", item.problem
     if not item.label:
-        return "no-label"
+        return "no-label", "the dataset says nothing about what it shows"
     if len(item.data) > max_bytes:
-        return "too-large"
-    return "stored" if image_suffix(item.data[:16]) else unusable(item.data[:HEAD])[0]
+        return "too-large", "it has more bytes than max_bytes"
+    return ("stored", "") if image_suffix(item.data[:16]) else unusable(item.data[:HEAD])
 
 
 def _download(repo: str, revision: str | None) -> Path:

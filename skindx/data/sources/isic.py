@@ -44,12 +44,12 @@ class IsicSource(ApiSource):
         """Yield one result's row."""
         isic_id = text(result, "isic_id")
         clinical = ("metadata", "clinical")
-        said = [text(result, *clinical, level) for level in _LEVELS]
+        diagnoses = [text(result, *clinical, level) for level in _LEVELS]
         code = text(result, "copyright_license")
         attribution = text(result, "attribution")
-        yield self.found(
+        yield self.row(
             text(result, "files", "full", "url"),
-            label if self.label == "search" else next(filter(None, said), ""),
+            label if self.label == "search" else next(filter(None, diagnoses), ""),
             f"isic:{isic_id}",
             page_url=urljoin(self.api, f"/images/{isic_id}/") if isic_id else "",
             licence=_LICENCES.get(code, code),
@@ -74,5 +74,5 @@ class IsicSource(ApiSource):
 
 def _clinical(result: dict[str, Any]) -> str:
     """Return what the archive says of age, sex and site, as in "age_approx: 55; sex: male"."""
-    said = {name: text(result, "metadata", "clinical", name) for name in _CLINICAL}
-    return "; ".join(f"{name}: {value}" for name, value in said.items() if value)
+    values = {name: text(result, "metadata", "clinical", name) for name in _CLINICAL}
+    return "; ".join(f"{name}: {value}" for name, value in values.items() if value)

@@ -58,20 +58,20 @@ def parse_srcset(text: str) -> list[SrcsetEntry]:
 
 def _descriptors(text: str, at: int) -> tuple[list[str], int]:
     """Return the descriptors from position `at` on, and where the next entry begins."""
-    found, current, depth = [], "", 0
+    descriptors, current, depth = [], "", 0
     while at < len(text):
         char = text[at]
         at += 1
         if depth == 0 and char in _SPACES + ",":
             if current:
-                found.append(current)
+                descriptors.append(current)
                 current = ""
             if char == ",":
-                return found, at
+                return descriptors, at
             continue
         depth += {"(": 1, ")": -1 if depth else 0}.get(char, 0)
         current += char
-    return [*found, current] if current else found, at
+    return [*descriptors, current] if current else descriptors, at
 
 
 def _entry(address: str, descriptors: list[str]) -> SrcsetEntry | None:
@@ -93,10 +93,6 @@ def _entry(address: str, descriptors: list[str]) -> SrcsetEntry | None:
         return None
     return SrcsetEntry(address, width_px, 1.0 if (width_px, density) == (None, None) else density)
 
-
-# The attribute `srcset`: addresses with a width or a pixel density, as the HTML standard has it.
-#
-# "Parsing a srcset attribute", https://html.spec.whatwg.org/multipage/images.html
 
 _LATE = ("data-src", "data-lazy-src", "data-lazy", "data-original", "data-echo", "data-img-src")
 """Where scripts keep the address until the image scrolls into view."""
@@ -172,8 +168,8 @@ def offered_images(
 
     Each element is walked a bounded number of times, however elements are nested.
     """
-    found = [match.root for match in figure.css(selector) if belongs(match.root)]
-    matched = dict.fromkeys(islice(_shown(found, belongs), MOST_IMAGES))
+    matches = [match.root for match in figure.css(selector) if belongs(match.root)]
+    matched = dict.fromkeys(islice(_shown(matches, belongs), MOST_IMAGES))
     holder_of = _Holders(figure.root)
     holders = dict.fromkeys(holder_of(element) for element in matched)
     # A holder inside another one is a part of it.
@@ -191,10 +187,10 @@ def _shown(matches: Sequence[Any], belongs: Callable[[Any], bool]) -> Iterator[A
     opened: set[Any] = set()
     above = Nearest(opened.__contains__)
     for element in matches:
-        own = any(
+        has_address = any(
             element.get(name) for name in ("href", "src", "srcset", *_LATE, *_LATE_SETS, *_FULL)
         )
-        if own or element.tag in (*_IMAGES, "a"):
+        if has_address or element.tag in (*_IMAGES, "a"):
             yield element
         elif above(element.getparent()) is None:
             # Matches come in the page's order: of one inside another the images came with that.
@@ -245,42 +241,42 @@ def _images_above(figure: Any) -> dict[Any, int]:
 
 
 def _candidates(holder: Any, matched: Collection[Any]) -> list[ImageAddress]:
-    found: list[ImageAddress] = []
+    addresses: list[ImageAddress] = []
     for element in holder.iter():
         if not isinstance(element.tag, str):
             continue  # a comment
         if element.tag == "a":
-            address = _said(element, "href")
+            address = _attribute(element, "href")
             if address and (element in matched or _leads_to_image(address)):
-                found.append(ImageAddress(address, (_LINKED, 0.0, 1)))
+                addresses.append(ImageAddress(address, (_LINKED, 0.0, 1)))
         elif element.tag in _IMAGES or element in matched:
-            found += _of_image(element)
+            addresses += _of_image(element)
         if element.tag in ("a", "img") or element in matched:
-            found += [
-                ImageAddress(_said(element, name), (_LINKED, 0.0, 0))
+            addresses += [
+                ImageAddress(_attribute(element, name), (_LINKED, 0.0, 0))
                 for name in _FULL
-                if _is_address(_said(element, name))
+                if _is_address(_attribute(element, name))
             ]
-    return found
+    return addresses
 
 
 def _of_image(element: Any) -> Iterator[ImageAddress]:
     """Yield what an element itself names in its attributes."""
-    shown_px = _number(_said(element, "width")) or 1
-    usable = _said(element, "type").lower().partition(";")[0] in {"", *_READ_TYPES}
+    shown_px = _number(_attribute(element, "width")) or 1
+    usable = _attribute(element, "type").lower().partition(";")[0] in {"", *_READ_TYPES}
     sets = [
         candidate
         for name in ("srcset", *_LATE_SETS)
-        for candidate in parse_srcset(_said(element, name))
+        for candidate in parse_srcset(_attribute(element, name))
     ]
     has_widths = any(entry.width_px for entry in sets)
     for entry in sets:
         width = entry.width_px or (entry.density or 1.0) * shown_px
         yield ImageAddress(entry.address, (_SIZED if usable else _UNREADABLE, width, 3))
-    late = [_said(element, name) for name in _LATE if _said(element, name)]
+    late = [_attribute(element, name) for name in _LATE if _attribute(element, name)]
     for address in late:
         yield ImageAddress(address, (_SIZED, 1 if has_widths else shown_px, 2))
-    plain = _said(element, "src") or _said(element, "href")
+    plain = _attribute(element, "src") or _attribute(element, "href")
     if plain:
         # Beside other addresses it is a placeholder, or the smallest of them.
         alone = not late and not has_widths
@@ -306,25 +302,25 @@ def _ordered(candidates: Sequence[ImageAddress]) -> list[ImageAddress]:
 
 def _joined(images: list[tuple[Any, list[ImageAddress]]]) -> list[tuple[Any, list[ImageAddress]]]:
     """Give what stands in `<noscript>` to the image beside it that loads late, or is the same."""
-    joined = [(root, list(found)) for root, found in images if root.tag != "noscript"]
+    joined = [(root, list(candidates)) for root, candidates in images if root.tag != "noscript"]
     place = {root: number for number, (root, _) in enumerate(joined)}
     first: dict[str, int] = {}
     """By address: the first image that has it."""
-    for number, (_, found) in enumerate(joined):
-        for candidate in found:
+    for number, (_, candidates) in enumerate(joined):
+        for candidate in candidates:
             first.setdefault(candidate.address, number)
-    for root, found in images:
+    for root, candidates in images:
         if root.tag != "noscript":
             continue
         beside = [place[near] for near in (root.getprevious(), root.getnext()) if near in place]
         late = [number for number in beside if _loads_late(joined[number][1])]
-        same = [first[candidate.address] for candidate in found if candidate.address in first]
+        same = [first[candidate.address] for candidate in candidates if candidate.address in first]
         number = min((*late, *same), default=len(joined))
         if number == len(joined):
             place[root] = number
             joined.append((root, []))
-        joined[number][1].extend(found)
-        for candidate in found:
+        joined[number][1].extend(candidates)
+        for candidate in candidates:
             first[candidate.address] = min(number, first.get(candidate.address, number))
     return joined
 
@@ -336,8 +332,8 @@ def _loads_late(candidates: Sequence[ImageAddress]) -> bool:
 
 
 def _alternative(root: Any) -> str:
-    texts = [_said(image, "alt") for image in root.iter("img")]
-    return next(filter(None, texts), _said(root, "title"))
+    texts = [_attribute(image, "alt") for image in root.iter("img")]
+    return next(filter(None, texts), _attribute(root, "title"))
 
 
 def _leads_to_image(address: str) -> bool:
@@ -365,5 +361,5 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
 
 
-def _said(element: Any, name: str) -> str:
+def _attribute(element: Any, name: str) -> str:
     return (element.get(name) or "").strip()

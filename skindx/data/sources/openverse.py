@@ -37,7 +37,7 @@ class OpenverseSource(ApiSource):
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
         """Yield one result's row."""
-        yield self.found(
+        yield self.row(
             text(result, "url"),
             label,
             f"openverse:{text(result, 'id')}",

@@ -5,104 +5,36 @@ group `skindx.sources` in another distribution. `Source` is the union of all, fo
 """
 
 import hashlib
-import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import parse_qsl, unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import urldefrag, urlsplit
 
 from pydantic import Field
 
 from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
-from skindx.data.ledger import LedgerRow
+from skindx.data.layout import store_bytes
+from skindx.data.ledger import LedgerRow, now
 from skindx.data.origin import Modality
+from skindx.imaging.formats import image_suffix
 
 if TYPE_CHECKING:
     from scrapy.http import HtmlResponse, Response
 
 
-def plain_url(address: str) -> str | None:
-    """Return an absolute http(s) URL, escaped and without fragment; None if it is none.
-
-    A URL with a user name in it is none: it exists to look like another host.
-    """
-    from w3lib.url import safe_url_string
-
-    try:
-        url: str = safe_url_string(urldefrag(address).url)
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        return None
-    return url if usable and "@" not in parts.netloc else None
+NO_LABEL = ("no-label", "The source says nothing about what it shows.")
+"""Status and detail of an image without a label."""
 
 
-def web_url(page: "HtmlResponse", address: str) -> str | None:
-    """Return an address of a page as `plain_url` does, relative ones made absolute."""
-    try:
-        return plain_url(page.urljoin(address))
-    except ValueError:
-        return None
+@dataclass(frozen=True, slots=True)
+class SourcePreview:
+    """What a source knows before anything is copied or fetched."""
 
-
-_ARCHIVED = re.compile(r"/web/\d{1,14}[a-z_]*/(?=[^/]+\.)")
-_PHOTON = re.compile(r"i\d\.wp\.com")
-_NAMES = frozenset({"url", "u", "src", "source", "image", "img", "uri", "href", "file", "path"})
-_IMAGE = re.compile(r"\.(jpe?g|jpe|jfif|png|webp|bmp|tiff?|gif|avif|heic)$", re.IGNORECASE)
-_MOST_CARRIED = 4
-_MOST_PAIRS = 100
-
-
-def carried(url: str) -> list[str]:
-    """Return the addresses that a URL carries: what an archive, proxy or resizer would send.
-
-    As in https://archive.example/web/2020/https://atlas.example/1.jpg and in
-    /thumb.php?src=/full/1.jpg: it gives the image of that address, whoever sends it.
-    """
-    found: dict[str, None] = {}
-    waiting = [url]
-    while waiting and len(found) < _MOST_CARRIED:
-        new = [address for address in _carried(waiting.pop()) if address not in found]
-        found |= dict.fromkeys(new)
-        waiting += new
-    return list(found)[:_MOST_CARRIED]
-
-
-def _carried(url: str) -> Iterator[str]:
-    try:
-        parts = urlsplit(url)
-        pairs = parse_qsl(parts.query, max_num_fields=_MOST_PAIRS)
-    except ValueError:
-        return
-    path, query = unquote(parts.path), f"?{parts.query}" if parts.query else ""
-    # Archives write one slash or two.
-    if inner := re.search(r"(?<=.)(https?):/+(?=[^/])", path, re.IGNORECASE):
-        yield f"{inner[1]}://{path[inner.end() :]}{query}"
-    elif inner := _ARCHIVED.match(path):
-        yield f"http://{path[inner.end() :]}{query}"
-    elif _PHOTON.fullmatch(parts.hostname or ""):
-        yield f"https://{path[1:]}"
-    for name, value in pairs:
-        whole = re.match(r"(https?:)?//", value, re.IGNORECASE)
-        is_image = _IMAGE.search(value.partition("?")[0])
-        if is_image or (whole and name.lower() in _NAMES):
-            with suppress(ValueError):
-                yield urljoin(url, value)
-
-
-def shown(address: str) -> str:
-    """Shorten what may be a whole image in a data: URL, so that two still differ."""
-    if len(address) <= 200:
-        return address
-    digest = hashlib.sha256(address.encode("utf-8", "replace")).hexdigest()
-    return f"{address[:100]}…{digest[:16]}"
-
-
-# Addresses as sources write them, made into URLs that the crawl accepts, or refused.
+    labels: Sequence[str]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +66,28 @@ class ImageSource(Settings):
     modality: Modality = Field("", exclude_if=lambda modality: not modality)
     """Dermoscopic: through a dermatoscope; clinical: by a camera or a phone; empty: not known."""
     synthetic: bool = Field(False, exclude_if=lambda synthetic: not synthetic)
-    """Paintings made by a program: a bundle that learned from them says so in every answer."""
+    """Synthetic images: a bundle that learned from them says so in every answer."""
+
+    knows_labels: ClassVar[bool] = False
+    """Whether `preview` gives all labels: bad ones are refused before anything is copied."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """How the ledger and the manifest call this source, the same in every run."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder whose whole content is read, in which no dataset may be built."""
+        return None
+
+    @abstractmethod
+    def preview(self) -> SourcePreview:
+        """Return the labels that are known without copying or asking anything. Raises UserError."""
+
+    def stated_modality(self) -> Modality:
+        """Return the modality that the settings or the source's table state."""
+        return self.modality
 
 
 class LocalSource(ImageSource):
@@ -146,6 +99,25 @@ class LocalSource(ImageSource):
 
         Raises UserError for input that no dataset can come from.
         """
+
+    def stored(
+        self, dataset: Path, url: str, label: str, data: bytes, *, status: str, **known: Any
+    ) -> LedgerRow:
+        """Return an image's row; its bytes go into the store where the status is "stored"."""
+        sha256 = path = ""
+        if status == "stored":
+            sha256, path = store_bytes(dataset, data, image_suffix(data[:16]) or "")
+        return LedgerRow(
+            url,
+            label,
+            status,
+            sha256=sha256,
+            path=path,
+            size_bytes=len(data) if path else 0,
+            retrieved=now(),
+            source=self.name,
+            **known,
+        )
 
 
 class WebSource(ImageSource):
@@ -164,11 +136,6 @@ class WebSource(ImageSource):
     """Whether pages are HTML; such a page may forbid machine learning in its head."""
     needs_contact: ClassVar[bool] = False
     """Whether the site refuses a user agent without a contact."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """How the ledger and the manifest call this source, the same in every run."""
 
     @property
     def endpoint(self) -> str:
@@ -196,6 +163,10 @@ class WebSource(ImageSource):
     def begin(self) -> Iterator[Page | LedgerRow]:
         """Yield what is known without asking anybody."""
 
+    def preview(self) -> SourcePreview:
+        """Return the labels of the pages and images that the crawl begins with."""
+        return SourcePreview([item.label for item in self.begin()])
+
     def read(self, page: Page, answer: "Response") -> Iterator[Page | LedgerRow | Choice]:
         """Yield what an answer leads to; a row with a status already is not fetched.
 
@@ -220,7 +191,7 @@ class WebSource(ImageSource):
         """Say of a page, or a series of them, that it was read and shows no image."""
         return "It was read and names no image."
 
-    def found(self, address: str, label: str, identity: str = "", **known: Any) -> LedgerRow:
+    def row(self, address: str, label: str, identity: str = "", **known: Any) -> LedgerRow:
         """Return an image's row: to be fetched, or with the reason why it cannot be.
 
         `identity` names an image that has no address.
@@ -228,7 +199,7 @@ class WebSource(ImageSource):
         url = plain_url(address) if address else None
         status = detail = ""
         if not label:
-            status, detail = "no-label", "The source says nothing about what it shows."
+            status, detail = NO_LABEL
         elif not address:
             status, detail = "no-url", "The source names no URL for it."
         elif url is None:
@@ -241,6 +212,38 @@ class WebSource(ImageSource):
             source=self.name,
             **known,
         )
+
+
+def plain_url(address: str) -> str | None:
+    """Return an absolute http(s) URL, escaped and without fragment; None if it is none.
+
+    A URL with a user name in it is none: it exists to look like another host.
+    """
+    from w3lib.url import safe_url_string
+
+    try:
+        url: str = safe_url_string(urldefrag(address).url)
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return url if usable and "@" not in parts.netloc else None
+
+
+def web_url(page: "HtmlResponse", address: str) -> str | None:
+    """Return an address of a page as `plain_url` does, relative ones made absolute."""
+    try:
+        return plain_url(page.urljoin(address))
+    except ValueError:
+        return None
+
+
+def shown(address: str) -> str:
+    """Shorten what may be a whole image in a data: URL, so that two still differ."""
+    if len(address) <= 200:
+        return address
+    digest = hashlib.sha256(address.encode("utf-8", "replace")).hexdigest()
+    return f"{address[:100]}…{digest[:16]}"
 
 
 SOURCES = Family(

@@ -9,7 +9,8 @@ from pydantic import Field
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.data.origin import Modality
+from skindx.data.sources.columns import Columns, cell, read_table, stated_modality
 from skindx.data.sources.source import WebSource
 
 
@@ -44,6 +45,12 @@ class TableSource(WebSource):
         """The file's name: a table is the same in any folder."""
         return f"table:{self.path.name}"
 
+    def stated_modality(self) -> Modality:
+        """Return what the settings say, or else all lines together."""
+        if self.modality or not self.columns.modality:
+            return self.modality
+        return stated_modality(read_table(self.path, self.columns), self.columns)
+
     def check(self) -> set[str]:
         """Read the table once, and return all addresses that it will ask."""
         if self.sha256 and self.path.is_file() and sha256_file(self.path) != self.sha256:
@@ -63,7 +70,7 @@ class TableSource(WebSource):
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
         for number, line in enumerate(read_table(self.path, columns), 1):
             key = cell(line.get(columns.key)) or f"row-{number}"
-            yield self.found(
+            yield self.row(
                 cell(line.get(columns.url)),
                 cell(line.get(columns.label)),
                 f"{self.path.name}#{key}",

@@ -56,8 +56,8 @@ class WikimediaSource(ApiSource):
     def results(self, content: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the files of an answer, in the order of the search."""
         if "error" in content:
-            said = f"{text(content, 'error', 'code')}: {text(content, 'error', 'info')}"
-            raise UnreadablePageError("api-error", f"The API answered with an error ({said}).")
+            detail = f"{text(content, 'error', 'code')}: {text(content, 'error', 'info')}"
+            raise UnreadablePageError("api-error", f"The API answered with an error ({detail}).")
         query = content.get("query")
         # Without any result there is no `query` at all.
         pages = objects(query.get("pages"), "pages") if isinstance(query, dict) else []
@@ -71,7 +71,7 @@ class WikimediaSource(ApiSource):
         info = infos[0] if isinstance(infos, list) and infos else None
         if info is None and "batchcomplete" not in content:
             return  # a later answer of this batch has it
-        row = self.found(
+        row = self.row(
             text(info, "url"),
             label,
             f"wikimedia:{text(result, 'title')}",

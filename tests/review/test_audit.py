@@ -107,7 +107,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_audit
-from skindx.curation.audit import audit as module
+from skindx.review import privacy_audit as module
 class Slow(test_audit.Fake):
     def detect(self, pixels_HWC):
         time.sleep(0.05)

@@ -1,4 +1,15 @@
-"""Sandboxed calls: processes with limited memory and time for untrusted files."""
+"""Sandboxed calls: untrusted files are handed to processes with limited memory and time.
+
+A file may hang its decoder, crash it, or ask for all memory: only that file is lost. A process
+says when a file is done, so that the first one not done when it ends is the suspect. If its time
+ran out it is given up; if the process died it is tried once more alone, because a lack of memory
+also ends processes that work on other files.
+
+In the process, paths come in on standard input, signs of life and answers go out. Its limits are
+the kernel's, so that they hold in the middle of a C library, and also when the caller is gone: a
+data segment of fixed size and an alarm clock. It runs functions of this package with the mark
+`@sandboxed`, nothing else.
+"""
 
 import gc
 import os
@@ -18,10 +29,8 @@ from types import FunctionType
 from typing import IO, Any, BinaryIO, TypeVar
 
 from skindx.workers import messages
-from skindx.workers.fork_server import Forked
+from skindx.workers.fork_server import Forked, serve
 from skindx.workers.worker_process import SandboxLimits, limit_memory, limit_time
-
-# Functions that a sandboxed process may run: those of this package with the mark.
 
 Work = Callable[[Sequence[Path]], Iterator[list[Any] | None]]
 """Yields None after each file, and at the end a list with the answers to all of them."""
@@ -29,19 +38,34 @@ Work = Callable[[Sequence[Path]], Iterator[list[Any] | None]]
 MakeWork = Callable[[dict[str, Any]], Work]
 """Makes the work from a job of plain values."""
 
-Prepare = Callable[[], None]
-"""Imports all that the work needs, since an import might fail once the memory is limited."""
+READY = "ready"
+DONE = "done"
+"""Sent after each file; then the answers to a whole batch are sent as one list."""
 
+Batch = tuple[int, ...]
+"""Positions among the paths."""
+
+_BATCH = 32
 _PREPARE = "_sandboxed_after"
 _MODULE = re.compile(r"skindx(\.[A-Za-z_]\w*)+")
 
 M = TypeVar("M", bound=MakeWork)
 
 
-def sandboxed(prepare: Prepare) -> Callable[[M], M]:
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The process ended over a file instead of answering."""
+
+    reason: str
+    """decode-timeout or decode-crash."""
+    detail: str
+
+
+def sandboxed(prepare: Callable[[], None]) -> Callable[[M], M]:
     """Mark a function of a module of skindx as one that a sandboxed process may run.
 
-    The process that forks the others calls `prepare`, so that they find its work done.
+    `prepare` imports all that the work needs, since an import might fail once the memory is
+    limited. The process that forks the others calls it, so that they find its work done.
     """
 
     def mark(make_work: M) -> M:
@@ -92,66 +116,6 @@ def for_each(answer: Callable[[Path], Any]) -> Work:
     return work
 
 
-# The sandboxed process: paths come in on standard input, signs of life and answers go out.
-#
-# Its limits are the kernel's, so that they hold in the middle of a C library, and also when the
-# caller is gone: a data segment of fixed size and an alarm clock.
-
-READY = "ready"
-DONE = "done"
-"""Sent after each file; then the answers to a whole batch are sent as one list."""
-
-
-def main() -> int:
-    """Answer batches until standard input ends."""
-    # Whatever a library prints must not get between the answers.
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides, by closing our input
-    job = messages.receive(sys.stdin.buffer.read)
-    make_work = resolve(job["function"])
-    prepare(make_work)
-    work = make_work(job["job"])
-    gc.freeze()  # nothing of what was imported is ever garbage
-    limit_memory(job["memory_mb"])
-    answers.write(messages.pack(READY))
-    while True:
-        try:
-            paths = messages.receive(sys.stdin.buffer.read)
-        except EOFError:
-            return 0
-        _answer(work, [Path(path) for path in paths], job["timeout_s"], answers)
-
-
-def _answer(work: Work, paths: Sequence[Path], timeout_s: int, answers: BinaryIO) -> None:
-    limit_time(timeout_s)  # each sign of life puts the end off
-    for answer in work(paths):
-        limit_time(timeout_s if answer is None else 0)
-        answers.write(messages.pack(DONE if answer is None else answer))
-
-
-# The caller's side of sandboxed processes: it hands out files, and survives what they do.
-#
-# A file may hang its decoder, crash it, or ask for all memory: only that file is lost. A process
-# says when a file is done, so that the first one not done when it ends is the suspect. If its time
-# ran out it is given up; if the process died it is tried once more alone, because a lack of memory
-# also ends processes that work on other files.
-
-_BATCH = 32
-
-Batch = tuple[int, ...]
-"""Positions among the paths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The process ended over a file instead of answering."""
-
-    reason: str
-    """decode-timeout or decode-crash."""
-    detail: str
-
-
 def run_sandboxed(
     make_work: MakeWork,
     job: dict[str, Any],
@@ -171,14 +135,14 @@ def run_sandboxed(
         "timeout_s": limits.timeout_s,
         "memory_mb": limits.memory_mb,
     }
-    pool = _Pool(order, paths, max(1, workers))
+    pool = _SandboxPool(order, paths, max(1, workers))
     try:
         yield from pool.answers()
     finally:
         pool.stop()
 
 
-class _Pool:
+class _SandboxPool:
     """`workers` threads, each with a process of its own, empty one queue of batches."""
 
     def __init__(self, order: dict[str, Any], paths: Sequence[Path], workers: int) -> None:
@@ -232,7 +196,10 @@ class _Pool:
                     batch = self._batches.popleft()
                 except IndexError:
                     return
-                done, answers = _ask(process, [str(self._paths[at]) for at in batch])
+                done = 0
+                _send(process, [str(self._paths[at]) for at in batch])
+                while (answers := _receive(process)) == DONE:
+                    done += 1
                 if answers is None:
                     code = process.wait()
                     break
@@ -249,7 +216,9 @@ class _Pool:
         late = code == -signal.SIGALRM
         suspect, others = batch[done : done + 1], batch[:done] + batch[done + 1 :]
         if len(batch) == 1 or (late and suspect):
-            detail = f"took longer than {self._order['timeout_s']} s" if late else _ending(code)
+            ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else ""
+            ending = ending or f"ended with code {code}"
+            detail = f"took longer than {self._order['timeout_s']} s" if late else ending
             failure = Failure("decode-timeout" if late else "decode-crash", f"its decoder {detail}")
             self._answers.put(((suspect or batch)[0], failure))
             others = others if suspect else ()
@@ -285,15 +254,6 @@ def _no_start(text: str) -> RuntimeError:
     return RuntimeError(f"a sandboxed process does not start; it wrote:\n{text}")
 
 
-def _ask(process: Forked, paths: list[str]) -> tuple[int, list[Any] | None]:
-    """Return how many files were done, and the answers, or None if the process ended before."""
-    done = 0
-    _send(process, paths)
-    while (message := _receive(process)) == DONE:
-        done += 1
-    return done, message
-
-
 def _send(process: Forked, body: Any) -> None:
     with suppress(BrokenPipeError):  # it has ended, as receiving will show
         process.stdin.write(messages.pack(body))
@@ -308,5 +268,33 @@ def _receive(process: Forked) -> Any:
         return None
 
 
-def _ending(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+def _run_child() -> int:
+    """Be a sandboxed process: answer batches until standard input ends."""
+    # Whatever a library prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides, by closing our input
+    order = messages.receive(sys.stdin.buffer.read)
+    make_work = resolve(order["function"])
+    prepare(make_work)
+    work = make_work(order["job"])
+    gc.freeze()  # nothing of what was imported is ever garbage
+    limit_memory(order["memory_mb"])
+    answers.write(messages.pack(READY))
+    while True:
+        try:
+            paths = messages.receive(sys.stdin.buffer.read)
+        except EOFError:
+            return 0
+        _answer(work, [Path(path) for path in paths], order["timeout_s"], answers)
+
+
+def _answer(work: Work, paths: Sequence[Path], timeout_s: int, answers: BinaryIO) -> None:
+    limit_time(timeout_s)  # each sign of life puts the end off
+    for answer in work(paths):
+        limit_time(timeout_s if answer is None else 0)
+        answers.write(messages.pack(DONE if answer is None else answer))
+
+
+if __name__ == "__main__":  # started by the fork server's callers, not by hand
+    sys.exit(serve(_run_child, lambda name: prepare(resolve(name))))

@@ -1,1 +1,0 @@
-"""Datasets that a person reviews: audit, labels, de-duplication sweep, box proposals."""

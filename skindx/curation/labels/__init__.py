@@ -1,1 +1,0 @@
-"""Labels that out-of-fold predictions contradict."""

@@ -1,1 +1,0 @@
-"""The crawl: one process of its own, polite by default, that answers through the ledger alone."""
