@@ -32,6 +32,8 @@ def command_line() -> str:
 def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     children = getattr(command, "commands", None)
     if not children:
+        if complete := getattr(command, "complete", None):  # of what only its help names
+            complete()
         yield words, command
         return
     for name, child in children.items():

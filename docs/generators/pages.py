@@ -6,6 +6,7 @@ from pathlib import Path
 
 from generators.command_line import command_line
 from generators.http import http_interface, prometheus_names
+from generators.kinds import kinds
 from generators.settings import Page
 
 
@@ -52,6 +53,7 @@ sees that it runs.
 _PAGES: dict[str, Callable[[], str]] = {
     "command-line": command_line,
     "http": http_interface,
+    "kinds": kinds,
     "prometheus": prometheus_names,
     "benches": _benches,
     "settings-recipe": _settings(

@@ -1,9 +1,10 @@
 """`skindx plan`: how long a training will take, and what it costs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from skindx.cli.options import Sets
 from skindx.cli.train import NEEDS
@@ -15,11 +16,30 @@ plan = typer.Typer(
     help="Estimate time, cost and bottleneck of a training before it starts.",
 )
 
+
+class _StrategiesNamed(TyperCommand):
+    """A command whose help ends the text of `--strategy` with all names, known when it is read."""
+
+    def complete(self) -> None:
+        """Name the strategies."""
+        from skindx.plan.strategies import strategy_names
+
+        for option in self.params:
+            if option.name == "strategy" and isinstance(option, TyperOption):
+                lead, colon, _ = str(option.help).rpartition(": ")
+                option.help = f"{lead}{colon}{', '.join(strategy_names())}."
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        self.complete()
+        super().format_help(ctx, formatter)
+
+
 Config = Annotated[Path | None, typer.Argument(help="Training settings (YAML) of `skindx train`.")]
 Data = Annotated[Path | None, typer.Argument(help="A folder that `skindx build` wrote.")]
 
 
-@plan.command()
+@plan.command(cls=_StrategiesNamed)
 def make(
     config: Config = None,
     dataset: Data = None,
@@ -70,11 +90,7 @@ def make(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(
-            help="Consider only this one: dense, fused (fused+bf16), per-tensor, one-buffer, "
-            "factored, hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3; "
-            "owt, model, tensor, tensor3d, operators."
-        ),
+        typer.Option(help="Consider only this one; NAME+bf16 sends gradients in 16 bits: "),
     ] = None,
     lossy: Annotated[
         bool, typer.Option("--lossy", help="Allow exchanges that change the gradient.")

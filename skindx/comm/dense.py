@@ -9,7 +9,7 @@ from skindx.core.cost.profile import Profile
 
 
 class DenseSettings(ExchangeSettings):
-    """DeepSpeed's own reduction, after backward."""
+    """DeepSpeed's own reduction of one buffer, after backward."""
 
     kind: Literal["dense"] = "dense"
 

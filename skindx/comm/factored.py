@@ -17,10 +17,11 @@ _SAVES = 2
 
 
 class FactoredSettings(ExchangeSettings):
-    """Dense all-reduce in groups, but wide linear layers send inputs and output gradients.
+    """Wide linear layers send the factors of their gradients, and all ranks multiply.
 
-    Exact. It pays for networks with wide layers before the last one (AlexNet, VGG) and few images a
-    rank; a layer whose factors are not much smaller than its gradient is summed like all others.
+    Exact (Xie et al. 2015, arXiv 1512.01708; Poseidon: Zhang et al. 2017, arXiv 1706.03292). It
+    pays for networks with wide layers before the last one (AlexNet, VGG) and few images a rank; a
+    layer whose factors are not much smaller than its gradient is summed like all others.
     """
 
     kind: Literal["factored"] = "factored"

@@ -16,7 +16,10 @@ _ALIKE = 0.005
 
 
 class FusedSettings(ExchangeSettings):
-    """Dense all-reduce in groups that hide behind the backward pass."""
+    """Groups of tensors are summed while backward still computes the earlier layers.
+
+    Merged-gradient wait-free backpropagation (Shi et al. 2018, arXiv 1811.11141).
+    """
 
     kind: Literal["fused"] = "fused"
     tune: bool = True

@@ -7,7 +7,10 @@ from skindx.core.cost.network import Network, Timed
 
 
 class GTopKSettings(SparseSettings):
-    """Global top-k by recursive doubling."""
+    """The largest elements of the sum over all ranks, merged in a butterfly.
+
+    gTop-k S-SGD (Shi et al. 2019, arXiv 1901.04359), by recursive doubling.
+    """
 
     kind: Literal["gtopk"] = "gtopk"
 

@@ -12,7 +12,10 @@ from skindx.core.cost.profile import Profile
 
 
 class HierarchicalSettings(BucketedSettings):
-    """Three phases: inside the nodes, across their first ranks, inside the nodes."""
+    """Sums inside each node, then across nodes, then sends back, chunk after chunk.
+
+    Hierarchical all-reduce (Jia et al. 2018, arXiv 1807.11205), pipelined.
+    """
 
     kind: Literal["hierarchical"] = "hierarchical"
     ranks_per_node: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"

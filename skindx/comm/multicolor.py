@@ -10,7 +10,11 @@ from skindx.core.cost.network import Network, Price
 
 
 class MulticolorSettings(BucketedSettings):
-    """Trees with disjoint internal nodes, one for each part of the gradient."""
+    """Parts of the gradient are summed along different trees, all at once.
+
+    Multi-color all-reduce (Kumar et al. 2017, arXiv 1711.00705): no rank is an internal node of two
+    trees.
+    """
 
     kind: Literal["multicolor"] = "multicolor"
     colors: int = Field(2, ge=1, le=4096)

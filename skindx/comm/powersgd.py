@@ -12,7 +12,10 @@ from skindx.core.cost.step import Message
 
 
 class PowerSGDSettings(ExchangeSettings):
-    """Low-rank approximation, the strong peer of the sparse exchanges."""
+    """Sends each matrix as a product of two thin ones, with error feedback.
+
+    PowerSGD (Vogels et al. 2019, arXiv 1905.13727), the strong peer of the sparse exchanges.
+    """
 
     kind: Literal["powersgd"] = "powersgd"
     rank: int = Field(4, ge=1, le=4096)

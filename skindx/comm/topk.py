@@ -57,7 +57,11 @@ class SparseSettings(ExchangeSettings):
 
 
 class TopKSettings(SparseSettings):
-    """All-gather of each rank's largest elements."""
+    """Each rank sends its largest elements to all others; the rest is kept and added later.
+
+    Top-k S-SGD (Aji and Heafield 2017, arXiv 1704.05021), with the corrections of Deep Gradient
+    Compression (Lin et al. 2017, arXiv 1712.01887).
+    """
 
     kind: Literal["topk"] = "topk"
 
