@@ -12,7 +12,7 @@ from typing import Self
 from sqlalchemy import ColumnElement, Engine, select, update
 from sqlalchemy.orm import Session, selectinload
 
-from skindx.casebook.database import database_errors, open_database
+from skindx.casebook.casebook_database import database_errors, open_database
 from skindx.casebook.encryption import Binding, owner_code
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, Engine, insert, select
 from sqlalchemy.orm import Session
 
-from skindx.casebook.database import database_errors
+from skindx.casebook.casebook_database import database_errors
 from skindx.casebook.encryption import damaged, owner_code
 from skindx.casebook.kept_case import (
     FILES,

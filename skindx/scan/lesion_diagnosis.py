@@ -12,8 +12,8 @@ from skindx.data.box import Box
 from skindx.imaging.gates import skin_mask
 from skindx.models.ood.extraction import features_of
 from skindx.models.urgent_risk import urgent_risks
-from skindx.scan.lesions import ScannedLesion
 from skindx.scan.pixel_store import PixelStore
+from skindx.scan.scanned_lesions import ScannedLesion
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor

@@ -16,15 +16,15 @@ from skindx.diagnosis.guarantees import shared
 from skindx.diagnosis.record_assembly import source_of
 from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle
 from skindx.models.detector import DetectorRecall
-from skindx.scan.lesions import ScannedPhoto
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
 from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.ruler import Confirm, Scale, given_scale, scale_from_ruler
 from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.scanned_lesions import ScannedPhoto
 from skindx.scan.work.scan_driver import MakeWorkers, PreparedScan, Scanned, prepared
-from skindx.scan.work.scan_worker import TaskRunner, work
+from skindx.scan.work.scan_worker import ScanTaskRunner, work
 from skindx.scan.work.work_folder import DATABASE, WORK
 from skindx.scan.work.worker_processes import LocalWorkers, RemoteWorkers, ScanWorkers
 from skindx.taxonomy import Taxonomy
@@ -189,5 +189,8 @@ def run_worker(
         exit_with_parent()
         patience_s = math.inf
     return work(
-        where, token=token, patience_s=patience_s, make_runner=partial(TaskRunner, device=device)
+        where,
+        token=token,
+        patience_s=patience_s,
+        make_runner=partial(ScanTaskRunner, device=device),
     )

@@ -27,8 +27,8 @@ from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import CountingDiagnoser, Metrics
 from skindx.ui.http.users import Users
 from skindx.ui.page.answer_html import PageScans
+from skindx.ui.scans.scan_job import ScanServing, why_no_scans
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
-from skindx.ui.scans.scan_serving import ScanServing, why_no_scans
 from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
 from skindx.workers.worker_pool import PoolSettings
 

@@ -14,7 +14,7 @@ from skindx.core.startup import collect_rarely
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refusal, Refused
 from skindx.diagnosis.record import CaseAnswer
-from skindx.ui.faults import hide_messages, log_fault
+from skindx.ui.page_basics import hide_messages, log_fault
 from skindx.workers import messages
 from skindx.workers.worker_pool import (
     NoAnswerError,

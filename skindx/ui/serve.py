@@ -12,9 +12,8 @@ from skindx.core.machine import go_offline, require_extra
 from skindx.core.text import printable
 from skindx.models.bundle.bundle import Bundle, given_prevalence, open_bundle
 from skindx.models.urgent_risk import check_level
-from skindx.ui.faults import hide_messages
 from skindx.ui.http.browser_rules import is_loopback
-from skindx.ui.page_basics import check_free, stoppable, uploads_folder
+from skindx.ui.page_basics import check_free, hide_messages, stoppable, uploads_folder
 
 if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
@@ -72,7 +71,7 @@ def serve(
     from skindx.ui.http.pdf_reports import settle
     from skindx.ui.http.server import Listening, Patience, run
     from skindx.ui.http.users import Users
-    from skindx.ui.scans.scan_serving import ScanServing
+    from skindx.ui.scans.scan_job import ScanServing
     from skindx.workers.worker_pool import PoolSettings
 
     settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")

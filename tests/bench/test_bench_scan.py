@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
-from skindx.scan.lesions import ScannedLesion
+from skindx.scan.scanned_lesions import ScannedLesion
 from skindx_bench import run_bench
 from skindx_bench.scan.compose import compose, visible
 from skindx_bench.scan.lesion_set import write_lesion_set

@@ -9,7 +9,7 @@ import pytest
 from kept_cases import answer, image
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.database import open_engine
+from skindx.casebook.casebook_database import open_engine
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
     PURPOSES,

@@ -14,7 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
 from skindx.casebook.casebook import Casebook
-from skindx.casebook.database import database_errors
+from skindx.casebook.casebook_database import database_errors
 from skindx.core.errors import UserError
 
 PATIENT, LESION, NOTE = "P-017 Maria", "left forearm", "excised in May"

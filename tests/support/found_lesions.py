@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from skindx.data.box import Box
-from skindx.scan.lesions import ScannedLesion, ScannedPhoto
+from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
 
 CLASSES = ("nevus", "melanoma", "keratosis")
 

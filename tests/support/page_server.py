@@ -24,8 +24,8 @@ from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page.answer_html import PageScans
 from skindx.ui.page.diagnosis_page import build_page
 from skindx.ui.page_basics import theme
+from skindx.ui.scans.scan_job import ScanServing
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
-from skindx.ui.scans.scan_serving import ScanServing
 from skindx.ui.uploads import UploadFolder, Uploads
 from skindx.workers.worker_pool import PoolStatus
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from skindx.data.synthetic.painter import bare_skin
 from skindx.diagnosis.record import Source
-from skindx.scan.lesions import ScannedLesion, ScannedPhoto
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
+from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
 from skindx.taxonomy import SkinClass
 
 CLASSES = (

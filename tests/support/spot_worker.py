@@ -15,13 +15,13 @@ import spots
 from skindx.cli.failures import one_sentence
 from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
-from skindx.scan.work.scan_worker import TaskRunner, work
+from skindx.scan.work.scan_worker import ScanTaskRunner, work
 from skindx.scan.work.work_folder import ScanTask
 from skindx.scan.work.worker_processes import ThisProcess
 from skindx.workers.worker_process import exit_with_parent
 
 
-class Doer(TaskRunner):
+class Doer(ScanTaskRunner):
     """Finds spots, and does `before` before each task."""
 
     def __init__(self, folder: Path, before: Callable[[], None]) -> None:

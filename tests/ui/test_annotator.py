@@ -24,7 +24,13 @@ from skindx.data.boxes.annotations import Annotation, read_annotations, write_pr
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.taxonomy import SkinClass, Taxonomy
-from skindx.ui.annotator.canvas import Names, canvas_boxes, colours_of, drawn_boxes, shown_size
+from skindx.ui.annotator.review_canvas import (
+    Names,
+    canvas_boxes,
+    colours_of,
+    drawn_boxes,
+    shown_size,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

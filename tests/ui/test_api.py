@@ -28,7 +28,7 @@ from skindx.ui.http.server_metrics import (
     score_shares,
     shift,
 )
-from skindx.ui.scans.scan_serving import WideRule
+from skindx.ui.scans.scan_job import WideRule
 from skindx.workers.worker_pool import PoolStatus
 
 STATUS = PoolStatus(workers=2, ready=1, waiting=3, capacity=9, restarts=4, problem="")

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from skindx.data.answer_review import CopyReview, reviewing_copies
 from skindx.data.copies.copy_records import Pair, read_answers, write_answer
 from skindx.ui.annotator.question_pages import CopyController
-from skindx.ui.annotator.review_images import PairImages
+from skindx.ui.annotator.review_canvas import PairImages
 
 
 @pytest.fixture

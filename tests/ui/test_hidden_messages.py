@@ -14,8 +14,8 @@ from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.record import CaseAnswer
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.diagnosis_pool import answer_cases
-from skindx.ui.faults import log_fault
 from skindx.ui.page.casebook_page import _shown
+from skindx.ui.page_basics import log_fault
 
 SECRET = "P-017 left forearm"
 
@@ -42,7 +42,7 @@ def test_a_fault_is_logged_without_its_message(caplog: pytest.LogCaptureFixture)
 
 UNCAUGHT = f"""
 import asyncio, logging, sys, threading, traceback
-from skindx.ui.faults import hide_messages
+from skindx.ui.page_basics import hide_messages
 hide_messages()
 def fail(): raise ValueError({SECRET!r})
 try: fail()

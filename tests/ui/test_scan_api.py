@@ -22,18 +22,17 @@ from spots import photo_with
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.outputs.scan_result import NOT_A_DIAGNOSIS
-from skindx.scan.work.scan_worker import TaskRunner
+from skindx.scan.work.scan_worker import ScanTaskRunner
 from skindx.scan.work.worker_processes import ThisProcess
 from skindx.ui.app import most_bytes
 from skindx.ui.http.api_routes import docs_html
 from skindx.ui.http.forms import FORM_BYTES
 from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import Metrics
-from skindx.ui.scans import scan_serving
-from skindx.ui.scans.scan_job import PHOTOS, Order, photo_paths
+from skindx.ui.scans import scan_job
+from skindx.ui.scans.scan_job import PHOTOS, Order, ScanServing, photo_paths, why_no_scans
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.scans.scan_process import _scan, sentence_of
-from skindx.ui.scans.scan_serving import ScanServing, why_no_scans
 from skindx.workers.worker_pool import PoolStatus
 
 SPOTS = [(100.0 + 90 * x, 80.0 + 110 * y, 8.0 + 2 * x) for x in range(4) for y in range(2)]
@@ -78,7 +77,7 @@ def ordered(folder: Path, bundle: Path, photo: bytes) -> Path:
 def scan_here(folder: Path) -> list[dict[str, Any]]:
     """Do a job in this process; return what it said."""
     said: list[dict[str, Any]] = []
-    crew = partial(ThisProcess, make_runner=partial(TaskRunner, load=spots.load))
+    crew = partial(ThisProcess, make_runner=partial(ScanTaskRunner, load=spots.load))
     _scan(folder, said.append, crew)
     return said
 
@@ -247,7 +246,7 @@ def test_a_server_that_cannot_scan_says_why(
     bundle = open_bundle(tiny_bundle)
     assert why_no_scans(bundle) is None
     without: Any = SimpleNamespace(spec=SimpleNamespace(detector=None))
-    monkeypatch.setattr(scan_serving, "missing_modules", lambda *names: list(names[:1]))
+    monkeypatch.setattr(scan_job, "missing_modules", lambda *names: list(names[:1]))
     for one, status, said in ((without, 409, "no detector"), (bundle, 501, ".[scan]")):
         unable = why_no_scans(one)
         metrics = Metrics(METERED, "0", lambda: STATUS)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx.ui.scans.scan_job import Order, ScanJob
+from skindx.ui.scans.scan_job import Order, ScanJob, ScanRefused, ScanServing
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.scans.scan_process import sentence_of
-from skindx.ui.scans.scan_serving import ScanRefused, ScanServing
 
 DONE = """
 print('{"stage": "1-tiles", "done": 3, "known": 8}', flush=True)

@@ -21,10 +21,9 @@ from spots import photo_with
 
 from skindx.core.errors import UserError
 from skindx.ui.http.scan_routes import scan_routes
-from skindx.ui.scans.scan_job import PHOTOS, Order, photo_paths
+from skindx.ui.scans.scan_job import PHOTOS, NoScans, Order, ScanServing, photo_paths
 from skindx.ui.scans.scan_jobs import Rulers, ScanBundle, ScanJobs
 from skindx.ui.scans.scan_process import _find, sentence_of
-from skindx.ui.scans.scan_serving import NoScans, ScanServing
 
 RULER = Painted(ticks=45, size_wh=(800, 600))
 COUNTS: Any = SimpleNamespace(scan_ended=lambda *_: None)

@@ -12,7 +12,7 @@ from skindx.data.answer_review import SkinReview, reviewing_skin
 from skindx.data.decisions import SKIN_ANSWERS, read_skin_answers, undecided, write_skin_answer
 from skindx.data.manifest import write_issues
 from skindx.ui.annotator.question_pages import SkinController
-from skindx.ui.annotator.review_images import ReviewImages
+from skindx.ui.annotator.review_canvas import ReviewImages
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from skindx.data.boxes.coco import coco_json
 from skindx.data.publish.publish_formats import no_formula
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
 from skindx.imaging.sandboxed_images import small_jpeg
-from skindx.scan.lesions import RankedLesion, ScannedLesion, ScannedPhoto
 from skindx.scan.outputs.scan_pages import (
     PAGE,
     PDF,
@@ -34,6 +33,7 @@ from skindx.scan.outputs.scan_result import (
     write_summary,
 )
 from skindx.scan.pixel_store import ReadRegion, overview
+from skindx.scan.scanned_lesions import RankedLesion, ScannedLesion, ScannedPhoto
 from skindx.taxonomy import SkinClass
 
 PARQUET, CSV = "lesions.parquet", "lesions.csv"

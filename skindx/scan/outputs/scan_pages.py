@@ -20,7 +20,6 @@ from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import percent
 from skindx.diagnosis.scope import lacks
 from skindx.imaging.sandboxed_images import small_jpeg
-from skindx.scan.lesions import LEAST_LESIONS, RankedLesion, ScannedPhoto
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
     ScanResult,
@@ -31,6 +30,7 @@ from skindx.scan.outputs.scan_result import (
     shown_size,
 )
 from skindx.scan.pixel_store import ReadRegion, overview
+from skindx.scan.scanned_lesions import LEAST_LESIONS, RankedLesion, ScannedPhoto
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -24,7 +24,7 @@ from skindx.diagnosis.record import Share, Source, percent
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, Scope, urgent_known
 from skindx.metrics import Interval
 from skindx.metrics.share_intervals import proportion_interval
-from skindx.scan.lesions import RankedLesion, ScannedPhoto, rank
+from skindx.scan.scanned_lesions import RankedLesion, ScannedPhoto, rank
 from skindx.taxonomy import SkinClass
 
 UNKNOWN = (

@@ -16,11 +16,11 @@ from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import require_extra
 from skindx.core.progress import Progress
 from skindx.models.urgent_risk import check_level
-from skindx.scan.lesions import ScannedLesion, ScannedPhoto, read_lesions
 from skindx.scan.patches import blend, create_map
 from skindx.scan.photo_store import MAX_PIXELS, photo_store
 from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto, read_lesions
 from skindx.scan.tile_search import TileDetections, join
 from skindx.scan.work.work_folder import (
     DATABASE,

@@ -18,9 +18,9 @@ from sqlalchemy import select
 from skindx import __version__
 from skindx.core.errors import UserError, needs_room
 from skindx.data.box import Box
-from skindx.scan.lesions import ScannedLesion, write_lesions
 from skindx.scan.patches import save_patch
 from skindx.scan.scan_settings import ScanSettings
+from skindx.scan.scanned_lesions import ScannedLesion, write_lesions
 from skindx.scan.work.work_folder import ScanPlan, ScanTask, WorkFolder
 from skindx.workers.lease_queue import QUEUES, LeaseQueue, database_errors
 from skindx.workers.leases import Heartbeat, Leases
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Load = Callable[[Path, str, str, ScanSettings], tuple[Predictor, BatchDetector]]
 
 
-class TaskRunner:
+class ScanTaskRunner:
     """A worker's networks, loaded when the first task comes, and the scan's folder."""
 
     def __init__(self, folder: Path, device: str = "cpu", load: "Load | None" = None) -> None:
@@ -110,7 +110,7 @@ PREFIX = "scan-"
 _POLL_S = (0.05, 1.0)
 """First and longest pause of a worker that finds nothing to do."""
 
-MakeRunner = Callable[[Path], TaskRunner]
+MakeRunner = Callable[[Path], ScanTaskRunner]
 
 
 def queue_name(token: str, stage: str = "") -> str:
@@ -123,7 +123,7 @@ def work(
     *,
     token: str = "",
     patience_s: float = 60.0,
-    make_runner: MakeRunner = TaskRunner,
+    make_runner: MakeRunner = ScanTaskRunner,
 ) -> int:
     """Do tasks of the scans in a database, or of one, until none came for `patience_s` seconds.
 
@@ -131,7 +131,7 @@ def work(
     that is not here, a full disk.
     """
     done, idle_since, pause = 0, time.monotonic(), _POLL_S[0]
-    runners: dict[str, TaskRunner] = {}
+    runners: dict[str, ScanTaskRunner] = {}
     with LeaseQueue(where, "") as any_queue:
         while True:
             answered, open_work = 0, False
@@ -169,7 +169,7 @@ def _queues(any_queue: LeaseQueue, token: str) -> list[tuple[str, str]]:
 
 
 def _serve(
-    queue: LeaseQueue, runners: dict[str, TaskRunner], make_runner: MakeRunner
+    queue: LeaseQueue, runners: dict[str, ScanTaskRunner], make_runner: MakeRunner
 ) -> tuple[int, bool]:
     """Do tasks of one queue until none is open; return how many, and whether others do some."""
     facts = queue.facts()
@@ -199,7 +199,7 @@ def _serve(
     return done, leases.has_work()
 
 
-def _turn(leases: Leases, name: str, runner: TaskRunner) -> bool:
+def _turn(leases: Leases, name: str, runner: ScanTaskRunner) -> bool:
     """Do one task as the worker of this name; False: there is none now."""
     taken = leases.take(name, lambda found: found[0])
     if taken is None:
@@ -210,7 +210,7 @@ def _turn(leases: Leases, name: str, runner: TaskRunner) -> bool:
     return True
 
 
-def work_here(where: Path | str, token: str, make_runner: MakeRunner = TaskRunner) -> None:
+def work_here(where: Path | str, token: str, make_runner: MakeRunner = ScanTaskRunner) -> None:
     """Do the tasks of a scan in this process, a task that fails as often as a queue allows."""
     while True:
         try:

@@ -31,7 +31,7 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
         from starlette.middleware import Middleware
 
         from skindx.ui.annotator.box_page import build_annotator
-        from skindx.ui.annotator.review_images import ComponentFiles, ReviewImages
+        from skindx.ui.annotator.review_canvas import ComponentFiles, ReviewImages
 
         layers = [
             Middleware(ComponentFiles, component=image_annotator),
@@ -46,7 +46,7 @@ def serve_copies(dataset: Path, by: str, *, port: int = 7861, open_browser: bool
     _check(port)
     with reviewing_copies(dataset, by) as review:
         from skindx.ui.annotator.question_pages import build_copies_page
-        from skindx.ui.annotator.review_images import PairImages
+        from skindx.ui.annotator.review_canvas import PairImages
 
         page = build_copies_page(review)
         _ask(page, review, PairImages, f"pairs of {dataset}", port=port, open_browser=open_browser)
@@ -57,7 +57,7 @@ def serve_skin(dataset: Path, by: str, *, port: int = 7861, open_browser: bool =
     _check(port)
     with reviewing_skin(dataset, by) as review:
         from skindx.ui.annotator.question_pages import build_skin_page
-        from skindx.ui.annotator.review_images import ReviewImages
+        from skindx.ui.annotator.review_canvas import ReviewImages
 
         page = build_skin_page(review)
         _ask(

@@ -14,8 +14,14 @@ from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
 from skindx.data.box import Box
 from skindx.review.box_review import Review
-from skindx.ui.annotator.canvas import Names, canvas_boxes, colours_of, drawn_boxes, image_in
-from skindx.ui.annotator.review_images import image_address
+from skindx.ui.annotator.review_canvas import (
+    Names,
+    canvas_boxes,
+    colours_of,
+    drawn_boxes,
+    image_address,
+    image_in,
+)
 
 if TYPE_CHECKING:
     import gradio as gr

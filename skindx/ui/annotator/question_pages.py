@@ -14,8 +14,7 @@ from skindx.data.copies.copy_records import Pair
 from skindx.data.copies.verify import ACCEPT
 from skindx.data.manifest import Record
 from skindx.ui.annotator.box_page import message_html
-from skindx.ui.annotator.canvas import Names
-from skindx.ui.annotator.review_images import image_address
+from skindx.ui.annotator.review_canvas import Names, image_address
 
 if TYPE_CHECKING:
     import gradio as gr

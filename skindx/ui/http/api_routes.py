@@ -22,7 +22,7 @@ from skindx.ui.http.forms import CHOICES, read_case
 from skindx.ui.http.pdf_reports import made_pdf
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import render
-from skindx.ui.scans.scan_serving import WideRule, seen_of_refused
+from skindx.ui.scans.scan_job import WideRule, seen_of_refused
 from skindx.workers.worker_pool import PoolStatus
 
 if TYPE_CHECKING:

@@ -26,9 +26,8 @@ from skindx.ui.http.request_limits import client_of
 from skindx.ui.http.server_metrics import Metrics
 from skindx.ui.page_basics import sentence
 from skindx.ui.scans.scan_answer import ScanAnswer
-from skindx.ui.scans.scan_job import ANSWER, LIST, RESULTS, ScanJob
+from skindx.ui.scans.scan_job import ANSWER, LIST, RESULTS, NoScans, ScanJob, ScanRefused
 from skindx.ui.scans.scan_jobs import RulerAnswer, ScanJobs
-from skindx.ui.scans.scan_serving import NoScans, ScanRefused
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

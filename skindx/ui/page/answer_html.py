@@ -32,7 +32,7 @@ from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page_basics import data_url, render, sentence, styles
-from skindx.ui.scans.scan_serving import NoScans, ScanServing
+from skindx.ui.scans.scan_job import NoScans, ScanServing
 
 if TYPE_CHECKING:
     from skindx.ui.scans.scan_jobs import ScanJobs

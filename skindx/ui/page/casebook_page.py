@@ -12,11 +12,10 @@ from skindx.diagnosis.record import CaseAnswer, percent
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.matching import known_conditions
-from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import TIERS, followup_html, problem_html
-from skindx.ui.page_basics import data_url, render, script, sentence
+from skindx.ui.page_basics import FAILED, data_url, log_fault, render, script, sentence
 from skindx.ui.scans.scan_job import LIST as LIST_FILE
 from skindx.ui.scans.scan_job import RESULTS
 

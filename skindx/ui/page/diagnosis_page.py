@@ -24,7 +24,6 @@ from skindx.diagnosis.photo_checks import MAX_BYTES, MIN_SIDE, Refusal, Refused
 from skindx.diagnosis.record import Diagnoser
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import largest_crop, least_side
-from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import (
@@ -39,8 +38,8 @@ from skindx.ui.page.answer_html import (
     with_hint,
 )
 from skindx.ui.page.casebook_page import add_casebook_tab, case_keeper, scan_keeper
-from skindx.ui.page_basics import render, script, sentence
-from skindx.ui.scans.scan_serving import seen_of_refused
+from skindx.ui.page_basics import FAILED, log_fault, render, script, sentence
+from skindx.ui.scans.scan_job import seen_of_refused
 from skindx.ui.uploads import shown_by_server, shown_of_refused, take_uploads, upload_folder
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from skindx.diagnosis.record import Source, percent
 from skindx.diagnosis.scope import knows, lacks
 from skindx.imaging.decode import decode
 from skindx.imaging.sandboxed_images import small_jpeg
-from skindx.scan.lesions import STANDS_OUT
 from skindx.scan.outputs.scan_files import CLASSES, LESIONS, PARQUET
 from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
@@ -26,6 +25,7 @@ from skindx.scan.outputs.scan_result import (
     read_summary,
     shown_risk,
 )
+from skindx.scan.scanned_lesions import STANDS_OUT
 from skindx.taxonomy import Taxonomy
 from skindx.ui.page_basics import data_url, render
 

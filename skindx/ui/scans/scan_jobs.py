@@ -18,19 +18,20 @@ from pydantic import BaseModel, Field
 
 from skindx.core.errors import JobError, UserError
 from skindx.core.untrusted import read_json
-from skindx.ui.faults import FAILED
+from skindx.ui.page_basics import FAILED
 from skindx.ui.scans.scan_job import (
     PHOTOS,
     RULER,
     RULER_IMAGE,
     Order,
     ScanJob,
+    ScanRefused,
+    ScanServing,
     do,
     photo_paths,
     remove,
     run,
 )
-from skindx.ui.scans.scan_serving import ScanRefused, ScanServing
 from skindx.workers.worker_process import module_command
 
 _COMMAND = module_command("skindx.ui.scans.scan_process", "ruler")

@@ -23,8 +23,7 @@ from skindx.core.atomic_files import write_json, write_text
 from skindx.core.errors import JobError, UserError, is_full, no_room
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely
-from skindx.ui.faults import hide_messages, log_fault
-from skindx.ui.page_basics import stoppable
+from skindx.ui.page_basics import hide_messages, log_fault, stoppable
 from skindx.ui.scans.scan_answer import answer_of, list_html
 from skindx.ui.scans.scan_job import (
     ANSWER,

@@ -23,10 +23,10 @@ from skindx.scan.compare.scan_comparison import (
     headline,
     write_comparison,
 )
-from skindx.scan.lesions import ScannedLesion, ScannedPhoto
 from skindx.scan.outputs.scan_files import write_scan
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
 from skindx.scan.pixel_store import ArrayPhoto
+from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
 from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
 
 SIZE = (640, 480)

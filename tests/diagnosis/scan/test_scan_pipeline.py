@@ -19,7 +19,7 @@ from skindx.scan.scan_run import run_scan, run_worker
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work import worker_processes
 from skindx.scan.work.scan_driver import Scanned
-from skindx.scan.work.scan_worker import TaskRunner
+from skindx.scan.work.scan_worker import ScanTaskRunner
 from skindx.scan.work.work_folder import DATABASE, WORK, ScanPlan, ScanTask
 from skindx.scan.work.worker_processes import LocalWorkers, ThisProcess
 
@@ -47,7 +47,7 @@ def here(poison: str = "") -> Any:
     return partial(ThisProcess, make_runner=partial(Doer, poison=poison))
 
 
-class Doer(TaskRunner):
+class Doer(ScanTaskRunner):
     """Finds spots; fails at a task whose key contains `poison`."""
 
     def __init__(self, folder: Path, poison: str = "") -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.box import Box
-from skindx.scan.lesions import (
+from skindx.scan.scanned_lesions import (
     LEAST_LESIONS,
     STANDS_OUT,
     RankedLesion,
