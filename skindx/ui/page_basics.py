@@ -1,6 +1,8 @@
-"""What all pages share: a free address, private uploads, a clean end, fonts, templates, styles.
+"""What all servers of pages share: addresses, private uploads, a clean end, logs, templates.
 
-Templates escape whatever a bundle, a file name or an error says.
+Unexpected errors are logged by their type and where they happened, without their messages: a
+message may repeat what a person sent, such as names of photos, notes, age and site. Templates
+escape whatever a bundle, a file name or an error says.
 """
 
 import base64
@@ -94,10 +96,6 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
     if failed.exc_value is not None:
         print(where(failed.exc_value), file=sys.stderr)
 
-
-# Unexpected errors in the log: their type and where they happened, without their messages.
-#
-# A message may repeat what a person sent: names of photos, notes, age and site.
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

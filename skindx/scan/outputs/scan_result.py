@@ -177,12 +177,18 @@ class ScanResult:
 
     def may_be(self, ranked: RankedLesion) -> str:
         """Return what a lesion may be: the classes of its set, or the most probable one."""
-        possible = ranked.lesion.possible
-        if 0 < len(possible) <= LARGEST_SET:
-            return ", ".join(self.name_of(key) for key in possible)
         first, probability = self.most_likely(ranked)
-        most_likely = f"{first.name} {percent(probability)}"
-        return f"any of {len(possible)}; first {most_likely}" if possible else most_likely
+        return may_be(
+            [self.name_of(key) for key in ranked.lesion.possible], first.name, probability
+        )
+
+
+def may_be(possible: Sequence[str], first: str, probability: float) -> str:
+    """Return what a lesion may be, by the names of its set and of the most probable class."""
+    if 0 < len(possible) <= LARGEST_SET:
+        return ", ".join(possible)
+    most_likely = f"{first} {percent(probability)}"
+    return f"any of {len(possible)}; first {most_likely}" if possible else most_likely
 
 
 def shown_risk(risk: float | None) -> str:

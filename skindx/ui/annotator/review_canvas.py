@@ -1,4 +1,9 @@
-"""Boxes and labels as a reviewer sees them: pixels of the image shown, names of the taxonomy."""
+"""What a reviewer sees: images over HTTP, boxes in pixels of the image shown, names of labels.
+
+No path ever comes from the browser. Gradio has a route for the canvas's scripts and styles, which
+prints a line for every file that it sends; ours stands before it, so that the terminal shows the
+annotator's messages alone.
+"""
 
 import dataclasses
 import logging
@@ -181,12 +186,6 @@ class Names:
 def _words(label: str) -> str:
     words = label.replace("_", " ").strip() or label
     return words[:1].upper() + words[1:]
-
-
-# The dataset's images and the canvas's files over HTTP: no path ever comes from the browser.
-#
-# Gradio has a route for the canvas's scripts and styles, which prints a line for every file that it
-# sends; ours stands before it, so that the terminal shows the annotator's messages alone.
 
 
 class ComponentFiles:

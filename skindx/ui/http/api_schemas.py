@@ -124,39 +124,6 @@ class Health(BaseModel):
     problem: str = Field(description="Why the last worker ended; empty when none did.")
 
 
-def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, Any]:
-    """Return the OpenAPI description of a case as multipart form data."""
-    fields: dict[str, Any] = {
-        "photo": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": most,
-            "items": {"type": "string", "format": "binary"},
-            "description": (
-                "One to three photos of the same place on the skin: JPEG, PNG, WebP or HEIC."
-            ),
-        },
-        "age": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 120,
-            "description": f"Age in years. {_UNUSED}",
-        },
-    }
-    for name, values in choices.items():
-        kind = "integer" if isinstance(values[0], int) else "string"
-        fields[name] = {"type": kind, "enum": list(values), "description": _MEANINGS[name]}
-    fields["include"] = {
-        "type": "string",
-        "description": (
-            f"What to return beside the diagnosis, separated by commas: {', '.join(INCLUDES)}."
-        ),
-        "example": "views,heat",
-    }
-    schema = {"type": "object", "required": ["photo"], "properties": fields}
-    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
-
-
 class ScanStatus(BaseModel):
     """A scan that was taken: how far it is, and what it found."""
 
@@ -192,33 +159,50 @@ class ScanStatus(BaseModel):
     result: ScanAnswer | None = Field(description="null until it is done.")
 
 
-def scan_form_schema(most: int, scale: str) -> dict[str, Any]:
-    """Return the OpenAPI description of a scan's form."""
-    fields = {
-        "photo": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": most,
-            "items": {"type": "string", "format": "binary"},
-            "description": (
-                "One to three wide photos of one person: JPEG, PNG, WebP, TIFF or HEIC."
-            ),
-        },
-        scale: {
-            "type": "number",
-            "description": (
-                "Millimetres in a pixel, of all photos; or once for each photo, in their order, "
-                "`none` where unknown. Without it sizes are in pixels."
-            ),
-        },
+def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, Any]:
+    """Return the OpenAPI description of a case as multipart form data."""
+    age = {"type": "integer", "minimum": 0, "maximum": 120}
+    fields: dict[str, Any] = {
+        "photo": _photos(most, "photos of the same place on the skin: JPEG, PNG, WebP or HEIC."),
+        "age": age | {"description": f"Age in years. {_UNUSED}"},
+    }
+    for name, values in choices.items():
+        kind = "integer" if isinstance(values[0], int) else "string"
+        fields[name] = {"type": kind, "enum": list(values), "description": _MEANINGS[name]}
+    fields["include"] = {
+        "type": "string",
+        "description": (
+            f"What to return beside the diagnosis, separated by commas: {', '.join(INCLUDES)}."
+        ),
+        "example": "views,heat",
     }
     return _form(fields)
+
+
+def scan_form_schema(most: int, scale: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a scan's form."""
+    meaning = (
+        "Millimetres in a pixel, of all photos; or once for each photo, in their order, "
+        "`none` where unknown. Without it sizes are in pixels."
+    )
+    photos = _photos(most, "wide photos of one person: JPEG, PNG, WebP, TIFF or HEIC.")
+    return _form({"photo": photos, scale: {"type": "number", "description": meaning}})
 
 
 def ruler_form_schema() -> dict[str, Any]:
     """Return the OpenAPI description of the form that asks for a ruler."""
     photo = {"type": "string", "format": "binary", "description": "One wide photo with a ruler."}
     return _form({"photo": photo})
+
+
+def _photos(most: int, what: str) -> dict[str, Any]:
+    return {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": most,
+        "items": {"type": "string", "format": "binary"},
+        "description": f"One to three {what}",
+    }
 
 
 def _form(fields: dict[str, Any]) -> dict[str, Any]:

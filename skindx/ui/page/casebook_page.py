@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.kept_case import CASE_CONSENTS, LIST, KeptCase, KeptScan, outside_of
@@ -120,9 +121,7 @@ def add_casebook_tab(tab: "gr.Tab", casebook: "Casebook", taxonomy: Taxonomy) ->
         return _shown(casebook, taxonomy, login_name(request), {})
 
     def act(event: gr.EventData, request: gr.Request) -> str:
-        sent = event._data if isinstance(event._data, dict) else {}
-        form = {str(key): str(value) for key, value in sent.items()}
-        return _shown(casebook, taxonomy, login_name(request), form)
+        return _shown(casebook, taxonomy, login_name(request), _form_of(event))
 
     tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
@@ -275,25 +274,11 @@ def case_keeper(casebook: "Casebook", reports: Reports) -> Callable[..., str]:
             return problem_html(
                 "This answer has expired and cannot be kept; ask again, then keep the new answer."
             )
-        owner, sent = login_name(request), event._data if isinstance(event._data, dict) else {}
-        patient, lesion = str(sent.get("patient", "")), str(sent.get("lesion", ""))
-        try:
-            casebook.keep(
-                owner,
-                answer,
-                patient=patient,
-                lesion=lesion,
-                consent=sent.get("consent") == "yes",
-                compare=sent.get("compare") == "yes",
-                train=sent.get("train") == "yes",
-            )
-        except UserError as error:
-            return followup_html(answer, reports, owner, keeps=True, problem=casebook_error(error))
-        except Exception as error:
-            log_fault(log, "a case could not be kept", error)
-            return followup_html(answer, reports, owner, keeps=True, problem=FAILED)
-        kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
-        return followup_html(answer, reports, owner, keeps=True, kept=kept)
+        owner, form = login_name(request), _form_of(event)
+        names = {name: form.get(name, "") for name in ("patient", "lesion")}
+        given: dict[str, Any] = {**names, **_agreed(form, "consent", "compare", "train")}
+        outcome = _keep("case", names, partial(casebook.keep, owner, answer, **given))
+        return followup_html(answer, reports, owner, keeps=True, **outcome)
 
     return keep
 
@@ -303,33 +288,45 @@ def scan_keeper(casebook: "Casebook", jobs: "ScanJobs | None") -> Callable[..., 
     import gradio as gr
 
     def keep(event: gr.EventData, request: gr.Request) -> str:
-        sent = event._data if isinstance(event._data, dict) else {}
-        owner = login_name(request)
-        patient, view = str(sent.get("patient", "")), str(sent.get("view", ""))
-        job = jobs.get(str(sent.get("scan", "")), owner) if jobs else None
-        try:
+        owner, form = login_name(request), _form_of(event)
+        names = {name: form.get(name, "") for name in ("patient", "view")}
+        given: dict[str, Any] = {**names, **_agreed(form, "consent", "compare")}
+        job = jobs.get(form.get("scan", ""), owner) if jobs else None
+
+        def keep_scan() -> None:
             if job is None or job.state != "done":
                 raise UserError(_NO_SCAN)
-            casebook.scans.keep(
-                owner,
-                job.folder / RESULTS,
-                patient=patient,
-                view=view,
-                consent=sent.get("consent") == "yes",
-                compare=sent.get("compare") == "yes",
-                listing=(job.folder / LIST_FILE).read_text(encoding="utf-8"),
-            )
-        except UserError as error:
-            return _kept_html(problem=casebook_error(error))
-        except FileNotFoundError:  # deleted meanwhile
-            return _kept_html(problem=_NO_SCAN)
-        except Exception as error:
-            log_fault(log, "a scan could not be kept", error)
-            return _kept_html(problem=FAILED)
-        return _kept_html(kept=f"Kept in the case book under {patient.strip()}, {view.strip()}.")
+            try:
+                listing = (job.folder / LIST_FILE).read_text(encoding="utf-8")
+                folder = job.folder / RESULTS
+                casebook.scans.keep(owner, folder, **given, listing=listing)
+            except FileNotFoundError:  # deleted meanwhile
+                raise UserError(_NO_SCAN) from None
+
+        outcome = {"kept": "", "problem": ""} | _keep("scan", names, keep_scan)
+        outcome["problem"] = sentence(outcome["problem"])
+        return render("scan_kept.html.jinja", **outcome)
 
     return keep
 
 
-def _kept_html(*, kept: str = "", problem: str = "") -> str:
-    return render("scan_kept.html.jinja", kept=kept, problem=sentence(problem))
+def _keep(what: str, names: Mapping[str, str], keep: Callable[[], object]) -> dict[str, str]:
+    """Keep something under its names; return as `kept` or `problem` what the page says then."""
+    try:
+        keep()
+    except UserError as error:
+        return {"problem": casebook_error(error)}
+    except Exception as error:
+        log_fault(log, f"a {what} could not be kept", error)
+        return {"problem": FAILED}
+    return {"kept": f"Kept in the case book under {', '.join(map(str.strip, names.values()))}."}
+
+
+def _agreed(form: Mapping[str, str], *names: str) -> dict[str, bool]:
+    return {name: form.get(name) == "yes" for name in names}
+
+
+def _form_of(event: Any) -> dict[str, str]:
+    """Return the fields of a form of the page as texts, whatever was sent."""
+    sent = event._data if isinstance(event._data, dict) else {}
+    return {str(key): str(value) for key, value in sent.items()}

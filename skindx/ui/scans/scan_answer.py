@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from skindx.core.atomic_files import read_parquet
 from skindx.core.untrusted import read_json
-from skindx.diagnosis.conclusion import LARGEST_SET, LEAST_OOD_P_VALUE
-from skindx.diagnosis.record import Source, percent
+from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
+from skindx.diagnosis.record import Source
 from skindx.diagnosis.scope import knows, lacks
 from skindx.imaging.decode import decode
 from skindx.imaging.sandboxed_images import small_jpeg
@@ -20,6 +20,7 @@ from skindx.scan.outputs.scan_result import (
     BandSummary,
     PhotoSummary,
     RecallBand,
+    may_be,
     missed_by_size,
     missed_sentence,
     read_summary,
@@ -260,6 +261,8 @@ def list_html(results: Path, answer: ScanAnswer) -> str:
 
 def _row(answer: ScanAnswer, lesion: ScanLesion) -> dict[str, Any]:
     x1, y1, x2, y2 = lesion.box
+    name = answer.names.get
+    likely = lesion.most_likely, lesion.probabilities[lesion.most_likely]
     return {
         "rank": lesion.rank,
         "photo": lesion.photo,
@@ -267,7 +270,9 @@ def _row(answer: ScanAnswer, lesion: ScanLesion) -> dict[str, Any]:
         "y": round(y1, 1),
         "w": round(x2 - x1, 1),
         "h": round(y2 - y1, 1),
-        "may_be": _may_be(answer, lesion),
+        "may_be": may_be(
+            [name(key, key) for key in lesion.possible], name(likely[0], likely[0]), likely[1]
+        ),
         "risk": shown_risk(lesion.urgent_risk),
         "urgent": bool(lesion.urgent),
         "stands_out": bool(lesion.difference and lesion.difference.stands_out),
@@ -276,15 +281,6 @@ def _row(answer: ScanAnswer, lesion: ScanLesion) -> dict[str, Any]:
         if lesion.diameter_mm is None
         else f"{lesion.diameter_mm:.1f} mm",
     }
-
-
-def _may_be(answer: ScanAnswer, lesion: ScanLesion) -> str:
-    """Return what a lesion may be: the conditions of its set, or the most probable one."""
-    if 0 < len(lesion.possible) <= LARGEST_SET:
-        return ", ".join(answer.names.get(key, key) for key in lesion.possible)
-    first = answer.names.get(lesion.most_likely, lesion.most_likely)
-    likely = f"{first} {percent(lesion.probabilities[lesion.most_likely])}"
-    return f"any of {len(lesion.possible)}; first {likely}" if lesion.possible else likely
 
 
 def _small(path: Path, longest_side: int) -> str:

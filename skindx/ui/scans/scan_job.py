@@ -1,4 +1,4 @@
-"""One scan of the server: the order in its private folder, its state, and its process."""
+"""One scan of the server: who is offered one, its order, its state, and its process."""
 
 import asyncio
 import json
@@ -128,8 +128,6 @@ class ScanServing(Settings):
     most_megapixels: int = Field(200, ge=1, le=2000)
     """Of one photo: its pixels lie on the disk, 4 bytes each, while it is scanned."""
 
-
-# Which photos are offered a scan, whether a server can scan, and how many scans it keeps.
 
 _FILE = "order.json"
 PHOTOS, RESULTS, ANSWER, LIST = "photos", "results", "answer.json", "list.html"
