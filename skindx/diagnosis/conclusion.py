@@ -105,28 +105,23 @@ def _by_set(ranked: Ranked, *, speaks_of_urgency: bool) -> NextStep:
     outweighs a routine one, since it may not be safe to wait.
     """
     possible, carried = _possible(ranked)
-    deciding = _deciding(possible)
+    deciding, count = _deciding(possible), len(possible)
     tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
     share = percent(carried).replace(">", "more than") + " of the probability"
-    count = len(possible)
-    if not speaks_of_urgency:
-        among = "of the set" if not carried else f"that together carry {share}"
-        because = f"The advice follows {deciding.name}"
-        because += "." if count == 1 else f", one of the {count} conditions {among}."
-        return NextStep(
-            urgency=deciding.urgency, advice=deciding.advice, because=because, classes=count
-        )
     name = f"{deciding.name} ({tier})"
-    if not carried:
-        because = (
-            f"{name} is the only condition in the set; others remain possible."
-            if count == 1
-            else f"{name} is the most urgent of the {count} conditions in the set."
-        )
+    if not speaks_of_urgency:
+        among = f"that together carry {share}" if carried else "of the set"
+        rest = "" if count == 1 else f", one of the {count} conditions {among}"
+        because = f"The advice follows {deciding.name}{rest}."
     elif count == 1:
-        because = f"{name} alone carries {share}."
+        because = (
+            f"{name} alone carries {share}."
+            if carried
+            else f"{name} is the only condition in the set; others remain possible."
+        )
     else:
-        because = f"{name} is the most urgent of the {count} classes that together carry {share}."
+        among = f"classes that together carry {share}" if carried else "conditions in the set"
+        because = f"{name} is the most urgent of the {count} {among}."
     return NextStep(
         urgency=deciding.urgency, advice=deciding.advice, because=because, classes=count
     )
@@ -258,9 +253,8 @@ def _differing(probabilities_PC: NDArray[np.float64]) -> str:
     if float(mutual_information(probabilities_PC[:, None])[0]) <= MOST_DISAGREEMENT:
         return ""
     return (
-        "The photos seem to show different conditions, so none is named with confidence; "
-        "give photos "
-        "of one and the same place."
+        "The photos seem to show different conditions, so none is named with confidence; give "
+        "photos of one and the same place."
     )
 
 
@@ -278,8 +272,7 @@ def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
         return ""
     return (
         "The networks disagree, so none of the conditions is named with confidence; let a "
-        "clinician "
-        "look at it."
+        "clinician look at it."
     )
 
 

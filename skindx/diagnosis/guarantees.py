@@ -113,8 +113,7 @@ def missed(promise: Promise) -> str:
         return "How often such a set misses an urgent condition could not be measured."
     return (
         f"Of calibration images of urgent conditions, {shown_share(promise.urgent_missed)} had no "
-        "urgent condition in "
-        "their set."
+        "urgent condition in their set."
     )
 
 

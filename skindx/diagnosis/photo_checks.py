@@ -146,54 +146,50 @@ def open_photo(
     judge it, a large JPEG comes at a smaller scale, never smaller than it is shown. None: it comes
     as it is. No photo has more than MAX_KEPT_PIXELS.
     """
+
+    def refused(message: str, gate: Gate = "unreadable") -> Refused:
+        return Refused(gate, message, photo)
+
     if not data:
-        raise _unreadable("the file is empty; choose a JPEG, PNG, WebP or HEIC photo.", photo)
+        raise refused("the file is empty; choose a JPEG, PNG, WebP or HEIC photo.")
     if len(data) > MAX_BYTES:
-        raise Refused(
-            "size",
-            f"the file has more than {MAX_BYTES >> 20} MB; save the photo smaller and try again.",
-            photo,
+        most = f"{MAX_BYTES >> 20} MB"
+        raise refused(
+            f"the file has more than {most}; save the photo smaller and try again.", "size"
         )
     form = photo_format(data[:16])
     if form is None:
-        raise _unreadable(
+        raise refused(
             "the file is not a photo in JPEG, PNG, WebP or HEIC format, whatever its name says; "
-            "choose another file.",
-            photo,
+            "choose another file."
         )
     if form == "HEIC" and not can_read_heic():
-        raise _unreadable(
+        raise refused(
             "HEIC photos cannot be read here, since pillow-heif is not installed; save the photo "
-            f"as JPEG, or install it: {how_to_install('app')}.",
-            photo,
+            f"as JPEG, or install it: {how_to_install('app')}."
         )
     try:
         pixels_HWC, height, width = _decoded(data, form, needed)
     except DamagedImage as error:
-        # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
+        # The message of a third-party decoder (`error` has a cause then) does not help a user.
+        too_large = error.reason == "too-many-pixels"
         is_our_message = form != "HEIC" and error.__cause__ is None
-        reason = str(error) if is_our_message or error.reason == "too-many-pixels" else ""
+        reason = str(error) if is_our_message or too_large else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
-        large = error.reason in ("too-many-pixels", "decode-memory")
-        advice = "save it as a JPEG of fewer pixels" if large else "save it as a new JPEG"
-        raise _unreadable(
-            f"the photo cannot be read ({reason}); take it again or {advice}.",
-            photo,
-            "size" if error.reason == "too-many-pixels" else "unreadable",
-        ) from None
+        fewer = too_large or error.reason == "decode-memory"
+        advice = "save it as a JPEG of fewer pixels" if fewer else "save it as a new JPEG"
+        message = f"the photo cannot be read ({reason}); take it again or {advice}."
+        raise refused(message, "size" if too_large else "unreadable") from None
+    size = f"the photo measures {width} x {height} pixels"
     if min(height, width) < (least := max(least, MIN_SIDE)):
-        raise Refused(
+        raise refused(
+            f"{size}, and the model was not checked on any so small; choose the original photo, "
+            f"of at least {least} pixels on each side.",
             "size",
-            f"the photo measures {width} x {height} pixels, and the model was not checked on any "
-            f"so small; choose the original photo, of at least {least} pixels on each side.",
-            photo,
         )
     if max(height, width) > MAX_RATIO * min(height, width):
-        raise Refused(
-            "size",
-            f"the photo measures {width} x {height} pixels; choose one that is at most "
-            f"{MAX_RATIO} times longer than wide.",
-            photo,
+        raise refused(
+            f"{size}; choose one that is at most {MAX_RATIO} times longer than wide.", "size"
         )
     return Opened(pixels_HWC, width, height, hashlib.sha256(data).hexdigest())
 
@@ -232,10 +228,6 @@ def _at_least(height: int, width: int, needed: int | None) -> tuple[int, int] | 
     if needed is not None:
         scale = min(scale, max(LONGEST_SIDE / max(height, width), needed / min(height, width)))
     return (round(scale * height), round(scale * width)) if scale < 1 else None
-
-
-def _unreadable(message: str, photo: int, gate: Gate = "unreadable") -> Refused:
-    return Refused(gate, message, photo)
 
 
 ADVICE: dict[Fault, str] = {
