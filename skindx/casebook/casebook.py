@@ -3,7 +3,7 @@
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from skindx.casebook.kept_case import (
     consent_text,
     finding_of,
 )
-from skindx.casebook.key_file import KeyFile, new_key
+from skindx.casebook.key_file import KeyFile
 from skindx.casebook.scan_book import ScanBook
 from skindx.casebook.sealed_rows import (
     CaseCard,
@@ -98,16 +98,10 @@ class Casebook:
         agreed = {"keep": consent, "compare": compare, "train": train}
         text = consent_text(CASE_CONSENTS, [one for one in PURPOSES if agreed[one]])
         record = CaseRecord(text, now, answer.diagnosis.model_dump_json(), len(photos))
-        with self.keys.locked():
-            self.keys.add({case: new_key()})
-            try:
-                sealed = sealed_case(self.keys.read(), case, card, record, photos=photos)
-                with self._session("written") as session:
-                    insert_case(session, sealed)
-            except BaseException:
-                with suppress(UserError):  # a key without a case opens nothing
-                    self.keys.destroy(case)
-                raise
+        with self.keys.new_case(case) as keys:
+            sealed = sealed_case(keys, case, card, record, photos=photos)
+            with self._session("written") as session:
+                insert_case(session, sealed)
         return case
 
     def lesions(self, owner: str) -> list[LesionHistory]:

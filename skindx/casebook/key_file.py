@@ -223,6 +223,21 @@ class KeyFile:
                     os.ftruncate(file.fileno(), end)
                 raise
 
+    @contextmanager
+    def new_case(self, case: str) -> Iterator[Keys]:
+        """Yield the keys with a new one for a case, which goes again where the block fails.
+
+        Keeps all others from changing the file.
+        """
+        with self.locked():
+            self.add({case: new_key()})
+            try:
+                yield self.read()
+            except BaseException:
+                with suppress(UserError):  # a key without a case opens nothing
+                    self.destroy(case)
+                raise
+
     def destroy(self, case: str) -> None:
         """Write the file without the key of a case, under the lock, and overwrite the old file.
 

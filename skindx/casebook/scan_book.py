@@ -3,7 +3,7 @@
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from skindx.casebook.kept_case import (
     consent_text,
     purposes_of,
 )
-from skindx.casebook.key_file import KeyFile, new_key, overwrite
+from skindx.casebook.key_file import KeyFile, overwrite
 from skindx.casebook.sealed_rows import (
     ScanFileRow,
     ScanRow,
@@ -89,17 +89,11 @@ class ScanBook:
             consent=consent_text(SCAN_CONSENTS, agreed),
             consented=datetime.now(UTC),
         )
-        with self.keys.locked():
-            self.keys.add({scan.id: new_key()})
-            try:
-                row, contents = sealed_scan(self.keys.read(), scan, files)
-                with self._session("written") as session:
-                    session.execute(insert(ScanRow), [row])
-                    session.execute(insert(ScanFileRow), contents)
-            except BaseException:
-                with suppress(UserError):  # a key without a scan opens nothing
-                    self.keys.destroy(scan.id)
-                raise
+        with self.keys.new_case(scan.id) as keys:
+            row, contents = sealed_scan(keys, scan, files)
+            with self._session("written") as session:
+                session.execute(insert(ScanRow), [row])
+                session.execute(insert(ScanFileRow), contents)
         return scan.id
 
     def scans(self, owner: str | None) -> list[KeptScan]:

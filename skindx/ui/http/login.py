@@ -58,8 +58,7 @@ class Sessions:
         """Return the token of a new session; `hashed` is the user's line in the file of users."""
         token = secrets.token_urlsafe(32)
         self._open[_digest(token)] = (user, hashed, self._clock() + LIFE_S)
-        while len(self._open) > _MOST:
-            self._open.popitem(last=False)
+        _shorten(self._open)
         return token
 
     def user(self, token: str, known: Mapping[str, str]) -> str:
@@ -92,8 +91,7 @@ class RememberedPasswords:
     def add(self, name: str, password: str, hashed: str) -> None:
         """Remember a password that was right."""
         self._until[self._digest(name, password, hashed)] = self._clock() + _BASIC_LIFE_S
-        while len(self._until) > _MOST:
-            self._until.popitem(last=False)
+        _shorten(self._until)
 
     def _digest(self, *parts: str) -> bytes:
         return hmac.digest(self._key, "\0".join(parts).encode(), "sha256")
