@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.imaging.gates import skin_mask
 from skindx.models.ood.extraction import features_of
 from skindx.models.urgent_risk import urgent_risks
-from skindx.scan.pixel_store import PixelStore
+from skindx.scan.pixel_store import Pixels, PixelStore
 from skindx.scan.scanned_lesions import ScannedLesion
 
 if TYPE_CHECKING:
@@ -25,9 +24,7 @@ _RING = 1.15
 """The skin around a lesion begins at this multiple of its box."""
 
 
-def lesion_crop(
-    store: PixelStore, box: Box, margin: float, needed: int
-) -> tuple[NDArray[np.uint8], Box]:
+def lesion_crop(store: PixelStore, box: Box, margin: float, needed: int) -> tuple[Pixels, Box]:
     """Return a square around a box, S x S x 3, and the box in pixels of the square.
 
     Its side is `margin` times the box's longer side. It comes at the coarsest scale that has
@@ -51,7 +48,7 @@ def lesion_crop(
     return crop_SS3, Box(x1, y1, x2, y2, box.label, box.drawn_by, box.score)
 
 
-def colour_difference(crop_SS3: NDArray[np.uint8], box: Box) -> tuple[float, float, float]:
+def colour_difference(crop_SS3: Pixels, box: Box) -> tuple[float, float, float]:
     """Return the median CIELAB colour inside a box minus that of the skin around it.
 
     Inside is the ellipse in the box; around is the rest of the crop that has a colour of skin, or

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.machine import require_extra
+from skindx.scan.pixel_store import Floats
 
 # A = axes
 
@@ -119,16 +120,16 @@ class Writable(Protocol):
 
 
 @lru_cache(maxsize=64)
-def axis_weights(size: int) -> NDArray[np.float64]:
+def axis_weights(size: int) -> Floats:
     """Return exp(-1 / (1 - x^2)) at the centres of `size` elements, over its largest value, N."""
     x_N = (2 * np.arange(size) + 1) / size - 1
     exponents_N = -1 / (1 - x_N**2)
-    weights_N: NDArray[np.float64] = np.maximum(np.exp(exponents_N - exponents_N.max()), _LEAST)
+    weights_N: Floats = np.maximum(np.exp(exponents_N - exponents_N.max()), _LEAST)
     weights_N.flags.writeable = False
     return weights_N
 
 
-def bump(size: Sequence[int]) -> NDArray[np.float64]:
+def bump(size: Sequence[int]) -> Floats:
     """Return the weights of a patch, with A axes: the product of those of its axes."""
     weights = np.ones(())
     for length in size:
@@ -142,7 +143,7 @@ def blend_block(
     block: Sequence[slice],
     channels: Sequence[int] = (),
     fill: float = 0.0,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the weighted mean over the patches that touch a block; `fill` where there is none.
 
     Holds the block and one patch. Patches are added by their number, so that a block is always
@@ -170,7 +171,7 @@ def blend_block(
         sum_[out] += weights[inner][wide] * np.asarray(answer, np.float64)[inner]
         weight_sum[out] += weights[inner]
     has_weight = weight_sum > 0
-    mean: NDArray[np.float64] = np.full_like(sum_, fill)
+    mean: Floats = np.full_like(sum_, fill)
     np.divide(sum_, weight_sum[wide], out=mean, where=np.broadcast_to(has_weight[wide], sum_.shape))
     return mean
 

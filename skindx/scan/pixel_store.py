@@ -21,6 +21,11 @@ from skindx.imaging.decode import turned
 
 # H, W = rows and columns, 3 = red, green, blue
 
+Pixels = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
 
 class ReadRegion(Protocol):
     """Reads the region from x1, y1 up to x2, y2 of the upright photo.
@@ -29,7 +34,7 @@ class ReadRegion(Protocol):
     (y2 - y1) * scale rows, at least one.
     """
 
-    def __call__(self, x1: int, y1: int, x2: int, y2: int, scale: float) -> NDArray[np.uint8]:
+    def __call__(self, x1: int, y1: int, x2: int, y2: int, scale: float) -> Pixels:
         """Return pixels_HW3, uint8 RGB."""
         ...
 
@@ -38,31 +43,31 @@ class ReadRegion(Protocol):
 class ArrayPhoto:
     """A photo that is in memory as a whole; an instance is a `ReadRegion`."""
 
-    pixels_HW3: NDArray[np.uint8]
+    pixels_HW3: Pixels
 
-    def __call__(self, x1: int, y1: int, x2: int, y2: int, scale: float) -> NDArray[np.uint8]:
+    def __call__(self, x1: int, y1: int, x2: int, y2: int, scale: float) -> Pixels:
         """Return pixels_HW3 of a region."""
         region_HW3 = self.pixels_HW3[y1:y2, x1:x2]
         return region_HW3 if scale >= 1 else resized(region_HW3, scale)
 
 
-def resized(pixels_HWC: NDArray[np.uint8], scale: float) -> NDArray[np.uint8]:
+def resized(pixels_HWC: Pixels, scale: float) -> Pixels:
     """Return an image shrunk by a factor in (0, 1], each new pixel the mean of its old ones."""
     height, width = pixels_HWC.shape[:2]
     return resized_to(pixels_HWC, max(1, round(width * scale)), max(1, round(height * scale)))
 
 
-def resized_to(pixels_HWC: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+def resized_to(pixels_HWC: Pixels, width: int, height: int) -> Pixels:
     """Return an image shrunk to a width and a height."""
     import cv2
 
-    small_HWC: NDArray[np.uint8] = cv2.resize(
+    small_HWC: Pixels = cv2.resize(
         np.ascontiguousarray(pixels_HWC), (width, height), interpolation=cv2.INTER_AREA
     )
     return small_HWC
 
 
-def overview(read: ReadRegion, width: int, height: int, longest_side: int) -> NDArray[np.uint8]:
+def overview(read: ReadRegion, width: int, height: int, longest_side: int) -> Pixels:
     """Return the whole photo with at most `longest_side` pixels along its longer side."""
     return read(0, 0, width, height, min(1.0, longest_side / max(width, height)))
 
@@ -98,11 +103,9 @@ class PixelWriter:
             os.fdopen(os.open(_file(folder, level), os.O_CREAT | os.O_WRONLY, 0o600), "wb")
             for level in range(len(self.sizes))
         ]
-        self._left: list[NDArray[np.uint8]] = [
-            np.empty((0, width, 3), np.uint8) for width, _ in self.sizes
-        ]
+        self._left: list[Pixels] = [np.empty((0, width, 3), np.uint8) for width, _ in self.sizes]
 
-    def write(self, rows_RW3: NDArray[np.uint8]) -> None:
+    def write(self, rows_RW3: Pixels) -> None:
         """Append rows of the full size."""
         import cv2
 
@@ -168,7 +171,7 @@ class PixelStore:
         dy = lost_y if self.orientation in _DOWN else 0
         return (factor, dy, dx) if self.orientation in _TRANSPOSED else (factor, dx, dy)
 
-    def read(self, level: int, left: int, top: int, width: int, height: int) -> NDArray[np.uint8]:
+    def read(self, level: int, left: int, top: int, width: int, height: int) -> Pixels:
         """Return height x width x 3 RGB uint8 of a level, upright; grey beyond the photo."""
         full_width, full_height = self.size(level)
         pixels_HW3 = np.full((height, width, 3), GREY, np.uint8)
@@ -180,7 +183,7 @@ class PixelStore:
             )
         return pixels_HW3
 
-    def _inside(self, level: int, upright: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+    def _inside(self, level: int, upright: tuple[int, int, int, int]) -> Pixels:
         x1, y1, x2, y2 = upright
         if self.orientation in _TRANSPOSED:
             x1, y1, x2, y2 = y1, x1, y2, x2
@@ -191,7 +194,7 @@ class PixelStore:
             y1, y2 = height - y2, height - y1
         return turned(self._rows(level, (x1, y1, x2, y2)), self.orientation)
 
-    def _rows(self, level: int, stored: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+    def _rows(self, level: int, stored: tuple[int, int, int, int]) -> Pixels:
         x1, y1, x2, y2 = stored
         width = self.sizes[level][0]
         rows_RW3 = np.empty((y2 - y1, x2 - x1, 3), np.uint8)
@@ -232,7 +235,7 @@ class Levels(Protocol):
         """Return (factor, dx, dy): full = factor * level + d."""
         ...
 
-    def read(self, level: int, left: int, top: int, width: int, height: int) -> NDArray[np.uint8]:
+    def read(self, level: int, left: int, top: int, width: int, height: int) -> Pixels:
         """Return height x width x 3 RGB uint8 of a level."""
         ...
 
@@ -243,7 +246,7 @@ class LevelledPhoto:
 
     levels: Levels
 
-    def __call__(self, x1: int, y1: int, x2: int, y2: int, scale: float) -> NDArray[np.uint8]:
+    def __call__(self, x1: int, y1: int, x2: int, y2: int, scale: float) -> Pixels:
         """Return pixels_HW3 of a region."""
         level = 0
         while level + 1 < len(self.levels.sizes) and scale <= 1 / (2 << level):

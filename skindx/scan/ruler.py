@@ -13,10 +13,9 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.scan.pixel_store import ReadRegion
+from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels, ReadRegion
 from skindx.scan.tick_candidates import searches
 from skindx.scan.tick_rows import SHORT, TickRow, trace
 
@@ -55,7 +54,7 @@ class RulerUnit:
     """How many ticks later the next of the longest follows."""
 
 
-def unit_of(lengths_T: NDArray[np.float64]) -> RulerUnit | None:
+def unit_of(lengths_T: Floats) -> RulerUnit | None:
     """Return the unit that the ticks' lengths (in periods) show; None: they are ambiguous.
 
     The division is "none" where all ticks are of one length, or only every second or fifth is
@@ -75,9 +74,7 @@ def unit_of(lengths_T: NDArray[np.float64]) -> RulerUnit | None:
     return RulerUnit(division, start, step)
 
 
-def _fit(
-    number_T: NDArray[np.int64], lengths_T: NDArray[np.float64], steps: tuple[int, ...]
-) -> tuple[float, int, int]:
+def _fit(number_T: Ints, lengths_T: Floats, steps: tuple[int, ...]) -> tuple[float, int, int]:
     """Return the criterion with the best start, that start, and the largest step."""
     n, largest = len(lengths_T), steps[0]
     best = (np.inf, 0)
@@ -96,7 +93,7 @@ def _fit(
     return n * float(np.log(best[0])) + len(steps) * np.log(n) + 2 * choices, best[1], largest
 
 
-def _levels(off_T: NDArray[np.int64], steps: tuple[int, ...]) -> NDArray[np.int64]:
+def _levels(off_T: Ints, steps: tuple[int, ...]) -> Ints:
     """Return which step each tick belongs to, by its distance from a longest one."""
     level_T = np.full(len(off_T), len(steps) - 1)
     for level in range(len(steps) - 1, -1, -1):
@@ -143,10 +140,10 @@ class Ruler:
         return float(np.hypot(_NORMAL * slope, ends))
 
     @property
-    def longest(self) -> NDArray[np.bool_]:
+    def longest(self) -> Bools:
         """Positions of the longest ticks."""
         number_T = np.arange(len(self.row.ticks_T2))
-        longest_T: NDArray[np.bool_] = (number_T - self.unit.start) % self.unit.step == 0
+        longest_T: Bools = (number_T - self.unit.start) % self.unit.step == 0
         return longest_T
 
     @property
@@ -195,9 +192,7 @@ _LONGEST_SIDE = 2400
 _THIN, _THICK, _RIM = (0, 70, 190), (213, 43, 30), (255, 255, 255)
 
 
-def confirmation_image(
-    read: ReadRegion, width: int, height: int, ruler: Ruler
-) -> NDArray[np.uint8]:
+def confirmation_image(read: ReadRegion, width: int, height: int, ruler: Ruler) -> Pixels:
     """Return the part of the photo with the ruler, with a line on each of its ticks.
 
     uint8 RGB with at most 2,400 pixels along the longer side; every line begins where its tick
@@ -230,14 +225,14 @@ def confirmation_image(
     size = max(0.5, row.period * scale / 16)
     for colour, thick in ((_RIM, 5), (_THICK, 2)):
         cv2.putText(image_HW3, "1 cm", middle, 0, size, colour, thick, cv2.LINE_AA)
-    drawn_HW3: NDArray[np.uint8] = image_HW3
+    drawn_HW3: Pixels = image_HW3
     return drawn_HW3
 
 
 _LEAST, _MOST = 0.0005, 10.0
 """Millimetres in a pixel: of a dermatoscope at 50 megapixels, and of a person as a small figure."""
 
-Confirm = Callable[[Ruler, NDArray[np.uint8]], bool]
+Confirm = Callable[[Ruler, Pixels], bool]
 """Shows a person the sentence of a ruler and the image with its ticks drawn; True: it is right."""
 
 

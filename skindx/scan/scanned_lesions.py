@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file
 from skindx.data.box import Box
+from skindx.scan.pixel_store import Floats
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class ScannedLesion:
 
     box: Box
     """In pixels of the upright photo; its score is the detector's confidence."""
-    probabilities_C: NDArray[np.float64]
+    probabilities_C: Floats
     """Calibrated, in the order of the bundle's taxonomy."""
     urgent_risk: float | None
     """Probability of all urgent classes together, 0..1; None: the bundle has no urgent class."""
@@ -161,7 +162,7 @@ class LesionDifference:
 
 
 def differences(
-    lesions: Sequence[ScannedLesion], sizes_N: NDArray[np.float64]
+    lesions: Sequence[ScannedLesion], sizes_N: Floats
 ) -> tuple[LesionDifference | None, ...]:
     """Compare the lesions of one person; None for all of fewer than `LEAST_LESIONS`.
 
@@ -178,18 +179,18 @@ def differences(
     )
 
 
-def _size(sizes_N: NDArray[np.float64]) -> NDArray[np.float64]:
+def _size(sizes_N: Floats) -> Floats:
     """Lesions differ by factors, so logarithms are compared."""
     return _from_middle(np.log(sizes_N), _TYPICAL_SIZE)
 
 
-def _colour(lab_N3: NDArray[np.float64]) -> NDArray[np.float64]:
+def _colour(lab_N3: Floats) -> Floats:
     parts_N3 = np.stack([_from_middle(lab_N3[:, k], _TYPICAL_COLOUR) for k in range(3)], axis=1)
-    colour_N: NDArray[np.float64] = np.sqrt((parts_N3**2).mean(axis=1))
+    colour_N: Floats = np.sqrt((parts_N3**2).mean(axis=1))
     return colour_N
 
 
-def _appearance(embedding_ND: NDArray[np.float64]) -> NDArray[np.float64]:
+def _appearance(embedding_ND: Floats) -> Floats:
     """Compare each lesion's median distance to the others; nearer than usual counts as 0."""
     lesions = len(embedding_ND)
     length_N1 = np.linalg.norm(embedding_ND, axis=1, keepdims=True)
@@ -203,13 +204,13 @@ def _appearance(embedding_ND: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.maximum(_from_middle(distance_N, typical), 0)
 
 
-def _from_middle(values_N: NDArray[np.float64], typical: float) -> NDArray[np.float64]:
+def _from_middle(values_N: Floats, typical: float) -> Floats:
     """Return distances from the median in spreads; the fewer values, the more typical a spread."""
     off_N = values_N - np.median(values_N)
     spread = _SPREAD * float(np.median(np.abs(off_N)))
     n = len(values_N)
     variance = (n * spread**2 + _PRIOR_LESIONS * typical**2) / (n + _PRIOR_LESIONS)
-    spreads_N: NDArray[np.float64] = off_N / max(np.sqrt(variance), _LEAST_SHARE * typical)
+    spreads_N: Floats = off_N / max(np.sqrt(variance), _LEAST_SHARE * typical)
     return spreads_N
 
 
@@ -295,7 +296,7 @@ def _millimetres(photo: ScannedPhoto, lesion: ScannedLesion) -> float | None:
 
 def _comparable_sizes(
     photos: Sequence[ScannedPhoto], placed: Sequence[tuple[int, ScannedLesion]]
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return diameters of one unit: millimetres, or shares of their photo's median.
 
     Photos without a scale may have been taken from different distances.

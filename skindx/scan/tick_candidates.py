@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.scan.pixel_store import ReadRegion
+from skindx.scan.pixel_store import Floats, Ints, ReadRegion
 
 # N = windows, S = window side, A = directions, R = radii of the spectrum
 
@@ -96,9 +96,7 @@ def _in_block(
     return candidates
 
 
-def _peaks(
-    windows_NSS: NDArray[np.float32],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _peaks(windows_NSS: NDArray[np.float32]) -> tuple[Floats, Floats, Floats]:
     """Return score, direction in radians and period in pixels of each window's clearest peak."""
     taper_S = np.hanning(WINDOW).astype(np.float32)
     flat_NSS = windows_NSS - windows_NSS.mean(axis=(1, 2), keepdims=True)
@@ -130,9 +128,7 @@ def _peaks(
 
 
 @cache
-def _polar() -> tuple[
-    NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]
-]:
+def _polar() -> tuple[Ints, Ints, Floats, Floats]:
     """Return the spectrum's rows_AR and columns_AR, and what they stand for: angle_A, period_R."""
     angle_A = np.arange(_DIRECTIONS) * np.pi / _DIRECTIONS
     period_R = np.geomspace(_APART * _FARTHEST_PX, _NEAREST_PX / _APART, _RADII)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.scan.pixel_store import ReadRegion
+from skindx.scan.pixel_store import Floats, Ints, ReadRegion
 from skindx.scan.tick_candidates import TickCandidate
 
 # V = rows of the strip (along the ticks), J = its columns (along the row of ticks)
@@ -25,7 +25,7 @@ class Strip:
     y: float
     angle: float
 
-    def photo(self, column: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
+    def photo(self, column: Floats, row: Floats) -> Floats:
         """Return places of the strip in the photo, the last axis x, y."""
         rows, columns = self.grey_VJ.shape
         along, over = (column - columns / 2) / self.scale, (row - rows / 2) / self.scale
@@ -71,8 +71,8 @@ _COHERENT, _STRONG = 0.18, 0.3
 class Wave:
     """Periodic part of a strip: `phase_J` counts ticks, in radians, along the row of ticks."""
 
-    columns_J: NDArray[np.int64]
-    phase_J: NDArray[np.float64]
+    columns_J: Ints
+    phase_J: Floats
     row: float
     slope: float
     """Rows that the row of ticks goes down with each column."""
@@ -82,7 +82,7 @@ class Wave:
     """Whether ticks are darker than what lies between them."""
 
 
-def extended(wave: Wave, columns: int) -> NDArray[np.float64]:
+def extended(wave: Wave, columns: int) -> Floats:
     """Return the phase of the ticks in all columns, as a parabola continues it.
 
     Under perspective the period changes along the row, by more than what one wave is in step with.
@@ -92,11 +92,11 @@ def extended(wave: Wave, columns: int) -> NDArray[np.float64]:
     off_J = np.arange(columns) - middle
     rate_J = np.clip(rate + 2 * bend * off_J, 0.5 * rate, 2 * rate)
     phase_J = np.cumsum(rate_J)
-    extended_J: NDArray[np.float64] = phase_J - phase_J[round(middle)] + offset
+    extended_J: Floats = phase_J - phase_J[round(middle)] + offset
     return extended_J
 
 
-def wave_in(strip: Strip, period: float, carrier_J: NDArray[np.float64]) -> Wave | None:
+def wave_in(strip: Strip, period: float, carrier_J: Floats) -> Wave | None:
     """Find the row of ticks in the strip that is in step with a carrier; None: there is none.
 
     `period` in columns is that of the middle, `carrier_J` in radians.
@@ -171,9 +171,9 @@ _MOST_JITTER = 0.12
 class TickRow:
     """Ticks at regular distances, in pixels of the upright photo."""
 
-    ticks_T2: NDArray[np.float64]
+    ticks_T2: Floats
     """Start of the ticks, at the ruler's edge."""
-    lengths_T: NDArray[np.float64]
+    lengths_T: Floats
     """In periods."""
     along: tuple[float, float]
     """Unit vector from the first tick to the last."""
@@ -270,14 +270,14 @@ def _ticks(strip: Strip, wave: Wave) -> TickRow | None:
     )
 
 
-def _unit(vector: NDArray[np.float64]) -> tuple[float, float]:
+def _unit(vector: Floats) -> tuple[float, float]:
     x, y = vector / np.hypot(*vector)
     return float(x), float(y)
 
 
 def _lengths(
-    strip: Strip, wave: Wave, column_T: NDArray[np.float64], period: float
-) -> tuple[NDArray[np.float64], float, int]:
+    strip: Strip, wave: Wave, column_T: Floats, period: float
+) -> tuple[Floats, float, int]:
     """Return how long each tick is, in periods, and where they begin.
 
     That is in rows off their middles, and 1 or -1: whether they go on down or up from there.

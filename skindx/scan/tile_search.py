@@ -17,7 +17,7 @@ from skindx.core.machine import cpu_flags
 from skindx.imaging.gates import skin_mask
 from skindx.models.tile_detector import CELL, BatchDetector, Precision, TileBoxes
 from skindx.scan.patches import Patches
-from skindx.scan.pixel_store import PixelStore
+from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels, PixelStore
 from skindx.scan.scan_settings import ScanSettings
 
 _LEFT = 0.8
@@ -50,7 +50,7 @@ class Grid:
         down, across = self.patches[number]
         return across.start * CELL, down.start * CELL
 
-    def read(self, store: PixelStore, number: int) -> NDArray[np.uint8]:
+    def read(self, store: PixelStore, number: int) -> Pixels:
         """Return a tile, always tile x tile x 3."""
         left, top = self.place(number)
         return store.read(self.level, left, top, self.tile, self.tile)
@@ -76,7 +76,7 @@ def grids(store: PixelStore, tile: int, settings: ScanSettings) -> list[Grid]:
     return photo_grids
 
 
-def shows_skin(tile_SS3: NDArray[np.uint8], least: float) -> bool:
+def shows_skin(tile_SS3: Pixels, least: float) -> bool:
     """Tell whether enough of a tile has a colour of skin."""
     few = np.ascontiguousarray(tile_SS3[::_SKIN_STEP, ::_SKIN_STEP])
     return bool(skin_mask(few).mean() >= max(least, 1e-9))
@@ -94,7 +94,7 @@ TILES_A_LEVEL = 1 << 32
 class TilesAnswer:
     """Result of a batch of tiles."""
 
-    rows_R8: NDArray[np.float64]
+    rows_R8: Floats
     """x1, y1, x2, y2, score, label, tile, part, as `join.Found.of` takes them."""
     skipped: int
     """Tiles without skin."""
@@ -110,7 +110,7 @@ def find_in_tiles(
     settings: ScanSettings,
 ) -> TilesAnswer:
     """Read tiles of one scale, leave out those without skin, and run the detector on the rest."""
-    rows: list[NDArray[np.float64]] = [np.empty((0, 8))]
+    rows: list[Floats] = [np.empty((0, 8))]
     maps: dict[int, NDArray[np.float32]] = {}
     skipped = 0
     for first in range(0, len(numbers), settings.batch):
@@ -131,7 +131,7 @@ def find_in_tiles(
     return TilesAnswer(np.concatenate(rows), skipped, maps)
 
 
-def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> NDArray[np.float64]:
+def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> Floats:
     boxes_K4 = detected.boxes_K4.astype(np.float64)
     ends_K4 = np.concatenate([boxes_K4[:, :2] <= EDGE, boxes_K4[:, 2:] >= grid.tile - EDGE], axis=1)
     cut_K4 = ends_K4 & np.array(grid.inner_sides(number))
@@ -147,9 +147,7 @@ def _rows(store: PixelStore, grid: Grid, number: int, detected: TileBoxes) -> ND
     kept_K = (sides_K2.max(axis=1) >= grid.least) & (sides_K2.min(axis=1) > 0) & ~thin_K
     tile_K = np.full(len(boxes_K4), float(grid.level * TILES_A_LEVEL + number))
     columns = (detected.scores_K, detected.labels_K, tile_K, parts_K)
-    rows_K8: NDArray[np.float64] = np.concatenate(
-        [full_K4[kept_K], np.stack(columns, axis=1)[kept_K]], axis=1
-    )
+    rows_K8: Floats = np.concatenate([full_K4[kept_K], np.stack(columns, axis=1)[kept_K]], axis=1)
     return rows_K8
 
 
@@ -176,16 +174,16 @@ TOUCHING = 0.15
 class TileDetections:
     """Boxes of one photo as its tiles have them, in pixels of the whole photo."""
 
-    boxes_N4: NDArray[np.float64]
-    scores_N: NDArray[np.float64]
-    labels_N: NDArray[np.int64]
-    tiles_N: NDArray[np.int64]
+    boxes_N4: Floats
+    scores_N: Floats
+    labels_N: Ints
+    tiles_N: Ints
     """Tile and scale, as one number."""
-    parts_N: NDArray[np.bool_]
+    parts_N: Bools
     """The box ends at a side of its tile that lies inside the photo."""
 
     @classmethod
-    def of(cls, rows: NDArray[np.float64]) -> "TileDetections":
+    def of(cls, rows: Floats) -> "TileDetections":
         """Take rows of x1, y1, x2, y2, score, label, tile, part, in any order."""
         rows = rows.reshape(-1, 8)
         # By score, then by all else: the order in which tiles were answered does not matter.
@@ -200,9 +198,7 @@ class TileDetections:
         )
 
 
-def join(
-    detections: TileDetections, least_side: float = 0.0
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+def join(detections: TileDetections, least_side: float = 0.0) -> tuple[Floats, Floats, Ints]:
     """Return boxes K x 4, scores K and labels K, best first, one a lesion.
 
     Boxes whose longer side has less than `least_side` pixels are left out.
@@ -227,9 +223,7 @@ def join(
     return boxes_K4[order][kept], scores_K[order][kept], labels_K[order][kept]
 
 
-def _join_whole(
-    detections: TileDetections,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+def _join_whole(detections: TileDetections) -> tuple[Floats, Floats, Ints]:
     groups: list[list[int]] = []
     first_K4 = np.empty((0, 4))
     for n in np.flatnonzero(~detections.parts_N):
@@ -255,11 +249,9 @@ def _join_whole(
     )
 
 
-def _join_parts(
-    detections: TileDetections, left: list[int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+def _join_parts(detections: TileDetections, left: list[int]) -> tuple[Floats, Floats, Ints]:
     """Put parts of one lesion together: the smallest rectangle around all that touch."""
-    boxes: list[NDArray[np.float64]] = []
+    boxes: list[Floats] = []
     leaders: list[int] = []
     for n in left:
         box, leader = detections.boxes_N4[n], n
@@ -280,11 +272,11 @@ def _join_parts(
     )
 
 
-def _touch(a_4: NDArray[np.float64], b_4: NDArray[np.float64]) -> bool:
+def _touch(a_4: Floats, b_4: Floats) -> bool:
     return bool(_shared(a_4, b_4[None])[0] >= TOUCHING * min(_area(a_4), _area(b_4)))
 
 
-def _distinct(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
+def _distinct(boxes_K4: Floats) -> Ints:
     """Return the places of boxes, best first, that no better one overlaps as the same lesion."""
     kept: list[int] = []
     for n, box in enumerate(boxes_K4):
@@ -293,7 +285,7 @@ def _distinct(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.array(kept, np.int64)
 
 
-def _groups(boxes_K4: NDArray[np.float64], scores_K: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _groups(boxes_K4: Floats, scores_K: Floats) -> Bools:
     """Return which boxes, best first, hold two others apart from each other: groups of lesions."""
     groups_K = np.zeros(len(boxes_K4), bool)
     for n, box in enumerate(boxes_K4):
@@ -303,7 +295,7 @@ def _groups(boxes_K4: NDArray[np.float64], scores_K: NDArray[np.float64]) -> NDA
     return groups_K
 
 
-def _best(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
+def _best(boxes_K4: Floats) -> Ints:
     """Return the places of boxes, best first, that neither hold a better one nor lie in it."""
     kept: list[int] = []
     for n, box in enumerate(boxes_K4):
@@ -314,38 +306,38 @@ def _best(boxes_K4: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.array(kept, np.int64)
 
 
-def held(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.bool_]:
+def held(box_4: Floats, others_N4: Floats) -> Bools:
     """Return which of others lie in a box and are not the same lesion outlined again, N."""
     inside_N = _shared(box_4, others_N4) >= INSIDE * np.maximum(_areas(others_N4), 1e-12)
     smaller_N = _areas(others_N4) < _area(box_4)
-    held_N: NDArray[np.bool_] = inside_N & smaller_N & (iou(box_4, others_N4) < SAME_TILE_IOU)
+    held_N: Bools = inside_N & smaller_N & (iou(box_4, others_N4) < SAME_TILE_IOU)
     return held_N
 
 
-def iou(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+def iou(box_4: Floats, others_N4: Floats) -> Floats:
     """Return intersection over union of a box with each of others, N."""
     shared_N = _shared(box_4, others_N4)
-    union_N: NDArray[np.float64] = _area(box_4) + _areas(others_N4) - shared_N
+    union_N: Floats = _area(box_4) + _areas(others_N4) - shared_N
     return shared_N / np.maximum(union_N, 1e-12)
 
 
-def _covered(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+def _covered(box_4: Floats, others_N4: Floats) -> Floats:
     return _shared(box_4, others_N4) / max(_area(box_4), 1e-12)
 
 
-def _shared(box_4: NDArray[np.float64], others_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shared(box_4: Floats, others_N4: Floats) -> Floats:
     low_N2 = np.maximum(box_4[:2], others_N4[:, :2])
     high_N2 = np.minimum(box_4[2:], others_N4[:, 2:])
-    shared_N: NDArray[np.float64] = np.maximum(high_N2 - low_N2, 0).prod(axis=1)
+    shared_N: Floats = np.maximum(high_N2 - low_N2, 0).prod(axis=1)
     return shared_N
 
 
-def _area(box_4: NDArray[np.float64]) -> float:
+def _area(box_4: Floats) -> float:
     return float((box_4[2] - box_4[0]) * (box_4[3] - box_4[1]))
 
 
-def _areas(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
-    areas_N: NDArray[np.float64] = (boxes_N4[:, 2:] - boxes_N4[:, :2]).prod(axis=1)
+def _areas(boxes_N4: Floats) -> Floats:
+    areas_N: Floats = (boxes_N4[:, 2:] - boxes_N4[:, :2]).prod(axis=1)
     return areas_N
 
 
@@ -354,7 +346,7 @@ def _areas(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def search(
     store: PixelStore, detector: BatchDetector, settings: ScanSettings
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Return boxes K x 4 in pixels of the upright photo and their scores, best first."""
     tile = settings.tile or detector.spec.size
     answers = [

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.metrics.share_intervals import Interval
-from skindx.scan.compare import warp as thin_plate
 from skindx.scan.compare.registration import ROOM, Registration
 from skindx.scan.compare.scan_view import ScanView
+from skindx.scan.compare.warp import Warp, apply_homography, fit_warp
+from skindx.scan.pixel_store import Bools, Floats, Ints
 
 # L = lesions before, K = lesions after, N = pairs
 
@@ -32,7 +32,7 @@ class Matched:
 
     registration: Registration
     """Refined by the lesions themselves."""
-    pairs_N2: NDArray[np.int64]
+    pairs_N2: Ints
     """Lesion before and lesion after."""
 
 
@@ -68,12 +68,10 @@ def match(before: ScanView, after: ScanView, registration: Registration) -> Matc
     return Matched(final, pairs_N2)
 
 
-def _refined(
-    warp: thin_plate.Warp, before: ScanView, after: ScanView, pairs_N2: NDArray[np.int64]
-) -> thin_plate.Warp:
+def _refined(warp: Warp, before: ScanView, after: ScanView, pairs_N2: Ints) -> Warp:
     """Return the warp through its own points and through lesions."""
     from_N2, to_N2 = before.centres[pairs_N2[:, 0]], after.centres[pairs_N2[:, 1]]
-    refined = thin_plate.fit_warp(
+    refined = fit_warp(
         warp.map_33, np.vstack([from_N2, warp.from_M2]), np.vstack([to_N2, warp(warp.from_M2)])
     )
     # The warp's own points lie on it by construction, so its error and smoothing stay.
@@ -84,7 +82,7 @@ def _refined(
     )
 
 
-def _assigned(before: ScanView, after: ScanView, warp: thin_plate.Warp) -> NDArray[np.int64]:
+def _assigned(before: ScanView, after: ScanView, warp: Warp) -> Ints:
     from scipy.optimize import linear_sum_assignment
 
     lesions, others = len(before.rows), len(after.rows)
@@ -105,7 +103,7 @@ def _assigned(before: ScanView, after: ScanView, warp: thin_plate.Warp) -> NDArr
     whole[lesions:, :others] = np.where(np.eye(others), _UNMATCHED, impossible)
     rows, columns = linear_sum_assignment(whole)
     real = (rows < lesions) & (columns < others)
-    pairs_N2: NDArray[np.int64] = np.stack([rows[real], columns[real]], axis=1).astype(np.int64)
+    pairs_N2: Ints = np.stack([rows[real], columns[real]], axis=1).astype(np.int64)
     return pairs_N2
 
 
@@ -122,9 +120,7 @@ _SPREAD = 1.4826
 _TYPICAL_COLOUR, _LEAST_COLOUR, _COLOUR_SPREADS = 2.5, 6.0, 4.0
 
 
-def growth_of(
-    before: ScanView, after: ScanView, matched: Matched
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def growth_of(before: ScanView, after: ScanView, matched: Matched) -> tuple[Floats, Floats]:
     """Return the logarithm of each pair's growth and its standard deviation.
 
     Sizes are compared in millimetres where both photos have a scale, and else by the registration,
@@ -151,30 +147,28 @@ def growth_of(
     return growth_N, np.maximum(model_N * max(1.0, shared / typical), 1e-6)
 
 
-def _edge(size_N: NDArray[np.float64], view: ScanView) -> NDArray[np.float64]:
+def _edge(size_N: Floats, view: ScanView) -> Floats:
     """Return the standard deviation of a diameter's logarithm, by the jitter of its box."""
     pixel = view.size_wh[0] / view.photo.width
-    edge_N: NDArray[np.float64] = np.hypot(_EDGE_PX * pixel, _EDGE_SHARE * size_N) / size_N
+    edge_N: Floats = np.hypot(_EDGE_PX * pixel, _EDGE_SHARE * size_N) / size_N
     return edge_N
 
 
-def two_sided(z_N: NDArray[np.float64]) -> NDArray[np.float64]:
+def two_sided(z_N: Floats) -> Floats:
     from scipy.stats import norm
 
-    p_N: NDArray[np.float64] = 2 * norm.sf(np.abs(z_N))
+    p_N: Floats = 2 * norm.sf(np.abs(z_N))
     return p_N
 
 
-def discoveries(p_N: NDArray[np.float64]) -> NDArray[np.bool_]:
+def discoveries(p_N: Floats) -> Bools:
     """Return which p-values are small for so many lesions."""
     from scipy.stats import false_discovery_control
 
     return np.asarray(false_discovery_control(p_N) <= _FALSE_SHARE)
 
 
-def colour_changes(
-    before_N3: NDArray[np.float64], after_N3: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def colour_changes(before_N3: Floats, after_N3: Floats) -> tuple[Floats, Bools]:
     """Return each pair's change of colour, and which are clear beside those of the others."""
     off_N3 = after_N3 - before_N3
     if len(off_N3) >= _LEAST_FOR_MIDDLE:
@@ -309,7 +303,7 @@ def _only_after(before: ScanView, after: ScanView, matched: Matched) -> list[Les
 
 
 def _backwards(
-    before: ScanView, matched: Matched, place_2: NDArray[np.float64]
+    before: ScanView, matched: Matched, place_2: Floats
 ) -> tuple[tuple[float, float], float]:
     """Return the place of the photo before that lies on one of the photo after, and the scale."""
     warp = matched.registration.warp
@@ -325,13 +319,11 @@ def _backwards(
     return _xy(guess_12[0]), float(warp.scales(guess_12)[0])
 
 
-def _inverse(map_33: NDArray[np.float64], places_N2: NDArray[np.float64]) -> NDArray[np.float64]:
-    from skindx.scan.compare import warp as plane
-
-    return plane.apply_homography(np.asarray(np.linalg.inv(map_33), np.float64), places_N2)
+def _inverse(map_33: Floats, places_N2: Floats) -> Floats:
+    return apply_homography(np.asarray(np.linalg.inv(map_33), np.float64), places_N2)
 
 
-def _xy(place: NDArray[np.float64]) -> tuple[float, float]:
+def _xy(place: Floats) -> tuple[float, float]:
     return float(place[0]), float(place[1])
 
 

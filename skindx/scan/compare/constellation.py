@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from skindx.scan.pixel_store import Floats, Ints
 
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
@@ -37,17 +38,13 @@ _CHANCE = 1e-4
 class Constellation:
     """How the lesions of one photo lie on those of another."""
 
-    similarity_23: NDArray[np.float64]
-    pairs_N2: NDArray[np.int64]
+    similarity_23: Floats
+    pairs_N2: Ints
     """Lesions whose place agrees."""
 
 
 def constellation(
-    from_L2: NDArray[np.float64],
-    sizes_L: NDArray[np.float64],
-    to_K2: NDArray[np.float64],
-    sizes_K: NDArray[np.float64],
-    size_wh: tuple[int, int],
+    from_L2: Floats, sizes_L: Floats, to_K2: Floats, sizes_K: Floats, size_wh: tuple[int, int]
 ) -> Constellation | None:
     """Return how the first lesions lie on the second; None: no better than by chance.
 
@@ -63,7 +60,7 @@ def constellation(
         return None
     side = max(size_wh)
     tree, near = cKDTree(to_K2), _NEAR * side
-    best: tuple[int, NDArray[np.float64], NDArray[np.int64]] | None = None
+    best: tuple[int, Floats, Ints] | None = None
     for proposal_4 in _voted(proposals_H4, side):
         map_23 = _matrix(proposal_4)
         pairs_N2 = np.empty((0, 2), np.int64)
@@ -88,16 +85,11 @@ def constellation(
     return Constellation(map_23, pairs_N2) if p_value < _CHANCE else None
 
 
-def _largest(sizes_L: NDArray[np.float64]) -> NDArray[np.int64]:
+def _largest(sizes_L: Floats) -> Ints:
     return np.sort(np.argsort(-sizes_L, kind="stable")[:_MOST_LESIONS])
 
 
-def _proposals(
-    from_L2: NDArray[np.float64],
-    sizes_L: NDArray[np.float64],
-    to_K2: NDArray[np.float64],
-    sizes_K: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def _proposals(from_L2: Floats, sizes_L: Floats, to_K2: Floats, sizes_K: Floats) -> Floats:
     """Return similarities as real and imaginary factor, then x and y of the shift."""
     first_E2, second_F2 = _edges(from_L2), _edges(to_K2)
     second_F2 = np.concatenate([second_F2, second_F2[:, ::-1]])
@@ -117,7 +109,7 @@ def _proposals(
     return np.stack([turn_H.real, turn_H.imag, shift_H.real, shift_H.imag], axis=1)
 
 
-def _edges(places_L2: NDArray[np.float64]) -> NDArray[np.int64]:
+def _edges(places_L2: Floats) -> Ints:
     """Return pairs of neighbours at different places."""
     from scipy.spatial import cKDTree
 
@@ -127,7 +119,7 @@ def _edges(places_L2: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.stack([centre[distance > 0], nearest[distance > 0]], axis=1)
 
 
-def _voted(proposals_H4: NDArray[np.float64], side: int) -> list[NDArray[np.float64]]:
+def _voted(proposals_H4: Floats, side: int) -> list[Floats]:
     """Return the middles of the bins with the most votes, also of bins shifted by half."""
     turn_H = proposals_H4[:, 0] + 1j * proposals_H4[:, 1]
     middle = side / 2
@@ -136,7 +128,7 @@ def _voted(proposals_H4: NDArray[np.float64], side: int) -> list[NDArray[np.floa
     values_H4 = np.stack(
         [np.log(np.abs(turn_H)), np.angle(turn_H), place_H.real / side, place_H.imag / side], axis=1
     )
-    chosen: list[NDArray[np.float64]] = []
+    chosen: list[Floats] = []
     for offset in (0.0, 0.5):
         bins_H4 = np.floor(values_H4 / _BINS + offset).astype(np.int64)
         _, bin_H, votes = np.unique(bins_H4, axis=0, return_inverse=True, return_counts=True)
@@ -147,12 +139,12 @@ def _voted(proposals_H4: NDArray[np.float64], side: int) -> list[NDArray[np.floa
     return chosen
 
 
-def _matrix(proposal_4: NDArray[np.float64]) -> NDArray[np.float64]:
+def _matrix(proposal_4: Floats) -> Floats:
     real, imaginary, x, y = proposal_4
     return np.array([[real, -imaginary, x], [imaginary, real, y]])
 
 
-def _in_place(tree: "cKDTree", moved_L2: NDArray[np.float64], near: float) -> NDArray[np.int64]:
+def _in_place(tree: "cKDTree", moved_L2: Floats, near: float) -> Ints:
     """Return pairs of lesions nearer than `near`, each lesion at most once."""
     distance_L, nearest_L = map(np.asarray, tree.query(moved_L2, distance_upper_bound=near))
     order_L = np.argsort(distance_L, kind="stable")
@@ -162,7 +154,7 @@ def _in_place(tree: "cKDTree", moved_L2: NDArray[np.float64], near: float) -> ND
     return np.stack([kept, nearest_L[kept]], axis=1).astype(np.int64)
 
 
-def _fitted(from_N2: NDArray[np.float64], to_N2: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fitted(from_N2: Floats, to_N2: Floats) -> Floats:
     """Return the similarity of least squares."""
     from_N, to_N = from_N2 @ (1, 1j), to_N2 @ (1, 1j)
     centred = from_N - from_N.mean()

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.scan.compare import warp as plane
-from skindx.scan.compare import warp as thin_plate
 from skindx.scan.compare.constellation import constellation
 from skindx.scan.compare.scan_view import ScanView
+from skindx.scan.compare.warp import LEAST_MATCHES, Warp, apply_homography, fit_warp, homography
+from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels
 
 # P, Q = points of the first and the second photo, M = matches, D = 128
 
@@ -29,7 +29,7 @@ _RATIO = 0.88
 _CHUNK = 1000
 
 
-def points_of(pixels_HW3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+def points_of(pixels_HW3: Pixels) -> tuple[Floats, NDArray[np.float32]]:
     """Return places_P2 in pixels and descriptors_PD of unit length."""
     import cv2
 
@@ -49,9 +49,7 @@ def points_of(pixels_HW3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArr
     return places_P2[kept_P] / scale, np.sqrt(raw_PD).astype(np.float32)
 
 
-def _spread(
-    places_P2: NDArray[np.float64], strength_P: NDArray[np.float64], side: int
-) -> NDArray[np.int64]:
+def _spread(places_P2: Floats, strength_P: Floats, side: int) -> Ints:
     """Return which points to keep: the strongest of every square, at most `_POINTS` in all."""
     cell_P2 = np.minimum(places_P2 * _CELLS / side, _CELLS - 1).astype(int)
     cell_P = cell_P2[:, 1] * _CELLS + cell_P2[:, 0]
@@ -62,9 +60,7 @@ def _spread(
     return np.sort(kept_P)
 
 
-def matches(
-    descriptors_PD: NDArray[np.float32], descriptors_QD: NDArray[np.float32]
-) -> NDArray[np.int64]:
+def matches(descriptors_PD: NDArray[np.float32], descriptors_QD: NDArray[np.float32]) -> Ints:
     """Return pairs_M2 of points, the clearest first."""
     if min(len(descriptors_PD), len(descriptors_QD)) < 2:
         return np.empty((0, 2), np.int64)
@@ -76,9 +72,7 @@ def matches(
     return np.stack([kept_P, forth_P[kept_P]], axis=1)
 
 
-def _nearest(
-    from_PD: NDArray[np.float32], to_QD: NDArray[np.float32]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _nearest(from_PD: NDArray[np.float32], to_QD: NDArray[np.float32]) -> tuple[Ints, Floats]:
     """Return each point's nearest one and how its distance compares with the second's."""
     nearest, ratio = [], []
     for start in range(0, len(from_PD), _CHUNK):
@@ -96,7 +90,7 @@ def _nearest(
 
 # P, Q = points of the first and the second photo, K = candidates, M = matches
 
-Points = tuple[NDArray[np.float64], NDArray[np.float32]]
+Points = tuple[Floats, NDArray[np.float32]]
 """Places and descriptors of a photo's points."""
 
 _ROUNDS = 6
@@ -112,14 +106,14 @@ _ENOUGH = 1.03
 
 
 def grown(
-    warp: thin_plate.Warp, points: Points, others: Points, unit: float
-) -> tuple[thin_plate.Warp, NDArray[np.float64], NDArray[np.float64]] | None:
+    warp: Warp, points: Points, others: Points, unit: float
+) -> tuple[Warp, Floats, Floats] | None:
     """Return the warp through all points in common, and their places in both photos.
 
     None: hardly any point is where the warp leads one to expect it. `unit` is the size in pixels
     of what the lengths of this module call one.
     """
-    best: tuple[thin_plate.Warp, NDArray[np.float64], NDArray[np.float64]] | None = None
+    best: tuple[Warp, Floats, Floats] | None = None
     for _ in range(_ROUNDS):
         from_M2, to_M2 = _matched(warp, points, others, unit)
         kept_M = smooth(from_M2, to_M2 - warp(from_M2), unit * _CONTRADICTS)
@@ -128,14 +122,12 @@ def grown(
         from_M2, to_M2 = from_M2[kept_M], to_M2[kept_M]
         if best is not None and len(from_M2) < _ENOUGH * len(best[1]):
             return best
-        warp = thin_plate.fit_warp(warp.map_33, from_M2, to_M2)
+        warp = fit_warp(warp.map_33, from_M2, to_M2)
         best = warp, from_M2, to_M2
     return best
 
 
-def smooth(
-    from_M2: NDArray[np.float64], rest_M2: NDArray[np.float64], near: float
-) -> NDArray[np.bool_]:
+def smooth(from_M2: Floats, rest_M2: Floats, near: float) -> Bools:
     """Return which matches are off by about as much as their neighbours, to `near` pixels.
 
     Skin moves smoothly: a match that its neighbours contradict is wrong.
@@ -149,9 +141,7 @@ def smooth(
     return np.asarray(np.hypot(*(rest_M2 - around_M2).T) <= near)
 
 
-def _matched(
-    warp: thin_plate.Warp, points: Points, others: Points, unit: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _matched(warp: Warp, points: Points, others: Points, unit: float) -> tuple[Floats, Floats]:
     """Return places of points and of those that are most like them where they should lie."""
     from scipy.spatial import cKDTree
 
@@ -200,15 +190,13 @@ ROOM = 0.75
 class Registration:
     """A map from the photo before to the photo after, and what it rests on."""
 
-    warp: thin_plate.Warp
+    warp: Warp
     points: int
     """Places of the skin that both photos show."""
     by_lesions: bool
     """The lesions alone were laid on each other: the skin shows nothing else in common."""
 
-    def covers(
-        self, view: ScanView, places_N2: NDArray[np.float64], size_N: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
+    def covers(self, view: ScanView, places_N2: Floats, size_N: Floats) -> Bools:
         """Return which places of the photo before are in the photo after, with their lesions."""
         moved_N2 = self.warp(places_N2)
         room_N = ROOM * size_N * self.warp.scales(places_N2) + 2 * self.warp.errors(places_N2)
@@ -239,21 +227,21 @@ def register(before: ScanView, after: ScanView) -> Registration:
 def _by_points(before: ScanView, after: ScanView) -> Registration | None:
     points, others = points_of(before.pixels_HW3), points_of(after.pixels_HW3)
     pairs_M2 = matches(points[1], others[1])
-    if len(pairs_M2) < plane.LEAST_MATCHES:
+    if len(pairs_M2) < LEAST_MATCHES:
         return None
     unit = max(after.size_wh) / _LONG_SIDE
     from_M2, to_M2 = points[0][pairs_M2[:, 0]], others[0][pairs_M2[:, 1]]
     for near in (1.0, 3.0):  # a body that moved agrees with a plane only roughly
-        fit = plane.homography(from_M2, to_M2, near * 8 * unit)
+        fit = homography(from_M2, to_M2, near * 8 * unit)
         if fit is None:
             continue
         map_33, agree_M = fit
-        kept_M = _near_the_plane(from_M2, to_M2 - plane.apply_homography(map_33, from_M2), unit)
+        kept_M = _near_the_plane(from_M2, to_M2 - apply_homography(map_33, from_M2), unit)
         if kept_M.sum() < agree_M.sum():
             kept_M = agree_M
-        first = thin_plate.fit_warp(map_33, from_M2[kept_M], to_M2[kept_M])
+        first = fit_warp(map_33, from_M2[kept_M], to_M2[kept_M])
         more = grown(first, points, others, unit)
-        if more is None or len(more[1]) < plane.LEAST_MATCHES:
+        if more is None or len(more[1]) < LEAST_MATCHES:
             continue
         warp, from_all_M2, to_all_M2 = more
         if _plausible(warp, to_all_M2, after) and _in_place(warp, before, after) >= _LEAST_IN_PLACE:
@@ -267,13 +255,11 @@ def _by_lesions(before: ScanView, after: ScanView) -> Registration | None:
         return None
     from_N2, to_N2 = before.centres[stars.pairs_N2[:, 0]], after.centres[stars.pairs_N2[:, 1]]
     map_33 = np.vstack([stars.similarity_23, [0, 0, 1]])
-    warp = thin_plate.fit_warp(map_33, from_N2, to_N2)
+    warp = fit_warp(map_33, from_N2, to_N2)
     return Registration(warp, len(from_N2), True) if _plausible(warp, to_N2, after) else None
 
 
-def _near_the_plane(
-    from_M2: NDArray[np.float64], rest_M2: NDArray[np.float64], unit: float
-) -> NDArray[np.bool_]:
+def _near_the_plane(from_M2: Floats, rest_M2: Floats, unit: float) -> Bools:
     """Return which matches are about as far from the plane as their neighbours."""
     kept_M = np.asarray(np.hypot(*rest_M2.T) < _FAR * unit)
     for near in (3 * _NEAR, 1.5 * _NEAR, _NEAR):
@@ -282,7 +268,7 @@ def _near_the_plane(
     return kept_M
 
 
-def _plausible(warp: thin_plate.Warp, to_M2: NDArray[np.float64], after: ScanView) -> bool:
+def _plausible(warp: Warp, to_M2: Floats, after: ScanView) -> bool:
     """Return whether the matches are spread over the photo and predict each other."""
     import cv2
 
@@ -292,7 +278,7 @@ def _plausible(warp: thin_plate.Warp, to_M2: NDArray[np.float64], after: ScanVie
     return covered >= _LEAST_COVERED and error <= _MOST_ERROR
 
 
-def _in_place(warp: thin_plate.Warp, before: ScanView, after: ScanView) -> float:
+def _in_place(warp: Warp, before: ScanView, after: ScanView) -> float:
     """Return the share of lesions that lie on lesions, of those that both photos should show.
 
     A ruler or cloth that both photos show lays no lesion on another. 1 with too few to judge by.

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.atomic_files import read_parquet
 from skindx.core.errors import UserError
 from skindx.scan.outputs.scan_files import PARQUET
 from skindx.scan.outputs.scan_result import PhotoSummary, Summary, read_summary
+from skindx.scan.pixel_store import Floats, Pixels
 
 # L = lesions of a photo, H, W = rows and columns of the shrunk photo
 
@@ -25,21 +25,21 @@ class ScanView:
     """One photo of a scan; places are in pixels of `pixels_HW3`."""
 
     photo: PhotoSummary
-    pixels_HW3: NDArray[np.uint8]
-    boxes_L4: NDArray[np.float64]
+    pixels_HW3: Pixels
+    boxes_L4: Floats
     """x1, y1, x2, y2."""
-    colours_L3: NDArray[np.float64]
+    colours_L3: Floats
     """CIELAB, lesion minus skin."""
     rows: tuple[dict[str, Any], ...]
     """The lesions as lesions.parquet has them, in the same order."""
 
     @property
-    def centres(self) -> NDArray[np.float64]:
+    def centres(self) -> Floats:
         """Return the middles of the boxes."""
         return (self.boxes_L4[:, :2] + self.boxes_L4[:, 2:]) / 2
 
     @property
-    def sizes(self) -> NDArray[np.float64]:
+    def sizes(self) -> Floats:
         """Return the geometric means of the boxes' sides."""
         sides_L2 = self.boxes_L4[:, 2:] - self.boxes_L4[:, :2]
         return np.asarray(np.sqrt(sides_L2.prod(axis=1)))

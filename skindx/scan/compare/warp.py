@@ -7,7 +7,8 @@ the smoothing that predicts points left out the best.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from skindx.scan.pixel_store import Bools, Floats, Ints
 
 # M = matches, N = points
 
@@ -17,9 +18,7 @@ LEAST_MATCHES = 20
 _MOST_SCALE, _MOST_STRETCH = 3.0, 2.5
 
 
-def homography(
-    from_M2: NDArray[np.float64], to_M2: NDArray[np.float64], near: float = _NEAR
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+def homography(from_M2: Floats, to_M2: Floats, near: float = _NEAR) -> tuple[Floats, Bools] | None:
     """Return the homography_33 and which matches agree with it; None: none that a camera makes.
 
     MAGSAC++ (Barath et al. 2020), the same answer every time.
@@ -39,15 +38,13 @@ def homography(
     return map_33, agree_M
 
 
-def apply_homography(
-    map_33: NDArray[np.float64], places_N2: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def apply_homography(map_33: Floats, places_N2: Floats) -> Floats:
     """Return places after a homography."""
     moved_N3 = np.column_stack([places_N2, np.ones(len(places_N2))]) @ map_33.T
     return moved_N3[:, :2] / moved_N3[:, 2:]
 
 
-def plausible_homography(map_33: NDArray[np.float64], places_N2: NDArray[np.float64]) -> bool:
+def plausible_homography(map_33: Floats, places_N2: Floats) -> bool:
     """Return whether a person seen from another place looks so: no mirror, no folding."""
     depth_N = np.column_stack([places_N2, np.ones(len(places_N2))]) @ map_33[2]
     if depth_N.min() * depth_N.max() <= 0:
@@ -77,11 +74,11 @@ _LEAST_ERROR_PX = 0.5
 class Warp:
     """The map from one photo to another."""
 
-    map_33: NDArray[np.float64]
+    map_33: Floats
     """The homography."""
-    from_M2: NDArray[np.float64]
+    from_M2: Floats
     """Points of the first photo that were found in the second."""
-    rest_M2: NDArray[np.float64]
+    rest_M2: Floats
     """How far from the homography they are."""
     smoothing: float
     scale: float
@@ -89,7 +86,7 @@ class Warp:
     error_px: float
     """Standard deviation along one axis of points that were left out, in the second photo."""
 
-    def __call__(self, places_N2: NDArray[np.float64]) -> NDArray[np.float64]:
+    def __call__(self, places_N2: Floats) -> Floats:
         """Return where places of the first photo lie in the second."""
         if not len(places_N2):
             return places_N2.copy()
@@ -98,7 +95,7 @@ class Warp:
             self.from_M2 / self.scale, self.rest_M2, places_N2 / self.scale, self.smoothing
         )
 
-    def errors(self, places_N2: NDArray[np.float64]) -> NDArray[np.float64]:
+    def errors(self, places_N2: Floats) -> Floats:
         """Return the standard deviation along one axis of each place, in the second photo."""
         from scipy.spatial import cKDTree
 
@@ -107,7 +104,7 @@ class Warp:
         away_N, _ = cKDTree(self.from_M2).query(places_N2)
         return np.hypot(self.error_px, _AWAY * away_N * self.scales(places_N2))
 
-    def scales(self, places_N2: NDArray[np.float64], around: float = 1.0) -> NDArray[np.float64]:
+    def scales(self, places_N2: Floats, around: float = 1.0) -> Floats:
         """Return how many pixels of the second photo one of the first becomes at each place."""
         if not len(places_N2):
             return np.empty(0)
@@ -115,13 +112,11 @@ class Warp:
         moved_4N2 = self((places_N2[None] + steps_42[:, None]).reshape(-1, 2)).reshape(4, -1, 2)
         x_N2, y_N2 = (moved_4N2[0] - moved_4N2[1]) / 2, (moved_4N2[2] - moved_4N2[3]) / 2
         area_N = np.abs(x_N2[:, 0] * y_N2[:, 1] - x_N2[:, 1] * y_N2[:, 0])
-        scales_N: NDArray[np.float64] = np.sqrt(area_N) / around
+        scales_N: Floats = np.sqrt(area_N) / around
         return scales_N
 
 
-def fit_warp(
-    map_33: NDArray[np.float64], from_M2: NDArray[np.float64], to_M2: NDArray[np.float64]
-) -> Warp:
+def fit_warp(map_33: Floats, from_M2: Floats, to_M2: Floats) -> Warp:
     """Return the warp through matches, which all have to be right."""
     kept_M = _thinned(from_M2)
     from_M2, to_M2 = from_M2[kept_M], to_M2[kept_M]
@@ -135,7 +130,7 @@ def fit_warp(
     return Warp(map_33, from_M2, rest_M2, smoothing, scale, max(error_px, _LEAST_ERROR_PX))
 
 
-def _thinned(from_M2: NDArray[np.float64]) -> NDArray[np.int64]:
+def _thinned(from_M2: Floats) -> Ints:
     """Return at most `_MOST_POINTS` matches at different places, evenly spread."""
     _, first_M = np.unique(np.round(from_M2), axis=0, return_index=True)
     if len(first_M) <= _MOST_POINTS:
@@ -148,24 +143,17 @@ def _thinned(from_M2: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.sort(first_M[order[np.lexsort((order, within))][:_MOST_POINTS]])
 
 
-def _spline(
-    from_M2: NDArray[np.float64],
-    rest_M2: NDArray[np.float64],
-    places_N2: NDArray[np.float64],
-    smoothing: float,
-) -> NDArray[np.float64]:
+def _spline(from_M2: Floats, rest_M2: Floats, places_N2: Floats, smoothing: float) -> Floats:
     from scipy.interpolate import RBFInterpolator
 
     spline = RBFInterpolator(
         from_M2, rest_M2, kernel="thin_plate_spline", degree=1, smoothing=smoothing
     )
-    values_N2: NDArray[np.float64] = spline(places_N2)
+    values_N2: Floats = spline(places_N2)
     return values_N2
 
 
-def _left_out(
-    from_M2: NDArray[np.float64], rest_M2: NDArray[np.float64], smoothing: float
-) -> NDArray[np.float64]:
+def _left_out(from_M2: Floats, rest_M2: Floats, smoothing: float) -> Floats:
     """Return how far each point is from where the others predict it."""
     fold_M = np.arange(len(from_M2)) % _FOLDS
     off_M2 = np.empty_like(rest_M2)
@@ -177,5 +165,5 @@ def _left_out(
     return off_M2
 
 
-def _spread(off_M2: NDArray[np.float64]) -> float:
+def _spread(off_M2: Floats) -> float:
     return 1.4826 * float(np.median(np.abs(off_M2)))

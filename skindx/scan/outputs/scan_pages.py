@@ -10,7 +10,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skindx.core.text import counted, html_environment, keep_units, printable
 from skindx.data.box import Box
@@ -29,7 +28,7 @@ from skindx.scan.outputs.scan_result import (
     shown_risk,
     shown_size,
 )
-from skindx.scan.pixel_store import ReadRegion, overview
+from skindx.scan.pixel_store import Pixels, ReadRegion, overview
 from skindx.scan.scanned_lesions import LEAST_LESIONS, RankedLesion, ScannedPhoto
 
 if TYPE_CHECKING:
@@ -65,9 +64,7 @@ def region_around(box: Box, width: int, height: int) -> tuple[int, int, int, int
     )
 
 
-def crop(
-    read: ReadRegion, region: tuple[int, int, int, int], longest_side: int
-) -> NDArray[np.uint8]:
+def crop(read: ReadRegion, region: tuple[int, int, int, int], longest_side: int) -> Pixels:
     """Return pixels_HW3 of a region with at most `longest_side` pixels along its longer side."""
     x1, y1, x2, y2 = region
     return read(x1, y1, x2, y2, min(1.0, longest_side / max(x2 - x1, y2 - y1)))
@@ -347,7 +344,7 @@ def _outlined(photo: ScannedPhoto, read: ReadRegion, ranked: list[RankedLesion])
     """Draw the numbered outlines, the first lesion on top."""
     from PIL import Image, ImageDraw, ImageFont
 
-    pixels_HW3: NDArray[np.uint8] = overview(read, photo.width, photo.height, _PAPER_OVERVIEW_PX)
+    pixels_HW3: Pixels = overview(read, photo.width, photo.height, _PAPER_OVERVIEW_PX)
     image = Image.fromarray(pixels_HW3)
     scale = image.width / photo.width
     draw = ImageDraw.Draw(image)
