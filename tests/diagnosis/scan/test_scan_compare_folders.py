@@ -8,11 +8,10 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-import typer
 from painted_bodies import CLASSES, SOURCE, WHEN
 from typer.testing import CliRunner
 
-from skindx.cli.scan import add_compare
+from skindx.cli.scan import app
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.scan.compare.scan_comparison import (
@@ -104,9 +103,6 @@ def test_photos_find_their_partner_and_lesions_their_kind(
 
 
 def test_the_verb_writes_a_page_and_refuses_in_one_sentence(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    add_compare(app)
     out = tmp_path / "compared"
     first = write(tmp_path / "first", {"c.jpg": paint_body(np.random.default_rng(8), 20, SIZE)})
     done = CliRunner().invoke(app, ["compare", str(first), str(first), "--out", str(out)])
