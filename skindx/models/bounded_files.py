@@ -1,4 +1,4 @@
-"""Safetensors files: written, and read only after their header is within limits."""
+"""Weights and tables from files within limits: safetensors, checkpoints without pickle, Parquet."""
 
 import argparse
 import os
@@ -109,8 +109,6 @@ def _damaged(path: Path, reason: object) -> UserError:
     return UserError(f"{path} is no whole safetensors file ({detail}); copy or pack it again.")
 
 
-# Tables of a bundle (Parquet): what the file declares is bounded before it is unpacked.
-
 _MOST_BYTES, _MOST_ROWS, _LONGEST_TEXT = 256 * MEGABYTE, 10_000_000, 8_192
 _PACKINGS = {"UNCOMPRESSED", "SNAPPY"}
 """Snappy shrinks by a factor of 21 at most; others by any."""
@@ -188,8 +186,6 @@ def _longest(column: Any) -> int:
     lengths = [pc.binary_length(chunk.dictionary) for chunk in column.chunks]
     return max((pc.max(part).as_py() or 0 for part in lengths), default=0)
 
-
-# Named tensors from a file of weights, whichever training script wrote it; no program runs.
 
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 """Where timm's and torchvision's checkpoints keep the weights; averaged ones first."""

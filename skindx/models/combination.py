@@ -1,4 +1,4 @@
-"""How members are combined: by the mean of probabilities or logits, or by vote."""
+"""How answers are combined: members by weights or by vote, and the crop of a box with the whole."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,8 @@ from skindx.core.settings_base import Settings
 from skindx.data.box import Box
 from skindx.models.probability_scaling import COLDEST, HOTTEST, apply_temperature
 
-# M = members, N = images, C = classes
+# M = members, N = images, K = images with a crop, C = classes, H, W = height, width,
+# S = side of the crop
 
 Floats = NDArray[np.float64]
 
@@ -114,13 +115,6 @@ _RULES: dict[Rule, Callable[[Floats, tuple[float, ...] | None], Floats]] = {
 }
 
 
-# Weights of members from validation images: by likelihood, or by greedy selection.
-#
-# What is judged is the pool after its own temperature, as it will be served: at temperature 1 the
-# mean of good members looks worse than one of them, only because averaging makes it less sure.
-
-# M = members, N = images, C = classes
-
 Ints = NDArray[np.integer]
 
 Space = Literal["probability", "logit"]
@@ -131,6 +125,9 @@ _SHARPNESS = tuple(np.geomspace(1, 2.8, 5).tolist())
 
 def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -> Floats:
     """Return the weights on the simplex that make the truth likeliest, shrunk to equal ones.
+
+    What is judged is the pool after its own temperature, as it will be served: at temperature 1 the
+    mean of good members looks worse than one of them, only because averaging makes it less sure.
 
     Weights and temperature are fitted together. `prior` counts as so many images that support
     equal weights (a Dirichlet prior: the penalty is its size times the divergence of the weights
@@ -202,14 +199,6 @@ def _likelihood(member_MNC: Floats, truth_N: Ints, space: Space, counts_M: Float
         for sharpness in _SHARPNESS
     )
 
-
-# Detection-assisted diagnosis: the whole image, and beside it the crop around its best box.
-#
-# After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the same ensemble
-# predicts both views, and p = (1 - w) p_whole + w p_crop.
-
-# N = images, K = images with a crop, C = classes, M = members
-# H, W = height, width; S = side of the crop
 
 _WEIGHTS = 101
 """Weights that a fit compares: whole percents; validation splits cannot distinguish finer ones."""
@@ -285,6 +274,9 @@ def assist(
     weight: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Fuse the predictions of whole images with those of crops, where there are any.
+
+    After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the same ensemble
+    predicts both views, and p = (1 - w) p_whole + w p_crop.
 
     `whole` are probabilities N x C and each member's M x N x C, which are left as they are; so are
     images without a crop. At weight 0 no crop is predicted.

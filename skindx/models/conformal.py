@@ -1,4 +1,7 @@
-"""Conformal sets: the classes that an image may show, with a guaranteed coverage."""
+"""Conformal sets: the classes that an image may show, with a guaranteed coverage.
+
+The thresholds are fitted on calibration images, which nothing else looked at.
+"""
 
 import math
 from collections.abc import Sequence
@@ -138,12 +141,8 @@ class Conformal(Settings):
         return sets_NC
 
 
-# Thresholds of conformal sets, fitted on calibration images, which nothing else looked at.
-
 ENOUGH = 50
 """A skin type of fewer calibration images is judged by the thresholds of all."""
-
-# N = images, C = classes
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

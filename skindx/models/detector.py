@@ -1,4 +1,8 @@
-"""The lesion detector, built without pickle and within limits."""
+"""The lesion detector: ultralytics YOLO, rebuilt from YAML and safetensors, never a pickle.
+
+A network is built from a checked configuration and is never larger than its weights; how many
+lesions of each size it detects stays with its bundle.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +33,6 @@ from skindx.models.detector_config import DetectorConfig, refuse_work
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-
-# Build ultralytics' network from a checked configuration, never larger than its weights.
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -85,8 +87,6 @@ def _refuse_large(config: dict[str, Any], labels: int, origin: str, shapes: Shap
             )
     refuse_work([*config["backbone"], *config["head"]], layers, origin)
 
-
-# The lesion detector: ultralytics YOLO, rebuilt from YAML and safetensors, never a pickle.
 
 MODEL_YAML, MODEL_WEIGHTS = "model.yaml", "model.safetensors"
 
@@ -226,8 +226,6 @@ def read_detector(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
         ) from None
     return config, state
 
-
-# How many lesions of each size a detector finds on validation images: it stays with its bundle.
 
 EDGES_PX = (10.0, 20.0, 40.0, 80.0, 160.0)
 """Where bands of sizes begin; a scan leaves out what is smaller than the first."""

@@ -2,7 +2,8 @@
 
 ultralytics evaluates `activation` as Python, looks modules up by any name, and replaces strings
 among the arguments by variables of its own. Here a file may name only the layers below, with
-numbers in their ranges, and a few fixed words.
+numbers in their ranges, and a few fixed words. ultralytics then passes a square through each new
+network to learn its strides: `refuse_work` bounds memory and work by arithmetic before that.
 """
 
 import math
@@ -176,11 +177,6 @@ def _check_row(number: int, row: Sequence[Any]) -> None:
                 f"layer {number}: argument {place} of {layer} cannot be {str(value)[:40]!r}"
             )
 
-
-# How much memory and work a detector's layers take, by arithmetic, before any of it is spent.
-#
-# ultralytics passes a square through each new network to learn its strides. A few rows of YAML
-# with few weights can make that square, or what is computed from it, as large as one likes.
 
 _SIDE = 256
 """Of the square that ultralytics passes through a new network."""

@@ -1,4 +1,7 @@
-"""Embeddings of training images, for similar cases."""
+"""The embedding index of a bundle: embeddings of training images, with labels and credits.
+
+The nearest ones are shown beside a diagnosis; a thumbnail is shown where the licence allows it.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,10 +22,6 @@ from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.models.bounded_files import load_tensors, read_rows, save_tensors
 from skindx.models.ensemble import Ensemble, EnsembleOutput, outputs_of_records
 from skindx.models.nt_product import nt_gemm
-
-# The embedding index of a bundle: embeddings of training images, with labels and credits.
-#
-# The nearest ones are shown beside a diagnosis; a thumbnail is shown where the licence allows it.
 
 ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
 
@@ -200,8 +199,6 @@ def _schema() -> Any:
         [(field.name, special.get(field.name, pa.string())) for field in fields(IndexRow)]
     )
 
-
-# Make a bundle's embedding index of the images that its members were trained on.
 
 PerBatch = Callable[[Sequence[Record], Sequence[NDArray[np.uint8]], EnsembleOutput], None]
 """Called with the records, the pixels and the outputs of a batch."""

@@ -1,4 +1,4 @@
-"""Several classifiers that give one answer."""
+"""Several classifiers whose calibrated probabilities are combined into one answer."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +23,6 @@ from skindx.models.classifier.heads import head_place
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
 from skindx.models.combination import EQUAL, Combination, combine
 from skindx.models.probability_scaling import apply_temperature
-
-# Several classifiers whose calibrated probabilities are combined.
 
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
 
@@ -217,10 +215,6 @@ def share_trunks(members: Sequence[Member]) -> None:
             member.classifier.net.load_state_dict(state, strict=False, assign=True)
 
 
-# Predictions of members or an ensemble for many stored images, streamed in their order.
-
-# M = members, N = images, C = classes
-
 _BATCH = 32
 
 
@@ -274,11 +268,6 @@ def decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[n
     with closing(reading) as images:
         for batch in batches:
             yield list(islice(images, len(batch)))
-
-
-# The prediction of an ensemble for one image.
-
-# C = classes, M = members
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,6 @@ def _log_softmax(scores_NC: NDArray[np.floating]) -> NDArray[np.float64]:
 _SUM_SLACK = 0.005
 """Shares with few digits do not add up to 1 exactly."""
 
-# N = images, C = classes
-
 
 @dataclass(frozen=True)
 class Prevalence:

@@ -1,9 +1,9 @@
-"""open_clip's configuration of an image tower, in the words of timm.
+"""Towers as timm and open_clip write them: configuration and weights in the words of timm.
 
-A tower is a timm network by name (`timm_model_name`: SigLIP, ConvNeXt), or open_clip's own vision
-transformer (CLIP; with an attention pool CoCa), which is timm's with a norm before its blocks.
-What of a configuration is not known here is refused: a tower that is rebuilt nearly right answers
-wrongly, and says nothing of it.
+A tower of open_clip is a timm network by name (`timm_model_name`: SigLIP, ConvNeXt), or its own
+vision transformer (CLIP; with an attention pool CoCa), which is timm's with a norm before its
+blocks. What of a configuration is not known here is refused: a tower that is rebuilt nearly right
+answers wrongly, and says nothing of it.
 """
 
 import sys
@@ -116,8 +116,6 @@ def _refuse_others(vision: dict[str, Any], known: set[str], origin: str) -> None
         )
 
 
-# timm's config.json: the architecture by timm's name, and how its images are prepared.
-
 Network = tuple[dict[str, Any], dict[str, Any]]
 """The settings of a network without its preprocessing, and what is known of that."""
 
@@ -153,8 +151,6 @@ def _preprocess(cfg: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any
             found[name] = cfg[key]
     return found
 
-
-# A tower in a folder: its files, and its network as its configuration describes it.
 
 CONFIGS: dict[str, Literal["timm", "open_clip"]] = {
     "open_clip_config.json": "open_clip",
@@ -229,8 +225,6 @@ def _settings(raw: dict[str, Any], origin: str) -> ClassifierSettings:
             "another one."
         ) from None
 
-
-# A tower's weights under timm's names, without its head and without what is not of the image.
 
 _TRUNK, _VISUAL = "visual.trunk.", "visual."
 _ATTENTION_POOL = "attn_pool."

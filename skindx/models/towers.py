@@ -1,4 +1,9 @@
-"""Image towers from folders and from the Hugging Face hub, in the formats of timm and open_clip."""
+"""Image towers from a folder or the Hugging Face hub: network, weights, licence.
+
+`python -m skindx.models.towers ORG/NAME FOLDER` is the process that fetches: no other part reaches
+the hub. It takes the files by name that a tower has, configuration, card and one file of weights,
+and nothing that could be run.
+"""
 
 import json
 import re
@@ -23,8 +28,6 @@ from skindx.models.bounded_files import save_tensors
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.pretrained import fetch_by
 from skindx.models.tower_formats import CONFIGS, WEIGHTS, TowerFolder, open_tower, tower_state
-
-# The licence that a repository's card names.
 
 CARD = "README.md"
 _FENCE = "---"
@@ -62,12 +65,6 @@ def _front_matter(text: str) -> dict[str, Any]:
 def _line(value: object) -> str:
     return " ".join(str(value).split())[:200]
 
-
-# A repository of the Hugging Face hub, fetched once into a folder of the cache.
-#
-# `python -m skindx.models.towers ORG/NAME FOLDER` is the process that fetches: no other part
-# reaches the hub. It takes the files by name that a tower has, configuration, card and one file of
-# weights, and nothing that could be run.
 
 REVISION = "revision.txt"
 """The hub's commit, in the folder of what was fetched."""
@@ -116,8 +113,6 @@ def main(arguments: list[str]) -> int:
         write_text(fresh / REVISION, f"{info.sha}\n")
     return 0
 
-
-# Origin of a tower's weights, and the terms of their licence.
 
 _SHOWN = 200
 
@@ -174,8 +169,6 @@ def origin_lines(origins: list[TowerOrigin]) -> list[str]:
         ]
     return lines
 
-
-# From a tower's name to a network of timm: its architecture, its weights, its preprocessing.
 
 HUB, LOCAL = "hf-hub:", "local-dir:"
 NAME = rf"{HUB}[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|{LOCAL}.+"

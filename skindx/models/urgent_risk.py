@@ -202,10 +202,6 @@ def urgent_risks(
     return np.clip(risks_N, 0.0, 1.0)
 
 
-# Thresholds of the urgent risk, fitted on calibration images, which nothing else looked at.
-
-# N = images, C = classes
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

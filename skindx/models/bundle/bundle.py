@@ -313,6 +313,9 @@ def calibration_classes(records: Sequence[Record]) -> dict[str, Any]:
 def mix_of(bundle: Bundle) -> dict[str, int] | None:
     """Return how many calibration images each class has, by its key; None: the bundle has no word.
 
+    It is the mix that probabilities hold for: where another one is seen, a rare disease is rarer,
+    or more common, than they say.
+
     Bundles of older versions name them in their out-of-distribution check alone.
     """
     named = provenance_value(bundle.spec.provenance, CALIBRATION_CLASSES)

@@ -1,4 +1,8 @@
-"""Changes of a packed bundle; each one replaces its parts in one step."""
+"""Changes of a packed bundle, each in one step, and the removal of images from it.
+
+The embedding index and the out-of-distribution check lose removed images. Weights cannot, so the
+provenance lists the removed images that the members were trained on.
+"""
 
 import re
 import shutil
@@ -155,12 +159,6 @@ def _link(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:  # another file system, or one without hard links
         shutil.copy2(source, target)
-
-
-# Removing images from a bundle.
-#
-# The embedding index and the out-of-distribution check lose them. Weights cannot, so the provenance
-# lists the removed images that the members were trained on.
 
 
 def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:

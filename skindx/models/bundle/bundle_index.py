@@ -1,4 +1,4 @@
-"""The index of a bundle: what is in it, and the hash of every file."""
+"""The index of a bundle: its entries, the keys of its provenance, and every file with its hash."""
 
 import hashlib
 import os
@@ -108,10 +108,6 @@ def largest_crop(spec: BundleSpec) -> float:
     return max(member.classifier.preprocess.crop for member in spec.members)
 
 
-# Keys of a bundle's provenance: what it was made from, and what was removed since.
-#
-# Version 0.1 wrote other names; they are still read.
-
 MANIFEST_SHA256 = "manifest_sha256"
 """Of the manifest that the members were trained on."""
 TRAINING_IMAGES = "training_images"
@@ -152,7 +148,7 @@ _CARD = {
 
 
 def provenance_value(provenance: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """Return a value by today's key, or by that of version 0.1."""
+    """Return a value of a provenance by today's key, or by that of version 0.1."""
     return provenance.get(key, provenance.get(OLD_KEYS.get(key, key), default))
 
 
@@ -167,8 +163,6 @@ def card_title(key: str) -> str:
     today = {old: key for key, old in OLD_KEYS.items()}
     return _CARD.get(today.get(key, key), key)
 
-
-# The smallest photo that a bundle accepts: no smaller than what it was calibrated on.
 
 RARE = 0.05
 """Share of the calibration images that may be smaller: too few to support an answer."""
@@ -195,8 +189,6 @@ def least_side(spec: BundleSpec) -> int:
     whole = isinstance(checked, int) and not isinstance(checked, bool) and checked > 0
     return min(seen, checked) if whole and isinstance(checked, int) else seen
 
-
-# The files of a bundle on disk: exactly those that its index lists, each plain and as packed.
 
 INDEX = "bundle.json"
 
@@ -294,8 +286,6 @@ def _sha256(file: Path) -> str:
     with open(open_plain(file, MOST_BYTES), "rb") as opened:  # noqa: PTH123 (a descriptor)
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
-
-# SHA-256 of the images that a bundle was made from.
 
 SEEN = "seen.parquet"
 

@@ -1,4 +1,4 @@
-"""The urgent risk in the model card: what each level promises, what it costs, what was measured."""
+"""The model card of a bundle."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,8 +69,6 @@ def interval_text(value: dict[str, float | None]) -> str:
     middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
     return f"{middle} [{low}, {high}]"
 
-
-# The model card of a bundle.
 
 _FIGURES = (
     ("top1", "top-1"),

@@ -1,4 +1,7 @@
-"""A timm classifier that takes uint8 images: normalisation is its first step on the device."""
+"""A timm classifier that takes uint8 images: built, given weights, tried before it is trained.
+
+Normalisation is its first step on the device.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -264,11 +267,6 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
     if untouched:
         log.info("%s: %s start from random values", path.name, ", ".join(untouched))
     return untouched
-
-
-# Check on random images that a network can be trained and explained, before it is trained.
-#
-# B = batch, S = side, C = classes, D = dimensions
 
 
 class TrialError(Exception):

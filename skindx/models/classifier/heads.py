@@ -1,6 +1,7 @@
-"""The last layer of a network: what makes logits of its pooled features.
+"""The last layers of a network: the pooling of CoCa, and what makes logits of pooled features.
 
-B = batch, D = dimensions, C = classes, W = hidden units, N = rows of the bank, K = neighbours
+B = batch, T = tokens, D = dimensions, E = width of the embedding, C = classes, W = hidden units,
+N = rows of the bank, K = neighbours
 """
 
 from typing import Annotated, Any, Literal
@@ -162,15 +163,6 @@ def put_head(net: nn.Module, head: Head, classes: int) -> None:
         net.set_submodule(place, make_head(head, old.in_features, classes))
 
 
-# The pooling of CoCa's image tower: one learned query attends to all tokens.
-#
-# Yu et al. 2022, arXiv 2205.01917, section 3.2, as open_clip builds it: keys and values are the
-# normalised tokens, and the answer is normalised. Of open_clip's queries only the first makes the
-# image's embedding; no query sees another one, so that the others can be left out.
-#
-# B = batch, T = tokens, D = width of the tokens, E = width of the embedding
-
-
 class AttentionPool(Settings):
     """How tokens become one embedding where timm has no such pooling."""
 
@@ -180,7 +172,12 @@ class AttentionPool(Settings):
 
 
 class QueryPool(nn.Module):
-    """Tokens B x T x D in, embeddings B x E out."""
+    """Tokens B x T x D in, embeddings B x E out: one learned query attends to all tokens.
+
+    The pooling of CoCa's image tower (Yu et al. 2022, arXiv 2205.01917, section 3.2), as open_clip
+    builds it: keys and values are the normalised tokens, and the answer is normalised. Of its
+    queries only the first makes the embedding; no query sees another one, so others are left out.
+    """
 
     def __init__(self, tokens: int, settings: AttentionPool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Networks without memory: their names and shapes, to be compared with weights."""
+"""Networks before they have weights: shapes alone, the input's side, a fault of a kernel."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,9 +47,6 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# The side of the images that a network is built for.
-
-
 def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[str, Any]:
     """Return timm's arguments, with `img_size` where the network would refuse `side` pixels else.
 
@@ -82,8 +79,6 @@ def _accepts(model: str, arguments: dict[str, Any], side: int) -> bool:
         return False
     return True
 
-
-# A fault of torch's CPU kernels, and how a network is kept clear of it.
 
 _FEWEST = 16
 """Input channels from which the kernel works on whole blocks."""

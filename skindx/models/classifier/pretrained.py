@@ -1,6 +1,7 @@
-"""timm's own weights, fetched once by a process of their own: no other part reaches the hub.
+"""Weights that come from elsewhere: timm's own, fetched once, and the trunk that weights make.
 
-`python -m skindx.models.classifier.pretrained MODEL ARGS_JSON FILE` is that process.
+`python -m skindx.models.classifier.pretrained MODEL ARGS_JSON FILE` is the process that fetches: no
+other part reaches the hub.
 """
 
 import hashlib
@@ -51,8 +52,6 @@ def fetch_by(module: str, *arguments: str, limit_s: int) -> str:
     reason = last if len(last) < 80 else last.split(":")[0].rsplit(".", 1)[-1]
     return reason.rstrip(".")
 
-
-# Fetch something in a process of its own: this one is offline, and stays so.
 
 _LIMIT_S = 1800
 
@@ -117,9 +116,6 @@ def main(arguments: list[str]) -> int:
     with atomic_file(Path(file)) as temporary:
         save_file(state, temporary)
     return 0
-
-
-# A trunk: a network's weights below its head, and the hash that names them.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The fastest runtime on this machine: measured once, then read from the user's cache."""
+"""The ensemble of a bundle by a backend: a named one, or the fastest here, measured once."""
 
 import hashlib
 import json
@@ -113,8 +113,6 @@ class RememberedChoice:
 def _processor() -> list[object]:
     return [*processor_facts(), sorted(cpu_flags())]
 
-
-# The ensemble of a bundle with the bodies of one of its exports: a named or the fastest one.
 
 EAGER = "eager"
 

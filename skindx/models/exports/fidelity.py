@@ -1,4 +1,7 @@
-"""Check that an export predicts as the network does, before it enters a bundle."""
+"""Whether an export may enter a bundle: its answers, accuracy and speed beside the networks'.
+
+Temperatures, sets and urgent risk are fitted again for one whose answers differ a little.
+"""
 
 import math
 import statistics
@@ -32,7 +35,7 @@ from skindx.models.probability_scaling import apply_temperature, fit_temperature
 from skindx.models.urgent_risk import UrgentRisk, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 
-# N = images, C = classes
+# M = members, N = images, C = classes
 
 Floats = NDArray[np.float64]
 
@@ -134,11 +137,6 @@ def _cosines(one_NC: Floats, other_NC: Floats) -> Floats:
     products_N = (one_NC * other_NC).sum(axis=1)
     cosines_N: Floats = np.where(still_N, 1.0, products_N / np.maximum(lengths_N, 1e-300))
     return cosines_N
-
-
-# Temperatures, sets and urgent risk fitted again for an export whose answers differ a little.
-
-# M = members, N = images, C = classes
 
 
 def known(records: Sequence[Record], taxonomy: Taxonomy) -> list[int]:
@@ -243,8 +241,6 @@ def _answers(
     return np.concatenate(fused), np.concatenate(plain)
 
 
-# Balanced accuracy of an export beside that of its networks, paired, on the test split.
-
 MOST_LOST = 0.005
 """Half a point of balanced accuracy."""
 
@@ -286,8 +282,6 @@ def refuse_loss(accuracy: PairedAccuracy, name: str) -> None:
             "the bundle is as it was, use a higher --precision."
         )
 
-
-# Whether a coarser export is worth it: its speed beside every higher precision, in one run.
 
 _HIGHER: tuple[Precision, ...] = ("fp32", "bf16")
 _ROUNDS = 15

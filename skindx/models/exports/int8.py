@@ -44,8 +44,6 @@ def _map(file: Path, squares_BSS3: torch.Tensor) -> NDArray[np.float64]:
     return load_body(file, "onnx", "fp32")(squares_BSS3).double().numpy()
 
 
-# Which layers int8 hurts most: the error of the last map when one layer alone is rounded.
-
 Check = Callable[[int, Member], Parity]
 """Number and export of a member: how it answers beside its network."""
 

@@ -1,4 +1,7 @@
-"""Which convolutions skip zeros: each is timed beside its dense choices, on what reaches it."""
+"""A network's body that skips zeros where that is faster: timed on images, kept as choices.
+
+The file holds choices alone; the weights are the network's own, in the bundle's safetensors.
+"""
 
 import hashlib
 import logging
@@ -194,10 +197,6 @@ def _watched(body: FusedBody, look: Seen) -> Iterator[None]:
         for handle in handles:
             handle.remove()
 
-
-# A network's body that skips zeros where that is faster: made from images, loaded from its file.
-#
-# The file holds choices alone; the weights are the network's own, in the bundle's safetensors.
 
 log = logging.getLogger(__name__)
 

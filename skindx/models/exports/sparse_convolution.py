@@ -1,4 +1,7 @@
-"""A convolution of torch as one that skips zeros: weights packed once, NHWC in and out."""
+"""A convolution of torch that skips the zeros of ReLU (Shi and Chu 2017, arXiv 1704.07724).
+
+Weights are packed once; NHWC in and out.
+"""
 
 import ctypes
 from pathlib import Path

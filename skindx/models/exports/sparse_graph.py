@@ -1,4 +1,8 @@
-"""The file of a sparse export: which of a network's convolutions skip zeros, and where measured."""
+"""A body as a graph in which each convolution has taken in what follows it (Shi and Chu 2017).
+
+A convolution computes by the choice that was faster in its setting; `SparseRecord` is the file of
+these choices.
+"""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -57,8 +61,6 @@ def fingerprint() -> str:
     """Return what stands for this machine and its kernel: choices hold where it is the same."""
     return machine_fingerprint(SOURCE.digest())
 
-
-# A convolution with what follows it, computed by the choice that was faster in its setting.
 
 # N = images, C = input channels, K = output channels
 
@@ -210,8 +212,6 @@ def _finished(found_NKHW: Tensor, residual_NKHW: Tensor | None, *, relu: bool) -
         found_NKHW = found_NKHW.add_(residual_NKHW)
     return found_NKHW.relu_() if relu else found_NKHW
 
-
-# A network's body as a graph in which each convolution has taken in what follows it.
 
 _ROOT, _PREFIX = "classifier.net.", "fused."
 _IDLE = (nn.Identity, nn.Dropout, nn.Dropout2d)
