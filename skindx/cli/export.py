@@ -15,8 +15,12 @@ def export(
         Path, typer.Option("--dataset", help="Dataset whose validation images check the export.")
     ],
     to: Annotated[
-        Literal["onnx", "openvino", "sparse"],
-        typer.Option(help="The runtime; sparse: convolutions that skip the zeros of ReLU."),
+        str,
+        typer.Option(
+            metavar="BACKEND",
+            help="The runtime: onnx, openvino, or sparse (convolutions that skip the zeros of "
+            "ReLU).",
+        ),
     ],
     precision: Annotated[
         Literal["fp32", "bf16", "int8"],
@@ -43,6 +47,7 @@ def export(
     from skindx.cli.options import console
     from skindx.models.bundle.bundle import open_bundle
     from skindx.models.exports.export import export_bundle
+    from skindx.models.exports.runtimes import backend_of
 
     done = export_bundle(bundle, to, precision, dataset)
     table = Table("member", title=f"{done.name}: checked on validation images")
@@ -56,24 +61,11 @@ def export(
         )
         table.add_row(parity.member, str(parity.pictures), *shown)
     console().print(table)
-    for line in [*_skipping(bundle, done), *_coarser(done)]:
+    files = {parity.member: bundle / done.file(parity.member) for parity in done.parity}
+    for line in [*backend_of(done.to).summary(files, done.alone), *_coarser(done)]:
         print(line)
     digest = open_bundle(bundle).digest
     print(f"{bundle / done.folder}: now part of the bundle; its new digest is {digest}")
-
-
-def _skipping(bundle: Path, done: "ExportSpec") -> list[str]:
-    """Return how many convolutions of each member skip zeros, or why it was left alone."""
-    from skindx.models.exports.sparse_body import layers_that_skip
-
-    lines = []
-    for parity in done.parity if done.to == "sparse" else ():
-        if why := done.alone.get(parity.member):
-            lines.append(f"{parity.member} is left alone: {why}")
-        else:
-            skip, total = layers_that_skip(bundle / done.file(parity.member))
-            lines.append(f"{parity.member}: {skip} of {total} convolutions skip zeros")
-    return lines
 
 
 def _coarser(done: "ExportSpec") -> list[str]:

@@ -14,8 +14,8 @@ A kind of the package keeps its name: an entry point cannot replace it.
 import difflib
 import importlib
 from collections.abc import Iterator, Mapping
-from functools import cached_property, reduce
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache, cached_property, reduce
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from operator import or_
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ class Family:
     @cached_property
     def _added(self) -> dict[str, EntryPoint]:
         """Kinds of other distributions; of two with one name the first."""
-        points = sorted(entry_points(group=self.group), key=lambda point: point.name)
+        points = sorted(_entry_points().select(group=self.group), key=lambda point: point.name)
         return {point.name: point for point in reversed(points) if point.name not in self._kinds}
 
     @property
@@ -120,6 +120,12 @@ class Family:
             except UserError as error:  # whose full stop the settings' own sentence brings
                 raise ValueError(str(error).removesuffix(".")) from None
         return raw
+
+
+@cache
+def _entry_points() -> EntryPoints:
+    """Return those of all distributions, read once: it takes tens of milliseconds."""
+    return entry_points()
 
 
 def load_object(target: str) -> Any:

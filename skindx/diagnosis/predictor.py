@@ -24,7 +24,8 @@ from skindx.models.detector import Detector, NoUltralyticsError
 from skindx.models.embedding_index import EmbeddingIndex
 from skindx.models.ensemble import Ensemble, EnsembleOutput, OodResult, Prediction
 from skindx.models.exports.backend_choice import EAGER, with_backend
-from skindx.models.exports.export_record import Backend, ExportCalibration
+from skindx.models.exports.export_record import ExportCalibration
+from skindx.models.exports.runtimes import Backend
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.extraction import features_of, try_check
 from skindx.models.probability_scaling import Prevalence

@@ -12,8 +12,9 @@ from tiny_bundle import pack_tiny
 from skindx.core.errors import UserError
 from skindx.models.exports import export
 from skindx.models.exports.export import export_bundle
-from skindx.models.exports.export_record import Parity, Precision
+from skindx.models.exports.export_record import Parity
 from skindx.models.exports.fidelity import compare, refuse
+from skindx.models.exports.runtimes import Precision
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

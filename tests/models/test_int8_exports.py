@@ -19,7 +19,7 @@ from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import centre_square
 from skindx.models.exports import int8, runtimes
 from skindx.models.exports.export import export_bundle
-from skindx.models.exports.export_record import RULES, Gain, PairedAccuracy, Parity, Runtime
+from skindx.models.exports.export_record import RULES, Gain, PairedAccuracy, Parity
 from skindx.models.exports.fidelity import (
     measure_accuracy,
     refit_temperatures,
@@ -27,7 +27,8 @@ from skindx.models.exports.fidelity import (
     refuse_without_gain,
 )
 from skindx.models.exports.int8 import rank_layers
-from skindx.models.exports.runtimes import Prepared, prepare, quantise, write_onnx
+from skindx.models.exports.onnx_backend import prepare, write_onnx
+from skindx.models.exports.runtimes import Prepared, Runtime, quantise
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

@@ -18,8 +18,7 @@ from skindx.models.classifier.classifier import (
 )
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Ensemble, Member
-from skindx.models.exports.export_record import SUFFIX, Runtime
-from skindx.models.exports.runtimes import load_body, make_body
+from skindx.models.exports.runtimes import Runtime, backend_of, load_body, make_body
 from skindx.training.tasks.optimizer import layer_depths
 
 STAGES = ("build", "step", "layer_decay", "predict", "heat_map", "onnx", "openvino")
@@ -77,7 +76,7 @@ def _export(classifier: Classifier, settings: ClassifierSettings, to: Runtime) -
     side = settings.preprocess.size
     squares = torch.randint(0, 256, (3, side, side, 3), dtype=torch.uint8)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        file = Path(folder) / f"body{SUFFIX[to]}"
+        file = Path(folder) / f"body{backend_of(to).suffix}"
         make_body(file, classifier.eval(), settings.preprocess, to=to, precision="fp32")
         theirs_BC = classifier.forward_head(load_body(file, to, "fp32")(squares))
         ours_BC = classifier(squares)

@@ -11,8 +11,7 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.measurement import interleave, torch_threads
 from skindx.core.settings_base import Settings
-from skindx.models.exports.export_record import Precision, Runtime
-from skindx.models.exports.runtimes import unsupported
+from skindx.models.exports.runtimes import Precision, Runtime, unsupported
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.harness.result import Result
 from skindx_bench.serve.backends import body_candidates

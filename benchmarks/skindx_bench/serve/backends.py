@@ -17,8 +17,14 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Member
 from skindx.models.exports.backend_choice import fastest
-from skindx.models.exports.export_record import SUFFIX, Precision, Runtime
-from skindx.models.exports.runtimes import make_body, unsupported, with_export
+from skindx.models.exports.runtimes import (
+    Precision,
+    Runtime,
+    backend_of,
+    make_body,
+    unsupported,
+    with_export,
+)
 from skindx_bench.harness.clock import Figure, median, ratio
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
@@ -87,7 +93,7 @@ def body_candidates(
     }
     for name, (to, precision) in runtimes.items():
         if not unsupported(to, precision):
-            file = folder / f"{network}-{name}{SUFFIX[to]}"
+            file = folder / f"{network}-{name}{backend_of(to).suffix}"
             samples = list(squares) if precision == "int8" or to == "sparse" else []
             make_body(
                 file,

@@ -21,12 +21,11 @@ from skindx.models.ensemble import Ensemble
 from skindx.models.exports.export_record import (
     EXPORTS,
     RULES,
-    Backend,
     ExportCalibration,
     ExportSpec,
     read_exports,
 )
-from skindx.models.exports.runtimes import unsupported, versions, with_export
+from skindx.models.exports.runtimes import Backend, unsupported, versions, with_export
 
 log = logging.getLogger(__name__)
 

@@ -21,15 +21,7 @@ from skindx.models.bundle.bundle_changes import put_folder
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ensemble import Ensemble, Member, predict_members
 from skindx.models.exports.backend_choice import with_temperatures
-from skindx.models.exports.export_record import (
-    SPEC,
-    SUFFIX,
-    ExportSpec,
-    Parity,
-    Precision,
-    Runtime,
-    folder_of,
-)
+from skindx.models.exports.export_record import SPEC, ExportSpec, Parity, folder_of
 from skindx.models.exports.fidelity import (
     check_refittable,
     known,
@@ -43,12 +35,18 @@ from skindx.models.exports.fidelity import (
     truth,
 )
 from skindx.models.exports.int8 import make_int8
-from skindx.models.exports.runtimes import QUANTISERS, make_body, unsupported, versions, with_export
-from skindx.models.exports.sparse_graph import SparseRecord
+from skindx.models.exports.runtimes import (
+    Precision,
+    Runtime,
+    backend_of,
+    make_body,
+    unsupported,
+    versions,
+    with_export,
+)
 
-_SAMPLES, _TIMED = 64, 8
-"""Training images from which int8 learns the ranges of its activations; calibration images on
-which sparse measures zeros and times layers."""
+_SAMPLES = 64
+"""Training images from which int8 learns the ranges of its activations."""
 
 
 def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) -> ExportSpec:
@@ -61,7 +59,7 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
     if why := unsupported(to, precision):
         raise UserError(why)
     if precision == "int8":
-        require_extra("serve", *QUANTISERS[to], purpose=f"int8 for {to}")
+        require_extra("serve", *backend_of(to).quantisers, purpose=f"int8 for {to}")
     records = read_manifest(dataset)
     val = split_of(records, "val")
     if not val:
@@ -73,11 +71,11 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
         folder = beside / "export"
         folder.mkdir()
         if precision == "int8":
-            found = _coarse(
+            facts = _coarse(
                 bundle, ensemble, to=to, folder=folder, dataset=dataset, records=records
             )
         else:
-            found = {
+            facts = {
                 "parity": _exact(
                     ensemble.members,
                     to=to,
@@ -88,15 +86,17 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
                     records=records,
                 )
             }
-        if to == "sparse":
-            found["alone"] = _left_alone(ensemble.members, folder)
+        backend, names = backend_of(to), [member.name for member in ensemble.members]
+        facts["alone"] = backend.left_alone(
+            {name: folder / f"{name}{backend.suffix}" for name in names}
+        )
         spec = ExportSpec(
             to=to,
             precision=precision,
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=versions(to, precision),
             manifest=sha256_file(dataset / MANIFEST),
-            **found,
+            **facts,
         )
         write_json(folder / SPEC, spec.model_dump(mode="json"))
         put_folder(path, folder_of(to, precision), folder)
@@ -113,40 +113,24 @@ def _exact(
     val: Sequence[Record],
     records: Sequence[Record],
 ) -> tuple[Parity, ...]:
-    exported = []
+    exported, backend = [], backend_of(to)
     # Zeros of images alone, not of labels: nothing is fitted on what conformal sets are fitted on.
-    measured = (split_of(records, "calibration") or val) if to == "sparse" else ()
+    timed = (split_of(records, "calibration") or val) if backend.timed_images else ()
     for member in members:
-        file = folder / f"{member.name}{SUFFIX[to]}"
+        file = folder / f"{member.name}{backend.suffix}"
         make_body(
             file,
             member.classifier,
             member.preprocess,
             to=to,
             precision=precision,
-            samples=_samples(dataset, measured, member.preprocess, _TIMED),
+            samples=_samples(dataset, timed, member.preprocess, backend.timed_images),
         )
         exported.append(with_export(member, file, to, precision))
     parity = measure_parity(members, exported, dataset, val)
     for result in parity:
         refuse(result, precision)
     return tuple(parity)
-
-
-def _left_alone(members: Sequence[Member], folder: Path) -> dict[str, str]:
-    """Return why networks were left alone, by member. Raises UserError if all were."""
-    found = {
-        member.name: SparseRecord.read(folder / f"{member.name}{SUFFIX['sparse']}").alone
-        for member in members
-    }
-    alone = {name: why for name, why in found.items() if why}
-    if len(alone) == len(members):
-        said = " ".join(f"{name}: {why}" for name, why in alone.items())
-        raise UserError(
-            f"the sparse export would change nothing; {said} The bundle is as it was, use "
-            "--to onnx or --to openvino."
-        )
-    return alone
 
 
 def _coarse(
@@ -198,7 +182,7 @@ def _coarse(
 def _samples(
     dataset: Path, records: Sequence[Record], preprocess: Preprocess, count: int = _SAMPLES
 ) -> list[NDArray[np.uint8]]:
-    step = max(1, len(records) // count)
+    step = max(1, len(records) // max(1, count))
     chosen = records[::step][:count]
     files = Files(dataset, chosen)
     return [centre_square(files.image(at), preprocess) for at in range(len(chosen))]

@@ -10,20 +10,13 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
 from skindx.models.conformal import Conformal
+from skindx.models.exports.runtimes import Precision, Runtime, backend_of
 from skindx.models.urgent_risk import UrgentRisk
-
-Runtime = Literal["onnx", "openvino", "sparse"]
-Precision = Literal["fp32", "bf16", "int8"]
-Backend = Literal["auto", "eager", "onnx", "openvino", "sparse"]
 
 RULES = ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk")
 """What a bundle and the calibration of an export have under the same names."""
 
 EXPORTS, SPEC = "exports", "export.json"
-INPUT, OUTPUT = "pictures", "map"
-"""Names of the graph's ends: uint8 B x S x S x 3 in, the body's last map out."""
-
-SUFFIX: dict[Runtime, str] = {"onnx": ".onnx", "openvino": ".xml", "sparse": ".json"}
 
 
 class Parity(Settings):
@@ -125,7 +118,7 @@ class ExportSpec(Settings):
 
     def file(self, member: str) -> str:
         """The path of a member's body inside the bundle."""
-        return f"{self.folder}/{member}{SUFFIX[self.to]}"
+        return f"{self.folder}/{member}{backend_of(self.to).suffix}"
 
 
 def folder_of(to: Runtime, precision: Precision) -> str:

@@ -22,15 +22,19 @@ from skindx.models.ensemble import Ensemble, Member, Memo, decoded, predict_memb
 from skindx.models.exports.backend_choice import answering, processor_seconds
 from skindx.models.exports.export_record import (
     RULES,
-    SUFFIX,
     ExportCalibration,
     Gain,
     PairedAccuracy,
     Parity,
+)
+from skindx.models.exports.runtimes import (
     Precision,
     Runtime,
+    backend_of,
+    make_body,
+    unsupported,
+    with_export,
 )
-from skindx.models.exports.runtimes import make_body, unsupported, with_export
 from skindx.models.probability_scaling import apply_temperature, fit_temperature
 from skindx.models.urgent_risk import UrgentRisk, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
@@ -318,6 +322,6 @@ def _answering(members: Sequence[Member]) -> Callable[[], object]:
 
 
 def _made(member: Member, to: Runtime, precision: Precision, folder: Path) -> Member:
-    file = folder / f"{member.name}-{precision}{SUFFIX[to]}"
+    file = folder / f"{member.name}-{precision}{backend_of(to).suffix}"
     make_body(file, member.classifier, member.preprocess, to=to, precision=precision)
     return with_export(member, file, to, precision)

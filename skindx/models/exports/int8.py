@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.models.ensemble import Member
-from skindx.models.exports.export_record import SUFFIX, Gain, Parity, Runtime
+from skindx.models.exports.export_record import Gain, Parity
 from skindx.models.exports.fidelity import good_enough, measure_gain, refuse, refuse_without_gain
-from skindx.models.exports.runtimes import Prepared, load_body, prepare, quantise, write_onnx
+from skindx.models.exports.onnx_backend import prepare, write_onnx
+from skindx.models.exports.runtimes import Prepared, Runtime, backend_of, load_body, quantise
 
 _IMAGES = 8
 
@@ -64,7 +65,7 @@ def make_int8(
     bring a member back to its answers.
     """
     prepared = [_prepared(member, samples(member), work) for member in members]
-    files = [folder / f"{member.name}{SUFFIX[to]}" for member in members]
+    files = [folder / f"{member.name}{backend_of(to).suffix}" for member in members]
     for one, file in zip(prepared, files, strict=True):
         quantise(one, file, to)
     exported = [_loaded(*pair, to) for pair in zip(members, files, strict=True)]
