@@ -15,7 +15,7 @@ import difflib
 import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, reduce
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from operator import or_
 from typing import Annotated, Any
 
@@ -123,7 +123,7 @@ class Family:
 
 
 @cache
-def _entry_points() -> EntryPoints:
+def _entry_points() -> Any:
     """Return those of all distributions, read once: it takes tens of milliseconds."""
     return entry_points()
 

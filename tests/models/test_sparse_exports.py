@@ -26,9 +26,10 @@ from skindx.models.classifier.classifier import Classifier, ClassifierSettings, 
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.exports import backend_choice, sparse_body
 from skindx.models.exports.export import export_bundle
+from skindx.models.exports.sparse_backend import SparseRecord
 from skindx.models.exports.sparse_body import layers_that_skip, load_sparse, write_sparse
 from skindx.models.exports.sparse_convolution import SOURCE
-from skindx.models.exports.sparse_graph import FusedConvolution, SparseRecord, fuse
+from skindx.models.exports.sparse_graph import FusedConvolution, fuse
 
 SIDE = 48
 FASTER: dict[str, float] = {"sparse": 1.0, "packed": 2.0, "torch": 3.0, "best": 1.0, "dense": 2.0}

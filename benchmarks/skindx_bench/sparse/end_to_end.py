@@ -10,7 +10,7 @@ from pathlib import Path
 from skindx.core.atomic_files import write_json
 from skindx.core.measurement import interleave, torch_threads
 from skindx.models.exports.runtimes import Precision, Runtime, unsupported, with_export
-from skindx.models.exports.sparse_graph import LayerRecord, SparseRecord
+from skindx.models.exports.sparse_backend import LayerRecord, SparseRecord
 from skindx_bench.harness.clock import Figure, median, ratio
 from skindx_bench.serve.backends import body_candidates, judging, network_of
 

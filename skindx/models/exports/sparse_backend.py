@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.kinds import load_object
+from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_json
 from skindx.models.exports.runtimes import ExportBackend, Precision
 
 if TYPE_CHECKING:
@@ -16,6 +20,38 @@ if TYPE_CHECKING:
     from skindx.models.ensemble import Body, Member
 
 _CODE = "skindx.models.exports.sparse_body"
+
+Choice = Literal["sparse", "packed", "torch", "bf16"]
+"""Zeros skipped; oneDNN with weights packed before; torch's own call; oneDNN in bf16."""
+Setting = Literal["one", "many", "one_threaded", "many_threaded"]
+"""One image or several at once, by one thread or by several."""
+
+
+class LayerRecord(Settings):
+    """One convolution."""
+
+    zeros: float = Field(ge=0, le=1)
+    """Share of zeros in its input, of calibration images."""
+    choices: dict[Setting, Choice] = Field(default_factory=dict)
+    dense: dict[Setting, Choice] = Field(default_factory=dict)
+    """What was fastest without skipping zeros."""
+
+
+class SparseRecord(Settings):
+    """One network: its weights stay where the bundle has them."""
+
+    format: Literal[1] = 1
+    machine: str = ""
+    """The `fingerprint` of the machine that measured."""
+    layers: dict[str, LayerRecord] = Field(default_factory=dict)
+    """By the name of the convolution in the network."""
+    alone: str = ""
+    """Why the network is left alone, in a sentence."""
+
+    @classmethod
+    def read(cls, file: Path) -> "SparseRecord":
+        """Read an untrusted file. Raises UserError."""
+        return cls.parse(read_json(file), str(file), expand=False)
 
 
 class SparseBackend(ExportBackend):
@@ -53,8 +89,8 @@ class SparseBackend(ExportBackend):
     @classmethod
     def left_alone(cls, files: Mapping[str, Path]) -> dict[str, str]:
         """Return why networks have nothing to skip. Raises UserError if none has."""
-        read = load_object(f"{_CODE}:SparseRecord").read
-        alone = {name: why for name, file in files.items() if (why := read(file).alone)}
+        records = {name: SparseRecord.read(file) for name, file in files.items()}
+        alone = {name: record.alone for name, record in records.items() if record.alone}
         if len(alone) == len(files):
             reasons = " ".join(f"{name}: {why}" for name, why in alone.items())
             raise UserError(

@@ -24,13 +24,10 @@ from skindx.core.machine import cache_folder, cpu_count
 from skindx.core.measurement import interleave, torch_threads
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.ensemble import Body
+from skindx.models.exports.sparse_backend import Choice, LayerRecord, Setting, SparseRecord
 from skindx.models.exports.sparse_graph import (
-    Choice,
     FusedBody,
     FusedConvolution,
-    LayerRecord,
-    Setting,
-    SparseRecord,
     dense_choices,
     fingerprint,
     fuse,

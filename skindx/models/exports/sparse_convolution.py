@@ -22,24 +22,9 @@ _LINE = 64
 # N = images, C = input channels, K = output channels
 
 _FIELDS = (
-    "images",
-    "height",
-    "width",
-    "channels",
-    "out_height",
-    "out_width",
-    "out_channels",
-    "first_in",
-    "first_out",
-    "own_in",
-    "own_out",
-    "kernel_height",
-    "kernel_width",
-    "stride",
-    "pad_y",
-    "pad_x",
-    "relu",
-    "threads",
+    *("images", "height", "width", "channels", "out_height", "out_width", "out_channels"),
+    *("first_in", "first_out", "own_in", "own_out", "kernel_height", "kernel_width", "stride"),
+    *("pad_y", "pad_x", "relu", "threads"),
 )
 
 
@@ -70,8 +55,8 @@ class SparseConvolution:
         self.dense = convolution
         self.relu = relu
         self.threads = threads
-        found = SOURCE.kernel()
-        self._library = found.library if found else None
+        kernel = SOURCE.kernel()
+        self._library = kernel.library if kernel else None
         self._weights: list[NDArray[np.float32]] = []
         if self._library is None:
             return
@@ -83,11 +68,11 @@ class SparseConvolution:
             self._library.block_channels(ctypes.c_int64(sweeps)),
             self._library.input_block(),
         )
-        own = convolution.out_channels // convolution.groups
+        outputs = convolution.out_channels // convolution.groups
         weight_KCHW = convolution.weight.detach().float().numpy()
         self._weights = [
-            _packed(weight_KCHW[first : first + own], *blocks)
-            for first in range(0, convolution.out_channels, own)
+            _packed(weight_KCHW[first : first + outputs], *blocks)
+            for first in range(0, convolution.out_channels, outputs)
         ]
         bias = convolution.bias
         self._bias_K: NDArray[np.float32] = (

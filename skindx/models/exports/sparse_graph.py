@@ -7,54 +7,19 @@ these choices.
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from skindx.core.errors import UserError
 from skindx.core.machine import machine_fingerprint
-from skindx.core.settings_base import Settings
 from skindx.core.startup import light_imports
-from skindx.core.untrusted import read_json
 from skindx.models.classifier.classifier import Classifier, ClassifierBody
+from skindx.models.exports.sparse_backend import Choice, Setting
 from skindx.models.exports.sparse_convolution import SOURCE, SparseConvolution, fits
-
-Choice = Literal["sparse", "packed", "torch", "bf16"]
-"""Zeros skipped; oneDNN with weights packed before; torch's own call; oneDNN in bf16."""
-Setting = Literal["one", "many", "one_threaded", "many_threaded"]
-"""One image or several at once, by one thread or by several."""
-
-
-class LayerRecord(Settings):
-    """One convolution."""
-
-    zeros: float = Field(ge=0, le=1)
-    """Share of zeros in its input, of calibration images."""
-    choices: dict[Setting, Choice] = Field(default_factory=dict)
-    dense: dict[Setting, Choice] = Field(default_factory=dict)
-    """What was fastest without skipping zeros."""
-
-
-class SparseRecord(Settings):
-    """One network: its weights stay where the bundle has them."""
-
-    format: Literal[1] = 1
-    machine: str = ""
-    """The `fingerprint` of the machine that measured."""
-    layers: dict[str, LayerRecord] = Field(default_factory=dict)
-    """By the name of the convolution in the network."""
-    alone: str = ""
-    """Why the network is left alone, in a sentence."""
-
-    @classmethod
-    def read(cls, file: Path) -> "SparseRecord":
-        """Read an untrusted file. Raises UserError."""
-        return cls.parse(read_json(file), str(file), expand=False)
 
 
 def fingerprint() -> str:
@@ -119,8 +84,8 @@ class FusedConvolution(nn.Module):
         tall_NCHW = input_NCHW.contiguous(memory_format=torch.channels_last)
         if residual_NKHW is not None and residual_NKHW.shape != self._shape(input_NCHW):
             # A residual that is stretched over the map: after the convolution, as torch does.
-            found_NKHW: Tensor = self.convolution(tall_NCHW) + residual_NKHW
-            return found_NKHW.relu() if self.relu else found_NKHW
+            sum_NKHW: Tensor = self.convolution(tall_NCHW) + residual_NKHW
+            return sum_NKHW.relu() if self.relu else sum_NKHW
         return self._built[kind](tall_NCHW, residual_NKHW)
 
     def _shape(self, input_NCHW: Tensor) -> tuple[int, ...]:
@@ -134,19 +99,19 @@ class FusedConvolution(nn.Module):
 
     def geometry(self) -> tuple[list[int], list[int], list[int], int]:
         """Return padding, stride, dilation and groups as torch's operators take them."""
-        own = self.convolution
-        padding = [int(pad) for pad in own.padding]
-        return padding, list(own.stride), list(own.dilation), own.groups
+        layer = self.convolution
+        padding = [int(pad) for pad in layer.padding]
+        return padding, list(layer.stride), list(layer.dilation), layer.groups
 
 
 def _torch(layer: FusedConvolution, _: Tensor) -> _Call:
-    own = layer.convolution
-    weight_KCHW = own.weight.contiguous(memory_format=torch.channels_last)
+    conv = layer.convolution
+    weight_KCHW = conv.weight.contiguous(memory_format=torch.channels_last)
     padding, stride, dilation, groups = layer.geometry()
 
     def call(input_NCHW: Tensor, residual_NKHW: Tensor | None) -> Tensor:
-        found_NKHW = F.conv2d(input_NCHW, weight_KCHW, own.bias, stride, padding, dilation, groups)
-        return _finished(found_NKHW, residual_NKHW, relu=layer.relu)
+        out_NKHW = F.conv2d(input_NCHW, weight_KCHW, conv.bias, stride, padding, dilation, groups)
+        return _finished(out_NKHW, residual_NKHW, relu=layer.relu)
 
     return call
 
@@ -160,8 +125,8 @@ def _packed(layer: FusedConvolution, input_NCHW: Tensor) -> _Call:
 
     def call(input_NCHW: Tensor, residual_NKHW: Tensor | None) -> Tensor:
         if residual_NKHW is None:
-            found: Tensor = one(input_NCHW, weight, bias, *geometry, after, [], "")
-            return found
+            plain: Tensor = one(input_NCHW, weight, bias, *geometry, after, [], "")
+            return plain
         tall_NKHW = residual_NKHW.contiguous(memory_format=torch.channels_last)
         added: Tensor = one.binary(
             *(input_NCHW, tall_NKHW, weight, bias, *geometry),
@@ -180,8 +145,8 @@ def _half(layer: FusedConvolution, input_NCHW: Tensor) -> _Call:
     one = torch.ops.mkldnn._convolution_pointwise
 
     def call(input_NCHW: Tensor, residual_NKHW: Tensor | None) -> Tensor:
-        found = one(input_NCHW.bfloat16(), weight, bias, *geometry, "none", [], "").float()
-        return _finished(found, residual_NKHW, relu=layer.relu)
+        out_NKHW = one(input_NCHW.bfloat16(), weight, bias, *geometry, "none", [], "").float()
+        return _finished(out_NKHW, residual_NKHW, relu=layer.relu)
 
     return call
 
@@ -207,10 +172,10 @@ def _reordered(layer: FusedConvolution, weight_KCHW: Tensor, input_NCHW: Tensor)
     return packed
 
 
-def _finished(found_NKHW: Tensor, residual_NKHW: Tensor | None, *, relu: bool) -> Tensor:
+def _finished(out_NKHW: Tensor, residual_NKHW: Tensor | None, *, relu: bool) -> Tensor:
     if residual_NKHW is not None:
-        found_NKHW = found_NKHW.add_(residual_NKHW)
-    return found_NKHW.relu_() if relu else found_NKHW
+        out_NKHW = out_NKHW.add_(residual_NKHW)
+    return out_NKHW.relu_() if relu else out_NKHW
 
 
 _ROOT, _PREFIX = "classifier.net.", "fused."
@@ -303,14 +268,14 @@ class _Fusing:
         return self._modules.get(str(node.target)) if node.op == "call_module" else None
 
     def _fusable(self, node: fx.Node) -> bool:
-        own = self._module(node)
+        layer = self._module(node)
         return (
-            type(own) is nn.Conv2d
-            and own.padding_mode == "zeros"
-            and not isinstance(own.padding, str)
+            type(layer) is nn.Conv2d
+            and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str)
             and node.target in self._once
             and len(node.args) == 1
-            and own.weight.dtype == torch.float32
+            and layer.weight.dtype == torch.float32
         )
 
     def _fused(self, node: fx.Node) -> FusedConvolution:
