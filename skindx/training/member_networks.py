@@ -21,7 +21,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder
 from skindx.core.startup import light_imports
 from skindx.models.classifier.classifier import ClassifierSettings, TrialError, try_network
-from skindx.models.classifier.heads import LinearHead
+from skindx.models.classifier.head_kinds import LinearHead
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.classifier.pretrained import kept_weights
 from skindx.training.config.run import MemberSettings, TrainSettings

@@ -15,13 +15,8 @@ from torch import nn
 
 from skindx.diagnosis.heat_maps import heat_maps
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.classifier.heads import (
-    AttentionPool,
-    KnnHead,
-    LinearHead,
-    MlpHead,
-    PrototypeHead,
-)
+from skindx.models.classifier.head_kinds import KnnHead, LinearHead, MlpHead, PrototypeHead
+from skindx.models.classifier.heads import AttentionPool
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Ensemble, Member
 

@@ -12,7 +12,7 @@ from tower_folders import timm_folder
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
 from skindx.models.bundle.bundle_index import MemberSpec
-from skindx.models.classifier.heads import MlpHead
+from skindx.models.classifier.head_kinds import MlpHead
 from skindx.models.classifier.pretrained import Trunk, open_trunk
 from skindx.models.detach import attach, detach
 from skindx.models.towers import Tower, resolve_tower

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from planted_products import ALWAYS_COPY
 
 from skindx.models import nt_product as product
-from skindx.models.classifier.heads import KnnHead, PrototypeHead, make_head
+from skindx.models.classifier.head_kinds import KnnHead, PrototypeHead
+from skindx.models.classifier.heads import make_head
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.nt_product import NtChoice, bound, nt_product, plain_nt
 

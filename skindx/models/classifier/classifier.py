@@ -18,14 +18,8 @@ from skindx.core.settings_base import Settings
 from skindx.core.startup import light_imports
 from skindx.core.state_checks import UnfitStateError, check_finite, check_tensors
 from skindx.models.bounded_files import load_tensors, read_state
-from skindx.models.classifier.heads import (
-    AttentionPool,
-    Head,
-    KnnHead,
-    LinearHead,
-    put_attention_pool,
-    put_head,
-)
+from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead
+from skindx.models.classifier.heads import AttentionPool, put_attention_pool, put_head
 from skindx.models.classifier.model_args import check_model_args
 from skindx.models.classifier.network_setup import (
     avoid_strided_pointwise_fault,

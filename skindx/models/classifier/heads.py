@@ -4,70 +4,26 @@ B = batch, T = tokens, D = dimensions, E = width of the embedding, C = classes, 
 N = rows of the bank, K = neighbours
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from skindx.core.kinds import load_object
 from skindx.core.settings_base import Settings
+from skindx.models.classifier.head_kinds import (
+    Head,
+    KnnHead,
+    LinearHead,
+    MlpHead,
+    PrototypeHead,
+)
 from skindx.models.nt_product import nt_gemm
 
 _SMOOTH = 1e-3
 """Share of the neighbours' votes that is spread evenly, so that no class is impossible."""
-
-
-class LinearHead(Settings):
-    """One linear layer."""
-
-    kind: Literal["linear"] = "linear"
-    solver: Literal["steps", "exact"] = "steps"
-    """exact: scikit-learn's logistic regression on a frozen trunk, its C chosen on validation;
-    steps: by the recipe."""
-
-
-class MlpHead(Settings):
-    """One hidden layer with a GELU."""
-
-    kind: Literal["mlp"] = "mlp"
-    width: int = Field(512, ge=8, le=8192)
-    """Hidden units."""
-
-
-class KnnHead(Settings):
-    """The nearest training images vote by their cosine (Wu et al. 2018, arXiv 1805.01978, eq. 7).
-
-    Nothing is trained; the features of the training images are the weights.
-    """
-
-    kind: Literal["knn"] = "knn"
-    neighbours: int = Field(20, ge=1, le=1000)
-    temperature: float = Field(0.07, gt=0, le=10)
-    """A vote weighs exp(cosine / temperature)."""
-    rows: int = Field(0, ge=0, le=10_000_000)
-    """Images in the bank; found out when it is made."""
-
-
-class PrototypeHead(Settings):
-    """The cosine to each class's mean feature (Snell et al. 2017, arXiv 1703.05175).
-
-    Features are centred first (Wang et al. 2019, arXiv 1911.04623, section 3).
-    """
-
-    kind: Literal["prototypes"] = "prototypes"
-    temperature: float = Field(0.07, gt=0, le=10)
-
-
-def _by_kind(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-Head = Annotated[
-    Annotated[LinearHead | MlpHead | KnnHead | PrototypeHead, Field(discriminator="kind")],
-    BeforeValidator(_by_kind),
-]
-"""In a file its kind alone, as in `head: mlp`, or with settings."""
 
 
 class Mlp(nn.Module):
@@ -131,23 +87,36 @@ class Prototypes(nn.Module):
         return nt_gemm(unit_BD, self.prototypes_CD.to(unit_BD.dtype)) / self.temperature
 
 
+def linear(head: LinearHead, dimensions: int, classes: int) -> nn.Module:
+    """Return a linear layer."""
+    return nn.Linear(dimensions, classes)
+
+
+def mlp(head: MlpHead, dimensions: int, classes: int) -> nn.Module:
+    """Return two linear layers with a GELU between."""
+    return Mlp(dimensions, head.width, classes)
+
+
+def knn(head: KnnHead, dimensions: int, classes: int) -> nn.Module:
+    """Return an empty bank."""
+    return Knn(dimensions, head, classes)
+
+
+def prototypes(head: PrototypeHead, dimensions: int, classes: int) -> nn.Module:
+    """Return prototypes at zero."""
+    return Prototypes(dimensions, head, classes)
+
+
 def make_head(head: Head, dimensions: int, classes: int) -> nn.Module:
     """Return a head with nothing learned yet."""
-    match head:
-        case MlpHead():
-            return Mlp(dimensions, head.width, classes)
-        case KnnHead():
-            return Knn(dimensions, head, classes)
-        case PrototypeHead():
-            return Prototypes(dimensions, head, classes)
-        case _:
-            return nn.Linear(dimensions, classes)
+    network: nn.Module = load_object(head.network)(head, dimensions, classes)
+    return network
 
 
 def head_place(net: nn.Module) -> str:
     """Return the name of a timm network's last layer. Raises ValueError for none, and for two."""
-    found: Any = net.get_classifier()  # type: ignore[operator]
-    place = next((name for name, module in net.named_modules() if module is found), "")
+    last: Any = net.get_classifier()  # type: ignore[operator]
+    place = next((name for name, module in net.named_modules() if module is last), "")
     if not place:
         raise ValueError("the network has no single last layer")
     return place
@@ -193,8 +162,8 @@ class QueryPool(nn.Module):
         """Return the embeddings."""
         keys_BTD = self.ln_k(tokens_BTD)
         query_B1E = self.ln_q(self.query).expand(len(tokens_BTD), -1, -1)
-        found_B1E, _ = self.attn(query_B1E, keys_BTD, keys_BTD, need_weights=False)
-        embedding_BE: Tensor = self.norm(found_B1E[:, 0])
+        pooled_B1E, _ = self.attn(query_B1E, keys_BTD, keys_BTD, need_weights=False)
+        embedding_BE: Tensor = self.norm(pooled_B1E[:, 0])
         return embedding_BE
 
 

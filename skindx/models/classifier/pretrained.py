@@ -29,7 +29,8 @@ from skindx.models.classifier.classifier import (
     build_classifier,
     load_weights,
 )
-from skindx.models.classifier.heads import LinearHead, head_place
+from skindx.models.classifier.head_kinds import LinearHead
+from skindx.models.classifier.heads import head_place
 from skindx.models.classifier.network_setup import sized_arguments
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from skindx.core.settings_base import Settings
-from skindx.models.classifier.heads import Head, KnnHead, LinearHead, PrototypeHead
+from skindx.models.classifier.head_kinds import Head, LinearHead
 from skindx.training.config.preconditioner import KfacSettings
 
 
@@ -237,9 +237,7 @@ class LoraSettings(Settings):
 
 def check_head(head: Head, trunk: str, *, snapshots: int, targets: Path | None) -> None:
     """Raise ValueError for a head that its trunk cannot have."""
-    solved = isinstance(head, KnnHead | PrototypeHead) or (
-        isinstance(head, LinearHead) and head.solver == "exact"
-    )
+    solved = head.solved
     name = "head.solver=exact" if isinstance(head, LinearHead) else f"head={head.kind}"
     if solved and trunk != "frozen":
         raise ValueError(f"{name} stands on fixed features; set trunk=frozen")

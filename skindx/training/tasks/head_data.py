@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier.classifier import fitted_network
-from skindx.models.classifier.heads import Head, KnnHead, LinearHead, Mlp, PrototypeHead, make_head
+from skindx.models.classifier.head_kinds import Head, KnnHead, PrototypeHead
+from skindx.models.classifier.heads import Mlp, make_head
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings
@@ -197,13 +198,6 @@ class Solved:
 
     finished: FinishedMember
     history: list[Row]
-
-
-def is_solved(head: LinearHead | KnnHead | PrototypeHead | object) -> bool:
-    """True for a head that is found without steps."""
-    if isinstance(head, LinearHead):
-        return head.solver == "exact"
-    return isinstance(head, KnnHead | PrototypeHead)
 
 
 def solve(head: HeadData, recipe: Recipe, place: str) -> Solved:

@@ -31,7 +31,7 @@ from skindx.training.feeding.images import class_numbers
 from skindx.training.feeding.reading import load_targets
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Row, Training
-from skindx.training.tasks.head_data import HeadData, Solved, is_solved, solve
+from skindx.training.tasks.head_data import HeadData, Solved, solve
 from skindx.training.tasks.heads_task import setup_heads
 from skindx.training.tasks.optimizer import LAYERWISE
 from skindx.training.trackers import TrainingInfo
@@ -283,7 +283,7 @@ class HeadsJob:
         self, mesh: Mesh, say: Callable[[str], None]
     ) -> tuple[list[FinishedMember], list[Row]] | None:
         """Return heads that need no steps, solved on the main rank; None: they need steps."""
-        if not is_solved(self.members[0].head):
+        if not self.members[0].head.solved:
             return None
         heads = self.data(mesh, say)
         recipe = self.settings.recipe_of(self.members[0])
@@ -338,7 +338,7 @@ def _group(settings: TrainSettings, member: MemberSettings, records: Sequence[Re
     network = member.network().model_dump(mode="json")
     steps: Any = steps_of(len(_rows(records, member, settings.folds)[0]), recipe.batch)
     # Heads in one product would share the norm of all their layers.
-    if recipe.optimizer in LAYERWISE and not is_solved(member.head):
+    if recipe.optimizer in LAYERWISE and not member.head.solved:
         steps = member.name
     parts = [network, str(member.weights), member.pretrained, member.views]
     return json.dumps([*parts, recipe.model_dump(mode="json"), steps], sort_keys=True)
