@@ -128,8 +128,8 @@ def jpeg_passes(jpeg: bytes) -> int:
     end of the image are none.
     """
     passes, progressive, colours, at = 0, False, b"", 2
-    while found := _MARKER.search(jpeg, at):
-        marker, at = found[1], found.end()
+    while match := _MARKER.search(jpeg, at):
+        marker, at = match[1], match.end()
         if marker == b"\xd9":
             break
         if _ALONE.match(marker):

@@ -48,8 +48,8 @@ def resize_views(
         raise ValueError("a view needs pixels, and to lie within contiguous memory")
     if len(out_TRC3) != len(views_T4) or out_TRC3.shape[3] != 3:
         raise ValueError(f"{len(views_T4)} views need as many RGB results, not {out_TRC3.shape}")
-    found = SOURCE.kernel()
-    if found is None or not out_TRC3.flags.c_contiguous:
+    kernel = SOURCE.kernel()
+    if kernel is None or not out_TRC3.flags.c_contiguous:
         for (start, height, width, stride), out_RC3 in zip(
             views_T4.tolist(), out_TRC3, strict=True
         ):
@@ -59,9 +59,9 @@ def resize_views(
             resize_bilinear(view, out_RC3)
         return
     whole, pointer = ctypes.c_int64, ctypes.c_void_p
-    found.library.resize_all.argtypes = (pointer, whole, pointer, pointer, whole, whole)
-    found.library.resize_all.restype = None
-    found.library.resize_all(
+    kernel.library.resize_all.argtypes = (pointer, whole, pointer, pointer, whole, whole)
+    kernel.library.resize_all.restype = None
+    kernel.library.resize_all(
         memory.ctypes.data,
         len(views_T4),
         views_T4.ctypes.data,
@@ -72,10 +72,10 @@ def resize_views(
 
 @cache
 def _resize() -> Resize:
-    found = SOURCE.kernel()
-    if found is None:
+    kernel = SOURCE.kernel()
+    if kernel is None:
         return resize_by_opencv
-    function = found.library.resize
+    function = kernel.library.resize
     function.restype = None
     whole, pointer = ctypes.c_int64, ctypes.c_void_p
     function.argtypes = (pointer, whole, whole, whole, pointer, whole, whole)

@@ -42,15 +42,15 @@ class DetectionScore:
 
 
 def mean_average_precision(
-    truth_P: Sequence[Sequence[LabelledBox]], found_P: Sequence[Sequence[LabelledBox]]
+    truth_P: Sequence[Sequence[LabelledBox]], detected_P: Sequence[Sequence[LabelledBox]]
 ) -> DetectionScore | None:
     """Score found boxes image by image; None when there is no true box to find.
 
     An image without true boxes counts: what is found there is a false alarm. Found boxes need a
     score; at most 100 an image count, as in COCO. Classes are the labels of the true boxes.
     """
-    if len(truth_P) != len(found_P):
-        raise ValueError(f"{len(truth_P)} images with truth, {len(found_P)} with detections")
+    if len(truth_P) != len(detected_P):
+        raise ValueError(f"{len(truth_P)} images with truth, {len(detected_P)} with detections")
     labels = sorted({box.label for boxes in truth_P for box in boxes})
     if not labels:
         return None
@@ -60,13 +60,13 @@ def mean_average_precision(
         for image, boxes in enumerate(truth_P, start=1)
         for box in boxes
     ]
-    found = [
+    detected = [
         {**_annotation(image, box, number[box.label]), "score": _score(box)}
-        for image, boxes in enumerate(found_P, start=1)
+        for image, boxes in enumerate(detected_P, start=1)
         for box in boxes
         if box.label in number
     ]
-    map50_95, map50 = _coco(len(truth_P), list(number.values()), truth, found)
+    map50_95, map50 = _coco(len(truth_P), list(number.values()), truth, detected)
     return DetectionScore(map50, map50_95, len(truth_P), len(truth))
 
 
@@ -87,7 +87,7 @@ def _score(box: LabelledBox) -> float:
 
 
 def _coco(
-    images: int, categories: list[int], truth: list[dict[str, Any]], found: list[dict[str, Any]]
+    images: int, categories: list[int], truth: list[dict[str, Any]], detected: list[dict[str, Any]]
 ) -> tuple[float, float]:
     """Return (mAP50-95, mAP50)."""
     from pycocotools.coco import COCO
@@ -106,7 +106,7 @@ def _coco(
         return coco
 
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
-        evaluation = COCOeval(index(truth), index(found), "bbox")
+        evaluation = COCOeval(index(truth), index(detected), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

@@ -283,11 +283,11 @@ class Ranked(Measure):
         or without an image of another class, have no area and are left out.
         """
         check_probabilities(probabilities_NC, truth_N)
-        own_NC = np.eye(probabilities_NC.shape[1], dtype=bool)[truth_N]
+        classes_NC = np.eye(probabilities_NC.shape[1], dtype=bool)[truth_N]
         areas = [
-            _area(scores_N, own_N)
-            for scores_N, own_N in zip(probabilities_NC.T, own_NC.T, strict=True)
-            if own_N.any() and not own_N.all()
+            _area(scores_N, class_N)
+            for scores_N, class_N in zip(probabilities_NC.T, classes_NC.T, strict=True)
+            if class_N.any() and not class_N.all()
         ]
 
         def weigh(weights_DN: Floats) -> Floats:
@@ -332,15 +332,15 @@ def by_confidence(probabilities_NC: Floats) -> tuple[Ints, Ints]:
     return order_N, np.searchsorted(rising_N, rising_N, side="right") - 1
 
 
-def _area(scores_N: Floats, own_N: Bools) -> Callable[[Floats], Floats]:
+def _area(scores_N: Floats, class_N: Bools) -> Callable[[Floats], Floats]:
     """Return the function of weights_DN to the area of one class against the rest."""
-    own_P, others = np.flatnonzero(own_N), np.flatnonzero(~own_N)
+    class_P, others = np.flatnonzero(class_N), np.flatnonzero(~class_N)
     others_M = others[np.argsort(scores_N[others], kind="stable")]
-    below_P = np.searchsorted(scores_N[others_M], scores_N[own_P], side="left")
-    up_to_P = np.searchsorted(scores_N[others_M], scores_N[own_P], side="right")
+    below_P = np.searchsorted(scores_N[others_M], scores_N[class_P], side="left")
+    up_to_P = np.searchsorted(scores_N[others_M], scores_N[class_P], side="right")
 
     def area(weights_DN: Floats) -> Floats:
-        weights_DP = weights_DN[:, own_P]
+        weights_DP = weights_DN[:, class_P]
         rising = np.zeros((len(weights_DN), len(others_M) + 1))
         np.cumsum(weights_DN[:, others_M], axis=1, out=rising[:, 1:])
         beaten_DP = (rising[:, below_P] + rising[:, up_to_P]) / 2

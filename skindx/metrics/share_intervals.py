@@ -41,9 +41,9 @@ def truth_rank(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.intp]:
     """Return how many classes stand before the true one; of equals the first stands first."""
     check_probabilities(probabilities_NC, truth_N)
     truth_N1 = truth_N[:, None]
-    own_N1 = np.take_along_axis(probabilities_NC, truth_N1, axis=1)
+    true_N1 = np.take_along_axis(probabilities_NC, truth_N1, axis=1)
     before_NC = np.arange(probabilities_NC.shape[1]) < truth_N1
-    ahead_NC = (probabilities_NC > own_N1) | ((probabilities_NC == own_N1) & before_NC)
+    ahead_NC = (probabilities_NC > true_N1) | ((probabilities_NC == true_N1) & before_NC)
     rank_N: NDArray[np.intp] = ahead_NC.sum(axis=1)
     return rank_N
 
@@ -109,8 +109,8 @@ def class_mean_interval(
     """
     hits_N, groups_N = np.asarray(hits_N), np.asarray(groups_N)
     parts = [
-        share_interval(hits_N[own_N], groups_N[own_N], level=level)
-        for own_N in (classes_N == label for label in np.unique(classes_N))
+        share_interval(hits_N[class_N], groups_N[class_N], level=level)
+        for class_N in (classes_N == label for label in np.unique(classes_N))
     ]
     return mean_of(parts)
 

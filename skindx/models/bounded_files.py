@@ -40,11 +40,11 @@ def declared(path: Path) -> dict[str, Declared]:
     _check_length(path)
     try:
         with safe_open(path, framework="pt") as file:
-            found = {}
+            tensors = {}
             for name in file.keys():  # noqa: SIM118 (no mapping)
                 part = file.get_slice(name)
-                found[name] = Declared(tuple(part.get_shape()), part.get_dtype())
-            return found
+                tensors[name] = Declared(tuple(part.get_shape()), part.get_dtype())
+            return tensors
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
         raise _damaged(path, error) from None
 
@@ -56,8 +56,8 @@ def save_tensors(
     try:
         save_file(tensors, file, metadata)
     except SafetensorError as error:
-        if found := re.search(r"\(os error (\d+)\)", str(error)):
-            number = int(found[1])
+        if code := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(code[1])
             raise OSError(number, os.strerror(number), str(file)) from None
         raise
 
@@ -70,9 +70,9 @@ def load_tensors(
     `wanted`: exactly these names, each with its type and number of dimensions. Raises UserError
     for any other file.
     """
-    found = declared(path)
+    header = declared(path)
     if wanted is not None:
-        kinds = {name: (tensor.dtype, len(tensor.shape)) for name, tensor in found.items()}
+        kinds = {name: (tensor.dtype, len(tensor.shape)) for name, tensor in header.items()}
         if kinds != wanted:
             raise UserError(
                 f"{path} must hold {', '.join(sorted(wanted))}, each of its type and dimensions; "
@@ -167,9 +167,9 @@ def _problem(file: Any, schema: Any) -> str:
         return f"is packed by another method than {' or '.join(sorted(_PACKINGS))}"
     if sum(column.total_uncompressed_size for column in columns) > _MOST_BYTES:
         return f"unpacks to more than {_MOST_BYTES} bytes"
-    found = {field.name: str(_plain(field.type)) for field in file.schema_arrow}
+    existing = {field.name: str(_plain(field.type)) for field in file.schema_arrow}
     wanted = {field.name: str(field.type) for field in schema}
-    if found != wanted or len(file.schema_arrow) != len(schema):
+    if existing != wanted or len(file.schema_arrow) != len(schema):
         return f"must have the columns {', '.join(wanted)}"
     return ""
 

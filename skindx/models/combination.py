@@ -155,7 +155,7 @@ def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -
         change = np.append(change_M, (scores_NC * residual_NC).sum())
         return -value / (images + prior), -change / (images + prior)
 
-    found = minimize(
+    fitted = minimize(
         loss,
         np.zeros(members + 1),
         jac=True,
@@ -163,7 +163,7 @@ def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -
         bounds=[(None, None)] * members + [(-math.log(HOTTEST), -math.log(COLDEST))],
         options={"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-9},
     )
-    weights_M: Floats = softmax(found.x[:-1])
+    weights_M: Floats = softmax(fitted.x[:-1])
     return weights_M
 
 
@@ -301,8 +301,8 @@ def fit_weight(
     weights the smallest is taken, so that an uninformative crop has weight 0.
     """
     images_N = np.arange(len(truth_N))
-    own_N, beside_N = whole_NC[images_N, truth_N], crop_NC[images_N, truth_N]
+    whole_N, crop_N = whole_NC[images_N, truth_N], crop_NC[images_N, truth_N]
     weights_W = np.linspace(0, 1, _WEIGHTS)
-    mixed_WN = own_N + weights_W[:, None] * (beside_N - own_N)
+    mixed_WN = whole_N + weights_W[:, None] * (crop_N - whole_N)
     loss_W = -np.log(np.maximum(mixed_WN, 1e-300)).sum(axis=1)
     return float(weights_W[loss_W.argmin()])

@@ -189,7 +189,7 @@ def fit_conformal(
         raise ValueError("probabilities must be finite")
     n, classes = probabilities_NC.shape
     urgent_C = np.zeros(classes, dtype=bool) if urgent_C is None else urgent_C
-    own_N = probabilities_NC[np.arange(n), truth_N]
+    true_N = probabilities_NC[np.arange(n), truth_N]
     pressing_N: Bools = urgent_C[truth_N]
     types_N = np.array(
         [skin_type or 0 for skin_type in skin_types] if skin_types is not None else [0] * n
@@ -198,7 +198,7 @@ def fit_conformal(
     for skin_type in np.unique(types_N[types_N > 0]).tolist():
         if _enough(types_N == skin_type, pressing_N, urgent=bool(urgent_C.any())):
             some[skin_type_group(skin_type)] = types_N == skin_type
-    pairs = {g: _pair(own_N[of_N], pressing_N[of_N], level) for g, of_N in some.items()}
+    pairs = {g: _pair(true_N[of_N], pressing_N[of_N], level) for g, of_N in some.items()}
     fitted = Conformal(
         level=level,
         pictures=n,
@@ -242,20 +242,20 @@ def urgent_raised(
 
 def _share(hits_N: Bools, among_N: Bools, groups: ArrayLike | None) -> MeasuredShare:
     groups_N = np.arange(len(hits_N)) if groups is None else np.asarray(groups)
-    found = share_interval(hits_N[among_N], groups_N[among_N])
+    share = share_interval(hits_N[among_N], groups_N[among_N])
     return MeasuredShare(
-        value=found.value, low=found.low, high=found.high, pictures=int(among_N.sum())
+        value=share.value, low=share.low, high=share.high, pictures=int(among_N.sum())
     )
 
 
-def _pair(own_N: Floats, pressing_N: Bools, level: float) -> tuple[float, float]:
+def _pair(true_N: Floats, pressing_N: Bools, level: float) -> tuple[float, float]:
     """Return the thresholds of other classes and of urgent ones.
 
     A kind of too few images for the level has no threshold of its own. Both are then at most
     that of all images, so that its coverage still holds.
     """
-    urgent_N, other_N = own_N[pressing_N], own_N[~pressing_N]
-    together = _threshold(own_N, level)
+    urgent_N, other_N = true_N[pressing_N], true_N[~pressing_N]
+    together = _threshold(true_N, level)
     if not len(urgent_N):
         return together, together
     urgent = _threshold(urgent_N, _borne_out(len(urgent_N)))
@@ -264,9 +264,9 @@ def _pair(own_N: Floats, pressing_N: Bools, level: float) -> tuple[float, float]
     return _threshold(other_N, level), urgent
 
 
-def _threshold(own_N: Floats, level: float) -> float:
-    place = _place(len(own_N), level)
-    return float(np.sort(own_N)[::-1][place - 1]) if place <= len(own_N) else 0.0
+def _threshold(true_N: Floats, level: float) -> float:
+    place = _place(len(true_N), level)
+    return float(np.sort(true_N)[::-1][place - 1]) if place <= len(true_N) else 0.0
 
 
 def _place(n: int, level: float) -> int:

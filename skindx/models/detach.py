@@ -150,16 +150,16 @@ def _found(member: MemberSpec, tower: str | None, weights: Path | None) -> Trunk
             raise UserError(
                 f"the trunk came from a folder, {origin.name}; give it: --tower local-dir:FOLDER."
             )
-        found = resolve_tower(
+        resolved = resolve_tower(
             tower or f"{HUB}{origin.name if origin else ''}",
             pretrained=True,
-            own_args=network.model_args,
-            own_preprocess={
+            user_args=network.model_args,
+            user_preprocess={
                 key: getattr(network.preprocess, key) for key in ("size", "mean", "std")
             },
         )
-        assert found.weights is not None
-        return open_trunk(network, found.weights)
+        assert resolved.weights is not None
+        return open_trunk(network, resolved.weights)
     return open_trunk(network, pretrained_file(network))
 
 

@@ -79,8 +79,10 @@ def _refuse_large(config: dict[str, Any], labels: int, origin: str, shapes: Shap
     with shapes_only():
         layers, _ = parse_model(deepcopy({**config, "nc": labels}), ch=3, verbose=False)
     if shapes is not None:
-        own = {f"model.{name}": tuple(tensor.shape) for name, tensor in layers.state_dict().items()}
-        if own != shapes:
+        built = {
+            f"model.{name}": tuple(tensor.shape) for name, tensor in layers.state_dict().items()
+        }
+        if built != shapes:
             raise UserError(
                 f"{origin} does not describe the network of the weights beside it; pack the "
                 "bundle again."
@@ -144,7 +146,7 @@ class Detector:
         pixels_13SS = torch.from_numpy(square_SS3).permute(2, 0, 1)[None].float() / 255
         device = next(self.net.parameters()).device
         raw = self.net(pixels_13SS.to(device))
-        found = non_max_suppression(
+        chosen = non_max_suppression(
             raw,
             conf_thres=floor,
             iou_thres=self.spec.overlap,
@@ -153,7 +155,7 @@ class Detector:
         )[0]
         height, width = image_HW3.shape[:2]
         boxes = []
-        for x1, y1, x2, y2, score, label in found.cpu().tolist():
+        for x1, y1, x2, y2, score, label in chosen.cpu().tolist():
             left_x, right_x = ((min(max((x - left) / scale, 0), width)) for x in (x1, x2))
             top_y, bottom_y = ((min(max((y - top) / scale, 0), height)) for y in (y1, y2))
             if left_x < right_x and top_y < bottom_y:
@@ -246,7 +248,7 @@ class SizeRecall(Settings):
 
     @property
     def recall(self) -> Interval:
-        """Return the share that was found, with its exact 95 % interval; NaN without a lesion."""
+        """Return the share that was detected, with its exact 95 % interval; NaN without any."""
         return proportion_interval(self.found / self.lesions if self.lesions else 0, self.lesions)
 
 
@@ -275,13 +277,13 @@ def recall_by_size(images: Iterable[SizedTruth], confidence: float) -> DetectorR
     lesions, hits, count = [0] * len(EDGES_PX), [0] * len(EDGES_PX), 0
     for image in images:
         count += 1
-        found = {true for _, true, _ in match(image.found, image.truth, OVERLAP)}
+        detected = {true for _, true, _ in match(image.found, image.truth, OVERLAP)}
         for number, box in enumerate(image.truth):
             side = image.px_a_pixel * math.sqrt((box.x2 - box.x1) * (box.y2 - box.y1))
             band = sum(side >= edge for edge in EDGES_PX) - 1
             if band >= 0:
                 lesions[band] += 1
-                hits[band] += number in found
+                hits[band] += number in detected
     if not any(lesions):
         return None
     ends = (*EDGES_PX[1:], None)

@@ -128,14 +128,14 @@ class EmbeddingIndex:
         if not len(self):
             return []
         (cosine_N,) = self.cosines(embedding_D[None])
-        found: dict[int, SimilarCase] = {}
+        nearest: dict[int, SimilarCase] = {}
         for index in np.argsort(-cosine_N, kind="stable").tolist():
-            if len(found) == k:
+            if len(nearest) == k:
                 break
             row = self.rows[index]
-            if row.group not in found:
-                found[row.group] = SimilarCase(row, float(cosine_N[index]), self.thumbnail(index))
-        return list(found.values())
+            if row.group not in nearest:
+                nearest[row.group] = SimilarCase(row, float(cosine_N[index]), self.thumbnail(index))
+        return list(nearest.values())
 
     def without(self, sha256s: Collection[str]) -> Self:
         """Return the index without these images and without all of their groups."""

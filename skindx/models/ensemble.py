@@ -39,7 +39,7 @@ class EnsembleOutput:
 
     probabilities_NC: NDArray[np.float64]
     member_MNC: NDArray[np.float64]
-    """Each member's own, calibrated."""
+    """Each member's, calibrated."""
     embeddings_ND: NDArray[np.float32]
     """Pooled features of all trunks side by side, of length 1 in all."""
     maps: tuple[Tensor, ...]
@@ -79,10 +79,10 @@ class Member:
         memo = {} if memo is None else memo
         parts = []
         for at in range(0, len(images), batch):
-            own = memo.setdefault((at, batch), {})
-            squares_BSS3 = self._squares(images[at : at + batch], own)
+            batch_memo = memo.setdefault((at, batch), {})
+            squares_BSS3 = self._squares(images[at : at + batch], batch_memo)
             with torch.inference_mode():
-                parts.append(self._forward(squares_BSS3, own)[0])
+                parts.append(self._forward(squares_BSS3, batch_memo)[0])
         return np.concatenate(parts)
 
     @torch.inference_mode()
@@ -205,12 +205,12 @@ def share_trunks(members: Sequence[Member]) -> None:
             continue
         other = first.setdefault(member.trunk, member)
         if other is not member:
-            own = member.classifier.net.state_dict(keep_vars=True)
+            names = member.classifier.net.state_dict(keep_vars=True)
             place = head_place(member.classifier.net)
             state = {
                 name: tensor
                 for name, tensor in other.classifier.net.state_dict(keep_vars=True).items()
-                if name in own and not name.startswith(f"{place}.")
+                if name in names and not name.startswith(f"{place}.")
             }
             member.classifier.net.load_state_dict(state, strict=False, assign=True)
 

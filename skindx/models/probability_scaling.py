@@ -45,13 +45,13 @@ def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer
 
     def loss(log_temperature: float) -> float:
         log_NC = _log_softmax(scores_NC / math.exp(log_temperature))
-        own_N, beside_N = log_NC[images_N, truth_N], log_NC[images_N, rival_N]
-        return float(-((1 - doubt) * own_N + doubt * beside_N).mean())
+        true_N, other_N = log_NC[images_N, truth_N], log_NC[images_N, rival_N]
+        return float(-((1 - doubt) * true_N + doubt * other_N).mean())
 
     # The loss is convex in 1/T, so it has one valley in log T as well, where the scale is even.
     bounds = (math.log(COLDEST), math.log(HOTTEST))
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    return float(np.clip(math.exp(found.x), COLDEST, HOTTEST))
+    minimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    return float(np.clip(math.exp(minimum.x), COLDEST, HOTTEST))
 
 
 def apply_temperature(scores_NC: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:

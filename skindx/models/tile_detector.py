@@ -74,14 +74,14 @@ class BatchDetector:
         with torch.autocast(self._device.partition(":")[0], torch.bfloat16, enabled=self._bf16):
             self._net(pixels)
         decoded, maps = self._decode(tiles_BSS3.shape[1])
-        found = non_max_suppression(
+        chosen = non_max_suppression(
             decoded,
             conf_thres=self.spec.confidence if confidence is None else confidence,
             iou_thres=self.spec.overlap,
             nc=len(self.spec.labels),
             max_time_img=_PATIENCE_S,
         )
-        return [_boxes(rows, tiles_BSS3.shape[1]) for rows in found], maps
+        return [_boxes(rows, tiles_BSS3.shape[1]) for rows in chosen], maps
 
     def _decode(self, side: int) -> tuple[Tensor, NDArray[np.float32]]:
         """Return centre, size and scores, B x (4 + classes) x A, and the maps."""
@@ -118,7 +118,7 @@ def _on_cells(scores_BHW: Tensor, cells: int) -> Tensor:
 
 
 def _boxes(rows: Tensor, side: int) -> TileBoxes:
-    found = rows.cpu().numpy()
-    boxes_K4 = found[:, :4].clip(0, side)
+    table = rows.cpu().numpy()
+    boxes_K4 = table[:, :4].clip(0, side)
     whole = (boxes_K4[:, 0] < boxes_K4[:, 2]) & (boxes_K4[:, 1] < boxes_K4[:, 3])
-    return TileBoxes(boxes_K4[whole], found[whole, 4], found[whole, 5].astype(np.int64))
+    return TileBoxes(boxes_K4[whole], table[whole, 4], table[whole, 5].astype(np.int64))

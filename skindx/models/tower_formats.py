@@ -219,10 +219,10 @@ def _settings(raw: dict[str, Any], origin: str) -> ClassifierSettings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ")
         raise UserError(
-            f"{origin} describes a tower that cannot be rebuilt safely ({where}: {said}); choose "
-            "another one."
+            f"{origin} describes a tower that cannot be rebuilt safely ({where}: {message}); "
+            "choose another one."
         ) from None
 
 
@@ -249,8 +249,8 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
         state = _renamed(given, net)
     except _FAILS as error:
         raise _unfit(tower, f"{type(error).__name__} while its tensors were renamed") from None
-    own = net.state_dict()
-    wanted = {name: tensor for name, tensor in own.items() if name not in head}
+    expected = net.state_dict()
+    wanted = {name: tensor for name, tensor in expected.items() if name not in head}
     missing = [name for name in wanted if name not in state]
     if missing:
         raise _unfit(tower, f"{len(missing)} of {len(wanted)} are missing, such as {missing[0]}")
@@ -266,7 +266,7 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
         check_finite(used, "it")
     except UnfitStateError as error:
         raise _unfit(tower, str(error)) from None
-    return {name: tensor.to(own[name].dtype).contiguous() for name, tensor in used.items()}
+    return {name: tensor.to(expected[name].dtype).contiguous() for name, tensor in used.items()}
 
 
 def head_names(net: nn.Module) -> set[str]:

@@ -108,8 +108,8 @@ def main(arguments: list[str]) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder, _TOWER) as fresh:
         for name in wanted:
-            found = hf_hub_download(repository, name, revision=info.sha)
-            shutil.copyfile(found, fresh / name)
+            fetched = hf_hub_download(repository, name, revision=info.sha)
+            shutil.copyfile(fetched, fresh / name)
         write_text(fresh / REVISION, f"{info.sha}\n")
     return 0
 
@@ -195,7 +195,7 @@ def is_tower(model: str) -> bool:
 
 
 def resolve_tower(
-    model: str, *, pretrained: bool, own_args: dict[str, Any], own_preprocess: dict[str, Any]
+    model: str, *, pretrained: bool, user_args: dict[str, Any], user_preprocess: dict[str, Any]
 ) -> Tower:
     """Return the network behind hf-hub:ORG/NAME or local-dir:FOLDER.
 
@@ -206,7 +206,7 @@ def resolve_tower(
     is_hub = model.startswith(HUB)
     name = model.removeprefix(HUB).removeprefix(LOCAL)
     path = hub_folder(name) if is_hub else Path(name).expanduser()
-    tower = _with_own(open_tower(path), own_args, own_preprocess)
+    tower = _with_own(open_tower(path), user_args, user_preprocess)
     licence, url = card_licence(path)
     licence = licence or _configured_licence(path)
     weights = tower.weights() if pretrained else None
@@ -224,19 +224,19 @@ def resolve_tower(
 
 
 def _with_own(
-    tower: TowerFolder, own_args: dict[str, Any], own_preprocess: dict[str, Any]
+    tower: TowerFolder, user_args: dict[str, Any], user_preprocess: dict[str, Any]
 ) -> TowerFolder:
     network = tower.network
-    missing = [key for key in _NEEDED if key not in tower.known | set(own_preprocess)]
+    missing = [key for key in _NEEDED if key not in tower.known | set(user_preprocess)]
     if missing:
         raise UserError(
             f"{tower.path} does not say how its images are prepared ({', '.join(missing)} missing "
             "in its configuration), and a tower that sees other images than it learned from "
             "answers wrongly; set the member's preprocess: size, mean and std."
         )
-    preprocess = network.preprocess.model_copy(update=own_preprocess)
-    arguments = {**network.model_args, **own_args}
-    if "img_size" in network.model_args and "img_size" not in own_args:
+    preprocess = network.preprocess.model_copy(update=user_preprocess)
+    arguments = {**network.model_args, **user_args}
+    if "img_size" in network.model_args and "img_size" not in user_args:
         arguments["img_size"] = preprocess.size
     return replace(
         tower,
@@ -262,8 +262,8 @@ def _configured_licence(path: Path) -> str:
     if not file.is_file():
         return ""
     cfg = read_json(file).get("pretrained_cfg")
-    said = cfg.get("license") if isinstance(cfg, dict) else None
-    return " ".join(said.split())[:200] if isinstance(said, str) else ""
+    licence = cfg.get("license") if isinstance(cfg, dict) else None
+    return " ".join(licence.split())[:200] if isinstance(licence, str) else ""
 
 
 if __name__ == "__main__":

@@ -284,5 +284,5 @@ def _share_from(
     """Return the share of risks at or above a threshold, with an interval over groups."""
     if not len(risk_N):
         return None
-    found = share_interval(risk_N >= threshold, groups_N)
-    return MeasuredShare(value=found.value, low=found.low, high=found.high, pictures=len(risk_N))
+    share = share_interval(risk_N >= threshold, groups_N)
+    return MeasuredShare(value=share.value, low=share.low, high=share.high, pictures=len(risk_N))

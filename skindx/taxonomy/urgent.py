@@ -31,13 +31,13 @@ class UrgentCondition:
 
     def is_meant_by(self, skin_class: SkinClass) -> bool:
         """Tell whether a class stands for this condition as a whole."""
-        said = {
+        names = {
             normalise(label) for label in (skin_class.key, skin_class.name, *skin_class.synonyms)
         }
-        if said & {normalise(label) for label in (*self.labels, *_cancers(self))}:
+        if names & {normalise(label) for label in (*self.labels, *_cancers(self))}:
             return True
-        own = {normalise(skin_class.key), normalise(skin_class.name)}
-        one_kind = own & {normalise(kind) for kind in self.kinds}
+        titles = {normalise(skin_class.key), normalise(skin_class.name)}
+        one_kind = titles & {normalise(kind) for kind in self.kinds}
         return not one_kind and re.match(self.codes, skin_class.icd10) is not None
 
 

@@ -30,8 +30,8 @@ def _resolved(member: MemberSettings) -> MemberSettings:
         tower = resolve_tower(
             member.model,
             pretrained=member.pretrained,
-            own_args=member.model_args,
-            own_preprocess=own,
+            user_args=member.model_args,
+            user_preprocess=own,
         )
     except UserError as error:
         raise UserError(f"member {member.name}: {error}") from None

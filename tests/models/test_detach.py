@@ -29,7 +29,7 @@ def _packed(folder: Path) -> tuple[Bundle, Trunk]:
     timm_folder(folder / "tower", licence="cc-by-nc-nd-4.0")
     own = {"size": 64}
     tower: Tower = resolve_tower(
-        f"local-dir:{folder / 'tower'}", pretrained=True, own_args={}, own_preprocess=own
+        f"local-dir:{folder / 'tower'}", pretrained=True, user_args={}, user_preprocess=own
     )
     assert tower.weights
     trunk = open_trunk(tower.network, tower.weights)

@@ -38,7 +38,7 @@ def without_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _resolved(folder: Path, *, pretrained: bool = True, **own: Any) -> Tower:
     args, preprocess = own.pop("args", {}), own
     return resolve_tower(
-        f"local-dir:{folder}", pretrained=pretrained, own_args=args, own_preprocess=preprocess
+        f"local-dir:{folder}", pretrained=pretrained, user_args=args, user_preprocess=preprocess
     )
 
 
@@ -246,7 +246,7 @@ def test_a_repository_that_cannot_be_fetched(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(UserError) as caught:
-        resolve_tower("hf-hub:org/tower", pretrained=True, own_args={}, own_preprocess={})
+        resolve_tower("hf-hub:org/tower", pretrained=True, user_args={}, user_preprocess={})
     sentence, download, copy = str(caught.value).splitlines()
     assert sentence.startswith("org/tower is not on this machine and could not be fetched (code 1)")
     assert download == "  hf download org/tower --local-dir org--tower"
@@ -256,7 +256,7 @@ def test_a_repository_that_cannot_be_fetched(
 
 def test_a_repository_that_was_copied_by_hand(tmp_path: Path) -> None:
     timm_folder(tmp_path / "cache/skindx/towers/org--tower")
-    tower = resolve_tower("hf-hub:org/tower", pretrained=True, own_args={}, own_preprocess={})
+    tower = resolve_tower("hf-hub:org/tower", pretrained=True, user_args={}, user_preprocess={})
     assert tower.origin.name == "org/tower"
 
 
@@ -292,7 +292,7 @@ def test_only_the_files_of_a_tower_are_fetched(
     folder = tmp_path / "cache/skindx/towers/org--tower"
     assert towers.main(["org/tower", str(folder)]) == 0
     assert there.fetched == ["config.json", "model.safetensors", "README.md"]
-    tower = resolve_tower("hf-hub:org/tower", pretrained=True, own_args={}, own_preprocess={})
+    tower = resolve_tower("hf-hub:org/tower", pretrained=True, user_args={}, user_preprocess={})
     assert tower.origin.revision == "0a1b"
 
 

@@ -223,8 +223,8 @@ def pack(
             below = (trunks or {}).get(member.trunk, {})
             if member.trunk and not (folder / trunk_file(member.trunk)).exists():
                 _save(below, folder / trunk_file(member.trunk))
-            own = {key: value for key, value in state.items() if key not in below}
-            _save(own, folder / _weights(member.name))
+            rest = {key: value for key, value in state.items() if key not in below}
+            _save(rest, folder / _weights(member.name))
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
         for part in (gallery, ood):

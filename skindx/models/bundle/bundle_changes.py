@@ -174,18 +174,18 @@ def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
     manifest = provenance_value(provenance, MANIFEST_SHA256)
     folded = provenance_value(provenance, FOLD_TRAINED_IMAGES, 0) > 0
     trained_on = provenance_value(provenance, REMOVED_TRAINED_ON, [])
-    found: dict[str, str | None] = {}
+    splits: dict[str, str | None] = {}
     for entry in entries:
         if entry.sha256 in trained_on:
-            found[entry.sha256] = "train"
+            splits[entry.sha256] = "train"
             continue
         split: str | None
         if seen is not None:
             split = seen.get(entry.sha256, "")
         else:
             split = entry.manifests.get(str(manifest))
-        found[entry.sha256] = "train" if split == "val" and folded else split
-    return found
+        splits[entry.sha256] = "train" if split == "val" and folded else split
+    return splits
 
 
 def record_removal(path: Path, used: Mapping[str, str | None]) -> None:

@@ -213,10 +213,10 @@ def read_index(path: Path, expect: str | None = None) -> bytes:
         raise UserError(f"{path} is no bundle (it has no {INDEX}); give RUN/bundle.")
     wanted = None if expect is None else _parsed(expect)
     content = read_plain(index, _LONGEST_INDEX)
-    found = digest_of(content)
-    if wanted is not None and not found.startswith(wanted):
+    digest = digest_of(content)
+    if wanted is not None and not digest.startswith(wanted):
         raise UserError(
-            f"bundle {path} has the digest {found}, not {wanted}; it is another bundle, or was "
+            f"bundle {path} has the digest {digest}, not {wanted}; it is another bundle, or was "
             "changed since: ask who gave you the digest for the bundle that it belongs to."
         )
     return content
@@ -247,7 +247,7 @@ def verify_files(path: Path, files: Mapping[str, str]) -> None:
         if pure.is_absolute() or ".." in pure.parts or pure.as_posix() != name or "\0" in name:
             raise UserError(f"bundle {path}: {name!r} points outside the bundle; do not use it.")
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
-    found = set()
+    existing = set()
     for number, (name, is_folder) in enumerate(_walk(path, path, 0)):
         if number > _MOST_FILES:
             raise UserError(f"bundle {path} holds more than {_MOST_FILES} files; do not use it.")
@@ -256,9 +256,9 @@ def verify_files(path: Path, files: Mapping[str, str]) -> None:
                 f"bundle {path}: {INDEX} does not list {name!r}; remove it, or pack the bundle "
                 "again."
             )
-        found.add(name)
+        existing.add(name)
     for name, expected in files.items():
-        if name not in found:
+        if name not in existing:
             raise UserError(f"bundle {path}: {name} is missing; copy or pack the bundle again.")
         if _sha256(path / name) != expected:
             raise UserError(f"bundle {path}: {name} was altered; copy or pack the bundle again.")

@@ -38,9 +38,9 @@ def urgent_risk_lines(rule: UrgentRisk | None, taxonomy: Taxonomy) -> list[str]:
                 f"; of {sent.pictures} calibration images of other classes {sent.value:.1%} "
                 f"[{sent.low:.1%}, {sent.high:.1%}] are urgent by it"
             )
-        own = [group for group in level.thresholds if group != ALL]
-        if own:
-            line += f"; thresholds of their own for {', '.join(own)}"
+        groups = [group for group in level.thresholds if group != ALL]
+        if groups:
+            line += f"; thresholds of their own for {', '.join(groups)}"
         lines.append(line)
     return lines
 
@@ -176,22 +176,22 @@ def _sets(spec: BundleSpec) -> str:
     fitted = spec.conformal
     if fitted is None:
         return "none, because the dataset has no calibration images"
-    said = (
+    text = (
         f"every class of at least {fitted.least_probability:.3f}, for a coverage of "
         f"{fitted.level:.0%}; fitted on {fitted.pictures} images"
     )
     if fitted.urgent and fitted.urgent_level:
         least = fitted.urgent[ALL]
-        said += f"; an urgent class from {least:.3f}, for a coverage of {fitted.urgent_level:.0%}"
+        text += f"; an urgent class from {least:.3f}, for a coverage of {fitted.urgent_level:.0%}"
     if fitted.group_pictures:
-        said += f"; thresholds of their own for {', '.join(fitted.group_pictures)}"
+        text += f"; thresholds of their own for {', '.join(fitted.group_pictures)}"
     if fitted.urgent_missed:
         missed = fitted.urgent_missed
-        said += (
+        text += (
             f"; of the {missed.pictures} of urgent classes {missed.value:.1%} "
             f"[{missed.low:.1%}, {missed.high:.1%}] have no urgent class in their set"
         )
-    return said
+    return text
 
 
 def _recall(spec: BundleSpec) -> list[str]:
@@ -204,12 +204,12 @@ def _recall(spec: BundleSpec) -> list[str]:
         else f"{band.least_px:.0f} to {band.most_px:.0f} px"
         for band in spec.detector_recall.bands
     ]
-    found = [
+    detected = [
         f"{name}: {band.found} of {band.lesions} [{band.recall.low:.1%}, {band.recall.high:.1%}]"
         for name, band in zip(bands, spec.detector_recall.bands, strict=True)
         if band.lesions
     ]
-    return [f"- lesions found by the detector on validation images, by size: {'; '.join(found)}"]
+    return [f"- lesions found by the detector on validation images, by size: {'; '.join(detected)}"]
 
 
 def _embedding_index(spec: BundleSpec) -> str:

@@ -180,8 +180,8 @@ def load_classifier(
     state = {**(trunk or {}), **load_tensors(file)}
     check_weights(settings, classes, state, file, "copy or pack the bundle again")
     classifier = build_classifier(settings, classes)
-    own = classifier.net.state_dict()
-    state = {name: tensor.to(own[name].dtype) for name, tensor in state.items()}
+    expected = classifier.net.state_dict()
+    state = {name: tensor.to(expected[name].dtype) for name, tensor in state.items()}
     classifier.net.load_state_dict(state, assign=True)
     return classifier
 
@@ -226,11 +226,11 @@ def _calm_head(net: nn.Module) -> None:
             nn.init.zeros_(head.bias)
 
 
-def _fits(tensor: Tensor, own: Tensor) -> bool:
+def _fits(tensor: Tensor, expected: Tensor) -> bool:
     """True for a tensor that can be copied into `own` as it is, but for its precision."""
-    real = tensor.is_floating_point() and own.is_floating_point()
+    real = tensor.is_floating_point() and expected.is_floating_point()
     plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
-    return tensor.shape == own.shape and plain and (real or tensor.dtype == own.dtype)
+    return tensor.shape == expected.shape and plain and (real or tensor.dtype == expected.dtype)
 
 
 def load_weights(classifier: Classifier, path: Path) -> list[str]:
@@ -240,13 +240,15 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
     and are logged. Raises UserError when too little fits, and for numbers that are not finite.
     """
     state = read_state(path)
-    own = classifier.net.state_dict()
+    expected = classifier.net.state_dict()
     fitting = {
-        name: tensor for name, tensor in state.items() if name in own and _fits(tensor, own[name])
+        name: tensor
+        for name, tensor in state.items()
+        if name in expected and _fits(tensor, expected[name])
     }
-    if len(fitting) < len(own) / 2:
+    if len(fitting) < len(expected) / 2:
         raise UserError(
-            f"{path} fits only {len(fitting)} of the model's {len(own)} tensors; "
+            f"{path} fits only {len(fitting)} of the model's {len(expected)} tensors; "
             "give the weights of the same model."
         )
     try:
@@ -257,7 +259,7 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
             "from before that."
         ) from None
     classifier.net.load_state_dict(fitting, strict=False)
-    untouched = [name for name in own if name not in fitting]
+    untouched = [name for name in expected if name not in fitting]
     if untouched:
         log.info("%s: %s start from random values", path.name, ", ".join(untouched))
     return untouched

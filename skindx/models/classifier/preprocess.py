@@ -61,5 +61,7 @@ def centre_square(image_HW3: NDArray[np.uint8], preprocess: Preprocess) -> NDArr
 def views_of(squares_BSS3: Tensor, views: Views) -> list[Tensor]:
     """Return the images as they are and in their other views, each B x S x S x 3."""
     flips = _FLIPS[: min(views, 4)]
-    found = [squares_BSS3.flip(flip) if flip else squares_BSS3 for flip in flips]
-    return found if views < 8 else found + [view_BSS3.transpose(1, 2) for view_BSS3 in found]
+    mirrored = [squares_BSS3.flip(flip) if flip else squares_BSS3 for flip in flips]
+    return (
+        mirrored if views < 8 else mirrored + [view_BSS3.transpose(1, 2) for view_BSS3 in mirrored]
+    )

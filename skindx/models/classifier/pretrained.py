@@ -94,8 +94,8 @@ def _arguments(settings: ClassifierSettings) -> str:
 
 
 def _fetch(model: str, arguments: str, file: Path) -> None:
-    own = "skindx.models.classifier.pretrained"
-    reason = fetch_by(own, model, arguments, str(file), limit_s=_LIMIT_S)
+    module = "skindx.models.classifier.pretrained"
+    reason = fetch_by(module, model, arguments, str(file), limit_s=_LIMIT_S)
     if not file.is_file():
         raise UserError(
             f"timm's weights of {model!r} are not on this machine and could not be fetched "

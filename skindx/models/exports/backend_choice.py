@@ -130,8 +130,8 @@ class ServedEnsemble:
 def with_temperatures(ensemble: Ensemble, members: Sequence[float], temperature: float) -> Ensemble:
     """Return the ensemble with other temperatures."""
     changed = tuple(
-        replace(member, temperature=own)
-        for member, own in zip(ensemble.members, members, strict=True)
+        replace(member, temperature=value)
+        for member, value in zip(ensemble.members, members, strict=True)
     )
     return replace(ensemble, members=changed, temperature=temperature)
 
@@ -164,10 +164,10 @@ def with_backend(
             problems.append(why)
         else:
             usable.append(spec)
-    found = _fastest(bundle, ensemble, usable, problems, eager=backend == "auto")
-    if found is None:
+    fastest_one = _fastest(bundle, ensemble, usable, problems, eager=backend == "auto")
+    if fastest_one is None:
         raise UserError(f"backend {backend!r} cannot serve {bundle.path}: {'; '.join(problems)}")
-    chosen, name = found
+    chosen, name = fastest_one
     fitted = {spec.name: spec.calibration for spec in usable}
     return ServedEnsemble(chosen, name, fitted.get(name))
 

@@ -128,7 +128,7 @@ def folder_of(to: Runtime, precision: Precision) -> str:
 
 def read_exports(bundle: Path, files: Iterable[str]) -> list[ExportSpec]:
     """Return what a bundle with these verified `files` was exported to. Raises UserError."""
-    found = []
+    exports = []
     for name in sorted(files):
         folder, _, file = name.rpartition("/")
         if folder.startswith(f"{EXPORTS}/") and file == SPEC:
@@ -136,5 +136,5 @@ def read_exports(bundle: Path, files: Iterable[str]) -> list[ExportSpec]:
             spec = ExportSpec.parse(read_json(path), str(path), expand=False)
             if spec.folder != folder:
                 raise UserError(f"{path} is of {spec.name}, which lies elsewhere; export it again.")
-            found.append(spec)
-    return found
+            exports.append(spec)
+    return exports

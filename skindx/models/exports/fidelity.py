@@ -118,15 +118,15 @@ def good_enough(parity: Parity, precision: Precision) -> bool:
 def refuse(parity: Parity, precision: Precision) -> None:
     """Raise UserError for an export that does not answer as its network does."""
     if precision == "fp32":
-        asked = f"all of them and a cosine of at least {LEAST_COSINE}"
+        target = f"all of them and a cosine of at least {LEAST_COSINE}"
     else:
-        asked = f"at least {LEAST_SHARE:.1%} of them"
+        target = f"at least {LEAST_SHARE:.1%} of them"
     if not good_enough(parity, precision):
         raise UserError(
             f"the {precision} export of {parity.member} is refused: it puts the same class first "
             f"in {parity.same} of {parity.pictures} validation images ({parity.share:.1%}, "
             f"95 % interval {parity.low:.1%} to {parity.high:.1%}) at a cosine of "
-            f"{parity.cosine:.6f}, and {asked} are asked for; the bundle is as it was, try "
+            f"{parity.cosine:.6f}, and {target} are asked for; the bundle is as it was, try "
             f"another --precision or --to."
         )
 
@@ -210,20 +210,20 @@ def refit_rules(
     it was for the bundle. Raises UserError without the detector that fused answers need.
     """
     spec, held = bundle.spec, split_of(records, "calibration")
-    found = ExportCalibration(members=temperatures[0], temperature=temperatures[1])
+    calibration = ExportCalibration(members=temperatures[0], temperature=temperatures[1])
     if not any(getattr(spec, rule) for rule in RULES):
-        return found
+        return calibration
     fused_NC, whole_NC = _answers(bundle, exported, dataset, held)
     change: dict[str, Conformal | UrgentRisk | None] = {}
-    for prefix, said_NC in (("", fused_NC), ("whole_", whole_NC)):
+    for prefix, answers_NC in (("", fused_NC), ("whole_", whole_NC)):
         old = getattr(spec, f"{prefix}conformal")
         if old:
-            fitted = fit_on_records(said_NC, held, bundle.taxonomy, old.level)
+            fitted = fit_on_records(answers_NC, held, bundle.taxonomy, old.level)
             change[f"{prefix}conformal"] = fitted
         if getattr(spec, f"{prefix}urgent_risk"):
-            risk = fit_risk_on_records(said_NC, held, bundle.taxonomy)
+            risk = fit_risk_on_records(answers_NC, held, bundle.taxonomy)
             change[f"{prefix}urgent_risk"] = risk
-    return found.model_copy(update=change)
+    return calibration.model_copy(update=change)
 
 
 def _answers(

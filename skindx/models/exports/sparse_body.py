@@ -227,8 +227,8 @@ def load_sparse(file: Path, classifier: Classifier, size: int, precision: str) -
     named = {name for name, layer in record.layers.items() if "sparse" in layer.choices.values()}
     if not (record.layers.keys() <= body.layers.keys() and named <= able):
         raise UserError(f"{file} names convolutions that the network lacks; export it again.")
-    asked = {choice for layer in record.layers.values() for choice in layer.choices.values()}
-    if "bf16" in asked and precision != "bf16":
+    choices = {choice for layer in record.layers.values() for choice in layer.choices.values()}
+    if "bf16" in choices and precision != "bf16":
         raise UserError(f"{file} has layers in bf16 in an export in fp32; export it again.")
     here = fingerprint()
     if record.machine != here:
@@ -325,10 +325,10 @@ def _remembered(
             "measure again when the machine has less to do, delete %s",
             *(file.name, MOST_S, cached),
         )
-    found = _record(body, zeros, here)
+    measured = _record(body, zeros, here)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        write_json(cached, found.model_dump(mode="json"))
+        write_json(cached, measured.model_dump(mode="json"))
     except OSError as error:
         log.info("the choices are not kept: %s", error)
-    return found
+    return measured

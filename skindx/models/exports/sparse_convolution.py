@@ -114,19 +114,19 @@ class SparseConvolution:
             if residual_NHWK.shape != output_NHWK.shape:
                 raise ValueError(f"a residual of {tuple(residual_NKHW.shape)} does not fit {layer}")
         added = residual_NHWK.data_ptr() if residual_NHWK is not None else None
-        own_in, own_out = channels // layer.groups, layer.out_channels // layer.groups
+        group_in, group_out = channels // layer.groups, layer.out_channels // layer.groups
         for group, weights in enumerate(self._weights):
             shape = _Shape(
                 *(images, height, width, channels),
                 *(out_height, out_width, layer.out_channels),
-                *(group * own_in, group * own_out, own_in, own_out),
+                *(group * group_in, group * group_out, group_in, group_out),
                 *(kernel, kernel, stride, pad_y, pad_x),
                 *(int(self.relu), threads or self.threads),
             )
             self._library.convolve(
                 ctypes.c_void_p(input_NHWC.data_ptr()),
                 ctypes.c_void_p(weights.ctypes.data),
-                ctypes.c_void_p(self._bias_K[group * own_out :].ctypes.data),
+                ctypes.c_void_p(self._bias_K[group * group_out :].ctypes.data),
                 ctypes.c_void_p(added),
                 ctypes.c_void_p(output_NHWK.data_ptr()),
                 ctypes.byref(shape),

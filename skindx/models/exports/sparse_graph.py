@@ -299,9 +299,9 @@ class _Fusing:
         return layer
 
     def _followed(self, node: fx.Node) -> _Tail:
-        own = self._modules[str(node.target)]
-        assert isinstance(own, nn.Conv2d)
-        tail = _Tail(node, _copied(own, own.weight, own.bias))
+        convolution = self._modules[str(node.target)]
+        assert isinstance(convolution, nn.Conv2d)
+        tail = _Tail(node, _copied(convolution, convolution.weight, convolution.bias))
         following = _only_user(tail.node)
         if following is not None and (folded := self._with_norm(tail.convolution, following)):
             tail.node, tail.convolution = following, folded
@@ -313,7 +313,7 @@ class _Fusing:
             self._take_relu(tail)
         return tail
 
-    def _with_norm(self, own: nn.Conv2d, node: fx.Node) -> nn.Conv2d | None:
+    def _with_norm(self, convolution: nn.Conv2d, node: fx.Node) -> nn.Conv2d | None:
         """Return the convolution with a batch norm folded in; None for what is no such norm."""
         norm = self._module(node)
         if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None:
@@ -322,10 +322,10 @@ class _Fusing:
             return None
         assert norm.running_var is not None
         weight, bias = fuse_conv_bn_weights(
-            *(own.weight, own.bias, norm.running_mean, norm.running_var),
+            *(convolution.weight, convolution.bias, norm.running_mean, norm.running_var),
             *(norm.eps, norm.weight, norm.bias),
         )
-        return _copied(own, weight, bias)
+        return _copied(convolution, weight, bias)
 
     def _take_residual(self, tail: _Tail) -> None:
         following = _only_user(tail.node)
@@ -356,7 +356,7 @@ def _only_user(node: fx.Node) -> fx.Node | None:
     return users[0] if len(users) == 1 else None
 
 
-def _copied(own: nn.Conv2d, weight: Tensor, bias: Tensor | None) -> nn.Conv2d:
+def _copied(convolution: nn.Conv2d, weight: Tensor, bias: Tensor | None) -> nn.Conv2d:
     """Return such a convolution, which does not learn, with other weights."""
     names = (
         "in_channels",
@@ -367,7 +367,7 @@ def _copied(own: nn.Conv2d, weight: Tensor, bias: Tensor | None) -> nn.Conv2d:
         "dilation",
         "groups",
     )
-    shape: dict[str, Any] = {name: getattr(own, name) for name in names}
+    shape: dict[str, Any] = {name: getattr(convolution, name) for name in names}
     with torch.device("meta"):
         copy = nn.Conv2d(**shape, bias=bias is not None)
     copy.weight = nn.Parameter(weight.detach(), requires_grad=False)
