@@ -161,8 +161,8 @@ BUILD = """
 import sys
 from pathlib import Path
 from skindx.data.build.build import build, load_build_settings
-from skindx.data.screening import shards
-shards.SHARD_PICTURES = int(sys.argv[4])
+from skindx.data.screening import screen
+screen.SHARD_PICTURES = int(sys.argv[4])
 build(load_build_settings(Path(sys.argv[1]), ["workers=1"]), Path(sys.argv[2]), cluster=sys.argv[3])
 """
 

@@ -71,7 +71,7 @@ def test_without_us_onnx_runtime_would_report_its_import(tmp_path: Path) -> None
 
 QUANTISES = """
 import numpy as np
-from skindx.models.exports.runtimes import _nncf
+from skindx.models.exports.openvino_backend import _nncf
 nncf = _nncf()
 import openvino
 from openvino import opset13 as ops

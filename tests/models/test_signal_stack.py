@@ -14,7 +14,7 @@ import faulthandler, gc, os, signal, sys
 from contextlib import nullcontext
 import numpy as np, openvino
 from openvino import opset13 as ops
-from skindx.models.exports.runtimes import own_signal_stack
+from skindx.models.exports.openvino_backend import own_signal_stack
 
 faulthandler.enable()
 signal.signal(signal.SIGUSR1, lambda number, frame: print("handled"))

@@ -4,9 +4,9 @@ import re
 
 import pytest
 from painted_answers import jpeg, plain, rich
-from skindx.data.publish.row import web_address
 from tiny_bundle import odd_taxonomy
 
+from skindx.data.publish.published_rows import web_address
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantees import guarantee, measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, CaseAnswer

@@ -172,8 +172,8 @@ def command(pid: int) -> bytes:
 HANG = """
 import sys
 from pathlib import Path
-from skindx.imaging import thumbnails
-from skindx.data.publish import clean_files
+from skindx.imaging import sandboxed_images
+from skindx.data.publish import clean_images
 from skindx.data.screening.screen import ScreenSettings, screen_files
 settings = ScreenSettings(timeout_s=2)
 screen_files([Path(sys.argv[1])], settings, ("perceptual",), workers=1)
