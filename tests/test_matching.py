@@ -7,8 +7,7 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy, normalise, taxonomy_names
-from skindx.taxonomy.lexicon import entries, name_keys
-from skindx.taxonomy.matching import (
+from skindx.taxonomy.label_matches import (
     check_urgencies,
     described,
     looks_like,
@@ -16,6 +15,7 @@ from skindx.taxonomy.matching import (
     with_urgencies,
     without_urgency,
 )
+from skindx.taxonomy.lexicon import entries, name_keys
 
 MEANT = {
     "Melanoma": "melanoma MELANOMAS Melanom Melanome mélanome mélanomes_malins MEL C43 C43.9 c43-59"

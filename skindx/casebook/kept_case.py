@@ -15,7 +15,7 @@ from typing import Literal
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
 from skindx.taxonomy import Taxonomy
-from skindx.taxonomy.matching import match
+from skindx.taxonomy.label_matches import match
 
 Purpose = Literal["keep", "compare", "train"]
 PURPOSES: tuple[Purpose, ...] = ("keep", "compare", "train")

@@ -46,7 +46,7 @@ def export(
 
     from skindx.cli.options import console
     from skindx.models.bundle.bundle import open_bundle
-    from skindx.models.exports.export import export_bundle
+    from skindx.models.exports.bundle_export import export_bundle
     from skindx.models.exports.runtimes import backend_of
 
     done = export_bundle(bundle, to, precision, dataset)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from skindx.core.errors import UserError
 from skindx.taxonomy import Taxonomy, Urgency, normalise
-from skindx.taxonomy.matching import (
+from skindx.taxonomy.label_matches import (
     check_urgencies,
     described,
     looks_like,

@@ -15,8 +15,8 @@ from skindx.core.machine import how_to_install
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Photo
 from skindx.imaging.decode import decode, upright_jpeg_size
-from skindx.imaging.formats import DamagedImage, PhotoFormat, photo_format
-from skindx.imaging.gates import Fault, inspect
+from skindx.imaging.image_formats import DamagedImage, PhotoFormat, photo_format
+from skindx.imaging.photo_gates import Fault, inspect
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic, small_jpeg
 
 Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "unfamiliar"]

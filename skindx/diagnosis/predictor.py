@@ -28,7 +28,7 @@ from skindx.models.exports.export_record import ExportCalibration
 from skindx.models.exports.runtimes import Backend
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.extraction import features_of, try_check
-from skindx.models.probability_scaling import Prevalence
+from skindx.models.probability_correction import Prevalence
 from skindx.models.urgent_risk import UrgentRisk, check_level, why_no_threshold
 from skindx.taxonomy import Taxonomy
 

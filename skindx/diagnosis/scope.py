@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
 from skindx.taxonomy import SkinClass, Urgency
-from skindx.taxonomy.matching import without_urgency
+from skindx.taxonomy.label_matches import without_urgency
 from skindx.taxonomy.urgent import URGENT_CONDITIONS, UrgentCondition, unknown_to
 
 WITHOUT_TIME = (

@@ -1,7 +1,7 @@
 """Refusals of the gates on real photos, degraded photos, and images without skin.
 
 `python -m skindx.evaluation.gates FOLDER ...` prints them for folders of sound photos of skin; the
-thresholds in `skindx.imaging.gates` were chosen by these figures. With `--bundle BUNDLE DATA` it
+thresholds in `skindx.imaging.photo_gates` were chosen by these figures. With `--bundle BUNDLE DATA` it
 prints instead how well that bundle separates the test images of DATA from the folders' photos and
 from painted images, see `skindx.evaluation.ood`. `--json FILE` writes the figures as well.
 """
@@ -21,8 +21,8 @@ from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
 from skindx.data.synthetic.no_skin import KINDS
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import DamagedImage
-from skindx.imaging.gates import GATES, SIDE, Reduced, inspect, sharpness, skin_share
+from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.photo_gates import GATES, SIDE, Reduced, inspect, sharpness, skin_share
 from skindx.metrics import share_interval
 
 PHOTOS = 200

@@ -31,7 +31,7 @@ from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.evaluation.gates import darkened, files_of, source_of
 from skindx.evaluation.unusual import unusual_figures
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.skin_content import LIMIT, Content, content_of
 from skindx.metrics import Interval, share_interval
 

@@ -23,11 +23,11 @@ from skindx.data.synthetic.no_skin import KINDS
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.evaluate import leave_out_seen
-from skindx.imaging.gates import inspect
+from skindx.imaging.photo_gates import inspect
 from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.ood.check import OodCheck, p_values
 from skindx.models.ood.extraction import features_of
-from skindx.models.ood.features import Features
+from skindx.models.ood.ood_features import Features
 
 PAINTED = 50
 """Images of each painted kind."""

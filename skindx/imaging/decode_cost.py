@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 
 T = TypeVar("T")
 

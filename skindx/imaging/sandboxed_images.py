@@ -16,7 +16,7 @@ from skindx.core.atomic_files import atomic_file
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
 from skindx.imaging.decode import MAX_PIXELS, decode, decode_with_pillow, import_decoders
-from skindx.imaging.formats import DamagedImage, refusal
+from skindx.imaging.image_formats import DamagedImage, refusal
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.gates import SIDE, skin_mask
+from skindx.imaging.photo_gates import SIDE, skin_mask
 from skindx.imaging.resize import shrink
 
 # H, W = pixels, R = rows of pixels, S = strips

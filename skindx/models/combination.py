@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from skindx.core.settings_base import Settings
 from skindx.data.box import Box
-from skindx.models.probability_scaling import COLDEST, HOTTEST, apply_temperature
+from skindx.models.probability_correction import COLDEST, HOTTEST, apply_temperature
 
 # M = members, N = images, K = images with a crop, C = classes, H, W = height, width,
 # S = side of the crop

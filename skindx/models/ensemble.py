@@ -22,7 +22,7 @@ from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
 from skindx.models.combination import EQUAL, Combination, combine
-from skindx.models.probability_scaling import apply_temperature
+from skindx.models.probability_correction import apply_temperature
 
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
 

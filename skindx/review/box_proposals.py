@@ -28,7 +28,7 @@ from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Member
-from skindx.models.probability_scaling import apply_temperature
+from skindx.models.probability_correction import apply_temperature
 
 THRESHOLD = 0.2
 """Share of the map's maximum (Zhou et al. 2016)."""

@@ -16,7 +16,7 @@ from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file
 from skindx.core.errors import UserError, full_disk, needs_room, no_room
 from skindx.core.machine import how_to_install, require_extra
 from skindx.imaging.decode import orientation_of
-from skindx.imaging.formats import HEAD, DamagedImage, image_suffix, photo_format, unusable
+from skindx.imaging.image_formats import HEAD, DamagedImage, image_suffix, photo_format, unusable
 from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.machine import cpu_flags
-from skindx.imaging.gates import skin_mask
+from skindx.imaging.photo_gates import skin_mask
 from skindx.models.tile_detector import CELL, BatchDetector, Precision, TileBoxes
 from skindx.scan.patches import Patches
 from skindx.scan.pixel_store import Bools, Floats, Ints, Pixels, PixelStore

@@ -16,7 +16,7 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.data.stored_image import check_sample
 from skindx.models.bundle.bundle import BUNDLE, Bundle
 from skindx.taxonomy import Taxonomy
-from skindx.taxonomy.matching import check_urgencies
+from skindx.taxonomy.label_matches import check_urgencies
 from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.checkpoint.finished import is_finished, is_trained
 from skindx.training.checks import check

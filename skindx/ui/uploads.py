@@ -24,7 +24,7 @@ from skindx.diagnosis.case import MAX_PHOTOS, Case
 from skindx.diagnosis.photo_checks import MAX_BYTES, Refused, read_photo, small_view
 from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import photo_format
+from skindx.imaging.image_formats import photo_format
 from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
 from skindx.ui.http.forms import FORM_BYTES, is_form, parsed_form
 from skindx.ui.http.request_limits import Shares, client_of

@@ -8,7 +8,7 @@ from loader_images import jpeg, photo
 
 from skindx.data.loader.crop import Window, random_window, resize_into
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.resize import shrink
 
 

@@ -26,7 +26,7 @@ from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening import screen
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import image_suffix
+from skindx.imaging.image_formats import image_suffix
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.layout import store_bytes
-from skindx.imaging.formats import image_suffix
+from skindx.imaging.image_formats import image_suffix
 
 
 def test_the_same_bytes_are_stored_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from skin_photo import skin_photo
 
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import ADVICE, check_photos
-from skindx.imaging.gates import Fault
+from skindx.imaging.photo_gates import Fault
 
 
 def test_there_is_advice_for_every_fault() -> None:

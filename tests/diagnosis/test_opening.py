@@ -15,7 +15,7 @@ from skin_photo import skin_photo, skin_pixels
 from skindx.diagnosis import photo_checks
 from skindx.diagnosis.photo_checks import Refused, open_photo, view_jpeg
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import DamagedImage, photo_format
+from skindx.imaging.image_formats import DamagedImage, photo_format
 from skindx.imaging.sandboxed_images import decode_heic
 from skindx.workers.worker_process import SandboxLimits
 

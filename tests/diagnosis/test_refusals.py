@@ -16,7 +16,7 @@ from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, open_photo, read_photos
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle_index import least_side
-from skindx.models.ood.candidates import LogitEnergy
+from skindx.models.ood.candidate_detectors import LogitEnergy
 from skindx.models.ood.check import OodCheck
 from skindx.workers import messages
 

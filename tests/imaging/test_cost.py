@@ -16,7 +16,7 @@ from PIL import Image
 from skindx.diagnosis.photo_checks import Refused, open_photo
 from skindx.imaging.decode import decode, decode_small
 from skindx.imaging.decode_cost import MAX_PASSES, DecodeCost, jpeg_passes, webp_cost
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 
 PIXELS = paint(1)
 SIDE = 7000

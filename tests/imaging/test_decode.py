@@ -12,7 +12,7 @@ from paint_images import encode, paint
 from PIL import Image, ImageOps
 
 from skindx.imaging.decode import decode, decode_small, has_metadata
-from skindx.imaging.formats import DamagedImage, refusal
+from skindx.imaging.image_formats import DamagedImage, refusal
 
 PIXELS = paint(1)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skindx.imaging.formats import image_suffix, unusable
+from skindx.imaging.image_formats import image_suffix, unusable
 
 UNREAD = {
     "a GIF": b"GIF87a" + bytes(20),

@@ -9,7 +9,7 @@ from skin_photo import TONES, skin_pixels
 
 from skindx.data.synthetic.no_skin import KINDS
 from skindx.evaluation.gates import blurred, darkened, photos_of
-from skindx.imaging.gates import inspect
+from skindx.imaging.photo_gates import inspect
 
 
 def gates_of(pixels_HWC: np.ndarray) -> list[tuple[str, bool]]:

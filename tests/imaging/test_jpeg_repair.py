@@ -12,7 +12,7 @@ from PIL import Image
 
 from skindx.diagnosis.photo_checks import open_photo
 from skindx.imaging.decode import decode, decode_small, upright_jpeg_size
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 
 PIXELS = paint(1)
 PLAIN = encode(PIXELS, "JPEG")

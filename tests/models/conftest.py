@@ -24,7 +24,7 @@ def export_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exported(export_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a bundle with both exports at fp32; do not change it."""
-    from skindx.models.exports.export import export_bundle
+    from skindx.models.exports.bundle_export import export_bundle
 
     bundle = pack_tiny(tmp_path_factory.mktemp("exported") / "bundle").path
     for to in ("onnx", "openvino"):

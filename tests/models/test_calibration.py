@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skindx.metrics import expected_calibration_error
-from skindx.models.probability_scaling import (
+from skindx.models.probability_correction import (
     COLDEST,
     HOTTEST,
     apply_temperature,

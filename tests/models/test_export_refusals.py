@@ -10,8 +10,8 @@ from exporting import export_dataset
 from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
-from skindx.models.exports import export
-from skindx.models.exports.export import export_bundle
+from skindx.models.exports import bundle_export
+from skindx.models.exports.bundle_export import export_bundle
 from skindx.models.exports.export_record import Parity
 from skindx.models.exports.fidelity import compare, refuse
 from skindx.models.exports.runtimes import Precision
@@ -33,7 +33,7 @@ def untouched(tmp_path: Path) -> Iterator[Path]:
 def test_an_export_that_answers_otherwise_is_refused(
     untouched: Path, export_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = export.make_body
+    right = bundle_export.make_body
 
     def wrong(file: Path, classifier: torch.nn.Module, *rest: object, **how: object) -> None:
         with torch.no_grad():
@@ -43,7 +43,7 @@ def test_an_export_that_answers_otherwise_is_refused(
             right(file, classifier, *rest, **how)  # type: ignore[arg-type]
             first.copy_(kept)
 
-    monkeypatch.setattr(export, "make_body", wrong)
+    monkeypatch.setattr(bundle_export, "make_body", wrong)
     with pytest.raises(UserError, match=r"export of resnet is refused: .* of 12"):
         export_bundle(untouched, "onnx", "fp32", export_data)
 

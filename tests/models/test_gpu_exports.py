@@ -8,7 +8,7 @@ from exporting import export_image
 from tiny_bundle import pack_tiny
 
 from skindx.diagnosis.predictor import Predictor
-from skindx.models.exports.export import export_bundle
+from skindx.models.exports.bundle_export import export_bundle
 
 pytestmark = pytest.mark.gpu
 

@@ -18,7 +18,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import centre_square
 from skindx.models.exports import int8, runtimes
-from skindx.models.exports.export import export_bundle
+from skindx.models.exports.bundle_export import export_bundle
 from skindx.models.exports.export_record import RULES, Gain, PairedAccuracy, Parity
 from skindx.models.exports.fidelity import (
     measure_accuracy,

@@ -34,7 +34,7 @@ from skindx.models.ood.detectors import (
     detector_class,
     fit_gaussian,
 )
-from skindx.models.ood.features import Features, Learned, OodDetector
+from skindx.models.ood.ood_features import Features, Learned, OodDetector
 from skindx.models.ood.stored import CHECK, load_check, save_check
 
 Singles = NDArray[np.float32]

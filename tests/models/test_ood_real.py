@@ -15,7 +15,7 @@ from skindx.models.ensemble import Ensemble, Member
 from skindx.models.ood.check import fit_check
 from skindx.models.ood.detectors import DEFAULT
 from skindx.models.ood.extraction import features_of
-from skindx.models.ood.features import Features, Learned
+from skindx.models.ood.ood_features import Features, Learned
 
 Images = list[NDArray[np.uint8]]
 

@@ -25,7 +25,7 @@ from skindx.models.bundle.bundle_changes import put_folder
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.exports import backend_choice, sparse_body
-from skindx.models.exports.export import export_bundle
+from skindx.models.exports.bundle_export import export_bundle
 from skindx.models.exports.sparse_backend import SparseRecord
 from skindx.models.exports.sparse_body import layers_that_skip, load_sparse, write_sparse
 from skindx.models.exports.sparse_convolution import SOURCE

@@ -3,7 +3,7 @@ import pytest
 
 from skindx.data.splits.split import fold_groups
 from skindx.models.combination import Combination, log
-from skindx.models.probability_scaling import fit_temperature
+from skindx.models.probability_correction import fit_temperature
 from skindx.training.config.ensemble import Auto, Combiner, Greedy, Mean, Weighted
 from skindx.training.ensembles.combiners import (
     COMBINERS,

@@ -15,8 +15,8 @@ from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import read_manifest
 from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.imaging.formats import HEAD, DamagedImage, image_suffix
 from skindx.imaging.hashes import HashKind, hash_images
+from skindx.imaging.image_formats import HEAD, DamagedImage, image_suffix
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 THIN = 6

@@ -17,7 +17,7 @@ from skindx.evaluation.answers import Answers
 from skindx.models.bundle.bundle import Bundle, trunk_file
 from skindx.models.classifier.preprocess import Views, centre_square, views_of
 from skindx.models.ensemble import Member, decoded
-from skindx.models.probability_scaling import apply_temperature
+from skindx.models.probability_correction import apply_temperature
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import load_member
 

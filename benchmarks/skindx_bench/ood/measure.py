@@ -18,7 +18,7 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble import Ensemble
 from skindx.models.ood.detectors import DETECTORS, detector_class
 from skindx.models.ood.extraction import features_of, hooked, last_layers, taken
-from skindx.models.ood.features import Features, Learned
+from skindx.models.ood.ood_features import Features, Learned
 from skindx_bench.ood.candidates import LEFT_OUT, OWN, settings_of
 
 _BATCH = 32

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.imaging.gates import skin_mask
+from skindx.imaging.photo_gates import skin_mask
 
 Side = Literal["train", "test"]
 

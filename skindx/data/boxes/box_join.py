@@ -15,7 +15,7 @@ from typing import Any, Literal
 from skindx.data.box import SLACK, UNKNOWN_SIZE, Box, BoxedImage, recut
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxFinding, BoxFindings
 from skindx.data.boxes.image_names import match_entries
-from skindx.imaging.formats import image_suffix
+from skindx.imaging.image_formats import image_suffix
 
 DrawnOn = Literal["upright", "stored", "unknown", "missized"]
 

@@ -26,7 +26,7 @@ from skindx.data.recipe import BuildSettings
 from skindx.data.splits.freeze import SPLITS_TABLE, Placements, fitting_folds, read_places
 from skindx.data.splits.groups import GroupKeys
 from skindx.taxonomy import Taxonomy, load_taxonomy, normalise
-from skindx.taxonomy.matching import check_urgencies, with_urgencies
+from skindx.taxonomy.label_matches import check_urgencies, with_urgencies
 from skindx.workers.task_runner import TaskRunner
 
 OLDER_DEFAULTS: dict[tuple[str, str], Any] = {("screen", "not_skin"): "off"}

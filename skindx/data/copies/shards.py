@@ -24,7 +24,7 @@ from skindx.data.copies.describe import (
 )
 from skindx.data.layout import stored_file
 from skindx.imaging.decode import import_decoders
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.task_runner import TaskRunner
 from skindx.workers.worker_process import SandboxLimits

@@ -22,7 +22,7 @@ from skindx.data.crawl.transport import (
 )
 from skindx.data.labels import UNMAPPED
 from skindx.data.layout import store_bytes
-from skindx.imaging.formats import HEAD, image_suffix, unusable
+from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 if TYPE_CHECKING:
     from scrapy.http import Response

@@ -12,7 +12,7 @@ from skindx.data.layout import stored_file
 from skindx.data.manifest import Record
 from skindx.data.stored_image import check_size
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 
 # H, W = height, width
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from skindx.core.machine import cpu_count
 from skindx.data.screening.measures import ScreenSettings
 from skindx.imaging.decode import FORMATS, MAX_PIXELS, decode, import_decoders
-from skindx.imaging.formats import DamagedImage, image_suffix
+from skindx.imaging.image_formats import DamagedImage, image_suffix
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 

@@ -44,8 +44,8 @@ from skindx.data.layout import RECIPE, SUMMARY, stored_files
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.summary import STAGES
 from skindx.imaging.decode import decode, import_decoders
-from skindx.imaging.formats import DamagedImage
 from skindx.imaging.hashes import grey
+from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.workers.sandbox import Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits

@@ -29,9 +29,9 @@ from skindx.data.screening.measures import (
     measure,
 )
 from skindx.imaging.decode import decode, import_decoders
-from skindx.imaging.formats import refusal
-from skindx.imaging.gates import skin_mask
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
+from skindx.imaging.image_formats import refusal
+from skindx.imaging.photo_gates import skin_mask
 from skindx.imaging.skin_content import SKIN, content_of
 from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 from skindx.workers.task_runner import TaskRunner

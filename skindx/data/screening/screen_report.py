@@ -15,8 +15,8 @@ from skindx.core.text import cell
 from skindx.data.screening.measures import ImageMeasures, ScreenSettings, measure
 from skindx.data.screening.screen import Screened, screen_files
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import image_suffix
 from skindx.imaging.hashes import grey, thumbnail
+from skindx.imaging.image_formats import image_suffix
 from skindx.imaging.skin_content import SAID
 
 if TYPE_CHECKING:

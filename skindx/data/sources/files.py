@@ -12,7 +12,7 @@ from skindx.data.origin import Modality
 from skindx.data.sources.columns import Columns, cell, read_table, stated_modality
 from skindx.data.sources.folder import MAX_BYTES
 from skindx.data.sources.source import NO_LABEL, LocalSource, SourcePreview
-from skindx.imaging.formats import HEAD, image_suffix, unusable
+from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 
 class FileColumns(Columns):

@@ -16,7 +16,7 @@ from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.source import LocalSource, SourcePreview
-from skindx.imaging.formats import HEAD, image_suffix, unusable
+from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
 
 MAX_BYTES = 200_000_000

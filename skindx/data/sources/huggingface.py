@@ -17,7 +17,7 @@ from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
 from skindx.data.sources.source import LocalSource, SourcePreview
-from skindx.imaging.formats import HEAD, image_suffix, unusable
+from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]

@@ -19,7 +19,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.origin import Modality
-from skindx.imaging.formats import image_suffix
+from skindx.imaging.image_formats import image_suffix
 
 if TYPE_CHECKING:
     from scrapy.http import HtmlResponse, Response

@@ -55,7 +55,7 @@ from skindx.models.ood.stored import (
     load_check,
 )
 from skindx.models.ood.stored import ROWS as OOD_ROWS
-from skindx.models.probability_scaling import Prevalence, read_prevalence
+from skindx.models.probability_correction import Prevalence, read_prevalence
 from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy
 

@@ -35,7 +35,7 @@ from skindx.models.exports.runtimes import (
     unsupported,
     with_export,
 )
-from skindx.models.probability_scaling import apply_temperature, fit_temperature
+from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx.models.urgent_risk import UrgentRisk, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 

@@ -76,7 +76,7 @@ class OpenVinoBackend(ExportBackend):
             # Each worker would bind its only thread to the same core.
             "ENABLE_CPU_PINNING": False,
         }
-        with own_signal_stack():
+        with restored_signal_stack():
             core = offline_module(cls.module).Core()
             model = core.read_model(file)
             many = core.compile_model(model, "CPU", options)
@@ -103,7 +103,7 @@ class OpenVinoBackend(ExportBackend):
         logging.getLogger("nncf").setLevel(logging.ERROR)
         # It always draws progress bars.
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with own_signal_stack(), quiet, warnings.catch_warnings():
+        with restored_signal_stack(), quiet, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             quantised = nncf.quantize(
                 model,
@@ -155,7 +155,7 @@ class _Stack(ctypes.Structure):
 
 
 @contextmanager
-def own_signal_stack() -> Iterator[None]:
+def restored_signal_stack() -> Iterator[None]:
     """Give this thread the alternate signal stack back that it had before the block.
 
     Each `openvino.Core` that loads the CPU plugin gives the thread an alternate stack, and when it

@@ -19,10 +19,17 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.models.bounded_files import load_tensors
 from skindx.models.ood.detectors import DETECTORS, Mahalanobis
-from skindx.models.ood.features import Features, Floats, Learned, Need, OodDetector, OodSettings
+from skindx.models.ood.ood_features import (
+    Features,
+    Floats,
+    Learned,
+    Need,
+    OodDetector,
+    OodDetectorSettings,
+)
 
 if TYPE_CHECKING:
-    AnyDetector = OodSettings
+    AnyDetector = OodDetectorSettings
 else:
     AnyDetector = DETECTORS.union()
 

@@ -9,13 +9,13 @@ from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.kinds import Family
-from skindx.models.ood.features import (
+from skindx.models.ood.ood_features import (
     Features,
     Floats,
     Learned,
     Need,
     OodDetector,
-    OodSettings,
+    OodDetectorSettings,
     Singles,
 )
 
@@ -26,16 +26,16 @@ DETECTORS = Family(
     "detector",
     "skindx.ood_detectors",
     {
-        "energy": "skindx.models.ood.candidates:EnergySettings",
-        "gram": "skindx.models.ood.candidates:GramSettings",
+        "energy": "skindx.models.ood.candidate_detectors:EnergySettings",
+        "gram": "skindx.models.ood.candidate_detectors:GramSettings",
         "image_mixture": "skindx.models.ood.detectors:ImageMixtureSettings",
-        "image": "skindx.models.ood.candidates:ImageSettings",
-        "knn": "skindx.models.ood.candidates:KnnSettings",
-        "mahalanobis_layers": "skindx.models.ood.candidates:LayersSettings",
+        "image": "skindx.models.ood.candidate_detectors:ImageSettings",
+        "knn": "skindx.models.ood.candidate_detectors:KnnSettings",
+        "mahalanobis_layers": "skindx.models.ood.candidate_detectors:LayersSettings",
         "mahalanobis": "skindx.models.ood.detectors:MahalanobisSettings",
-        "react": "skindx.models.ood.candidates:ReActSettings",
-        "relative_mahalanobis": "skindx.models.ood.candidates:RelativeSettings",
-        "vim": "skindx.models.ood.candidates:ViMSettings",
+        "react": "skindx.models.ood.candidate_detectors:ReActSettings",
+        "relative_mahalanobis": "skindx.models.ood.candidate_detectors:RelativeSettings",
+        "vim": "skindx.models.ood.candidate_detectors:ViMSettings",
     },
 )
 
@@ -115,7 +115,7 @@ class Mahalanobis(Gaussian, OodDetector):
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
 
     @classmethod
-    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
         """Fit on the embeddings of training images."""
         gaussian = fit_gaussian(learned.features.embeddings, learned.labels_N)
         return None if gaussian is None else cls(**vars(gaussian))
@@ -125,7 +125,7 @@ class Mahalanobis(Gaussian, OodDetector):
         return self.distances(features.embeddings)
 
 
-class MahalanobisSettings(OodSettings):
+class MahalanobisSettings(OodDetectorSettings):
     """Distance of the embedding to the nearest class."""
 
     kind: Literal["mahalanobis"] = "mahalanobis"
@@ -184,7 +184,7 @@ class ImageMixture(OodDetector):
         return scores_N
 
 
-class ImageMixtureSettings(OodSettings):
+class ImageMixtureSettings(OodDetectorSettings):
     """Likelihood of the image's colours and bands of detail among training images."""
 
     kind: Literal["image_mixture"] = "image_mixture"
@@ -206,7 +206,7 @@ def scaled_statistics(learned: Learned) -> tuple[Floats, Floats, Floats] | None:
     return mean_F, scale_F, (image_NF - mean_F) / scale_F
 
 
-DEFAULT: tuple[OodSettings, ...] = (MahalanobisSettings(), ImageMixtureSettings())
+DEFAULT: tuple[OodDetectorSettings, ...] = (MahalanobisSettings(), ImageMixtureSettings())
 """What a bundle gets: chosen by `skindx bench ood` on left-out classes and synthetic images."""
 
 

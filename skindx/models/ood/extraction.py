@@ -14,7 +14,13 @@ from skindx.data.manifest import Record
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.detectors import DEFAULT
-from skindx.models.ood.features import Features, Need, OodSettings, Singles, image_statistics
+from skindx.models.ood.ood_features import (
+    Features,
+    Need,
+    OodDetectorSettings,
+    Singles,
+    image_statistics,
+)
 from skindx.models.ood.stored import OodImages, OodPart, OodRow
 
 # M = members, N = images, C = classes, D = dimensions
@@ -151,7 +157,7 @@ class OodCollector:
         self,
         ensemble: Ensemble,
         learned: Collection[str],
-        detectors: Sequence[OodSettings] = DEFAULT,
+        detectors: Sequence[OodDetectorSettings] = DEFAULT,
     ) -> None:
         """Take of the training images those whose SHA-256 is in `learned`."""
         self._ensemble, self._learned, self._detectors = ensemble, learned, detectors

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.models.bounded_files import load_arrays, read_rows, save_tensors
 from skindx.models.ood.check import OodCheck, OodSpec, fit_check
-from skindx.models.ood.features import Features, Learned, OodSettings, Singles
+from skindx.models.ood.ood_features import Features, Learned, OodDetectorSettings, Singles
 
 ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"
 
@@ -43,7 +43,7 @@ class OodImages:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def fit(self, settings: Sequence[OodSettings]) -> OodCheck | None:
+    def fit(self, settings: Sequence[OodDetectorSettings]) -> OodCheck | None:
         """Fit a check; None where too few images are there."""
         train_N = np.array([row.split == "train" for row in self.rows], dtype=bool)
         labels_N = np.array([row.label for row in self.rows], dtype=str)[train_N]
@@ -170,7 +170,7 @@ class OodPart:
     images: OodImages
 
     @classmethod
-    def fit(cls, detectors: Sequence[OodSettings], images: OodImages) -> Self | None:
+    def fit(cls, detectors: Sequence[OodDetectorSettings], images: OodImages) -> Self | None:
         """Fit a check; None where there are too few images for it."""
         images = images.as_stored()
         check = images.fit(detectors)

@@ -19,7 +19,7 @@ from skindx.metrics import (
     top_k_accuracy,
 )
 from skindx.models.combination import Combination, combine, fit_weights, log, pool, select_greedily
-from skindx.models.probability_scaling import apply_temperature, fit_temperature
+from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx.training.config.ensemble import Auto, Combine, Combiner, Greedy, Mean, Vote, Weighted
 from skindx.training.ensembles.member_refs import Mask, out_of_fold_P
 

@@ -20,7 +20,7 @@ from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import MANIFEST_SHA256, provenance_value
 from skindx.models.combination import log
 from skindx.models.ensemble import predict_records
-from skindx.models.probability_scaling import apply_temperature
+from skindx.models.probability_correction import apply_temperature
 from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
 from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.ensemble import EnsembleSettings, ReusedSettings, SoupSettings

@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.record import CaseAnswer, percent
 from skindx.scan.outputs.scan_pages import PAGE
 from skindx.taxonomy import Taxonomy
-from skindx.taxonomy.matching import known_conditions
+from skindx.taxonomy.label_matches import known_conditions
 from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import TIERS, followup_html, problem_html

@@ -12,7 +12,7 @@ from spots import photo_with
 
 from skindx.core.errors import UserError
 from skindx.imaging.decode import decode, turned
-from skindx.imaging.formats import DamagedImage
+from skindx.imaging.image_formats import DamagedImage
 from skindx.models.detector import GREY
 from skindx.scan import photo_store as limits
 from skindx.scan.photo_store import Header, photo_store

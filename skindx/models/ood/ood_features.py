@@ -129,7 +129,7 @@ class OodDetector(ABC):
         return cls(**values)
 
 
-class OodSettings(Settings):
+class OodDetectorSettings(Settings):
     """Base of a detector's settings: `kind` names it, `detector` is what they fit."""
 
     kind: str

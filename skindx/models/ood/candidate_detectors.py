@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.models.ood.detectors import Gaussian, fit_gaussian, scaled_statistics
-from skindx.models.ood.features import (
+from skindx.models.ood.ood_features import (
     Features,
     Floats,
     Learned,
     Need,
     OodDetector,
-    OodSettings,
+    OodDetectorSettings,
     Singles,
 )
 
@@ -29,7 +29,7 @@ class LogitEnergy(OodDetector):
     needs: ClassVar[frozenset[Need]] = frozenset({"logits"})
 
     @classmethod
-    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
         """Return the detector; training images are not looked at."""
         return cls()
 
@@ -39,7 +39,7 @@ class LogitEnergy(OodDetector):
         return mean_N
 
 
-class EnergySettings(OodSettings):
+class EnergySettings(OodDetectorSettings):
     """Minus the log of the summed exponentials of the logits, the mean over members."""
 
     kind: Literal["energy"] = "energy"
@@ -82,7 +82,7 @@ class ReAct(OodDetector):
         return mean_N
 
 
-class ReActSettings(OodSettings):
+class ReActSettings(OodDetectorSettings):
     """Energy of the logits that the last layer makes of cut activations."""
 
     kind: Literal["react"] = "react"
@@ -148,7 +148,7 @@ class ViM(OodDetector):
         return mean_N
 
 
-class ViMSettings(OodSettings):
+class ViMSettings(OodDetectorSettings):
     """Energy and the norm of the features outside their principal subspace."""
 
     kind: Literal["vim"] = "vim"
@@ -188,7 +188,7 @@ class KnnDistance(OodDetector):
         return distances_N
 
 
-class KnnSettings(OodSettings):
+class KnnSettings(OodDetectorSettings):
     """Euclidean distance of embeddings of length 1."""
 
     kind: Literal["knn"] = "knn"
@@ -216,7 +216,7 @@ class RelativeMahalanobis(OodDetector):
     all_rest: float
 
     @classmethod
-    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
         """Fit on the embeddings of training images."""
         embeddings_NE = learned.features.embeddings
         by_class = fit_gaussian(embeddings_NE, learned.labels_N)
@@ -242,7 +242,7 @@ class RelativeMahalanobis(OodDetector):
         return by_class.distances(embeddings_NE) - of_all.distances(embeddings_NE)
 
 
-class RelativeSettings(OodSettings):
+class RelativeSettings(OodDetectorSettings):
     """Distance of the embedding to the nearest class minus that to all classes together."""
 
     kind: Literal["relative_mahalanobis"] = "relative_mahalanobis"
@@ -264,7 +264,7 @@ class ImageDistance(OodDetector):
     precision_FF: Singles
 
     @classmethod
-    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
         """Fit on training images; None for too few, and where they do not differ."""
         from sklearn.covariance import LedoitWolf
 
@@ -282,7 +282,7 @@ class ImageDistance(OodDetector):
         return distances_N
 
 
-class ImageSettings(OodSettings):
+class ImageSettings(OodDetectorSettings):
     """Distance of the image's colours and bands of detail to those of training images."""
 
     kind: Literal["image"] = "image"
@@ -308,7 +308,7 @@ class Gram(OodDetector):
     scales_LK: tuple[Singles, ...]
 
     @classmethod
-    def fit(cls, settings: OodSettings, learned: Learned) -> Self | None:
+    def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
         """Fit each layer on training images."""
         labels_N = cls._labels(learned)
         gaussians, scales, usual = [], [], []
@@ -354,7 +354,7 @@ class Gram(OodDetector):
         return np.concatenate([layer_NK[:, :half], np.log(layer_NK[:, half:] + 1e-4)], axis=1)
 
 
-class GramSettings(OodSettings):
+class GramSettings(OodDetectorSettings):
     """Channel means and deviations of each layer, whatever the class."""
 
     kind: Literal["gram"] = "gram"
@@ -374,7 +374,7 @@ class MahalanobisLayers(Gram):
         return layer_NK[:, : layer_NK.shape[1] // 2]
 
 
-class LayersSettings(OodSettings):
+class LayersSettings(OodDetectorSettings):
     """Channel means of each layer, distance to the nearest class."""
 
     kind: Literal["mahalanobis_layers"] = "mahalanobis_layers"
