@@ -14,11 +14,11 @@ import faulthandler, gc, os, signal, sys
 from contextlib import nullcontext
 import numpy as np, openvino
 from openvino import opset13 as ops
-from skindx.models.exports.openvino_backend import own_signal_stack
+from skindx.models.exports.openvino_backend import restored_signal_stack
 
 faulthandler.enable()
 signal.signal(signal.SIGUSR1, lambda number, frame: print("handled"))
-kept = own_signal_stack if sys.argv[1] == "kept" else nullcontext
+kept = restored_signal_stack if sys.argv[1] == "kept" else nullcontext
 
 def network():
     with kept():
