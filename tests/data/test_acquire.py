@@ -89,7 +89,7 @@ def kill_the_crawl(done: int, _: int) -> None:
     if done >= 10:
         for task in Path("/proc/self/task").iterdir():
             for pid in (task / "children").read_text().split():
-                if b"skindx.data.fetch" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"skindx.data.crawl.crawl_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(int(pid), signal.SIGKILL)
 
 

@@ -212,9 +212,9 @@ def test_a_kill_between_the_two_tables_is_mended(dataset: Path, tmp_path: Path) 
     path = drawn(tmp_path / "a.json", {"2.jpg": (MOLE,)})
     code = (
         "import os, sys\nfrom pathlib import Path\n"
-        "from skindx.data.boxes import annotations, importing\n"
+        "from skindx.data.boxes import annotations, box_exchange\n"
         "annotations.write_manifest = lambda *_: os._exit(9)\n"
-        "importing.import_boxes(Path(sys.argv[1]), Path(sys.argv[2]), by='Ann')\n"
+        "box_exchange.import_boxes(Path(sys.argv[1]), Path(sys.argv[2]), by='Ann')\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(dataset), str(path)], check=False)
     assert killed.returncode == 9

@@ -17,11 +17,10 @@ from twisted.internet.address import IPv4Address, IPv6Address
 
 from skindx.core.errors import UserError
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, origin_of, scrapy_settings
-from skindx.data.crawl.middleware import _NO_TRAINING, retry_after_s
+from skindx.data.crawl.middleware import _NO_TRAINING, carried, retry_after_s
 from skindx.data.crawl.outcome import opt_out
 from skindx.data.crawl.transport import AddressGuard, PrivateAddressError, is_public
 from skindx.data.sources.atlas import AtlasSource, categories, figures_of, next_pages, web_url
-from skindx.data.sources.source import carried
 
 DEMO = "http://127.0.0.1:8000"
 
@@ -304,10 +303,10 @@ def test_a_selector_that_is_no_css_is_named() -> None:
 def test_neither_the_recipe_nor_the_crawl_imports_what_it_does_not_need() -> None:
     code = """
 import json, sys
-import skindx.data.sources, skindx.data.crawl.fetch_settings, skindx.data.build.acquire
+import skindx.data.sources.source, skindx.data.crawl.fetch_settings, skindx.data.build.acquire
 light = sorted({"scrapy", "twisted", "torch", "parsel", "numpy"} & set(sys.modules))
 import skindx.data.crawl.crawl_process, skindx.data.crawl.spider, skindx.data.crawl.transport
-import skindx.data.crawl.middleware, skindx.data.crawl.middleware
+import skindx.data.crawl.middleware
 print(json.dumps([light, sorted({"torch", "cv2", "sklearn"} & set(sys.modules))]))
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from paint_images import encode, paint, save
 
 from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.folder import FolderSource, look_at_folder, read_folder
+from skindx.data.sources.folder import FolderSource, look_at_folder
 
 
 def fill(folder: Path, count: int = 3, seed: int = 0) -> Path:
@@ -17,7 +17,7 @@ def fill(folder: Path, count: int = 3, seed: int = 0) -> Path:
 
 def read(root: Path, out: Path) -> dict[str, LedgerRow]:
     source = FolderSource(path=root, licence="CC0", attribution="us", creator="me")
-    return {row.url: row for row in read_folder(source, out)}
+    return {row.url: row for row in source.gather(out)}
 
 
 def test_class_folders_become_labels_and_bytes_stay(tmp_path: Path) -> None:

@@ -114,7 +114,10 @@ def test_the_table_has_many_kinds_of_fault() -> None:
 
 def test_crawler_and_decoders_stay_small_and_know_no_torch(hostile: Hostile) -> None:
     peaks = hostile.watch.peak_mb
-    assert {name for _, name in peaks} == {"skindx.data.fetch", "skindx.workers.sandbox"}
+    assert {name for _, name in peaks} == {
+        "skindx.data.crawl.crawl_process",
+        "skindx.workers.sandbox",
+    }
     # Images that cost too much are refused by their header: no decoder dies of them.
     # The processes that fork them are our children: another test may have left one behind.
     parents = hostile.watch.parents

@@ -300,7 +300,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         max_pages=10,
     )
     progress: list[tuple[int, int]] = []
-    with Watch("skindx.data.fetch", "skindx.workers.sandbox") as watch:
+    with Watch("skindx.data.crawl.crawl_process", "skindx.workers.sandbox") as watch:
         rows = acquire(
             [atlas(main), atlas(main, "/endless/")],
             fetch,

@@ -12,11 +12,11 @@ import pytest
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from skindx.workers.forked_module import ForkedModule, Place, import_once
+from skindx.workers.forked_module import ForkContext, ForkedModule, import_once
 import_once(["json", "code_of_test"])
 read, write = os.pipe()
 stdin, stdout = os.pipe()
-place = Place({"WORD": "blue"}, streams=(stdin, write), closed=(read, stdout, stdin, write))
+place = ForkContext({"WORD": "blue"}, streams=(stdin, write), closed=(read, stdout, stdin, write))
 process = ForkedModule("code_of_test", sys.argv[1:], place)
 os.close(write)
 os.close(stdin)

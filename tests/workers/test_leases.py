@@ -217,7 +217,7 @@ def test_a_transaction_that_was_given_up_for_another_is_repeated(
         return found
 
     monkeypatch.setattr(Leases, "_take", deadlocked)
-    taken = leases.take(worker, lambda found: found[0])
+    taken = leases.take(worker, lambda tasks: tasks[0])
     assert taken
     assert taken.key == "t"
     assert len(tries) == 3  # what was given up left nothing taken
@@ -301,12 +301,12 @@ _WORKER = """
 import sys, time
 from pathlib import Path
 from skindx.workers.leases import Leases
-from skindx.workers.lease_queue import Queue
+from skindx.workers.lease_queue import LeaseQueue
 where = sys.argv[1]
-leases = Leases(Queue(where if "://" in where else Path(where), sys.argv[2]), 4.0)
+leases = Leases(LeaseQueue(where if "://" in where else Path(where), sys.argv[2]), 4.0)
 name = leases.enter({})
 while leases.has_work():
-    taken = leases.take(name, lambda found: found[0])
+    taken = leases.take(name, lambda tasks: tasks[0])
     if taken is None:
         time.sleep(0.02)
         if not leases.beat(name):
