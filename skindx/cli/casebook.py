@@ -8,8 +8,7 @@ import typer
 
 from skindx.cli.options import CasebookKey, CasebookPath, console
 from skindx.core.machine import require_extra
-from skindx.core.text import counted
-from skindx.data.sources.columns import cell
+from skindx.core.text import cell, counted
 
 if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
