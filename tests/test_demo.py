@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from skindx.core.errors import UserError
-from skindx.data.build.build import BuildSettings, build
+from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.synthetic.site import make_site, score_build
 from skindx.data.synthetic.site_pages import serve_site

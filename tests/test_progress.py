@@ -6,7 +6,7 @@ from paint_images import paint, save
 from rich.console import Console
 
 from skindx.core.progress import plain_lines, progress_bars
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 
 
 def test_without_a_terminal_there_are_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:

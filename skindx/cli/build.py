@@ -74,7 +74,7 @@ def build(
     On a cluster whose machines share OUT: skindx build recipe.yaml --out OUT --cluster auto
     """
     from skindx.core.progress import progress_bars
-    from skindx.data.build.build import build, load_build_settings
+    from skindx.data.build.build_dataset import build, load_build_settings
     from skindx.data.build.dataset_diff import compare, print_diff, read_version, write_diff
     from skindx.data.summary import print_summary
 

@@ -15,7 +15,7 @@ from local_site import Answer, LocalSite, Page, category, closed_port, figures, 
 
 from skindx.core.errors import JobError, UserError
 from skindx.data.build.acquire import acquire
-from skindx.data.build.build import build
+from skindx.data.build.build_dataset import build
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import LEDGER, LOG
 from skindx.data.ledger import read_ledger

@@ -29,7 +29,7 @@ from skindx.data.boxes.box_exchange import BoxSource, export_boxes, import_boxes
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.voc import write_voc
-from skindx.data.build.build import BuildSettings, build
+from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
 

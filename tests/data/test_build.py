@@ -11,7 +11,7 @@ from rich.console import Console
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.build.build import BuildSettings, build, load_build_settings
+from skindx.data.build.build_dataset import BuildSettings, build, load_build_settings
 from skindx.data.labels import taxonomy_of
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.summary import STAGES, print_summary

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.data.build.build import BuildSummary, build, load_build_settings
+from skindx.data.build.build_dataset import BuildSummary, build, load_build_settings
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.taxonomy import load_taxonomy
 

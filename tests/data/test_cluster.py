@@ -15,7 +15,7 @@ from paint_images import paint, save
 from ray_cluster import RayCluster, ray_cluster
 
 from skindx.data.build.acquire import acquire
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies import copy_candidates, hash_links
 from skindx.data.copies import shards as copies_shards
 from skindx.data.copies.find import find_copies
@@ -160,7 +160,7 @@ def test_a_cluster_finds_the_copies_that_this_machine_finds(
 BUILD = """
 import sys
 from pathlib import Path
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.screening import screen
 screen.SHARD_PICTURES = int(sys.argv[4])
 build(load_build_settings(Path(sys.argv[1]), ["workers=1"]), Path(sys.argv[2]), cluster=sys.argv[3])
@@ -182,7 +182,7 @@ def test_a_killed_driver_goes_on_with_the_shards_that_are_finished(
         finished = {path: path.stat().st_mtime_ns for path in found}
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    monkeypatch.setattr("skindx.data.build.build.remove_shards", lambda out: None)
+    monkeypatch.setattr("skindx.data.build.build_dataset.remove_shards", lambda out: None)
     build(settings, out, cluster=cluster.address)
     after = {path: path.stat().st_mtime_ns for path in finished}
     assert after == finished

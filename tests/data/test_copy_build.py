@@ -13,7 +13,7 @@ from paint_images import save
 
 from skindx.core.errors import UserError
 from skindx.data.answer_review import CopyReview, reviewing_copies
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.copy_records import COPIES, read_answers, read_copies, write_answer
 from skindx.data.copies.shards import Library
 from skindx.data.manifest import Record, read_issues, read_manifest

@@ -7,7 +7,7 @@ from local_site import LocalSite
 from paint_images import paint, save
 
 from skindx.core.errors import UserError
-from skindx.data.build.build import BuildSettings, build
+from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.manifest import read_issues
 
 

@@ -13,8 +13,8 @@ from scrapy.http import HtmlResponse
 from skindx.data.crawl import spider
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.atlas import AtlasSource, figures_of
+from skindx.data.sources.image_source import Choice, Page, UnreadablePageError
 from skindx.data.sources.markup import MOST_ADDRESSES
-from skindx.data.sources.source import Choice, Page, UnreadablePageError
 
 
 def images_of(body: str, **selectors: str) -> list[Choice]:

@@ -16,9 +16,9 @@ from scrapy.http import HtmlResponse
 from twisted.internet.address import IPv4Address, IPv6Address
 
 from skindx.core.errors import UserError
+from skindx.data.crawl.fetch_outcome import opt_out
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, origin_of, scrapy_settings
 from skindx.data.crawl.middleware import _NO_TRAINING, carried, retry_after_s
-from skindx.data.crawl.outcome import opt_out
 from skindx.data.crawl.transport import AddressGuard, PrivateAddressError, is_public
 from skindx.data.sources.atlas import AtlasSource, categories, figures_of, next_pages, web_url
 
@@ -303,7 +303,7 @@ def test_a_selector_that_is_no_css_is_named() -> None:
 def test_neither_the_recipe_nor_the_crawl_imports_what_it_does_not_need() -> None:
     code = """
 import json, sys
-import skindx.data.sources.source, skindx.data.crawl.fetch_settings, skindx.data.build.acquire
+import skindx.data.sources.image_source, skindx.data.crawl.fetch_settings, skindx.data.build.acquire
 light = sorted({"scrapy", "twisted", "torch", "parsel", "numpy"} & set(sys.modules))
 import skindx.data.crawl.crawl_process, skindx.data.crawl.spider, skindx.data.crawl.transport
 import skindx.data.crawl.middleware

@@ -17,7 +17,7 @@ from local_site import Answer, LocalSite
 from paint_images import encode, paint
 
 from skindx.data.build.acquire import acquire
-from skindx.data.build.build import build
+from skindx.data.build.build_dataset import build
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import read_issues, read_manifest

@@ -11,7 +11,7 @@ from paint_images import encode, paint
 
 from skindx.core.errors import UserError, needs_room
 from skindx.data.build.acquire import acquire
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.layout import MANIFEST
 from skindx.data.ledger import read_ledger

@@ -20,7 +20,7 @@ from hostile_site import (
 )
 from local_site import Answer, LocalSite, jpeg
 
-from skindx.data.build import build as building
+from skindx.data.build import build_dataset as building
 from skindx.data.layout import LEDGER, LOG
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings

@@ -26,8 +26,8 @@ from skindx.data.sources.columns import LONGEST
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import MAX_BYTES, FolderSource, look_at_folder
 from skindx.data.sources.huggingface import HuggingFaceSource
+from skindx.data.sources.image_source import UnreadablePageError
 from skindx.data.sources.openverse import OpenverseSource
-from skindx.data.sources.source import UnreadablePageError
 from skindx.data.sources.table import TableSource
 
 FAST = OriginPolicy(concurrency=8, delay_s=0)

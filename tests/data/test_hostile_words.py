@@ -13,7 +13,7 @@ from paint_images import paint, save
 from rich.console import Console
 from small_dataset import free_dataset
 
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.build.dataset_diff import compare, print_diff, read_version
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.dataset_card import plain

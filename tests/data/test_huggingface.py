@@ -12,7 +12,7 @@ from paint_images import encode, paint
 
 from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
-from skindx.data.build.build import BuildSettings, build
+from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.huggingface import HuggingFaceSource

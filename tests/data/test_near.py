@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paint_images import paint, save
 
 from skindx.core.errors import UserError
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies import deduplicate
 from skindx.data.copies.deduplicate import add_similar, similar_pairs
 from skindx.data.image_tables import (

@@ -15,7 +15,7 @@ from skin_photo import skin_pixels
 
 from skindx.core.errors import UserError
 from skindx.data.answer_review import reviewing_skin
-from skindx.data.build.build import BuildSummary, build, load_build_settings
+from skindx.data.build.build_dataset import BuildSummary, build, load_build_settings
 from skindx.data.build.build_run import as_before
 from skindx.data.decisions import (
     DECISIONS,

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.build.dataset_diff import (
     compare,
     diff,

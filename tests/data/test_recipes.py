@@ -12,12 +12,12 @@ from local_site import LocalSite, category, figures, html
 from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.data.build.acquire import acquire
-from skindx.data.build.build import build
+from skindx.data.build.build_dataset import build
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
 from skindx.data.recipe import load_build_settings
 from skindx.data.sources.api import ApiSource
 from skindx.data.sources.atlas import AtlasSource
-from skindx.data.sources.source import WebSource
+from skindx.data.sources.image_source import WebSource
 from skindx.data.sources.table import TableSource
 from skindx.taxonomy import load_taxonomy
 

@@ -14,7 +14,7 @@ from paint_images import encode, paint, save
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked, BlockList, join, read_blocklist, write_blocklist
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.hash_links import near_links
 from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.decisions import Flag, read_decisions, read_flags, write_flags

@@ -18,7 +18,7 @@ from small_dataset import free_dataset
 
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
-from skindx.data.build.build import build
+from skindx.data.build.build_dataset import build
 from skindx.data.build.dataset_diff import diff, write_diff
 from skindx.data.crawl.crawl_process import PARTS, make_part
 from skindx.data.crawl.fetch_settings import OriginPolicy, Partition

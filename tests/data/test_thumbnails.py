@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skindx.data.build.stages import is_thumbnail, thumbnail_notes
+from skindx.data.build.build_stages import is_thumbnail, thumbnail_notes
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 

@@ -7,7 +7,7 @@ from local_site import Answer, LocalSite, category, figures, html
 from paint_images import encode, paint
 
 from skindx.core.errors import UserError
-from skindx.data.build.build import build
+from skindx.data.build.build_dataset import build
 from skindx.data.crawl.fetch_settings import OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 from kill_everywhere import kill_everywhere
 from paint_images import encode, paint, save
 
-from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.layout import BLOCKLIST, store_bytes
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
 from skindx.data.manifest import read_issues, read_manifest

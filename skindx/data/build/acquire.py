@@ -8,7 +8,7 @@ from skindx.core.errors import UserError
 from skindx.data.crawl.crawl_process import CrawlProgress, check_sources, fetch_in_parts, run_crawl
 from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, read_ledger
-from skindx.data.sources.source import LocalSource, Page, WebSource
+from skindx.data.sources.image_source import LocalSource, Page, WebSource
 from skindx.taxonomy import Taxonomy
 from skindx.workers.task_runner import LocalRunner, TaskRunner
 

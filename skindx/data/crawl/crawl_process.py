@@ -35,7 +35,7 @@ from skindx.data.ledger import (
     row_of,
     whole_size,
 )
-from skindx.data.sources.source import Source, WebSource
+from skindx.data.sources.image_source import Source, WebSource
 from skindx.taxonomy import Taxonomy
 from skindx.workers.task_runner import TaskRunner
 from skindx.workers.worker_process import exit_with_parent, module_command, start

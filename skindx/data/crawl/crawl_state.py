@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.data.blocklist import TAKEN_DOWN, BlockList, withheld
-from skindx.data.crawl.outcome import OTHER_HOST, PASSING, FetchOutcome
+from skindx.data.crawl.fetch_outcome import OTHER_HOST, PASSING, FetchOutcome
 from skindx.data.labels import unmapped_label
 from skindx.data.ledger import LedgerRow, LedgerWriter, now
 from skindx.taxonomy import Taxonomy

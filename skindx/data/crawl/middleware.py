@@ -22,8 +22,7 @@ from scrapy.http import Request
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.asyncio import call_later
 
-from skindx.data.crawl.fetch_settings import AGENT, FetchSettings, origin_of
-from skindx.data.crawl.outcome import (
+from skindx.data.crawl.fetch_outcome import (
     OTHER_HOST,
     REFUSALS,
     RETRIED_CODES,
@@ -34,6 +33,7 @@ from skindx.data.crawl.outcome import (
     of_answer,
     of_error,
 )
+from skindx.data.crawl.fetch_settings import AGENT, FetchSettings, origin_of
 from skindx.data.crawl.transport import CRAWL_DELAY, head_too_long
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ from scrapy import Spider
 from scrapy.http import HtmlResponse, Request, Response
 
 from skindx.data.crawl.crawl_state import CrawlState
-from skindx.data.crawl.fetch_settings import FetchSettings, origin_of
-from skindx.data.crawl.middleware import ENDPOINT
-from skindx.data.crawl.outcome import (
+from skindx.data.crawl.fetch_outcome import (
     REFUSALS,
     REPLACEABLE,
     FetchOutcome,
@@ -22,9 +20,11 @@ from skindx.data.crawl.outcome import (
     of_image,
     page_opt_out,
 )
+from skindx.data.crawl.fetch_settings import FetchSettings, origin_of
+from skindx.data.crawl.middleware import ENDPOINT
 from skindx.data.crawl.page_cache import KeptPage, PageCache
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.source import Choice, Page, UnreadablePageError, WebSource
+from skindx.data.sources.image_source import Choice, Page, UnreadablePageError, WebSource
 
 NOT_MODIFIED = 304
 MOST_IMAGES = 10_000

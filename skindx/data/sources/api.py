@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import LONGEST
-from skindx.data.sources.source import Page, UnreadablePageError, WebSource
+from skindx.data.sources.image_source import Page, UnreadablePageError, WebSource
 
 if TYPE_CHECKING:
     from scrapy.http import Response

@@ -8,8 +8,8 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import described
+from skindx.data.sources.image_source import Choice, Page, WebSource, shown, web_url
 from skindx.data.sources.markup import Nearest, offered_images
-from skindx.data.sources.source import Choice, Page, WebSource, shown, web_url
 
 if TYPE_CHECKING:
     from parsel import Selector

@@ -11,7 +11,7 @@ from skindx.data.ledger import LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.sources.columns import Columns, cell, read_table, stated_modality
 from skindx.data.sources.folder import MAX_BYTES
-from skindx.data.sources.source import NO_LABEL, LocalSource, SourcePreview
+from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 

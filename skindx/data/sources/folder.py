@@ -15,7 +15,7 @@ from skindx.data.boxes.box_file import BoxRules, YoloColumns
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.source import LocalSource, SourcePreview
+from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 from skindx.taxonomy import normalise
 

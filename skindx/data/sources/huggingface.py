@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
-from skindx.data.sources.source import LocalSource, SourcePreview
+from skindx.data.sources.image_source import LocalSource, SourcePreview
 from skindx.imaging.image_formats import HEAD, image_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")

@@ -15,7 +15,7 @@ from pydantic import Field
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource, Endpoint, text
 from skindx.data.sources.columns import confirmation, described, skin_type
-from skindx.data.sources.source import Page, UnreadablePageError, plain_url
+from skindx.data.sources.image_source import Page, UnreadablePageError, plain_url
 
 _LICENCES = {"CC-0": "CC0 1.0", "CC-BY": "CC BY 4.0", "CC-BY-NC": "CC BY-NC 4.0"}
 _LEVELS = tuple(f"diagnosis_{level}" for level in range(5, 0, -1))

@@ -13,7 +13,7 @@ from pydantic import Field
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource, Endpoint, number, text
 from skindx.data.sources.columns import described
-from skindx.data.sources.source import Page
+from skindx.data.sources.image_source import Page
 
 _NAMES = {"cc0": "CC0", "pdm": "Public Domain Mark"}
 Licence = Literal["by", "by-sa", "by-nc", "by-nc-sa", "by-nd", "by-nc-nd", "cc0", "pdm"]

@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.data.ledger import LedgerRow
 from skindx.data.origin import Modality
 from skindx.data.sources.columns import Columns, cell, read_table, stated_modality
-from skindx.data.sources.source import WebSource
+from skindx.data.sources.image_source import WebSource
 
 
 class TableColumns(Columns):

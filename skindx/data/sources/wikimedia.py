@@ -18,7 +18,7 @@ from pydantic import Field
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource, Endpoint, number, objects, text
 from skindx.data.sources.columns import described
-from skindx.data.sources.source import Page, UnreadablePageError
+from skindx.data.sources.image_source import Page, UnreadablePageError
 
 _PICTURES = ("image/jpeg", "image/png", "image/webp", "image/tiff")
 _META = ("LicenseShortName", "Artist", "Credit", "Attribution")

@@ -9,8 +9,7 @@ from skindx.core.errors import needs_room
 from skindx.core.progress import Progress, silent
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire
 from skindx.data.build.build_run import BuildRun, open_run
-from skindx.data.build.copy_stage import count_copies, hold_swallowed
-from skindx.data.build.stages import (
+from skindx.data.build.build_stages import (
     REASONS,
     clean,
     drop_small_classes,
@@ -18,6 +17,7 @@ from skindx.data.build.stages import (
     label_rows,
     screen_rows,
 )
+from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.build.write_stage import (
     check_out,
     count_by_source,
