@@ -1,171 +1,101 @@
-"""Plots of a plan as SVG, without a library: they scale, and take the page's colours."""
+"""A plan as one self-contained page, with its plots."""
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from html import escape
+from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from skindx import __version__
 from skindx.core.atomic_files import write_text
 from skindx.core.cost.events import Step
+from skindx.core.svg_plots import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LINE,
+    ORANGE,
+    SOFT,
+    VIOLET,
+    Plot,
+    new_plot,
+)
 from skindx.core.text import html_environment, keep_units
 from skindx.plan.outcome import PlanOutcome
 from skindx.plan.plan import Plan, SpeedupPoint
 from skindx.plan.plan_text import candidates, summary
 from skindx.plan.units import seconds
 
-_WIDTH, _HEIGHT = 640, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 48
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
+_MOST = 40
+_WIDTH, _HEIGHT, _ROW = 560.0, 276.0, 30.0
+"""Pixels of a plot, and of a row of the timeline."""
 _DECADE = 6
 """Values that differ by a smaller factor stand on an even scale."""
 
 
-@dataclass(frozen=True)
-class PlotAxis:
-    """Values to pixels."""
-
-    low: float
-    high: float
-    begin: float
-    end: float
-    log: bool
-
-    def __call__(self, value: float) -> float:
-        """Return the pixel of a value."""
-        if self.log:
-            share = (math.log(value) - math.log(self.low)) / (
-                math.log(self.high) - math.log(self.low)
-            )
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.begin + share * (self.end - self.begin)
-
-
-def _axis(values: Sequence[float], begin: float, end: float, *, log: bool) -> PlotAxis:
-    low, high = min(values), max(values)
-    log = log and high > _DECADE * low
-    if log:
-        low, high = low / 1.15, high * 1.15
-    else:
-        room = 0.08 * (high - low or abs(high) or 1.0)
-        low, high = max(0.0, low - room) if low >= 0 else low - room, high + room
-    return PlotAxis(low, high, begin, end, log)
-
-
-def _ticks(axis: PlotAxis) -> list[float]:
-    """Return round numbers along an axis, 3 to 7 of them."""
-    if axis.log:
-        powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
-        found = [m * 10.0**p for p in powers for m in (1, 2, 5)]
-        found = [value for value in found if axis.low <= value <= axis.high]
-        return found if len(found) <= 7 else found[:: math.ceil(len(found) / 7)]
-    step = 10 ** math.floor(math.log10((axis.high - axis.low) / 3))
-    for factor in (1, 2, 5, 10):
-        if (axis.high - axis.low) / (step * factor) <= 6:
-            step *= factor
-            break
-    first = math.ceil(axis.low / step)
-    return [number * step for number in range(first, int(axis.high / step) + 1)]
-
-
-def _frame(
-    x: PlotAxis,
-    y: PlotAxis,
-    *,
-    x_name: str,
-    y_name: str,
-    x_form: Callable[[float], str],
-    y_form: Callable[[float], str],
-    x_ticks: Sequence[float] | None = None,
-) -> list[str]:
-    parts = []
-    for value in x_ticks or _ticks(x):
-        at = x(value)
-        parts.append(
-            f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{y.end:.1f}" y2="{y.begin:.1f}"/>'
+def write_page(path: Path, plan: Plan) -> None:
+    """Write HTML without scripts, fonts or images of others, atomically."""
+    headings, rows = candidates(plan, _MOST)
+    machine, step = plan.machine, plan.chosen.first.step
+    page = (
+        html_environment("skindx.plan")
+        .get_template("plan.html.jinja")
+        .render(
+            version=__version__,
+            summary=summary(plan),
+            bottleneck=plan.bottleneck,
+            changes=plan.changes,
+            notes=plan.notes,
+            advice=plan.advice,
+            headings=headings,
+            rows=rows,
+            parts=[(name, took, took / step.seconds) for name, took in step.parts.items()],
+            pareto=pareto(plan).svg(),
+            speedup=speedup(plan.curve).svg(),
+            timeline=timeline(step).svg(),
+            beyond=any(point.beyond for point in plan.curve),
+            networks=", ".join(profile.name for profile in machine.profiles.networks),
+            cluster=machine.cluster,
+            host=machine.profiles.host,
         )
-        parts.append(
-            f'<text x="{at:.1f}" y="{y.begin + 16:.1f}" text-anchor="middle">{x_form(value)}</text>'
-        )
-    for value in _ticks(y):
-        at = y(value)
-        parts.append(
-            f'<line class="grid" x1="{x.begin:.1f}" x2="{x.end:.1f}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        )
-        parts.append(
-            f'<text x="{x.begin - 6:.1f}" y="{at + 4:.1f}" text-anchor="end">{y_form(value)}</text>'
-        )
-    middle = (x.begin + x.end) / 2
-    parts.append(
-        f'<text class="name" x="{middle:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">'
-        f"{escape(x_name)}</text>"
     )
-    parts.append(
-        f'<text class="name" transform="translate(12 {(y.begin + y.end) / 2:.1f}) rotate(-90)" '
-        f'text-anchor="middle">{escape(y_name)}</text>'
-    )
-    return parts
+    write_text(path, keep_units(page))
 
 
-def _svg(parts: Sequence[str], title: str, height: int = _HEIGHT) -> str:
-    inside = "\n".join(parts)
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">\n'
-        f"<title>{escape(title)}</title>\n{inside}\n</svg>"
-    )
-
-
-def _area() -> tuple[tuple[float, float], tuple[float, float]]:
-    return (_LEFT, _WIDTH - _RIGHT), (_HEIGHT - _BOTTOM, _TOP)
-
-
-def pareto(plan: Plan) -> str:
+def pareto(plan: Plan) -> Plot:
     """Return time against money (or hours of nodes) for all choices; the best ones are joined."""
-    points = [_cost(outcome) for outcome in plan.found.every]
-    across, up = _area()
-    x = _axis([cost for _, cost in points], *across, log=True)
-    y = _axis([taken for taken, _ in points], *up, log=True)
-    priced = plan.chosen.money is not None
+    plot = new_plot(_WIDTH, _HEIGHT, "Time against money for every choice")
+    axes, points = plot.axes, [_cost(outcome) for outcome in plan.found.every]
     whole = bool(plan.chosen.seconds)
-    name = (
-        f"money, {plan.machine.cluster.currency}"
-        if priced
-        else "hours of all nodes together"
-        if whole
-        else "node-seconds for 1,000 images"
-    )
-    parts = _frame(
-        x,
-        y,
-        x_name=name,
-        y_name="time" if whole else "time for 1,000 images",
-        x_form=lambda value: f"{value:.3g}",
-        y_form=seconds,
-    )
+    name = "hours of all nodes together" if whole else "node-seconds for 1,000 images"
+    if plan.chosen.money is not None:
+        name = f"money, {plan.machine.cluster.currency}"
+    _scale(axes, "x", [cost for _, cost in points], name, lambda value: f"{value:.3g}")
+    time = "time" if whole else "time for 1,000 images"
+    _scale(axes, "y", [taken for taken, _ in points], time, seconds)
     front = _front(points)
-    if len(front) > 1:
-        line = " ".join(f"{x(cost):.1f},{y(taken):.1f}" for taken, cost in front)
-        parts.append(f'<polyline class="front" points="{line}"/>')
-    for outcome, (taken, cost) in zip(plan.found.every, points, strict=True):
-        kind = "lossy" if outcome.choice.strategy.lossy else "exact"
-        label = (
+    axes.plot([cost for _, cost in front], [taken for taken, _ in front], color=BLUE, alpha=0.5)
+    for number, (outcome, (taken, cost)) in enumerate(zip(plan.found.every, points, strict=True)):
+        color = ORANGE if outcome.choice.strategy.lossy else BLUE
+        axes.plot(cost, taken, "o", color=color, markersize=8, gid=f"choice{number}")
+        plot.titles[f"choice{number}"] = (
             f"{outcome.choice.label}, {outcome.choice.ranks} ranks: {seconds(taken)}, {cost:.3g}"
         )
-        parts.append(
-            f'<circle class="{kind}" cx="{x(cost):.1f}" cy="{y(taken):.1f}" r="4">'
-            f"<title>{escape(label)}</title></circle>"
-        )
     taken, cost = _cost(plan.chosen)
-    at_x, at_y = x(cost), y(taken)
-    anchor, dx = ("end", -10) if at_x > _WIDTH / 2 else ("start", 10)
-    parts.append(f'<circle class="chosen" cx="{at_x:.1f}" cy="{at_y:.1f}" r="7"/>')
-    parts.append(
-        f'<text class="mark" x="{at_x + dx:.1f}" y="{at_y - 8:.1f}" text-anchor="{anchor}">'
-        f"{escape(plan.chosen.choice.label)}, {plan.chosen.choice.ranks} ranks</text>"
+    axes.plot(cost, taken, "o", markersize=14, fillstyle="none", color=INK, markeredgewidth=2)
+    right = axes.transAxes.inverted().transform(axes.transData.transform((cost, taken)))[0] > 0.5
+    axes.annotate(
+        f"{plan.chosen.choice.label}, {plan.chosen.choice.ranks} ranks",
+        (cost, taken),
+        xytext=(-10 if right else 10, 8),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        color=INK,
     )
-    return _svg(parts, "Time against money for every choice")
+    return plot
 
 
 def _cost(outcome: PlanOutcome) -> tuple[float, float]:
@@ -187,139 +117,76 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-def speedup(points: Sequence[SpeedupPoint]) -> str:
+def speedup(points: Sequence[SpeedupPoint]) -> Plot:
     """Return the speed-up over one rank with its band; dashed beyond what is known."""
-    across, up = _area()
-    x = _axis([point.ranks for point in points] + [2], *across, log=True)
-    y = _axis(
-        [point.low for point in points] + [point.high for point in points] + [2], *up, log=True
-    )
-    parts = _frame(
-        x,
-        y,
-        x_name="ranks",
-        y_name="speed-up over one rank",
-        x_form=lambda value: f"{value:,.0f}",
-        y_form=lambda value: f"{value:,.3g}",
-        x_ticks=[point.ranks for point in points if point.ranks in (1, 4, 16, 64, 256, 1024)],
-    )
-    band = [(point.ranks, point.high) for point in points]
-    band += [(point.ranks, point.low) for point in reversed(points)]
-    shape = " ".join(f"{x(ranks):.1f},{y(value):.1f}" for ranks, value in band)
-    parts.append(f'<polygon class="band" points="{shape}"/>')
-    most = min(points[-1].ranks, y.high)
-    parts.append(
-        f'<line class="ideal" x1="{x(1):.1f}" y1="{y(1):.1f}" '
-        f'x2="{x(most):.1f}" y2="{y(most):.1f}"/>'
-    )
+    plot = new_plot(_WIDTH, _HEIGHT, "Speed-up over one rank, with its 90 % band")
+    axes, ranks = plot.axes, [point.ranks for point in points]
+    low, high = [point.low for point in points], [point.high for point in points]
+    _scale(axes, "x", [*ranks, 2], "ranks", lambda value: f"{value:,.0f}")
+    _scale(axes, "y", [*low, *high, 2], "speed-up over one rank", lambda value: f"{value:,.3g}")
+    axes.set_xticks([count for count in ranks if count in (1, 4, 16, 64, 256, 1024)])
+    axes.fill_between(ranks, low, high, color=BLUE, alpha=0.18, linewidth=0)
+    most = min(ranks[-1], axes.get_ylim()[1])
+    axes.plot([1, most], [1, most], color=GREY, linewidth=1, linestyle=(0, (2, 4)))
     known = [point for point in points if not point.beyond]
-    for chosen, kind in ((points, "far"), (known, "curve")):
-        line = " ".join(f"{x(point.ranks):.1f},{y(point.speedup):.1f}" for point in chosen)
-        parts.append(f'<polyline class="{kind}" points="{line}"/>')
+    for chosen, style in ((points, (0, (5, 4))), (known, "-")):
+        line = [point.ranks for point in chosen], [point.speedup for point in chosen]
+        axes.plot(*line, color=BLUE, linewidth=2, linestyle=style)
     for point in points:
-        label = f"{point.ranks} ranks: {point.speedup:.1f} [{point.low:.1f}, {point.high:.1f}]"
-        parts.append(
-            f'<circle class="exact" cx="{x(point.ranks):.1f}" cy="{y(point.speedup):.1f}" r="3">'
-            f"<title>{label}</title></circle>"
-        )
-    return _svg(parts, "Speed-up over one rank, with its 90 % band")
+        gid = f"ranks{point.ranks}"
+        axes.plot(point.ranks, point.speedup, "o", color=BLUE, markersize=6, gid=gid)
+        text = f"{point.speedup:.1f} [{point.low:.1f}, {point.high:.1f}]"
+        plot.titles[gid] = f"{point.ranks} ranks: {text}"
+    return plot
 
 
-_KINDS = (
-    ("read", "read"),
-    ("copy", "read"),
-    ("forward", "forward"),
-    ("backward", "backward"),
-    ("update", "update"),
-)
+_COLORS = {"read": GREY, "copy": GREY, "forward": BLUE, "backward": VIOLET, "update": GREEN}
+_RESOURCES = {"cores": "cores", "device": "GPU", "copier": "copy", "link": "network"}
 
 
-def timeline(step: Step) -> str:
+def timeline(step: Step) -> Plot:
     """Return one step: a row for each resource, tasks that overlap beneath one another."""
-    rows: list[tuple[str, float]] = []
-    bars: list[tuple[int, str, str, float, float]] = []
-    ends: list[tuple[str, float]] = []
-    names = {"cores": "cores", "device": "GPU", "copier": "copy", "link": "network"}
-    order = {"cores": 0, "device": 1, "copier": 2, "link": 3}
-    pairs = [
-        pair for pair in zip(step.tasks, step.spans, strict=True) if pair[1].end_s > pair[1].begin_s
-    ]
-    for task, span in sorted(pairs, key=lambda pair: (order[pair[0].resource], pair[1].begin_s)):
-        free = [
-            n
-            for n, (resource, end_s) in enumerate(ends)
-            if resource == task.resource and end_s <= span.begin_s + 1e-12
-        ]
-        row = free[0] if free else len(ends)
-        if row == len(ends):
-            first = all(resource != task.resource for resource, _ in ends)
-            ends.append((task.resource, span.end_s))
-            rows.append((names[task.resource] if first else "", 0.0))
-        else:
-            ends[row] = (task.resource, span.end_s)
-        kind = next((kind for word, kind in _KINDS if task.name == word), "communicate")
-        bars.append((row, kind, task.name, span.begin_s, span.end_s))
-    height = _TOP + 30 * len(rows) + _BOTTOM
-    x = PlotAxis(0.0, step.seconds or 1.0, _LEFT, _WIDTH - _RIGHT, log=False)
-    parts = []
-    bottom = _TOP + 30 * len(rows)
-    for value in _ticks(x):
-        parts.append(
-            f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" '
-            f'y1="{_TOP}" y2="{bottom}"/>'
-        )
-        parts.append(
-            f'<text x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">'
-            f"{seconds(value) if value else '0'}</text>"
-        )
-    for number, (name, _) in enumerate(rows):
-        parts.append(
-            f'<text x="{_LEFT - 8}" y="{_TOP + 30 * number + 19}" text-anchor="end">{name}</text>'
-        )
-    for row, kind, name, begin_s, end_s in bars:
-        width = max(0.6, x(end_s) - x(begin_s) - 0.4)
-        label = f"{name}: {seconds(end_s - begin_s)}"
-        parts.append(
-            f'<rect class="{kind}" x="{x(begin_s):.1f}" y="{_TOP + 30 * row + 3}" '
-            f'width="{width:.1f}" height="24" rx="2"><title>{escape(label)}</title></rect>'
-        )
-    return _svg(parts, "One step of one rank", height)
+    tasks = list(step.rows())
+    counts = {
+        name: 1 + max((row for task, _, row in tasks if task.resource == name), default=-1)
+        for name in _RESOURCES
+    }
+    firsts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+    count = sum(counts.values())
+    plot = new_plot(1.5 * _WIDTH, _ROW * count, "One step of one rank")
+    axes = plot.axes
+    for number, (task, span, row) in enumerate(tasks):
+        took_s, gid = span.end_s - span.begin_s, f"task{number}"
+        color, place = _COLORS.get(task.name, ORANGE), firsts[task.resource] + row
+        axes.barh(place, took_s, left=span.begin_s, height=0.8, color=color)[0].set_gid(gid)
+        plot.titles[gid] = f"{task.name}: {seconds(took_s)}"
+    shown = [name for name in _RESOURCES if counts[name]]
+    axes.set_yticks([firsts[name] for name in shown], [_RESOURCES[name] for name in shown])
+    axes.set(xlim=(0.0, step.seconds or 1.0), ylim=(count - 0.5, -0.5))
+    axes.xaxis.set_major_formatter(lambda value, _: seconds(value) if value else "0")
+    axes.grid(axis="x", color=LINE, linewidth=1)
+    return plot
 
 
-# A plan as one self-contained page.
+def _scale(
+    axes: "Axes",
+    which: Literal["x", "y"],
+    values: Sequence[float],
+    name: str,
+    text: Callable[[float], str],
+) -> None:
+    """Give an axis a scale that shows all values with some room, ticks in words, and a name."""
+    from matplotlib.ticker import LogLocator, NullFormatter
 
-_MOST = 40
-
-
-def write_page(path: Path, plan: Plan) -> None:
-    """Write HTML without scripts, fonts or images of others, atomically."""
-    from markupsafe import Markup
-
-    headings, rows = candidates(plan, _MOST)
-    machine = plan.machine
-    page = (
-        html_environment("skindx.plan")
-        .get_template("plan.html.jinja")
-        .render(
-            version=__version__,
-            summary=summary(plan),
-            bottleneck=plan.bottleneck,
-            changes=plan.changes,
-            notes=plan.notes,
-            advice=plan.advice,
-            headings=headings,
-            rows=rows,
-            parts=[
-                (name, seconds, seconds / plan.chosen.first.step_s)
-                for name, seconds in plan.chosen.first.step.parts.items()
-            ],
-            pareto=Markup(pareto(plan)),  # noqa: S704 (made by us, of escaped names)
-            speedup=Markup(speedup(plan.curve)),  # noqa: S704
-            timeline=Markup(timeline(plan.chosen.first.step)),  # noqa: S704
-            beyond=any(point.beyond for point in plan.curve),
-            networks=", ".join(profile.name for profile in machine.profiles.networks),
-            cluster=machine.cluster,
-            host=machine.profiles.host,
-        )
-    )
-    write_text(path, keep_units(page))
+    low, high, axis = min(values), max(values), getattr(axes, f"{which}axis")
+    if high > _DECADE * low > 0:
+        axes.set(**{f"{which}scale": "log", f"{which}lim": (low / 1.15, high * 1.15)})
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+    else:
+        room = 0.08 * (high - low or abs(high) or 1.0)
+        axes.set(**{f"{which}lim": (max(0.0, low - room) if low >= 0 else low - room, high + room)})
+    axis.set_major_formatter(lambda value, _: text(value))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_tick_params(which="minor", length=0)
+    axes.grid(axis=which, color=LINE, linewidth=1)
+    axis.set_label_text(name, color=SOFT)

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from skindx.evaluation.report_plots import BLUE, INK, SOFT, Plot
+from skindx.core.svg_plots import BLUE, INK, SOFT, Plot
 from skindx_bench.devices.figures import BANDWIDTH
 from skindx_bench.harness.writing import new_plot
 

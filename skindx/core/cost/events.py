@@ -3,7 +3,7 @@
 import heapq
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -202,6 +202,19 @@ class Step:
         """From the first forward to where the next one can begin."""
         return max(span.end_s for span in self.spans)
 
+    def rows(self) -> Iterator[tuple[StepTask, Span, int]]:
+        """Yield what takes time, by its begin, with the first row of its resource that is free."""
+        ends: dict[str, list[float]] = {}
+        spans = sorted(zip(self.tasks, self.spans, strict=True), key=lambda pair: pair[1].begin_s)
+        for task, span in spans:
+            if span.end_s <= span.begin_s:
+                continue
+            own = ends.setdefault(task.resource, [])
+            free = (row for row, end_s in enumerate(own) if end_s <= span.begin_s + 1e-12)
+            row = next(free, len(own))
+            own[row : row + 1] = [span.end_s]
+            yield task, span, row
+
 
 class Flow(ABC):
     """Computing and messages that are not simply backward followed by the gradients."""
@@ -240,15 +253,8 @@ def chrome_events(step: Step, name: str = "one rank, one step") -> list[dict[str
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}
     ]
-    rows: dict[str, list[float]] = {}
     named: set[int] = set()
-    spans = sorted(zip(step.tasks, step.spans, strict=True), key=lambda pair: pair[1].begin_s)
-    for task, span in spans:
-        if span.end_s <= span.begin_s:
-            continue
-        ends = rows.setdefault(task.resource, [])
-        row = next((n for n, end_s in enumerate(ends) if end_s <= span.begin_s + 1e-12), len(ends))
-        ends[row : row + 1] = [span.end_s]
+    for task, span, row in step.rows():
         number = 100 * (_ROWS.index(task.resource) + 1) + row
         if number not in named:
             named.add(number)
