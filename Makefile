@@ -95,7 +95,7 @@ proxies:
 GPU_WHEELS := gpu-wheels
 .PHONY: gpu-wheels gpu-check
 gpu-wheels: install
-	$(BIN)/python -m skindx_bench.gpu.wheels fill $(GPU_WHEELS)
+	$(BIN)/python -m skindx_bench.devices.wheels fill $(GPU_WHEELS)
 
 # Needs a GPU and a Python with torch (PYTHON=...), no network and no `make install`; takes at most
 # ten minutes. Writes $(GPU_OUT)/gpu-NAME.json, for docs/measured. GPU_SET="--set fake=true" tries
@@ -104,7 +104,7 @@ GPU_OUT ?= runs/gpu-check
 gpu-check: LAB := $(CURDIR):$(CURDIR)/benchmarks
 gpu-check: GPU_SITE := $(GPU_OUT)/site
 gpu-check:
-	-PYTHONPATH=$(LAB) $(PYTHON) -m skindx_bench.gpu.wheels install $(GPU_WHEELS) $(GPU_SITE)
+	-PYTHONPATH=$(LAB) $(PYTHON) -m skindx_bench.devices.wheels install $(GPU_WHEELS) $(GPU_SITE)
 	PYTHONPATH=$(LAB):$(abspath $(GPU_SITE)) $(PYTHON) -m skindx_bench gpu \
 	  --set folder=$(GPU_OUT) $(GPU_SET)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from skindx_bench.serve.page import ARGUMENTS, CHROMIUM
+from skindx_bench.serve.server import ARGUMENTS, CHROMIUM
 
 IMAGES = Path(__file__).parent / "images"
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}

@@ -17,40 +17,40 @@ if TYPE_CHECKING:
     from skindx_bench.harness.result import Result
 
 BENCHES: dict[str, str] = {
-    "all": "skindx_bench.suite.suite",
-    "clean": "skindx_bench.clean.clean",
-    "container": "skindx_bench.container.container",
-    "convergence": "skindx_bench.convergence.convergence",
+    "all": "skindx_bench.devices.suite",
+    "clean": "skindx_bench.data.clean",
+    "container": "skindx_bench.serve.container",
+    "convergence": "skindx_bench.train.convergence",
     "dedup": "skindx_bench.data.dedup",
-    "detector": "skindx_bench.detector.detector",
+    "detector": "skindx_bench.scan.detector",
     "devices": "skindx_bench.devices.devices",
-    "energy": "skindx_bench.energy.energy",
-    "exchange": "skindx_bench.exchange.exchange",
-    "families": "skindx_bench.families.families",
+    "energy": "skindx_bench.devices.energy",
+    "exchange": "skindx_bench.cluster.exchange",
+    "families": "skindx_bench.train.families",
     "frameworks": "skindx_bench.frameworks.frameworks",
-    "gemm": "skindx_bench.gemm.gemm",
-    "gpu": "skindx_bench.gpu.gpu",
-    "heads": "skindx_bench.heads.heads",
-    "heat": "skindx_bench.heat.heat",
-    "hop": "skindx_bench.hop.hop",
-    "int8": "skindx_bench.int8.int8",
-    "intervals": "skindx_bench.intervals.intervals",
-    "labels": "skindx_bench.labels.labels",
+    "gemm": "skindx_bench.devices.gemm",
+    "gpu": "skindx_bench.devices.gpu",
+    "heads": "skindx_bench.train.heads",
+    "heat": "skindx_bench.honesty.heat",
+    "hop": "skindx_bench.cluster.hop",
+    "int8": "skindx_bench.serve.int8",
+    "intervals": "skindx_bench.honesty.intervals",
+    "labels": "skindx_bench.honesty.labels",
     "loader": "skindx_bench.data.loader",
-    "model-comparison": "skindx_bench.model_comparison.comparison",
-    "ood": "skindx_bench.ood.ood",
-    "parallel": "skindx_bench.parallel.parallel",
-    "plan": "skindx_bench.plan.plan",
+    "model-comparison": "skindx_bench.train.model_comparison",
+    "ood": "skindx_bench.honesty.ood",
+    "parallel": "skindx_bench.cluster.parallel",
+    "plan": "skindx_bench.cluster.plan",
     "scale": "skindx_bench.data.scale",
-    "second-order": "skindx_bench.second_order.second_order",
+    "second-order": "skindx_bench.train.second_order",
     "scan": "skindx_bench.scan.scan",
-    "scan-compare": "skindx_bench.scan_compare.scan_compare",
+    "scan-compare": "skindx_bench.scan.scan_compare",
     "screen": "skindx_bench.data.screen",
     "serve": "skindx_bench.serve.serve",
-    "second-photos": "skindx_bench.second_photos.second_photos",
-    "sparse": "skindx_bench.sparse.sparse",
-    "startup": "skindx_bench.startup.startup",
-    "trainer": "skindx_bench.trainer.trainer",
+    "second-photos": "skindx_bench.data.second_photos",
+    "sparse": "skindx_bench.serve.sparse",
+    "startup": "skindx_bench.serve.startup",
+    "trainer": "skindx_bench.train.trainer",
 }
 """Name -> module, imported when it is asked for."""
 
@@ -115,7 +115,7 @@ def compare_results(files: Iterable[Path], html: Path | None = None, *, others: 
 
     Raises UserError for files that no bench wrote, and for `others`: options that only a bench has.
     """
-    from skindx_bench.compare.compare import compare
+    from skindx_bench.harness.compare import compare
 
     if others:
         raise UserError(f"bench {COMPARE} measures nothing; it takes JSON files and --html alone.")

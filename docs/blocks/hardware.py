@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocks.texts import Load, bench_machine, digits, median, whole
-from skindx_bench.compare.compare import EXPLAINED, compare_lines, other_settings, told
-from skindx_bench.compare.files import Measurement
 from skindx_bench.devices.figures import BANDWIDTH
 from skindx_bench.frameworks.page import MORE_HEADINGS, STAGE_HEADINGS, tables
-from skindx_bench.harness.writing import markdown_table
+from skindx_bench.harness.compare import EXPLAINED, Measurement, compare_lines, other_settings, told
+from skindx_bench.harness.result import markdown_table
 
 _CHECKED = {
     "skindx_over_best": ("skindx over the fastest other framework, the least of all networks", 1.0),

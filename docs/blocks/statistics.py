@@ -1,7 +1,7 @@
 """How often intervals hold the truth."""
 
 from blocks.texts import Load, bench_machine
-from skindx_bench.intervals.intervals import cells_of, table
+from skindx_bench.honesty.intervals import cells_of, table
 
 _INTERVALS = "intervals.json"
 

@@ -1,6 +1,6 @@
 """Gates without a model: what is wrong with a photo, by its pixels at one fixed scale.
 
-`python -m skindx.evaluation.gates` measures their thresholds on real photos.
+`python -m skindx_bench.honesty.gates_study` measures their thresholds on real photos.
 """
 
 import math

@@ -17,17 +17,28 @@ from skindx.core.errors import JobError, UserError
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx_bench import run_bench
-from skindx_bench.clean import clean, environments, peers
-from skindx_bench.clean.answer import Answer, NoAnswerError, ask, read_answer
-from skindx_bench.clean.base import Base, folder_base, painted_base
-from skindx_bench.clean.figures import plain_values
-from skindx_bench.clean.plants import STRANGERS, Planted, plant
-from skindx_bench.clean.ranking import Ranking
-from skindx_bench.clean.score import Scored
+from skindx_bench.data import clean, clean_environments, clean_peers
+from skindx_bench.data.clean import plain_values
+from skindx_bench.data.clean_answers import (
+    Answer,
+    AnswerRanking,
+    NoAnswerError,
+    Scored,
+    ask,
+    read_answer,
+)
+from skindx_bench.data.clean_plants import (
+    STRANGERS,
+    Base,
+    Planted,
+    folder_base,
+    painted_base,
+    plant,
+)
 
 
-def ranking(scores, hits, units, hits_of_units) -> Ranking:
-    return Ranking(
+def ranking(scores, hits, units, hits_of_units) -> AnswerRanking:
+    return AnswerRanking(
         np.array(scores, float),
         np.array(hits, bool),
         np.array(units, int).reshape(-1, 2),
@@ -329,11 +340,11 @@ def test_user_errors() -> None:
     with pytest.raises(UserError, match="no method is called 'magic'"):
         clean.run(clean.Config.load(None, [*clean.SMALLEST, "methods=[magic]"]))
     with pytest.raises(UserError, match="no peer 'magic'"):
-        environments.make(Path("nowhere"), ["magic"])
+        clean_environments.make(Path("nowhere"), ["magic"])
 
 
 def test_the_script_of_the_peers_needs_nothing_but_python() -> None:
-    tree = ast.parse(Path(peers.__file__).read_text())
+    tree = ast.parse(Path(clean_peers.__file__).read_text())
     names = set()
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -341,7 +352,9 @@ def test_the_script_of_the_peers_needs_nothing_but_python() -> None:
         elif isinstance(node, ast.ImportFrom):
             names.add((node.module or "").split(".")[0])
     assert names <= sys.stdlib_module_names
-    assert {peers.PEERS[name][1] for name in peers.PEERS} == set(environments.NEEDS)
+    assert {clean_peers.PEERS[name][1] for name in clean_peers.PEERS} == set(
+        clean_environments.NEEDS
+    )
 
 
 def test_base_of_painted_images_is_seeded() -> None:

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import JobError, UserError
-from skindx_bench.container import container, rootfs, runtimes
-from skindx_bench.container.agent import Agent
-from skindx_bench.container.pairs import ARMS, Rounds, bootstrap, judge, one_round
-from skindx_bench.container.runtimes import RUNTIMES, Inside, choose_runtime
-from skindx_bench.container.tasks import timed
-from skindx_bench.harness.clock import Figure
+from skindx_bench.harness.result import Figure
+from skindx_bench.serve import container, container_runtimes
+from skindx_bench.serve.container import ARMS, Rounds, bootstrap, judge, one_round
+from skindx_bench.serve.container_runtimes import RUNTIMES, Inside, choose_runtime
+from skindx_bench.serve.container_tasks import Agent, timed
 
 INSIDE = Inside(Path("/root-of-it"), (Path("/opt/python"),), (Path("/work"),), {"A": "b"})
 
@@ -97,7 +96,7 @@ def test_command_lines_say_what_is_read_only(tmp_path: Path) -> None:
 
 
 def test_without_a_runtime_every_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes.shutil, "which", lambda name: None)
+    monkeypatch.setattr(container_runtimes.shutil, "which", lambda name: None)
     with pytest.raises(
         UserError, match=r"no container can run here \(podman: not installed; .*bub"
     ):
@@ -117,8 +116,8 @@ def test_the_first_runtime_that_works_is_taken(monkeypatch: pytest.MonkeyPatch) 
         def command(self, inside: Inside, command: list[str], bundle: Path) -> list[str]:
             return ["sh", "-c", "echo no namespaces >&2; exit 3"]
 
-    monkeypatch.setattr(runtimes, "RUNTIMES", {"podman": Broken(), "bubblewrap": Plain()})
-    monkeypatch.setattr(runtimes, "PROGRAMS", {"podman": "sh", "bubblewrap": "sh"})
+    monkeypatch.setattr(container_runtimes, "RUNTIMES", {"podman": Broken(), "bubblewrap": Plain()})
+    monkeypatch.setattr(container_runtimes, "PROGRAMS", {"podman": "sh", "bubblewrap": "sh"})
     chosen = choose_runtime("auto", INSIDE, ["true"])
     assert chosen.runtime.name == "bubblewrap"
     assert chosen.refused == {"podman": "ended with 3: no namespaces"}
@@ -127,11 +126,11 @@ def test_the_first_runtime_that_works_is_taken(monkeypatch: pytest.MonkeyPatch) 
 def test_debootstrap_that_fails_falls_back_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rootfs.shutil, "which", lambda name: None)
-    root, note = rootfs.find_root(None, tmp_path / "debian")
+    monkeypatch.setattr(container_runtimes.shutil, "which", lambda name: None)
+    root, note = container_runtimes.find_root(None, tmp_path / "debian")
     assert root == Path("/")
     assert "debootstrap is not installed" in note
-    inside = rootfs.see(root, tmp_path / "work", 1)
+    inside = container_runtimes.see(root, tmp_path / "work", 1)
     assert all(
         not other.is_relative_to(one) or one == other
         for one in inside.read_only
@@ -139,12 +138,12 @@ def test_debootstrap_that_fails_falls_back_with_its_reason(
     )
     (tmp_path / "debian/bin").mkdir(parents=True)
     (tmp_path / "debian/bin/sh").touch()
-    assert rootfs.find_root(None, tmp_path / "debian")[0] == tmp_path / "debian"
-    rootfs.see(tmp_path / "debian", tmp_path / "work", 1)
+    assert container_runtimes.find_root(None, tmp_path / "debian")[0] == tmp_path / "debian"
+    container_runtimes.see(tmp_path / "debian", tmp_path / "work", 1)
     assert (tmp_path / "debian" / str(tmp_path / "work").lstrip("/")).is_dir()
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="set rootfs=/"):
-        rootfs.see(tmp_path / "file", tmp_path / "work", 1)
+        container_runtimes.see(tmp_path / "file", tmp_path / "work", 1)
 
 
 def test_a_worker_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -166,8 +165,8 @@ def plain_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
         def command(self, inside: Inside, command: list[str], bundle: Path) -> list[str]:
             return command
 
-    monkeypatch.setattr(runtimes, "RUNTIMES", {"bubblewrap": Plain()})
-    monkeypatch.setattr(runtimes, "PROGRAMS", {"bubblewrap": "sh"})
+    monkeypatch.setattr(container_runtimes, "RUNTIMES", {"bubblewrap": Plain()})
+    monkeypatch.setattr(container_runtimes, "PROGRAMS", {"bubblewrap": "sh"})
 
 
 @pytest.mark.usefixtures("plain_runtime")

@@ -13,20 +13,25 @@ from skindx.core.errors import UserError
 from skindx.energy import Energy, EnergyMeter
 from skindx_bench import run_bench
 from skindx_bench.devices import devices, measure
-from skindx_bench.devices.call_limit import TooSlowError
-from skindx_bench.devices.device import Accelerator, Processor, open_device
 from skindx_bench.devices.figures import Machine, summarise
-from skindx_bench.devices.measure import Measured
-from skindx_bench.devices.networks import networks
-from skindx_bench.devices.operators import OPERATORS
-from skindx_bench.devices.recurrent import (
+from skindx_bench.devices.measure import (
+    Accelerator,
+    Case,
+    Measured,
+    Processor,
+    TooSlowError,
+    Work,
+    open_device,
+)
+from skindx_bench.devices.networks import (
     DeepSpeech2,
     TwoLayerLstm,
     deep_speech_flops,
     lstm_flops,
+    networks,
 )
-from skindx_bench.devices.work import Case, Work
-from skindx_bench.harness.power_model import CALIBRATED
+from skindx_bench.devices.operators import OPERATORS
+from skindx_bench.devices.power_model import CALIBRATED
 
 CPU = torch.device("cpu")
 TINY = [*devices.SMALLEST, "device=cpu"]
@@ -311,7 +316,7 @@ def test_after_the_limit_nothing_new_is_begun() -> None:
 
 
 def test_members_of_a_bundle_and_of_a_config_are_measured(tmp_path: Path) -> None:
-    from skindx_bench.serve.bundle import random_bundle
+    from skindx_bench.serve.server import random_bundle
 
     bundle = random_bundle(
         tmp_path / "bundle", ["test_resnet"], side=64, detector_side=64, gallery=8

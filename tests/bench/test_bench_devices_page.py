@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from skindx_bench import run_bench
-from skindx_bench.compare.files import Measurement
 from skindx_bench.devices import devices
-from skindx_bench.devices.page import offers, page
-from skindx_bench.devices.roofline import _labels, attainable
+from skindx_bench.devices.page import _labels, attainable, offers, page
+from skindx_bench.harness.compare import Measurement
 
 TINY = [*devices.SMALLEST, "device=cpu"]
 

@@ -7,15 +7,19 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx_bench import run_bench
-from skindx_bench.energy import energy
-from skindx_bench.energy.traces import Board, Row, read_traces, readings_of, use_of_time
-from skindx_bench.harness.power_model import (
+from skindx_bench.devices import energy
+from skindx_bench.devices.power_model import (
+    Board,
     PowerModel,
     Readings,
+    TraceRow,
     features,
     fit,
     half_width,
     log_errors,
+    read_traces,
+    readings_of,
+    use_of_time,
 )
 
 BOARD = Board(200, 1000, 4000)
@@ -23,9 +27,9 @@ HEAD = "appName,coreF,memF,time/s,power/W\n"
 NETWORKS = ["fc", "googlenet", "resnet", "vgg"]
 
 
-def rows(arithmetic: float, memory: float, fixed: float, watts: float = 100) -> list[Row]:
+def rows(arithmetic: float, memory: float, fixed: float, watts: float = 100) -> list[TraceRow]:
     return [
-        Row("a", "vgg", BOARD, core, mem, arithmetic / core + memory / mem + fixed, watts)
+        TraceRow("a", "vgg", BOARD, core, mem, arithmetic / core + memory / mem + fixed, watts)
         for core in (500, 800, 1000)
         for mem in (2000, 4000)
     ]

@@ -6,10 +6,9 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx_bench import run_bench
-from skindx_bench.exchange.choice import choice
-from skindx_bench.exchange.exchange import Config
-from skindx_bench.exchange.load import heavy_tailed, load_of
-from skindx_bench.exchange.rows import Row, markdown
+from skindx_bench.cluster.exchange import Config, choice
+from skindx_bench.cluster.exchange_rows import ExchangeRow, markdown
+from skindx_bench.cluster.gradient_load import heavy_tailed, load_of
 
 KEYS = [
     "gtopk_over_fp32",
@@ -92,10 +91,10 @@ def test_large_elements_are_partly_common_to_two_ranks() -> None:
 
 
 def test_network_time_is_what_local_work_leaves() -> None:
-    row = Row("a part", "gtopk", [0.3, 0.5, 0.4], [0.1, 0.2, 0.2], 2e6, 2.1e6, 0.016)
+    row = ExchangeRow("a part", "gtopk", [0.3, 0.5, 0.4], [0.1, 0.2, 0.2], 2e6, 2.1e6, 0.016)
     assert row.network is not None
     assert row.network.value == pytest.approx(200)
-    bare = Row("another", "per tensor", [0.3, 0.5])
+    bare = ExchangeRow("another", "per tensor", [0.3, 0.5])
     text = markdown([row, bare])
     assert "| gtopk | 400.0 [350.0, 450.0] | 200.0 [150.0, 200.0] | 200.0 " in text
     assert "| 16.0 | 2.000 | 2.100 |" in text
@@ -103,10 +102,10 @@ def test_network_time_is_what_local_work_leaves() -> None:
 
 
 def test_the_choice_leaves_backward_and_parts_of_an_exchange_out() -> None:
-    behind = Row(
+    behind = ExchangeRow(
         "Fused", "any name", [1.6, 1.8, 1.7], hidden_s=1.5, advice="fused", setting="1000 Mbit/s"
     )
-    part = Row("Communication alone", "gtopk", [0.1, 0.1])
+    part = ExchangeRow("Communication alone", "gtopk", [0.1, 0.1])
     lines = choice([behind, part]).splitlines()
     assert len(lines) == 3
     assert "| 1000 Mbit/s | 200 [150, 250] |" in lines[2]

@@ -14,15 +14,35 @@ from hypothesis import strategies as st
 from skindx.core.cost.collectives import Cost
 from skindx.core.errors import UserError
 from skindx_bench import run_bench
-from skindx_bench.frameworks import frameworks, locks, measure
-from skindx_bench.frameworks.arms import ARMS, Arm
-from skindx_bench.frameworks.figures import equal, figures_of, parts_of, speed_ups
-from skindx_bench.frameworks.found import Case, Found, Opening, Turn, loss_difference, turn_of
-from skindx_bench.frameworks.model import Point, fit_link, left_out, predict, stage_errors
+from skindx_bench.frameworks import frameworks, measure
+from skindx_bench.frameworks.model import (
+    ARMS,
+    FrameworkArm,
+    StepPoint,
+    Traffic,
+    fit_link,
+    left_out,
+    predict,
+    stage_errors,
+    traffic,
+)
 from skindx_bench.frameworks.page import notes
-from skindx_bench.frameworks.settings import ArmName, Config
-from skindx_bench.frameworks.stages import STAGES, Stages
-from skindx_bench.frameworks.traffic import Traffic, traffic
+from skindx_bench.frameworks.rank import STAGES, Stages
+from skindx_bench.frameworks.turns import (
+    ArmName,
+    Case,
+    Config,
+    FrameworkTurns,
+    Opening,
+    Turn,
+    equal,
+    figures_of,
+    loss_difference,
+    parts_of,
+    speed_ups,
+    turn_of,
+)
+from skindx_bench.harness import locks
 from skindx_bench.harness.environments import NotInstalledError, PeerEnvironment
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -66,9 +86,9 @@ CONFIG = Config(
 )
 
 
-def _found(steps: dict[str, float], losses: dict[str, tuple[float, ...]]) -> Found:
+def _found(steps: dict[str, float], losses: dict[str, tuple[float, ...]]) -> FrameworkTurns:
     """Return turns in which an arm takes so many seconds with 2 ranks, and half alone."""
-    found = Found(layers={"alexnet": [[(1000,)]], "resnet50": [[(2000,)]]})
+    found = FrameworkTurns(layers={"alexnet": [[(1000,)]], "resnet50": [[(2000,)]]})
     for arm, seconds in steps.items():
         for network in CONFIG.networks:
             for ranks, batch, share in ((2, 4, 1.0), (1, 4, 0.5), (1, 8, 0.75)):
@@ -129,17 +149,17 @@ WIRE_S = 8e-9
 """Of a byte, at 1 Gbit/s."""
 
 
-def _point(name: str, tensors: int, mb: float, ranks: int, link: Cost, *, hides: bool) -> Point:
+def _point(name: str, tensors: int, mb: float, ranks: int, link: Cost, *, hides: bool) -> StepPoint:
     weights = int(mb * 1e6 / 4 / tensors)
     sent = traffic("buckets" if hides else "tensors", [[(weights,)]] * tensors, ranks)
-    point = Point(name, ranks, sent, 1.0, ALONE)
+    point = StepPoint(name, ranks, sent, 1.0, ALONE)
     return replace(point, step_s=sum(predict(point, link, 2, hides=hides).values()))
 
 
 def test_the_model_by_hand() -> None:
     link = Cost(0.001, 1e-8)
     sent = Traffic(6, 1.5e8, 6, 3e7)
-    point = Point("net", 4, sent, 1.0, ALONE)
+    point = StepPoint("net", 4, sent, 1.0, ALONE)
     found = predict(point, link, 2, hides=False)
     assert found["forward"] == pytest.approx(0.2)  # four ranks on two cores
     assert found["communicate"] == pytest.approx(6 * 0.001 + 1.5e8 * 1e-8)
@@ -249,7 +269,7 @@ def test_an_environment_is_made_once_and_has_our_source_alone(tmp_path: Path) ->
     environment = PeerEnvironment("bare", lock, has_source=True)
     python = environment.make(tmp_path)
     script = (
-        "import sys, skindx_bench.frameworks.stages, skindx_bench.harness.answering\n"
+        "import sys, skindx_bench.frameworks.rank, skindx_bench.harness.answering\n"
         "print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
     )
     said = subprocess.run(
@@ -280,7 +300,7 @@ def test_an_environment_that_cannot_be_installed_says_why(
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch, lab_here: None) -> None:
     """Let arms do nothing, so that only the bench is at work."""
-    arm = Arm("idle_framework", options={})
+    arm = FrameworkArm("idle_framework", options={})
     fake = {
         "plain": replace(arm, alone=True),
         "ddp": arm,

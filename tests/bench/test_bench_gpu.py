@@ -9,10 +9,10 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.core.startup import light_imports
-from skindx_bench.gpu import wheels
-from skindx_bench.gpu.gpu import Config, run
-from skindx_bench.gpu.parts import Part, count_tests, run_part
-from skindx_bench.harness.peak import peak_flops, peak_shares, training_flops
+from skindx_bench.devices import wheels
+from skindx_bench.devices.gpu import Config, run
+from skindx_bench.harness.parts import Part, count_tests, run_part
+from skindx_bench.train.trainer_loops import peak_flops, peak_shares, training_flops
 
 with light_imports():  # the first file of the suite that imports it
     import timm

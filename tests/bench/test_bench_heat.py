@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from skindx_bench import run_bench
-from skindx_bench.heat.methods import PEERS
-from skindx_bench.heat.planted import CELL, PER_SIDE, TASKS, plant
+from skindx_bench.honesty.heat import CELL, PEERS, PER_SIDE, TASKS, plant
 
 
 @pytest.mark.lab

@@ -6,7 +6,7 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.workers.lease_queue import TaskState
 from skindx_bench import run_bench
-from skindx_bench.hop.makespan import record, simulate
+from skindx_bench.cluster.hop import record, simulate
 
 KEYS = [
     "hop_over_dense",

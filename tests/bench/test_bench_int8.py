@@ -5,7 +5,7 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.models.exports import runtimes
 from skindx_bench import run_bench
-from skindx_bench.int8 import int8
+from skindx_bench.serve import int8
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

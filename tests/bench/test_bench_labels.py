@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from skindx_bench import run_bench
-from skindx_bench.labels.rankings import RANKINGS, indicator
+from skindx_bench.honesty.labels import RANKINGS, indicator
 
 
 @pytest.mark.lab

@@ -9,10 +9,10 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.splits.class_view import class_view, paired_classes
 from skindx.models.ood.detectors import DETECTORS
 from skindx_bench import run_bench
-from skindx_bench.ood.candidates import (
+from skindx_bench.honesty.class_view import class_view, paired_classes
+from skindx_bench.honesty.ood import (
     CANDIDATES,
     LEFT_OUT,
     OWN,

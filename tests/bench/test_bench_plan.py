@@ -7,9 +7,14 @@ import pytest
 
 from skindx.core.cost.network import TCP_FACTOR, TCP_SPREAD
 from skindx_bench import run_bench
-from skindx_bench.plan.public import errors, rows
-from skindx_bench.plan.published import published_figures, published_rows, tcp_factor
-from skindx_bench.plan.scoring import Row, figures
+from skindx_bench.cluster.plan_published import (
+    errors,
+    published_figures,
+    published_rows,
+    rows,
+    tcp_factor,
+)
+from skindx_bench.cluster.plan_rows import PlannedRow, figures
 
 
 @pytest.mark.lab
@@ -33,10 +38,10 @@ def test_the_smallest_plan_bench_predicts_what_it_measures(
 
 def test_figures_of_rows_counted_by_hand() -> None:
     rows = [
-        Row("waiting", "a", "dense", 1.0, 0.1, 1.05, 10, 20),
-        Row("waiting", "a", "fused", 0.8, 0.1, 1.0),
-        Row("waiting", "a", "gtopk", 0.9, 0.1, 0.9),
-        Row("real", "a", "dense", 2.0, 0.1, 2.0),
+        PlannedRow("waiting", "a", "dense", 1.0, 0.1, 1.05, 10, 20),
+        PlannedRow("waiting", "a", "fused", 0.8, 0.1, 1.0),
+        PlannedRow("waiting", "a", "gtopk", 0.9, 0.1, 0.9),
+        PlannedRow("real", "a", "dense", 2.0, 0.1, 2.0),
     ]
     found = figures(rows)
     assert found["step_error_mean"].value == pytest.approx((1 / 21 + 0.2 + 0 + 0) / 4)

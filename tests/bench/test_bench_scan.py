@@ -18,10 +18,9 @@ from skindx_bench.scan.compose import compose, visible
 from skindx_bench.scan.lesion_set import write_lesion_set
 from skindx_bench.scan.material import CutOut, Material, read_material, shows_one_lesion, side_of
 from skindx_bench.scan.photos import Truth
-from skindx_bench.scan.scoring import Photo, average_precision, recall_at, shares
+from skindx_bench.scan.scoring import Photo, UrgencyRanking, average_precision, recall_at, shares
 from skindx_bench.scan.texture import grow
 from skindx_bench.scan.training_set import write_training_set
-from skindx_bench.scan.urgency import Ranking
 
 
 @pytest.mark.lab
@@ -139,7 +138,7 @@ def _lesion(place: int, risk: float) -> ScannedLesion:
 
 
 def test_the_area_counts_pairs_of_one_photo_by_hand(tiny_bundle: Path) -> None:
-    ranking = Ranking(Predictor.load(tiny_bundle))
+    ranking = UrgencyRanking(Predictor.load(tiny_bundle))
     boxes = np.array([(100.0 * n, 0, 100.0 * n + 50, 50) for n in range(4)])
     malignant = np.array([True, False, False, True])
     truth = Truth(Path("a.jpg"), boxes, malignant)

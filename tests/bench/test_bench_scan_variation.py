@@ -2,8 +2,8 @@ import cv2
 import numpy as np
 import pytest
 
+from skindx_bench.scan.composed_dataset import varied, varied_lesion, varied_skin
 from skindx_bench.scan.material import CutOut, Material
-from skindx_bench.scan.variation import varied, varied_lesion, varied_skin
 
 _SKIN = (205, 160, 140)
 _BOX = (30.0, 40.0, 95.0, 80.0)

@@ -3,7 +3,8 @@ import sys
 import pytest
 
 from skindx_bench import run_bench
-from skindx_bench.data import images, screen
+from skindx_bench.data import screen
+from skindx_bench.harness import images
 
 
 @pytest.mark.lab

@@ -6,9 +6,8 @@ from ranks import run_ranks
 
 from skindx.core.errors import UserError
 from skindx_bench import run_bench
-from skindx_bench.second_order.arms import ARMS
-from skindx_bench.second_order.second_order import Config, tuned
-from skindx_bench.second_order.trainings import Curve, Reached
+from skindx_bench.train.second_order import Config, tuned
+from skindx_bench.train.second_order_runs import ARMS, Curve, Reached
 
 
 def _measure(out: str) -> tuple[dict[str, float], list[str]]:

@@ -6,8 +6,8 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx_bench import run_bench
-from skindx_bench.second_photos import second_photos
-from skindx_bench.second_photos.photos import HALVES, Photo, photos_of
+from skindx_bench.data import second_photos
+from skindx_bench.data.second_photos import HALVES, Photo, photos_of
 
 ROWS = [
     *((f"{lesion}-{at}", lesion, "nv") for lesion in "ABCDEFGH" for at in range(2)),

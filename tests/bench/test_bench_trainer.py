@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench.gpu.gpu import AS_FAKE, TINY
-from skindx_bench.trainer import trainer
+from skindx_bench.devices.gpu import AS_FAKE, TINY
+from skindx_bench.train import trainer
 
 
 @pytest.mark.lab

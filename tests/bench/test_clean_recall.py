@@ -1,7 +1,7 @@
 """What the package says of its search is pooled from what the bench wrote."""
 
 from skindx.data.summary import false_links, measured_recall, recall_sentence
-from skindx_bench.clean.recall import pooled
+from skindx_bench.data.clean_recall import pooled
 
 
 def test_runs_are_pooled_by_kind() -> None:

@@ -5,8 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from skindx_bench.harness.conditions import Conditions, cpu_mhz, drifted, machine_busy_s
-from skindx_bench.harness.processes import ProcessTree
+from skindx_bench.harness.conditions import (
+    Conditions,
+    ProcessTree,
+    cpu_mhz,
+    drifted,
+    machine_busy_s,
+)
 
 
 def watched(busy: list[float | None], own: list[float], mhz: float | None = 2000.0) -> Conditions:

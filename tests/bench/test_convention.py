@@ -13,8 +13,7 @@ from skindx.core.errors import UserError
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx_bench import ALIASES, BENCHES, run_bench
-from skindx_bench.harness.clock import Figure, median, ratio
-from skindx_bench.harness.result import MEANS, Result, hardware, versions
+from skindx_bench.harness.result import MEANS, Figure, Result, hardware, median, ratio, versions
 
 
 class FakeTime:

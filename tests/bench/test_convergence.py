@@ -13,12 +13,21 @@ from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.taxonomy import SkinClass
-from skindx_bench.convergence.arms import Study, arm_settings, overlay
-from skindx_bench.convergence.convergence import Config, run
-from skindx_bench.convergence.pairs import Compared, compare_arms, measure, student_interval
-from skindx_bench.convergence.result import figures_of, plain_values
-from skindx_bench.convergence.tables import Run, markdown, verdict, write_tables
 from skindx_bench.presets import preset
+from skindx_bench.train.convergence import Config, figures_of, plain_values, run
+from skindx_bench.train.convergence_pairs import (
+    Compared,
+    Run,
+    Study,
+    arm_settings,
+    compare_arms,
+    markdown,
+    measure,
+    overlay,
+    student_interval,
+    verdict,
+    write_tables,
+)
 
 TINY = {"members": [{"name": "m", "model": "test_resnet"}]}
 

@@ -12,37 +12,44 @@ from hypothesis.extra.numpy import arrays
 
 from skindx.metrics import Statistic, balanced_accuracy, paired_interval
 from skindx.models.combination import Combination, pool
-from skindx_bench.harness.clock import Figure
-from skindx_bench.model_comparison.choice import (
+from skindx_bench.harness.result import Figure
+from skindx_bench.train.ensemble_curve import (
     affordable,
+    ambiguity_N,
+    averaging_gain_N,
     balanced_log_loss,
     best_single,
     choose_members,
-    single_losses,
-)
-from skindx_bench.model_comparison.curve import curve, gain_of, limit_weights, subsets_of
-from skindx_bench.model_comparison.curve_figures import choice_figures, curve_figures
-from skindx_bench.model_comparison.curve_notes import curve_notes
-from skindx_bench.model_comparison.curve_plot import curve_rows, write_curve
-from skindx_bench.model_comparison.diversity import (
-    ambiguity_N,
-    averaging_gain_N,
+    curve,
     disagreement_N,
     error_correlation,
     error_products_N,
+    gain_of,
+    limit_weights,
     mistake_correlation,
+    single_losses,
+    subsets_of,
 )
-from skindx_bench.model_comparison.passes import Floats, FoldPasses, Seen, mean_of_views
+from skindx_bench.train.ensemble_curve_figures import (
+    choice_figures,
+    curve_figures,
+    curve_notes,
+    curve_rows,
+    write_curve,
+)
+from skindx_bench.train.ensemble_passes import FoldPasses, PassFloats, Seen, mean_of_views
 
 RNG = np.random.default_rng(0)
 
 
-def _says(classes: Sequence[int], sure: float = 0.8) -> Floats:
+def _says(classes: Sequence[int], sure: float = 0.8) -> PassFloats:
     """Probabilities of two classes that name these."""
     return np.eye(2)[list(classes)] * (2 * sure - 1) + (1 - sure)
 
 
-def _seen(members: Sequence[Floats], truth: Sequence[int], fold: int = 0, views: int = 1) -> Seen:
+def _seen(
+    members: Sequence[PassFloats], truth: Sequence[int], fold: int = 0, views: int = 1
+) -> Seen:
     groups_N = np.array([f"g{fold}-{n}" for n in range(len(truth))])
     return Seen(np.array(truth), groups_N, {v: np.stack(members) for v in (1, views)})
 
@@ -61,7 +68,7 @@ def _random(fold: int, members: int = 4, images: int = 24) -> FoldPasses:
     return FoldPasses(names, tuple(100 * (m + 1) for m in range(members)), part(), part())
 
 
-def _predictions(members: int, images: int = 6, classes: int = 3) -> st.SearchStrategy[Floats]:
+def _predictions(members: int, images: int = 6, classes: int = 3) -> st.SearchStrategy[PassFloats]:
     raw = arrays(np.float64, (members, images, classes), elements=st.floats(0.001, 1.0))
     return raw.map(lambda raw_MNC: raw_MNC / raw_MNC.sum(axis=2, keepdims=True))
 
@@ -137,7 +144,7 @@ def test_identical_members_gain_nothing_and_their_interval_has_a_width() -> None
 
 
 @given(_predictions(3))
-def test_the_ambiguity_identity_is_exact_for_the_geometric_mean(members_MNC: Floats) -> None:
+def test_the_ambiguity_identity_is_exact_for_the_geometric_mean(members_MNC: PassFloats) -> None:
     images_N = np.arange(6)
     geometric_NC = pool(members_MNC, Combination(rule="logit"))
     own_N = -np.log(geometric_NC[images_N, TRUTH])
@@ -150,7 +157,7 @@ def test_the_ambiguity_identity_is_exact_for_the_geometric_mean(members_MNC: Flo
 
 
 @given(_predictions(4))
-def test_the_mean_probability_takes_off_the_gap_of_jensen(members_MNC: Floats) -> None:
+def test_the_mean_probability_takes_off_the_gap_of_jensen(members_MNC: PassFloats) -> None:
     images_N = np.arange(6)
     own_N = -np.log(members_MNC.mean(axis=0)[images_N, TRUTH])
     mean_N = -np.log(members_MNC[:, images_N, TRUTH]).mean(axis=0)
@@ -161,7 +168,7 @@ def test_the_mean_probability_takes_off_the_gap_of_jensen(members_MNC: Floats) -
 
 @given(_predictions(4), st.integers(1, 4))
 def test_the_brier_score_of_k_members_follows_from_their_correlation(
-    members_MNC: Floats, size: int
+    members_MNC: PassFloats, size: int
 ) -> None:
     own_N, crossed_N = error_products_N(members_MNC, TRUTH)
     briers = [

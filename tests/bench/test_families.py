@@ -6,8 +6,7 @@ import pytest
 import timm
 
 from skindx_bench import run_bench
-from skindx_bench.families.families import MODELS, Config, try_apart
-from skindx_bench.families.stages import STAGES
+from skindx_bench.train.families import MODELS, STAGES, Config, try_apart
 
 
 @pytest.mark.lab

@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models import mobilenet_v2, resnet50
 
 from skindx_bench.frameworks.graph import IMAGE, NETWORKS, network, parameters
-from skindx_bench.frameworks.torch_network import Network
+from skindx_bench.frameworks.torch_rank import Network
 
 
 def _outputs(net: nn.Module, seed: int) -> torch.Tensor:

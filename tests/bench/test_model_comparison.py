@@ -10,12 +10,17 @@ from skindx.evaluation.pooled_folds import pool_answers
 from skindx.taxonomy import SkinClass
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx_bench.harness.clock import Figure
-from skindx_bench.harness.runs import read_history
-from skindx_bench.model_comparison import comparison
-from skindx_bench.model_comparison.comparison import Config, _minutes, _training_speed, run
-from skindx_bench.model_comparison.result import difference
-from skindx_bench.model_comparison.table import ENSEMBLE, ModelRow, markdown, write_tables
+from skindx_bench.harness.result import Figure
+from skindx_bench.harness.training import read_history
+from skindx_bench.train import model_comparison
+from skindx_bench.train.comparison_table import (
+    ENSEMBLE,
+    ModelRow,
+    difference,
+    markdown,
+    write_tables,
+)
+from skindx_bench.train.model_comparison import Config, _minutes, _training_speed, run
 
 
 def _answers(fold: int) -> Answers:
@@ -83,14 +88,14 @@ def test_a_fold_that_is_finished_is_left_as_it_is(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "manifest.parquet").write_bytes(b"images")
     called: list[str] = []
-    monkeypatch.setattr(comparison, "_train", lambda *_: called.append("train"))
-    monkeypatch.setattr(comparison, "run_skindx", lambda verb, *_: called.append(verb))
+    monkeypatch.setattr(model_comparison, "_train", lambda *_: called.append("train"))
+    monkeypatch.setattr(model_comparison, "run_skindx", lambda verb, *_: called.append(verb))
     training = TrainSettings()
     for _ in range(2):
-        comparison._train_and_evaluate(tmp_path, training, together=False)
+        model_comparison._train_and_evaluate(tmp_path, training, together=False)
     assert called == ["train", "evaluate"]
     changed = training.model_copy(update={"recipe": Recipe(epochs=3)})
-    comparison._train_and_evaluate(tmp_path, changed, together=False)
+    model_comparison._train_and_evaluate(tmp_path, changed, together=False)
     assert called == ["train", "evaluate"] * 2
 
 

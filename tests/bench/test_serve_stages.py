@@ -7,7 +7,7 @@ import pytest
 
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Ensemble
-from skindx_bench.serve.stages import _parts, _watched
+from skindx_bench.serve.serve import _parts, _watched
 
 
 def burn(seconds: float) -> None:

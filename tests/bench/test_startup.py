@@ -4,7 +4,7 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx_bench import run_bench
-from skindx_bench.startup import startup
+from skindx_bench.serve import startup
 
 
 def test_figures_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.combination import Combination
 from skindx.models.ensemble import Ensemble, Member
-from skindx_bench.heat.planted import plant, train_reader
+from skindx_bench.honesty.heat import plant, train_reader
 
 PHOTOS = [skin_pixels(90, 70, seed=seed) for seed in (1, 2)]
 CLASSES = [3, 1]

@@ -9,8 +9,8 @@ from tiny_dataset import jpeg
 
 from skindx.core.errors import UserError
 from skindx.data.synthetic.no_skin import KINDS
-from skindx.evaluation import gates
 from skindx.metrics import share_interval
+from skindx_bench.honesty import gates_study
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def wood(tmp_path: Path) -> Path:
 def test_figures_of_a_folder(
     wood: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {name: gates.SPOILT[name] for name in ("as they are", "1/500 of the light")}
-    monkeypatch.setattr(gates, "SPOILT", few)
-    monkeypatch.setattr(gates, "KINDS", {"document": KINDS["document"]})
-    gates.main([str(wood), "--json", str(tmp_path / "gates.json")])
+    few = {name: gates_study.SPOILT[name] for name in ("as they are", "1/500 of the light")}
+    monkeypatch.setattr(gates_study, "SPOILT", few)
+    monkeypatch.setattr(gates_study, "KINDS", {"document": KINDS["document"]})
+    gates_study.main([str(wood), "--json", str(tmp_path / "gates.json")])
 
     found = json.loads((tmp_path / "gates.json").read_text())
     sound, dark = found["photos"]
@@ -52,5 +52,5 @@ def test_figures_of_a_folder(
 
 def test_a_folder_without_photos_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no JPEG or PNG"):
-        gates.main([str(tmp_path), "--json", str(tmp_path / "gates.json")])
+        gates_study.main([str(tmp_path), "--json", str(tmp_path / "gates.json")])
     assert not (tmp_path / "gates.json").exists()

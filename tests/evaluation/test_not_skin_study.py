@@ -11,8 +11,8 @@ from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.synthetic.no_skin import KINDS, WARM
-from skindx.evaluation.not_skin import CHANGES, main, report
 from skindx.evaluation.unusual import unusual_figures
+from skindx_bench.honesty.not_skin_study import CHANGES, main, report
 
 
 def typed_dataset(folder: Path) -> Path:
@@ -72,7 +72,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_embeddings_tell_painted_things_from_real_skin(real: Path) -> None:
-    from skindx.evaluation.gates import photos_of
+    from skindx_bench.honesty.gates_study import photos_of
 
     skin = ((pixels, str(n)) for n, pixels in enumerate(photos_of(real / "isic9", 60)))
     weights = real / "weights/mobilenetv2_100_qat.pth"

@@ -11,8 +11,8 @@ from tiny_dataset import jpeg, tiny_dataset
 from skindx.core.errors import UserError
 from skindx.data.synthetic.no_skin import KINDS
 from skindx.diagnosis.predictor import Predictor
-from skindx.evaluation import gates
-from skindx.evaluation.ood import Checked, check_of, report, separation, table
+from skindx_bench.honesty import gates_study
+from skindx_bench.honesty.ood_study import Checked, check_of, report, separation, table
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_what_cannot_be_measured_is_one_sentence(tiny_bundle: Path, tmp_path: Pa
     with pytest.raises(UserError, match="no out-of-distribution check"):
         check_of(Predictor.load(tiny_bundle))
     with pytest.raises(UserError, match="holds no JPEG or PNG"):
-        gates.main(["--bundle", str(tiny_bundle), str(tmp_path), str(tiny_bundle)])
+        gates_study.main(["--bundle", str(tiny_bundle), str(tmp_path), str(tiny_bundle)])
 
 
 def test_photos_of_folders(
@@ -78,10 +78,12 @@ def test_photos_of_folders(
     for copy in "ab":
         (tmp_path / "photos" / f"one.rf.{copy}.jpg").write_bytes(jpeg(pixels))
     tiny_dataset(tmp_path / "data", 16)
-    monkeypatch.setattr("skindx.evaluation.ood.painted_images", lambda _: iter(()))
+    monkeypatch.setattr("skindx_bench.honesty.ood_study.painted_images", lambda _: iter(()))
     figures = tmp_path / "ood.json"
     folder = str(tmp_path / "photos")
-    gates.main([folder, "--bundle", str(whole), str(tmp_path / "data"), "--json", str(figures)])
+    gates_study.main(
+        [folder, "--bundle", str(whole), str(tmp_path / "data"), "--json", str(figures)]
+    )
     assert "photos" in capsys.readouterr().out
     (row,) = json.loads(figures.read_text())["others"]
     assert (row["n"], row["sources"]) == (2, 1)  # Roboflow's copies of one photo

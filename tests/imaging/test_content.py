@@ -12,7 +12,6 @@ from skin_photo import TONES, skin_pixels
 
 from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.data.synthetic.painter import CLASSES, paint
-from skindx.evaluation.gates import files_of
 from skindx.imaging.decode import decode
 from skindx.imaging.skin_content import (
     LIMIT,
@@ -26,6 +25,7 @@ from skindx.imaging.skin_content import (
     not_skin_score,
     roughness,
 )
+from skindx_bench.honesty.gates_study import files_of
 
 FOUND = {**KINDS, **WARM}
 MISSED = {"wood", "desert"}

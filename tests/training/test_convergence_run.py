@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from skindx.core.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx_bench.convergence.convergence import SMALLEST, Config, run
+from skindx_bench.train.convergence import SMALLEST, Config, run
 
 SPARSE: dict[str, Any] = {"kind": "gtopk", "density": 0.01, "warmup": []}
 STEPS = 2 * 4  # 45 images in batches of 12

@@ -13,7 +13,7 @@ from skindx.models.ensemble import Prediction, predict_members
 from skindx.models.probability_correction import apply_temperature
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.finished import FinishedMember, save_member
-from skindx_bench.model_comparison import passes
+from skindx_bench.train import ensemble_passes
 
 FLOPS = {"resnet": 10, "vit": 20}
 
@@ -24,7 +24,7 @@ def test_views_are_those_that_a_bundle_serves_and_are_predicted_once(
     taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
     bundle = pack_tiny(tmp_path / "bundle", taxonomy=taxonomy)
     (tmp_path / "data").symlink_to(small_dataset)
-    found = passes.fold_passes(tmp_path, bundle, FLOPS, 8, "cpu")
+    found = ensemble_passes.fold_passes(tmp_path, bundle, FLOPS, 8, "cpu")
     assert found.names == tuple(MODELS)
     assert found.flops_M == (10, 20)
     records = split_of(read_manifest(small_dataset), "test")
@@ -61,7 +61,7 @@ def test_views_are_those_that_a_bundle_serves_and_are_predicted_once(
             )
         ]
         answers[split] = Answers.of(own, predictions, taxonomy.classes, list(MODELS))
-    served = passes.served_passes(tmp_path, bundle, FLOPS, answers["test"])
+    served = ensemble_passes.served_passes(tmp_path, bundle, FLOPS, answers["test"])
     for one, other in ((served.test, found.test), (served.validation, found.validation)):
         assert (one.truth_N == other.truth_N).all()
         assert (one.groups_N == other.groups_N).all()
@@ -70,8 +70,8 @@ def test_views_are_those_that_a_bundle_serves_and_are_predicted_once(
     def refuse(*_: object) -> None:
         raise AssertionError("predicted again")
 
-    monkeypatch.setattr(passes, "predict_views", refuse)
-    again = passes.fold_passes(tmp_path, bundle, FLOPS, 8, "cpu")
+    monkeypatch.setattr(ensemble_passes, "predict_views", refuse)
+    again = ensemble_passes.fold_passes(tmp_path, bundle, FLOPS, 8, "cpu")
     assert (again.test.members[4] == found.test.members[4]).all()
     with pytest.raises(AssertionError, match="predicted again"):
-        passes.fold_passes(tmp_path, bundle, FLOPS, 4, "cpu")
+        ensemble_passes.fold_passes(tmp_path, bundle, FLOPS, 4, "cpu")

@@ -7,7 +7,7 @@ import yaml
 from safetensors.torch import save_file
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx_bench.model_comparison.comparison import SMALLEST, Config, run
+from skindx_bench.train.model_comparison import SMALLEST, Config, run
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from painted_answers import BLURRED, BROKEN, BUSY, DARK, PLAIN, URGENCIES, jpeg
 from served import free_port
 from windows import DESKTOP, STORED, Painted, Seen
 
-from skindx_bench.serve.page import ARGUMENTS, CHROMIUM
+from skindx_bench.serve.server import ARGUMENTS, CHROMIUM
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

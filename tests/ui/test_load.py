@@ -12,8 +12,7 @@ import httpx
 import pytest
 from served import Served, serving
 
-from skindx_bench.serve.bundle import photo_jpeg
-from skindx_bench.serve.process import Server
+from skindx_bench.serve.server import Server, photo_jpeg
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

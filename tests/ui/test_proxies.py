@@ -19,7 +19,7 @@ from skindx.ui.http.browser_rules import HostCheck
 from skindx.ui.http.login import Gate
 from skindx.ui.http.server import Forwarding, Patience, checked_root
 from skindx.ui.http.users import Users, add_user
-from skindx_bench.serve.bundle import photo_jpeg
+from skindx_bench.serve.server import photo_jpeg
 
 PASSWORD = "correct horse battery"
 PHOTO = photo_jpeg(800, 600, 0)

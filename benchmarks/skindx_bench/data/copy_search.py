@@ -18,8 +18,8 @@ from skindx.data import layout
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.data.synthetic.variants import KINDS, make_copy
 from skindx.workers.task_runner import LocalRunner
-from skindx_bench.harness.clock import Figure
-from skindx_bench.harness.processes import ProcessTree
+from skindx_bench.harness.conditions import ProcessTree
+from skindx_bench.harness.result import Figure
 
 COPIED = 10
 """Every so manieth image is a copy of the one before it."""

@@ -12,8 +12,7 @@ from pydantic import Field
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.copies.hash_links import pairs_within
-from skindx_bench.harness.clock import Figure, median
-from skindx_bench.harness.result import Result
+from skindx_bench.harness.result import Figure, Result, median
 
 # N = codes, P = pairs, L = limits
 

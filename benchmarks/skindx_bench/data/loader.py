@@ -24,10 +24,9 @@ from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
 from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv
-from skindx_bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
-from skindx_bench.harness.clock import Figure, median, ratio
-from skindx_bench.harness.result import Result
-from skindx_bench.harness.stopping import kept_when_stopped
+from skindx_bench.harness.images import HEIGHT, WIDTH, describe, noisy_jpegs
+from skindx_bench.harness.result import Figure, Result, median, ratio
+from skindx_bench.harness.training import kept_when_stopped
 
 # N = images, S = side
 

@@ -29,8 +29,7 @@ from skindx.data.splits.freeze import place_groups
 from skindx.data.splits.groups import GroupKeys
 from skindx.workers.task_runner import LocalRunner
 from skindx_bench.data import copy_search
-from skindx_bench.harness.clock import Figure, median
-from skindx_bench.harness.result import Result
+from skindx_bench.harness.result import Figure, Result, median
 
 # N = codes, K = kinds of hash, O = orientations
 

@@ -10,18 +10,23 @@ from pydantic import Field
 
 from skindx.core.settings_base import Settings
 from skindx.energy import EnergyMeter
-from skindx_bench.devices.call_limit import TooSlowError
-from skindx_bench.devices.device import Device, open_device
-from skindx_bench.devices.figures import Machine, summarise
-from skindx_bench.devices.measure import Measured, Meter, idle_watts, measure
-from skindx_bench.devices.members import bundle_networks, config_networks
-from skindx_bench.devices.networks import network_cases, networks
+from skindx_bench.devices.figures import Machine, bandwidth_cases, summarise
+from skindx_bench.devices.measure import (
+    Case,
+    Device,
+    Measured,
+    Meter,
+    Mode,
+    Precision,
+    TooSlowError,
+    idle_watts,
+    measure,
+    open_device,
+)
+from skindx_bench.devices.networks import bundle_networks, config_networks, network_cases, networks
 from skindx_bench.devices.operators import operator_cases
-from skindx_bench.devices.peaks import bandwidth_cases
-from skindx_bench.devices.work import Case, Mode, Precision
-from skindx_bench.harness.clock import Figure, ratio
 from skindx_bench.harness.conditions import load_now
-from skindx_bench.harness.result import Result, changed_settings, hardware
+from skindx_bench.harness.result import Figure, Result, changed_settings, hardware, ratio
 
 SMALLEST = (
     "sizes=[16]",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from skindx_bench.devices.work import DTYPES, Case, Mode, Precision, Work
+from skindx_bench.devices.measure import DTYPES, Case, Mode, Precision, Work
 
 BACKWARD = 3
 """A forward and a backward pass do three times the forward pass's operations and moves: the

@@ -1,5 +1,6 @@
 """Turns of all frameworks on an emulated cluster."""
 
+import math
 import statistics
 import sys
 import time
@@ -7,16 +8,60 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from skindx.core.errors import JobError, UserError
-from skindx_bench.frameworks.arms import ARMS, Arm
-from skindx_bench.frameworks.found import Case, Found, Opening, turn_of
-from skindx_bench.frameworks.graph import layers, network
-from skindx_bench.frameworks.locks import ENVIRONMENTS, cache_folder
-from skindx_bench.frameworks.material import write_images, write_weights
-from skindx_bench.frameworks.processes import FIRST_PORT, Ranks
-from skindx_bench.frameworks.settings import Config
+from skindx_bench.frameworks.graph import Graph, layers, network
+from skindx_bench.frameworks.model import ARMS, FrameworkArm
+from skindx_bench.frameworks.turns import Case, Config, FrameworkTurns, Opening, turn_of
 from skindx_bench.harness.environments import NotInstalledError
+from skindx_bench.harness.framework_ranks import FIRST_PORT, Ranks
+from skindx_bench.harness.locks import ENVIRONMENTS, cache_folder
 from skindx_bench.harness.netlab import NetLab
+
+_PATCHES = 3
+"""On each side of an image."""
+
+
+def write_images(folder: Path, images: int, side: int, classes: int, seed: int) -> dict[str, str]:
+    """Write images N x S x S x 3 (uint8) of random patches, with labels N; return their files.
+
+    Of pure noise all images look alike to a deep layer: its norm then divides by next to nothing,
+    and rounding decides a step.
+    """
+    generator = np.random.default_rng(seed)
+    patch = -(-side // _PATCHES)
+    patches = generator.integers(0, 192, (images, _PATCHES, _PATCHES, 3), np.uint8)
+    whole = patches.repeat(patch, 1).repeat(patch, 2)[:, :side, :side]
+    noise = generator.integers(0, 64, whole.shape, np.uint8)
+    files = {"images": str(folder / "images.npy"), "labels": str(folder / "labels.npy")}
+    np.save(files["images"], whole + noise)
+    np.save(files["labels"], generator.integers(0, classes, images))
+    return files
+
+
+def write_weights(file: Path, graph: Graph, seed: int) -> None:
+    """Write a network's first weights (He et al. 2015, arXiv 1502.01852); norms begin at one.
+
+    The last layer begins at zero: with large first gradients a step of a deep network would
+    multiply what rounding has left, and losses of equal steps would part.
+    """
+    generator = np.random.default_rng(seed)
+    found: dict[str, np.ndarray] = {}
+    for node in graph:
+        for name, shape in node.shapes.items():
+            if name.endswith(".bias") or node is graph[-1]:
+                found[name] = np.zeros(shape, np.float32)
+            elif node.kind == "norm":
+                found[name] = np.ones(shape, np.float32)
+            else:
+                scale = math.sqrt(2 / math.prod(shape[1:]))
+                found[name] = scale * generator.standard_normal(shape, np.float32)
+    save_file(found, file)
+
+
+# What all frameworks get alike: images, labels, and the networks' first weights.
 
 _SEED = 0
 
@@ -25,7 +70,7 @@ _SEED = 0
 class Running:
     """An arm and the Python of its ranks."""
 
-    arm: Arm
+    arm: FrameworkArm
     python: str
 
     @property
@@ -34,9 +79,9 @@ class Running:
         return self.python, self.arm.module
 
 
-def arms_of(settings: Config) -> dict[str, Arm]:
+def arms_of(settings: Config) -> dict[str, FrameworkArm]:
     """Return the arms with the options of these settings."""
-    found: dict[str, Arm] = {name: ARMS[name] for name in settings.arms}
+    found: dict[str, FrameworkArm] = {name: ARMS[name] for name in settings.arms}
     for name, arm in found.items():
         if arm.options.get("exchange", {}).get("kind") == "gtopk":
             exchange = {**arm.options["exchange"], "density": settings.density}
@@ -52,7 +97,7 @@ class Measurement:
         settings: Config,
         lab: NetLab,
         folder: Path,
-        found: Found,
+        found: FrameworkTurns,
         say: Callable[[str], None],
         save: Callable[[], None] = lambda: None,
     ) -> None:
@@ -198,7 +243,7 @@ class Measurement:
             self._hosts[one.place] = self._started(name, ranks, sharing)
         return self._hosts[one.place]
 
-    def _begin(self, ranks: Ranks, arm: Arm, case: Case) -> None:
+    def _begin(self, ranks: Ranks, arm: FrameworkArm, case: Case) -> None:
         s = self.settings
         pieces = {"pieces": case.ranks} if arm.alone else {}
         answers = ranks.ask(
@@ -215,7 +260,7 @@ class Measurement:
         )
         self.found.versions[case.arm] = answers[0]["version"]
 
-    def _turn(self, ranks: Ranks, arm: Arm, case: Case, *, first: bool) -> None:
+    def _turn(self, ranks: Ranks, arm: FrameworkArm, case: Case, *, first: bool) -> None:
         s = self.settings
         only = 0 if arm.alone else None
         self._begin(ranks, arm, case)

@@ -5,14 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from skindx.core.atomic_files import write_text
-from skindx_bench.frameworks.arms import ARMS
-from skindx_bench.frameworks.figures import equal
-from skindx_bench.frameworks.found import Found
-from skindx_bench.frameworks.settings import Config
-from skindx_bench.frameworks.stages import COMPILED, STAGES
-from skindx_bench.frameworks.traffic import BUCKET_MB
-from skindx_bench.harness.result import Result
-from skindx_bench.harness.writing import markdown_table
+from skindx_bench.frameworks.model import ARMS, BUCKET_MB
+from skindx_bench.frameworks.rank import COMPILED, STAGES
+from skindx_bench.frameworks.turns import Config, FrameworkTurns, equal
+from skindx_bench.harness.result import Result, markdown_table
 
 Rows = list[list[str]]
 
@@ -73,7 +69,7 @@ def markdown(result: Result) -> str:
 
 def write_page(file: Path, result: Result) -> None:
     """Write one HTML file."""
-    from skindx_bench.compare.pages import pages
+    from skindx_bench.harness.pages import pages
 
     stages, more = tables(result.parts)
     page = (
@@ -85,7 +81,11 @@ def write_page(file: Path, result: Result) -> None:
 
 
 def notes(
-    settings: Config, found: Found, load: float | None, marks: Sequence[str], parts: int = 1
+    settings: Config,
+    found: FrameworkTurns,
+    load: float | None,
+    marks: Sequence[str],
+    parts: int = 1,
 ) -> tuple[str, ...]:
     """Return sentences on what was measured, and on what was not."""
     s = settings
@@ -141,7 +141,7 @@ def notes(
     )
 
 
-def _preempted(found: Found) -> tuple[str, ...]:
+def _preempted(found: FrameworkTurns) -> tuple[str, ...]:
     """Say in how many turns the stages do not sum up, by how much at most, if there are any."""
     apart = [abs(turn.stages_share - 1) for turns in found.turns.values() for turn in turns]
     many = sum(share > STAGES_APART for share in apart)

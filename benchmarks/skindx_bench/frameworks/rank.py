@@ -6,8 +6,8 @@ Every framework answers by this code; it takes nothing but numpy and safetensors
 import ctypes
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,8 +15,36 @@ from typing import Any, Protocol
 import numpy as np
 
 from skindx_bench.frameworks.graph import Graph, network
-from skindx_bench.frameworks.stages import Stages
 from skindx_bench.harness.answering import Commands, answer_commands
+
+STAGES = ("read", "copy", "forward", "backward", "communicate", "update")
+COMPILED = "compiled"
+"""Forward, backward, communication and update, where a framework compiles them into one."""
+
+
+class Stages:
+    """Seconds of each stage, summed over some steps.
+
+    Each stage is measured by a beginning and an end of its own: what lies between two stages counts
+    in none, so that their sum shows what a step has been spent on besides.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def add(self, name: str, begin: float, end: float) -> None:
+        """Add a time between two readings of `time.perf_counter`."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + end - begin
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of what is done here."""
+        begin = time.perf_counter()
+        yield
+        self.add(name, begin, time.perf_counter())
+
+
+# The stages of an iteration, and the clock that every framework's step is measured by.
 
 Answer = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -54,7 +82,7 @@ class Framework(Protocol):
         """Give the network back."""
 
 
-class Rank:
+class FrameworkRank:
     """State of a rank between commands: one network at a time."""
 
     def __init__(self, framework: Framework, job: Answer) -> None:
@@ -151,6 +179,6 @@ def answer(framework: Callable[[Answer], Framework]) -> None:
 
 
 def _commands(framework: Callable[[Answer], Framework], job: Answer) -> Commands:
-    rank = Rank(framework(job), job)
+    rank = FrameworkRank(framework(job), job)
     names: Sequence[str] = ("hello", "begin", "steps", "end")
     return {name: getattr(rank, name) for name in names}

@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 
 from skindx_bench.frameworks.graph import Graph, Node, carry_out
-from skindx_bench.frameworks.rank import MEAN, MOMENTUM, SCALE, Answer, Arrays, answer
-from skindx_bench.frameworks.stages import COMPILED, Stages
+from skindx_bench.frameworks.rank import (
+    COMPILED,
+    MEAN,
+    MOMENTUM,
+    SCALE,
+    Answer,
+    Arrays,
+    Stages,
+    answer,
+)
 
 
 class TensorFlow:

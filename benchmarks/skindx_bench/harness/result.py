@@ -2,22 +2,97 @@
 
 import os
 import shutil
+import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core import measurement
-from skindx.core.atomic_files import write_json
+from skindx.core.atomic_files import atomic_file, write_json
 from skindx.core.machine import cpu_count, cpu_flags
 from skindx.core.settings_base import Settings
-from skindx_bench.harness.clock import Figure
-from skindx_bench.harness.writing import terminal_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Plot
     from rich.console import Group
+    from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A median of `n` measurements; `spread` is their 25th and 75th percentile.
+
+    In results with the headings MEANS: a mean of `n` trainings and its 95 % interval.
+    """
+
+    value: float
+    unit: str
+    n: int
+    spread: tuple[float, float]
+
+
+def median(samples: Sequence[float], unit: str) -> Figure:
+    """Summarise at least two measurements."""
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return Figure(middle, unit, len(samples), (low, high))
+
+
+def ratio(ours: Sequence[float], other: Sequence[float]) -> Figure:
+    """Return how many times faster `ours` is than `other`: the median of the ratios by round.
+
+    Both are seconds of the same interleaved rounds; the result belongs under a key `_over_X`.
+    """
+    pairs = zip(ours, other, strict=True)
+    return median([theirs / mine for mine, theirs in pairs], "×")
+
+
+# How benches write what they found: tables for a terminal and for Markdown, plots, intervals.
+
+
+def bracketed(figure: Figure, form: str = ".1f") -> str:
+    """Return a figure with its spread, without the unit: 400.0 [350.0, 450.0]."""
+    low, high = figure.spread
+    return f"{figure.value:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; every row has a cell for each heading."""
+    assert all(len(row) == len(headings) for row in rows)
+    head, *lines = (f"| {' | '.join(line)} |\n" for line in (headings, *rows))
+    return "".join((head, "|---" * len(headings) + "|\n", *lines))
+
+
+def terminal_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, no_wrap: bool = False
+) -> "Table":
+    """Return a table for a terminal: the first column is a name, the others are numbers."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=no_wrap)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def new_plot(width: float, height: float) -> "Plot":
+    """Return an empty matplotlib figure of so many inches; no window is opened for it."""
+    from matplotlib.figure import Figure as Plot
+
+    return Plot(figsize=(width, height), layout="constrained")
+
+
+def write_plot(path: Path, plot: "Plot", dpi: int = 150) -> None:
+    """Write a PNG atomically."""
+    with atomic_file(path) as temporary:
+        plot.savefig(temporary, format="png", dpi=dpi)
+
+
+# Figures of interleaved rounds: medians with quartiles, and how many times faster.
 
 MEDIANS, MEANS = ("median", "25 % .. 75 %"), ("mean", "95 % interval")
 """Headings of a table: of timed rounds, or of trainings and images."""

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from skindx.data.box import Box
 from skindx.scan.tile_search import iou
-from skindx_bench.scan import distractors
-from skindx_bench.scan.lesions import Blending, set_painted, set_real
-from skindx_bench.scan.material import Material
+from skindx_bench.scan import texture as distractors
+from skindx_bench.scan.material import Blending, Material, set_painted, set_real
 from skindx_bench.scan.texture import grow, noise, paint_skin, shade
 
 # H, W = photo

@@ -17,7 +17,7 @@ from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work.worker_processes import LocalWorkers
 from skindx.workers.leases import Leases
-from skindx_bench.harness.processes import ProcessTree
+from skindx_bench.harness.conditions import ProcessTree
 
 _WINDOW = (0.3, 0.9)
 """Shares of the tiles between which the speed is measured."""

@@ -1,6 +1,7 @@
 """Material of composites: cut-out lesions and patches of skin from images with boxes."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
+from skindx.data.box import Box
 from skindx.imaging.decode import decode
 from skindx.imaging.photo_gates import skin_mask
+from skindx_bench.scan.texture import noise
 
 Side = Literal["train", "test"]
 
@@ -172,3 +175,140 @@ def _skin_patches(
             if rough < _MOST_EDGE and grey_HW.mean() > 60 and skin_mask(patch_HW3).mean() > 0.98:
                 found.append(patch_HW3.copy())
     return found[:2]
+
+
+# Lesions set into skin: real ones by Poisson blending, painted ones by their own shape.
+
+# H, W = photo; S = side of a painted lesion
+
+_MASK = 1.2
+"""Radii of the blended ellipse over those of the box."""
+_STYLES = (
+    ((-45, -14), (-4, 12), (-12, 8)),
+    ((-16, -3), (9, 24), (-4, 8)),
+    ((-60, -35), (-8, 4), (-16, 0)),
+)
+"""Changes of L*, a*, b* of painted lesions: brown, red, nearly black."""
+
+Blending = Literal["poisson", "feathered"]
+
+
+def set_real(
+    photo_HW3: NDArray[np.uint8],
+    cut: CutOut,
+    centre: tuple[float, float],
+    size: float,
+    rng: np.random.Generator,
+    *,
+    blending: Blending = "poisson",
+) -> Box | None:
+    """Blend a cut-out into the photo, in place; its longer side is about `size` pixels.
+
+    Poisson blending is Pérez, Gangnet and Blake 2003 ("Poisson image editing"); feathered, the
+    patch takes the mean colour of the skin around it and fades out. Returns its box, None where it
+    would stand out of the photo.
+    """
+    x1, y1, x2, y2 = cut.box
+    scale = size / max(x2 - x1, y2 - y1)
+    angle = rng.uniform(0, 360)
+    radius_x, radius_y = scale * (x2 - x1) / 2, scale * (y2 - y1) / 2
+    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    half_x = math.hypot(radius_x * cos, radius_y * sin)
+    half_y = math.hypot(radius_x * sin, radius_y * cos)
+    reach = math.ceil(_MASK * max(radius_x, radius_y)) + 3
+    left, top = round(centre[0]) - reach, round(centre[1]) - reach
+    side = 2 * reach + 1
+    height, width = photo_HW3.shape[:2]
+    if left < 2 or top < 2 or left + side > width - 2 or top + side > height - 2:
+        return None
+    turn = cv2.getRotationMatrix2D(((x1 + x2) / 2, (y1 + y2) / 2), angle, scale)
+    turn[:, 2] += [reach - (x1 + x2) / 2, reach - (y1 + y2) / 2]
+    source = cut.pixels_HW3
+    if scale < 0.6:  # or it would alias
+        source = cv2.GaussianBlur(source, (0, 0), 0.4 / scale)
+    patch_SS3 = cv2.warpAffine(
+        source, turn, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT
+    )
+    light = rng.uniform(0.85, 1.15)
+    patch_SS3 = np.clip(patch_SS3.astype(np.float32) * light, 0, 255).astype(np.uint8)
+    mask_SS = np.zeros((side, side), np.uint8)
+    axes = (math.ceil(_MASK * radius_x), math.ceil(_MASK * radius_y))
+    cv2.ellipse(mask_SS, (reach, reach), axes, -angle, 0, 360, 255, -1)
+    mask_SS[[0, -1]] = 0
+    mask_SS[:, [0, -1]] = 0
+    ground = np.ascontiguousarray(photo_HW3[top - 2 : top + side + 2, left - 2 : left + side + 2])
+    rows, columns = np.nonzero(mask_SS)
+    middle = (
+        int(columns.min() + columns.max() + 1) // 2 + 2,
+        int(rows.min() + rows.max() + 1) // 2 + 2,
+    )
+    if blending == "poisson":
+        blended = cv2.seamlessClone(patch_SS3, ground, mask_SS, middle, cv2.NORMAL_CLONE)
+        photo_HW3[top - 2 : top + side + 2, left - 2 : left + side + 2] = blended
+    else:
+        inside = photo_HW3[top : top + side, left : left + side]
+        inside[:] = _feathered(patch_SS3, inside, mask_SS)
+    x, y = left + reach + 0.5, top + reach + 0.5
+    return Box(x - half_x, y - half_y, x + half_x, y + half_y, "lesion", "composer")
+
+
+def _feathered(
+    patch_SS3: NDArray[np.uint8], ground_SS3: NDArray[np.uint8], mask_SS: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    soft = max(1.0, 0.03 * len(mask_SS))
+    inner_SS = cv2.erode(mask_SS, np.ones((3, 3), np.uint8), iterations=math.ceil(2 * soft))
+    rim_SS = (mask_SS > 0) & (inner_SS == 0)
+    shift_3 = ground_SS3[rim_SS].mean(0) - patch_SS3[rim_SS].mean(0)
+    share_SS1 = cv2.GaussianBlur(inner_SS.astype(np.float32) / 255, (0, 0), soft)[..., None]
+    mixed_SS3 = share_SS1 * (patch_SS3 + shift_3) + (1 - share_SS1) * ground_SS3
+    result: NDArray[np.uint8] = np.clip(mixed_SS3, 0, 255).astype(np.uint8)
+    return result
+
+
+def set_painted(
+    photo_HW3: NDArray[np.uint8],
+    centre: tuple[float, float],
+    size: float,
+    rng: np.random.Generator,
+) -> Box | None:
+    """Paint a lesion into the photo, in place; returns its box, None where it stands out."""
+    side = int(1.6 * size) + 8
+    left, top = int(centre[0] - side / 2), int(centre[1] - side / 2)
+    height, width = photo_HW3.shape[:2]
+    if left < 0 or top < 0 or left + side > width or top + side > height:
+        return None
+    mask_SS = _shape(side, size, rng)
+    rows, columns = np.nonzero(mask_SS > 0.5)
+    if not len(rows):
+        return None
+    ranges = _STYLES[rng.choice(len(_STYLES), p=(0.6, 0.25, 0.15))]
+    change_3 = np.array([rng.uniform(low, high) for low, high in ranges], np.float32)
+    depth_SS = mask_SS * np.clip(1 + 0.25 * noise(side, side, max(2, side // 6), rng), 0.3, 1.7)
+    if rng.random() < 0.35:  # a darker middle
+        y, x = (np.mgrid[:side, :side] + 0.5 - side / 2) / (size / 2)
+        depth_SS *= 0.55 + 0.8 * np.exp(-(x**2 + y**2) * rng.uniform(1, 4))
+    ground_SS3 = photo_HW3[top : top + side, left : left + side]
+    lab_SS3 = cv2.cvtColor(ground_SS3.astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
+    change_3[0] = max(change_3[0], 8 - float(lab_SS3[..., 0].mean()))
+    lab_SS3 += depth_SS[..., None].astype(np.float32) * change_3
+    painted = cv2.cvtColor(lab_SS3, cv2.COLOR_LAB2RGB) * 255
+    photo_HW3[top : top + side, left : left + side] = np.clip(painted, 0, 255).astype(np.uint8)
+    x1, y1 = left + float(columns.min()), top + float(rows.min())
+    x2, y2 = left + float(columns.max()) + 1, top + float(rows.max()) + 1
+    return Box(x1, y1, x2, y2, "lesion", "composer")
+
+
+def _shape(side: int, size: float, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return S x S, 0..1: an ellipse with a wavy, more or less soft border."""
+    y, x = np.mgrid[:side, :side] + 0.5 - side / 2
+    angle, ratio = rng.uniform(0, math.pi), rng.uniform(0.55, 1)
+    across = x * math.cos(angle) + y * math.sin(angle)
+    down = (y * math.cos(angle) - x * math.sin(angle)) / ratio
+    around, radius = np.arctan2(down, across), np.hypot(across, down)
+    border = np.full_like(radius, size / 2)
+    for wave in range(2, 7):
+        swing = rng.normal(0, 0.09 / math.sqrt(wave))
+        border *= 1 + swing * np.cos(wave * around + rng.uniform(0, 2 * math.pi))
+    soft = max(0.7, size * rng.uniform(0.02, 0.1))
+    mask: NDArray[np.float32] = (1 / (1 + np.exp((radius - border) / soft))).astype(np.float32)
+    return mask

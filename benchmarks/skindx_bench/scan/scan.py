@@ -16,13 +16,18 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.tile_detector import BatchDetector, Precision
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.tile_search import Grid, fast_precision
-from skindx_bench.harness.clock import Figure, median
-from skindx_bench.harness.result import MEANS, Result
+from skindx_bench.harness.result import MEANS, Figure, Result, median
 from skindx_bench.scan.load import load_run, lost_tasks, write_mosaic, write_wide
 from skindx_bench.scan.material import Material, read_material
 from skindx_bench.scan.photos import Boxes, Ours, Sahi, Truth, sahi, whole_image, write_photos
-from skindx_bench.scan.scoring import Photo, average_precision, recall_at, shares
-from skindx_bench.scan.urgency import Ranking, can_rank
+from skindx_bench.scan.scoring import (
+    Photo,
+    UrgencyRanking,
+    average_precision,
+    can_rank,
+    recall_at,
+    shares,
+)
 
 SMALLEST = (
     "photos=2",
@@ -152,7 +157,7 @@ def _ranking(
     predictor = Predictor.load(bundle)
     if not can_rank(predictor):
         return {}
-    ranking = Ranking(predictor)
+    ranking = UrgencyRanking(predictor)
     for photo, boxes in zip(truth, found, strict=True):
         ranking.add(photo, boxes, confidence, folder)
     return {

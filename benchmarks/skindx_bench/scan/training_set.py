@@ -20,9 +20,8 @@ from skindx.data.box import Box
 from skindx.data.manifest import Record, Split
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx_bench.scan.compose import SIZES, Composite, compose
-from skindx_bench.scan.composed_dataset import composed_record, split_of, write_dataset
+from skindx_bench.scan.composed_dataset import composed_record, split_of, varied, write_dataset
 from skindx_bench.scan.material import Material, read_material
-from skindx_bench.scan.variation import varied
 
 TILE = 320
 _TAXONOMY = Taxonomy(

@@ -25,7 +25,7 @@ from skindx.models.exports.runtimes import (
     unsupported,
     with_export,
 )
-from skindx_bench.harness.clock import Figure, median, ratio
+from skindx_bench.harness.result import Figure, median, ratio
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
 

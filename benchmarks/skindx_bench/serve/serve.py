@@ -1,19 +1,96 @@
 """How fast a diagnosis is served: runtimes, what HTTP adds, and a large photo in a browser."""
 
+import functools
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from skindx.core.settings_base import Settings
-from skindx_bench.harness.clock import Figure, median, ratio
-from skindx_bench.harness.result import Result
-from skindx_bench.harness.stopping import kept_when_stopped
-from skindx_bench.serve.bundle import QUALITY, photo_jpeg, random_bundle
-from skindx_bench.serve.process import Server, running
-from skindx_bench.serve.stages import measure_stages
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.predictor import Predictor
+from skindx_bench.harness.result import Figure, Result, median, ratio
+from skindx_bench.harness.training import kept_when_stopped
+from skindx_bench.serve.server import QUALITY, Server, photo_jpeg, random_bundle, running
+
+REST = "the rest"
+
+
+def _parts(predictor: Predictor) -> dict[str, tuple[tuple[Any, str], ...]]:
+    """Return, for each stage, the functions that do it, as (where they are looked up, name)."""
+    from skindx.diagnosis import diagnose, heat_maps, photo_checks
+
+    return {
+        "decode and scale the photo": ((photo_checks, "open_photo"),),
+        "gates of light, skin and blur": ((photo_checks, "inspect"),),
+        "networks": ((type(predictor.ensemble), "predict_with_features"),),
+        "detector": ((type(predictor.detector), "detect"),),
+        "heat map": ((heat_maps, "heat_maps"), (heat_maps, "heat_png")),
+        "similar cases": ((diagnose, "similar_cases"),),
+        "text of the answer": ((diagnose, "conclude"), (diagnose, "assemble")),
+        "photo for the page": ((diagnose, "view_jpeg"),),
+    }
+
+
+def measure_stages(predictor: Predictor, photos: Sequence[bytes], rounds: int) -> dict[str, Figure]:
+    """Return the processor seconds of each stage of `answer`, a photo; the last one is the rest.
+
+    The time of a stage inside another one counts for the inner one alone.
+    """
+    from skindx.diagnosis.diagnose import answer
+
+    seconds: dict[str, list[float]] = {}
+    with _watched(_parts(predictor)) as taken_s:
+        for turn in range(-1, rounds):
+            taken_s.update(dict.fromkeys(taken_s, 0.0))
+            start = time.process_time()
+            for photo in photos:
+                answer(predictor, Case((photo,)))
+            whole_s = time.process_time() - start
+            if turn >= 0:
+                for stage, stage_s in taken_s.items():
+                    seconds.setdefault(stage, []).append(stage_s / len(photos))
+                rest_s = whole_s - sum(taken_s.values())
+                seconds.setdefault(REST, []).append(rest_s / len(photos))
+    return {stage: median(samples, "s") for stage, samples in seconds.items()}
+
+
+@contextmanager
+def _watched(parts: dict[str, tuple[tuple[Any, str], ...]]) -> Iterator[dict[str, float]]:
+    """Count the seconds of functions in the block, by stage."""
+    taken_s, inner_s = dict.fromkeys(parts, 0.0), [0.0]
+
+    def watch(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            inner_s.append(0.0)
+            start = time.process_time()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                whole_s = time.process_time() - start
+                taken_s[stage] += whole_s - inner_s.pop()
+                inner_s[-1] += whole_s
+
+        return timed
+
+    before = [(owner, name, getattr(owner, name)) for own in parts.values() for owner, name in own]
+    try:
+        for stage, own in parts.items():
+            for owner, name in own:
+                setattr(owner, name, watch(stage, getattr(owner, name)))
+        yield taken_s
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+# Where the processor time of an answer goes, stage by stage.
 
 WIDTH, HEIGHT = 4000, 3000
 
@@ -51,7 +128,7 @@ def run(settings: Config) -> Result:
 
     After Ctrl-C the whole figures so far are returned, marked as partial.
     """
-    found = Found()
+    found = ServeResults()
     with kept_when_stopped("the server was measured") as stopped:
         _measure(settings, found)
     return Result(
@@ -65,7 +142,7 @@ def run(settings: Config) -> Result:
 
 
 @dataclass
-class Found:
+class ServeResults:
     """What was measured so far."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -74,7 +151,7 @@ class Found:
     stages: dict[str, Figure] = field(default_factory=dict)
 
 
-def _measure(settings: Config, found: Found) -> None:
+def _measure(settings: Config, found: ServeResults) -> None:
     if settings.models:
         from skindx_bench.serve.backends import measure_backends
 
@@ -145,7 +222,7 @@ def _page_seconds(
     server: Server, photos: list[bytes], folder: Path, settings: Config
 ) -> tuple[Figure, Figure]:
     """Return the seconds to the complete page, and from the click on the report to it."""
-    from skindx_bench.serve.page import ask, opened
+    from skindx_bench.serve.server import ask, opened
 
     files = []
     for number, photo in enumerate(photos):

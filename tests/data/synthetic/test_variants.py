@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.data.synthetic.drawings import drawing
-from skindx.data.synthetic.other_overlays import OTHER_OVERLAYS
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.data.synthetic.variants import KINDS, MIRRORED, make_copy, oriented
 from skindx.imaging.decode import decode
+from skindx_bench.data.overlays import OTHER_OVERLAYS, drawing
 
 EVERY_OVERLAY = {**OVERLAYS, **OTHER_OVERLAYS}
 FIRST, SECOND = (paint(CLASSES[index], 0).pixels for index in (0, 5))

@@ -27,8 +27,7 @@ from skindx.scan.compare.constellation import constellation
 from skindx.scan.compare.registration import register
 from skindx.scan.compare.scan_view import ScanView
 from skindx_bench import run_bench
-from skindx_bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
-from skindx_bench.scan_compare.views import view_of
+from skindx_bench.scan.bodies import Body, Camera, paint_body, seen_again, view_of
 
 SIZE = (720, 540)
 

@@ -1,1 +1,0 @@
-"""Copies that hashes miss, and images that do not belong: methods compared on planted images."""

@@ -1,1 +1,0 @@
-"""Paired trainings that show whether a change of the training costs accuracy."""

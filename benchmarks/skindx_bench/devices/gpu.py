@@ -1,0 +1,161 @@
+"""Everything that needs a GPU: the tests marked `gpu`, and the trainer beside timm's script.
+
+It runs from a checkout, whether skindx is installed or not, and without a network.
+"""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+import skindx
+from skindx.core.errors import JobError, UserError
+from skindx.core.settings_base import Settings
+from skindx_bench.harness.parts import Outcome, Part, count_tests, run_part
+from skindx_bench.harness.result import Figure, Result, hardware
+
+SMALLEST = ("fake=true",)
+
+_FAKE = "fake, on the CPU"
+AS_FAKE = {
+    "SKINDX_GPU": "fake",
+    "CUDA_VISIBLE_DEVICES": "",
+    # To compile a network for a CPU takes minutes and shows nothing of a GPU.
+    "TORCHDYNAMO_DISABLE": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+}
+TINY = (
+    *("gpu_model=test_resnet", "gpu_size=32", "gpu_batch=4", "gpu_steps=2"),
+    "fake_gpu=true",
+)
+
+
+class Config(Settings):
+    """At most ten minutes in all; each part ends at its own limit, and the others go on."""
+
+    fake: bool = False
+    """Let the CPU stand in for the GPU, at tiny sizes: only to see that everything runs."""
+    folder: Path = Path("runs/gpu-check")
+    """Folder of gpu-NAME.json, written after every part, and of a log of each."""
+    tests_s: float = Field(220, gt=0)
+    trainer_s: float = Field(330, gt=0)
+    batch: int = Field(256, ge=2)
+    """Batch of the ResNet-50 that is trained beside timm's script."""
+    steps: int = Field(16, ge=2)
+    rounds: int = Field(5, ge=3)
+
+
+def run(settings: Config) -> Result:
+    """Run the tests, then the trainer. Raises JobError at the end when a part did not pass.
+
+    Raises UserError without a GPU, and where there are no tests.
+    """
+    tests = sorted(str(path.relative_to(_root())) for path in _root().glob("tests/*/test_gpu_*.py"))
+    if not tests:
+        raise UserError("bench gpu runs the tests of skindx; start it in a checkout.")
+    name, machine = (_FAKE, {}) if settings.fake else _gpu()
+    folder = settings.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    short = "fake" if settings.fake else re.sub(r"\W+", "-", name.removeprefix("NVIDIA ").lower())
+    file = folder / f"gpu-{short}.json"
+    machine = {**hardware(), "accelerator": name, **machine}
+    environment = AS_FAKE if settings.fake else {"SKINDX_GPU": "cuda"}
+    parts: dict[str, Mapping[str, Any]] = {}
+    figures: dict[str, Figure] = {}
+    notes: tuple[str, ...] = ()
+    for part in _parts(settings, tests, folder):
+        outcome = run_part(part, environment, folder)
+        facts = outcome.facts()
+        if part.name == "tests":
+            facts |= count_tests(outcome.log)
+        else:
+            more, notes = _written(folder / "trainer.json", outcome)
+            figures |= more
+        parts[part.name] = facts
+        said = (*(_sentence(part, facts) for part, facts in parts.items()), *notes)
+        result = Result("gpu", figures, hardware=machine, notes=said, parts=parts)
+        result.to_json(file)
+    print(f"written: {file}")
+    bad = [part for part, facts in parts.items() if facts["status"] != "passed"]
+    if bad:
+        from rich.console import Console
+
+        Console().print(result.table(), soft_wrap=True)
+        raise JobError(f"{' and '.join(bad)} did not pass; the logs are in {folder}.")
+    return result
+
+
+def _root() -> Path:
+    return Path(skindx.__file__).resolve().parents[1]
+
+
+def _gpu() -> tuple[str, dict[str, Any]]:
+    """Return the GPU's name, and driver, CUDA, memory. Raises UserError where there is none."""
+    import torch
+
+    from skindx.doctor import nvidia_driver
+
+    if not torch.cuda.is_available():
+        raise UserError(
+            f"bench gpu needs an NVIDIA GPU, and torch {torch.__version__} (CUDA "
+            f"{torch.version.cuda or 'none'}) sees none; run `skindx doctor`, or try the check on "
+            "the CPU with --set fake=true."
+        )
+    properties = torch.cuda.get_device_properties(0)
+    return properties.name, {
+        "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
+        "driver": nvidia_driver(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "shared_memory_gb": round(shutil.disk_usage("/dev/shm").free / 1e9, 1),  # noqa: S108
+    }
+
+
+def _parts(settings: Config, tests: list[str], folder: Path) -> list[Part]:
+    python = [sys.executable, "-m"]
+    # The versions there are not those of the lock: a warning of theirs is no failure of ours.
+    options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider"]
+    options += ["--timeout", "280" if settings.fake else "100"]
+    root = ["--rootdir", str(_root()), "-c", str(_root() / "pyproject.toml")]
+    files = [str(_root() / test) for test in tests]
+    sets = TINY if settings.fake else (f"gpu_batch={settings.batch}", f"gpu_steps={settings.steps}")
+    rounds = 3 if settings.fake else settings.rounds
+    smallest = ["--smallest"] if settings.fake else []
+    assignments = (*sets, f"rounds={rounds}", "gpu_peers=[timm]")
+    given = [argument for assignment in assignments for argument in ("--set", assignment)]
+    written = ["--json", str(folder / "trainer.json")]
+    return [
+        Part("tests", [*python, "pytest", *root, *options, *files], settings.tests_s),
+        Part(
+            "trainer",
+            [*python, "skindx_bench", "trainer", *smallest, *written, *given],
+            settings.trainer_s,
+        ),
+    ]
+
+
+def _written(file: Path, outcome: Outcome) -> tuple[dict[str, Figure], tuple[str, ...]]:
+    """Return the figures and notes that the trainer's bench wrote."""
+    if outcome.status != "passed":
+        return {}, ()
+    found = json.loads(file.read_text(encoding="utf-8"))
+    figures = {
+        key: Figure(figure["value"], figure["unit"], figure["n"], tuple(figure["spread"]))
+        for key, figure in found["figures"].items()
+    }
+    return figures, tuple(found["notes"])
+
+
+def _sentence(name: str, facts: Mapping[str, Any]) -> str:
+    line = f"{name}: {facts['status']} in {facts['seconds']:.0f} s"
+    if "passed" in facts:
+        line += (
+            f"; {facts['passed']} passed, {len(facts['failed'])} failed, "
+            f"{len(facts['skipped'])} skipped"
+        )
+    return f"{line}."

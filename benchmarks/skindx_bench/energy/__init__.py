@@ -1,1 +1,0 @@
-"""How well joules can be modelled where no counter can be read."""

@@ -1,1 +1,0 @@
-"""Gradient exchanges on an emulated cluster."""

@@ -1,1 +1,0 @@
-"""Check which model families of timm can serve as members."""

@@ -1,0 +1,69 @@
+"""Shared parts of benches that train: `skindx` as a process, and the files of a training."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from skindx.core.errors import JobError
+from skindx.training.checkpoint.finished import HISTORY, member_folder
+
+_TRUNK = "trunk"
+"""Column of a head's history that names its trunk; all others hold numbers."""
+
+
+def run_skindx(*arguments: object) -> None:
+    """Run a verb in a process of its own, as a user starts it. Raises JobError when it fails.
+
+    What one training leaves behind in a process touches no other. When this one is ended, so is
+    the verb, which saves where it is.
+    """
+    command = [sys.executable, "-m", "skindx", *map(str, arguments)]
+    with subprocess.Popen(command) as process:
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+    if code:
+        raise JobError(f"`skindx {arguments[0]}` stopped; see its error above")
+
+
+def read_history(run: Path, name: str) -> list[dict[str, float]]:
+    """Return the figures of each epoch of a finished member, without what is no number."""
+    lines = (member_folder(run, name) / HISTORY).read_text().splitlines()
+    keys = lines[0].split(",")
+    rows = [dict(zip(keys, line.split(","), strict=True)) for line in lines[1:]]
+    return [
+        {key: float(value) for key, value in row.items() if key != _TRUNK and value} for row in rows
+    ]
+
+
+# Clean end of a bench that is stopped: only saved results remain, and what was measured so far.
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM raise SystemExit here, so that what it started ends or saves its state."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+@dataclass
+class Stopped:
+    """Why figures are missing; empty while nothing was stopped."""
+
+    partial: str = ""
+
+
+@contextmanager
+def kept_when_stopped(doing: str) -> Iterator[Stopped]:
+    """End the block at Ctrl-C, so that what it has filled until then can be reported as partial."""
+    stopped = Stopped()
+    try:
+        yield stopped
+    except KeyboardInterrupt:
+        stopped.partial = f"stopped while {doing}"

@@ -1,1 +1,0 @@
-"""Heads on one trunk beside trainings that each compute it."""

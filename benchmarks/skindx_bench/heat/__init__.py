@@ -1,1 +1,0 @@
-"""Heat maps of class-token transformers: methods compared on planted patches."""

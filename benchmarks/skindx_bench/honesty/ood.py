@@ -1,0 +1,343 @@
+"""The detectors and combinations that `skindx bench ood` compares, and how the default is chosen.
+
+The choice uses only classes left out of a training and painted images: photos of another
+camera, the final test of a check, must not choose it.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import JobError, UserError
+from skindx.core.settings_base import Settings
+from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.stored_image import read_image
+from skindx.metrics import Interval, share_interval
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.ensemble import Ensemble
+from skindx.models.ood.check import RATE, AnyDetector, combine, p_values, rate_of
+from skindx.models.ood.detectors import DEFAULT, DETECTORS, detector_class
+from skindx.models.ood.extraction import features_of, hooked, last_layers, taken
+from skindx.models.ood.ood_features import Features, Learned
+from skindx.training.config.run import TrainSettings
+from skindx.training.run import unfinished
+from skindx_bench.harness.result import Figure, Result
+from skindx_bench.harness.training import end_on_sigterm, run_skindx
+from skindx_bench.honesty.class_view import class_view, paired_classes
+from skindx_bench.honesty.ood_study import painted_images
+from skindx_bench.presets import preset
+
+OWN, LEFT_OUT = "own", "left out"
+"""Kinds of images: test images of the classes trained on, images of the others."""
+
+CANDIDATES: tuple[tuple[str, ...], ...] = (
+    *((kind,) for kind in DETECTORS),
+    ("mahalanobis", "image"),
+    ("energy", "image_mixture"),
+    ("knn", "image_mixture"),
+    ("mahalanobis", "image_mixture"),
+    ("relative_mahalanobis", "image_mixture"),
+    ("vim", "image_mixture"),
+    ("gram", "image_mixture"),
+    ("energy", "knn", "relative_mahalanobis", "vim", "image_mixture"),
+)
+
+# N = images, K = detectors
+
+Scores = Mapping[tuple[str, str], NDArray[np.float64]]
+"""Scores N by (kind of detector, kind of images); `calibration` is one of the latter."""
+
+_ADAPTER: TypeAdapter[AnyDetector] = TypeAdapter(AnyDetector)
+
+
+def settings_of(kind: str) -> AnyDetector:
+    """Return the default settings of a kind of detector."""
+    return _ADAPTER.validate_python({"kind": kind})
+
+
+def is_served(candidate: Sequence[str]) -> bool:
+    """Tell whether a bundle can carry these detectors: exports give no layer but the last."""
+    return not any("layers" in detector_class(kind).needs for kind in candidate)
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Refusals of one candidate for one kind of images, over all trainings."""
+
+    out_N: NDArray[np.bool_]
+    groups_N: NDArray[np.str_]
+    areas: tuple[float, ...]
+    """Of each training: AUROC against the images of its own classes."""
+
+    @property
+    def share(self) -> Interval:
+        """The share refused; images of one group count as one."""
+        return share_interval(self.out_N, self.groups_N)
+
+    @property
+    def area(self) -> float:
+        """The mean AUROC of the trainings."""
+        return float(np.mean(self.areas))
+
+
+def refusals(
+    candidate: Sequence[str], trainings: Sequence[tuple[Scores, Mapping[str, Sequence[str]]]]
+) -> dict[str, Refusals]:
+    """Return what a candidate refuses of each kind of images.
+
+    A training is its scores and the groups of its images by their kind.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    found: dict[str, list[tuple[NDArray[np.bool_], Sequence[str], float]]] = {}
+    for scores, groups in trainings:
+        known_NK = _columns(scores, candidate, "calibration")
+        own_N = combine(_columns(scores, candidate, OWN), known_NK)
+        for kind, of in groups.items():
+            asked_NK = _columns(scores, candidate, kind)
+            out_N = p_values(known_NK, asked_NK) <= rate_of(len(known_NK))
+            asked_N = combine(asked_NK, known_NK)
+            truth_N = np.repeat([0, 1], [len(own_N), len(asked_N)])
+            area = float(roc_auc_score(truth_N, np.concatenate([own_N, asked_N])))
+            found.setdefault(kind, []).append((out_N, of, area))
+    return {
+        kind: Refusals(
+            np.concatenate([out_N for out_N, _, _ in parts]),
+            np.concatenate([np.array(of) for _, of, _ in parts]),
+            tuple(area for _, _, area in parts),
+        )
+        for kind, parts in found.items()
+    }
+
+
+def _columns(scores: Scores, candidate: Sequence[str], kind: str) -> NDArray[np.float64]:
+    return np.stack([scores[detector, kind] for detector in candidate], axis=1)
+
+
+def merit(found: Mapping[str, Refusals]) -> float:
+    """Return what a candidate is chosen by: the mean of two shares refused.
+
+    The one is that of images of left-out classes, the other the mean over painted kinds.
+    """
+    painted = [part.share.value for kind, part in found.items() if kind not in (OWN, LEFT_OUT)]
+    return (found[LEFT_OUT].share.value + float(np.mean(painted))) / 2
+
+
+def choose(
+    found: Mapping[tuple[str, ...], Mapping[str, Refusals]], promised: float
+) -> tuple[str, ...] | None:
+    """Return the candidate of the highest merit that a bundle can carry; of equals the smaller.
+
+    One whose share of its own images lies above the promise, interval and all, is no candidate.
+    """
+    fit = {
+        candidate: merit(kinds)
+        for candidate, kinds in found.items()
+        if is_served(candidate) and kinds[OWN].share.low <= promised
+    }
+    best = sorted(fit, key=lambda candidate: (-round(fit[candidate], 4), len(candidate)))
+    return best[0] if best else None
+
+
+# Features and scores of images by one training without some of its dataset's classes.
+
+_BATCH = 32
+
+Pixels = NDArray[np.uint8]
+
+
+Measured = tuple[dict[tuple[str, str], NDArray[np.float64]], dict[str, list[str]]]
+"""Scores by (detector, kind of images), and the groups of the images by kind."""
+
+
+def save_measured(file: Path, measured: Measured) -> None:
+    """Write scores and groups, so that they need not be measured again."""
+    scores, groups = measured
+    arrays = {"|".join(key): part for key, part in scores.items()}
+    with atomic_file(file) as temporary, temporary.open("wb") as stream:
+        tables: dict[str, Any] = arrays | {kind: np.array(of) for kind, of in groups.items()}
+        np.savez(stream, **tables)
+
+
+def load_measured(file: Path) -> Measured:
+    """Read what `save_measured` wrote."""
+    with np.load(file) as arrays:
+        scores = {
+            (detector, kind): arrays[f"{detector}|{kind}"]
+            for detector, _, kind in (name.partition("|") for name in arrays)
+            if kind
+        }
+        groups = {name: arrays[name].tolist() for name in arrays if "|" not in name}
+    return scores, groups
+
+
+def measure(bundle: Path, dataset: Path, view: Path, painted: int) -> Measured:
+    """Return scores by (detector, kind of images), and the groups of the images by kind.
+
+    `bundle` was trained on `view`, a view of `dataset` without some classes. Raises UserError for
+    a dataset without calibration or test images.
+    """
+    ensemble = open_bundle(bundle).ensemble()
+    own = {record.sha256 for record in read_manifest(view)}
+    records = read_manifest(dataset)
+    inside = [record for record in records if record.sha256 in own]
+    outside = [record for record in records if record.sha256 not in own]
+    train = split_of(inside, "train")
+    of_kind = {OWN: split_of(inside, "test"), LEFT_OUT: outside}
+    held = split_of(inside, "calibration")
+    if not (held and of_kind[OWN]):
+        raise UserError(f"{dataset} needs calibration and test images to compare OOD detectors.")
+    features = {kind: measured(ensemble, _read(dataset, of)) for kind, of in of_kind.items()} | {
+        "calibration": measured(ensemble, _read(dataset, held))
+    }
+    groups = {kind: [record.group for record in of] for kind, of in of_kind.items()}
+    for kind, images in painted_images(painted):
+        features[kind] = measured(ensemble, images)
+        groups[kind] = [f"{kind} {n}" for n in range(painted)]
+    labels_N = np.array([record.label for record in train])
+    learned = Learned(measured(ensemble, _read(dataset, train)), labels_N, *last_layers(ensemble))
+    return _scores(learned, features), groups
+
+
+def _scores(
+    learned: Learned, features: dict[str, Features]
+) -> dict[tuple[str, str], NDArray[np.float64]]:
+    found: dict[tuple[str, str], NDArray[np.float64]] = {}
+    for kind in DETECTORS:
+        fitted = detector_class(kind).fit(settings_of(kind), learned)
+        if fitted is None:
+            raise UserError(
+                f"{len(learned.labels_N)} training images are too few for the detector {kind}; "
+                "give a larger dataset."
+            )
+        found |= {(kind, of): fitted.scores(part) for of, part in features.items()}
+    return found
+
+
+def measured(ensemble: Ensemble, photos: Iterable[Pixels]) -> Features:
+    """Return all features of photos, those of hooked layers as well, a batch at a time."""
+    parts, rest = [], iter(photos)
+    with hooked(ensemble) as layers:
+        while batch := list(itertools.islice(rest, _BATCH)):
+            output = ensemble.predict_with_features(batch)
+            found = features_of(ensemble, batch, output)
+            parts.append(dataclasses.replace(found, layers_LNK=taken(layers)))
+    return Features.join(parts)
+
+
+def _read(dataset: Path, records: Sequence[Record]) -> Iterator[Pixels]:
+    return (read_image(dataset, record) for record in records)
+
+
+# Train, fit and choose out-of-distribution detectors for a bundle.
+#
+# Each training leaves out some classes, whose images then are out of distribution. Detectors are
+# fitted on its training images, their thresholds on its calibration images; they are compared by what
+# they refuse of the left-out classes and of painted images, see `ood_candidates`.
+
+SCORES = "scores-{painted}.npz"
+HEADINGS = ("share", "95 % interval")
+
+
+SMALLEST = ("painted=1",)
+
+
+class Config(Settings):
+    """Trainings and data; finished trainings and scores in `out` are reused."""
+
+    dataset: Path = Path("runs/isic9/data")
+    config: Path = preset("ood")
+    """A training as `skindx train` takes it."""
+    out: Path = Path("runs/ood")
+    left_out: tuple[tuple[str, ...], ...] = ()
+    """Classes that each training does without; (): pairs, so that each class is left out once."""
+    painted: int = Field(50, ge=1)
+    """Images of each painted kind."""
+
+
+def run(settings: Config) -> Result:
+    """Train without classes, score, choose; write nothing but the trainings."""
+    end_on_sigterm()
+    training = TrainSettings.load(settings.config, [])
+    parts = settings.left_out or paired_classes(read_manifest(settings.dataset))
+    trainings = []
+    for left_out in parts:
+        home = settings.out / "-".join(left_out)
+        view = class_view(settings.dataset, home / "data", left_out)
+        file = home / SCORES.format(painted=settings.painted)
+        if _train(home, view, training) or not file.is_file():
+            bundle = home / "run" / "bundle"
+            save_measured(file, measure(bundle, settings.dataset, view, settings.painted))
+        trainings.append(load_measured(file))
+    found = {candidate: refusals(candidate, trainings) for candidate in CANDIDATES}
+    chosen = choose(found, RATE)
+    return Result(
+        "ood",
+        {
+            f"{'+'.join(candidate)} {kind}": _figure(part)
+            for candidate, kinds in found.items()
+            for kind, part in (("own", kinds[OWN]), ("left_out", kinds[LEFT_OUT]))
+        },
+        notes=_notes(settings, training, parts, chosen),
+        models={"+".join(candidate): _values(kinds) for candidate, kinds in found.items()},
+        headings=HEADINGS,
+    )
+
+
+def _train(home: Path, view: Path, training: TrainSettings) -> bool:
+    """Train what is missing; return whether anything was missing."""
+    run_folder = home / "run"
+    training.save(home / "train.yaml")
+    missing = bool(unfinished(run_folder, view, training))
+    if missing or not (run_folder / "bundle").is_dir():
+        missing = True
+        run_skindx("train", view, "--config", home / "train.yaml", "--out", run_folder)
+    if left := unfinished(run_folder, view, training):
+        raise JobError(f"{', '.join(left)} was stopped; run the same command again to go on")
+    return missing
+
+
+def _figure(part: Refusals) -> Figure:
+    share = part.share
+    return Figure(share.value, "", len(part.out_N), (share.low, share.high))
+
+
+def _values(kinds: dict[str, Refusals]) -> dict[str, object]:
+    """Return plain values for the JSON: share refused, interval, AUROC of every kind of images."""
+    return {
+        "merit": merit(kinds),
+        **{
+            kind: {
+                "n": len(part.out_N),
+                "refused": [part.share.value, part.share.low, part.share.high],
+                "auroc": part.area,
+            }
+            for kind, part in kinds.items()
+        },
+    }
+
+
+def _notes(
+    settings: Config,
+    training: TrainSettings,
+    parts: tuple[tuple[str, ...], ...],
+    chosen: tuple[str, ...] | None,
+) -> tuple[str, ...]:
+    default = "+".join(own.kind for own in DEFAULT)
+    without = "; ".join(", ".join(left_out) for left_out in parts)
+    names = ", ".join(member.name for member in training.members)
+    return (
+        f"{names} trained without: {without}. `own`: test images of the classes trained on, of "
+        f"which at most {RATE:.0%} should be refused; `left_out`: all images of the others.",
+        "Chosen by the mean of the shares refused of left-out classes and of painted kinds (with "
+        "--json also these, and the AUROC): "
+        f"{'+'.join(chosen) if chosen else 'none'}. The default of a bundle: {default}.",
+    )

@@ -1,1 +1,0 @@
-"""Hopping members against data-parallel ones and whole members a rank, on an emulated cluster."""

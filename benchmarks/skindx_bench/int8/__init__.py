@@ -1,1 +1,0 @@
-"""Exports in int8 beside every higher precision."""

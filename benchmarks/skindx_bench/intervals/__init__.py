@@ -1,1 +1,0 @@
-"""Simulated coverage of the confidence intervals."""

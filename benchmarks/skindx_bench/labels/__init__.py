@@ -1,1 +1,0 @@
-"""How many planted wrong labels each way of ranking doubts finds."""

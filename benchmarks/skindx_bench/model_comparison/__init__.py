@@ -1,1 +1,0 @@
-"""Many CNNs trained alike and evaluated on grouped folds."""

@@ -1,1 +1,0 @@
-"""Out-of-distribution detectors compared."""

@@ -1,1 +1,0 @@
-"""Predictions of `skindx plan` against measurements on an emulated cluster."""

@@ -1,1 +1,0 @@
-"""Two photos of one painted body: how many lesions are found again."""

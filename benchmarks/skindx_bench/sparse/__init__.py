@@ -1,1 +1,0 @@
-"""Convolutions that skip zeros beside dense ones."""

@@ -1,1 +1,0 @@
-"""How long the command line takes to answer."""

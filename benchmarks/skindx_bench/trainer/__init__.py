@@ -1,1 +1,0 @@
-"""The trainer beside bare loops."""
