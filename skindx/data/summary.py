@@ -107,7 +107,7 @@ def _read() -> dict[str, Any]:
 
 
 def measured_recall() -> dict[str, dict[str, Any]]:
-    """Return found, n, low and high by kind of copy; `skindx_bench.data.clean_recall` writes them."""
+    """Return found, n, low and high by kind of copy, as `skindx bench clean` measured them."""
     recall: dict[str, dict[str, Any]] = _read()["recall"]
     return recall
 

@@ -17,7 +17,7 @@ from skindx.core.errors import JobError, UserError
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx_bench import run_bench
-from skindx_bench.data import clean, clean_environments, clean_peers
+from skindx_bench.data import clean, clean_peers
 from skindx_bench.data.clean import plain_values
 from skindx_bench.data.clean_answers import (
     Answer,
@@ -35,6 +35,7 @@ from skindx_bench.data.clean_plants import (
     painted_base,
     plant,
 )
+from skindx_bench.harness.environments import CLEAN_PEERS, make_environments
 
 
 def ranking(scores, hits, units, hits_of_units) -> AnswerRanking:
@@ -340,7 +341,7 @@ def test_user_errors() -> None:
     with pytest.raises(UserError, match="no method is called 'magic'"):
         clean.run(clean.Config.load(None, [*clean.SMALLEST, "methods=[magic]"]))
     with pytest.raises(UserError, match="no peer 'magic'"):
-        clean_environments.make(Path("nowhere"), ["magic"])
+        make_environments(Path("nowhere"), ["magic"])
 
 
 def test_the_script_of_the_peers_needs_nothing_but_python() -> None:
@@ -352,9 +353,7 @@ def test_the_script_of_the_peers_needs_nothing_but_python() -> None:
         elif isinstance(node, ast.ImportFrom):
             names.add((node.module or "").split(".")[0])
     assert names <= sys.stdlib_module_names
-    assert {clean_peers.PEERS[name][1] for name in clean_peers.PEERS} == set(
-        clean_environments.NEEDS
-    )
+    assert {clean_peers.PEERS[name][1] for name in clean_peers.PEERS} == set(CLEAN_PEERS)
 
 
 def test_base_of_painted_images_is_seeded() -> None:

@@ -13,7 +13,7 @@ from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.taxonomy import SkinClass
-from skindx_bench.presets import preset
+from skindx_bench.harness.training import preset
 from skindx_bench.train.convergence import Config, figures_of, plain_values, run
 from skindx_bench.train.convergence_pairs import (
     Compared,

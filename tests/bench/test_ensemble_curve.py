@@ -37,19 +37,17 @@ from skindx_bench.train.ensemble_curve_figures import (
     curve_rows,
     write_curve,
 )
-from skindx_bench.train.ensemble_passes import FoldPasses, PassFloats, Seen, mean_of_views
+from skindx_bench.train.ensemble_passes import Floats, FoldPasses, Seen, mean_of_views
 
 RNG = np.random.default_rng(0)
 
 
-def _says(classes: Sequence[int], sure: float = 0.8) -> PassFloats:
+def _says(classes: Sequence[int], sure: float = 0.8) -> Floats:
     """Probabilities of two classes that name these."""
     return np.eye(2)[list(classes)] * (2 * sure - 1) + (1 - sure)
 
 
-def _seen(
-    members: Sequence[PassFloats], truth: Sequence[int], fold: int = 0, views: int = 1
-) -> Seen:
+def _seen(members: Sequence[Floats], truth: Sequence[int], fold: int = 0, views: int = 1) -> Seen:
     groups_N = np.array([f"g{fold}-{n}" for n in range(len(truth))])
     return Seen(np.array(truth), groups_N, {v: np.stack(members) for v in (1, views)})
 
@@ -68,7 +66,7 @@ def _random(fold: int, members: int = 4, images: int = 24) -> FoldPasses:
     return FoldPasses(names, tuple(100 * (m + 1) for m in range(members)), part(), part())
 
 
-def _predictions(members: int, images: int = 6, classes: int = 3) -> st.SearchStrategy[PassFloats]:
+def _predictions(members: int, images: int = 6, classes: int = 3) -> st.SearchStrategy[Floats]:
     raw = arrays(np.float64, (members, images, classes), elements=st.floats(0.001, 1.0))
     return raw.map(lambda raw_MNC: raw_MNC / raw_MNC.sum(axis=2, keepdims=True))
 
@@ -144,7 +142,7 @@ def test_identical_members_gain_nothing_and_their_interval_has_a_width() -> None
 
 
 @given(_predictions(3))
-def test_the_ambiguity_identity_is_exact_for_the_geometric_mean(members_MNC: PassFloats) -> None:
+def test_the_ambiguity_identity_is_exact_for_the_geometric_mean(members_MNC: Floats) -> None:
     images_N = np.arange(6)
     geometric_NC = pool(members_MNC, Combination(rule="logit"))
     own_N = -np.log(geometric_NC[images_N, TRUTH])
@@ -157,7 +155,7 @@ def test_the_ambiguity_identity_is_exact_for_the_geometric_mean(members_MNC: Pas
 
 
 @given(_predictions(4))
-def test_the_mean_probability_takes_off_the_gap_of_jensen(members_MNC: PassFloats) -> None:
+def test_the_mean_probability_takes_off_the_gap_of_jensen(members_MNC: Floats) -> None:
     images_N = np.arange(6)
     own_N = -np.log(members_MNC.mean(axis=0)[images_N, TRUTH])
     mean_N = -np.log(members_MNC[:, images_N, TRUTH]).mean(axis=0)
@@ -168,7 +166,7 @@ def test_the_mean_probability_takes_off_the_gap_of_jensen(members_MNC: PassFloat
 
 @given(_predictions(4), st.integers(1, 4))
 def test_the_brier_score_of_k_members_follows_from_their_correlation(
-    members_MNC: PassFloats, size: int
+    members_MNC: Floats, size: int
 ) -> None:
     own_N, crossed_N = error_products_N(members_MNC, TRUTH)
     briers = [

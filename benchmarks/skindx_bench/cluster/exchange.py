@@ -1,4 +1,4 @@
-"""Advice on which exchange to use, from the measurements of each kind."""
+"""Gradient exchanges on an emulated cluster: what each takes of network, processor and bytes."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,9 +56,6 @@ def _ms(figure: Figure | None) -> str:
     return bracketed(figure, ",.0f") if figure else ""
 
 
-# Settings of the exchange bench.
-
-
 class Config(Settings):
     """Each part can be left out; with a small model all of it takes seconds."""
 
@@ -90,8 +87,6 @@ class Config(Settings):
     """Rounds in which a fused plan is chosen, as many as training takes."""
     out: Path = Path("runs/exchange")
 
-
-# The parts of the exchange bench, and the emulated cluster that each part needs.
 
 _DENSE = exchange_fusion.EXCHANGE
 _KINDS: dict[str, dict[str, Any]] = {
@@ -266,8 +261,6 @@ def _row(
         sent / turns.cluster.lab.link.bytes_per_s,
     )
 
-
-# Gradient exchanges on an emulated cluster: what each takes of network, processor and bytes.
 
 _WIDTH = 150
 """Characters of a line that holds the table."""

@@ -1,4 +1,4 @@
-"""The wires of an exchange, which can be left out: what remains is its local work."""
+"""One rank of the exchange benchmark, a process in a namespace: it answers commands."""
 
 import math
 import time
@@ -85,10 +85,6 @@ class _Done(dist.Work):
     def wait(self, timeout: object = None) -> bool:
         return True
 
-
-# One rank of the exchange bench, a process in a namespace: it reads commands and answers them.
-#
-# Both are lines of JSON; the first line is the job.
 
 # M = elements of the gradient, K = elements that are sent
 

@@ -1,4 +1,4 @@
-"""Rows of measurements, one an exchange, and the tables of all rows."""
+"""Rows of measurements, one an exchange, as tables and as bars."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,10 +155,8 @@ def markdown(rows: Sequence[ExchangeRow]) -> str:
     )
 
 
-# The rows of the exchange bench as bars.
-
 _NETWORK, _LOCAL, _FLOOR = "#8fb8de", "#e8a87c", "#333333"
-_plot_COLUMNS = 2
+_PANELS = 2
 _BAR_INCHES = 0.42
 
 
@@ -166,16 +164,16 @@ def plot(path: Path, rows: Sequence[ExchangeRow]) -> None:
     """Draw one panel a part: time by exchange, its local share, and the floor of the wire."""
     # Parts with as many rows stand side by side.
     parts = dict(sorted(parts_of(rows).items(), key=lambda part: -len(part[1])))
-    lines = -(-len(parts) // _plot_COLUMNS)
+    lines = -(-len(parts) // _PANELS)
     most = [
-        max(len(own) for own in list(parts.values())[start : start + _plot_COLUMNS])
-        for start in range(0, len(parts), _plot_COLUMNS)
+        max(len(own) for own in list(parts.values())[start : start + _PANELS])
+        for start in range(0, len(parts), _PANELS)
     ]
     heights = [_BAR_INCHES * count + 0.9 for count in most]
     canvas = new_plot(11, sum(heights) + 0.5)
-    grid = canvas.subplots(lines, _plot_COLUMNS, squeeze=False, height_ratios=heights)
+    grid = canvas.subplots(lines, _PANELS, squeeze=False, height_ratios=heights)
     for number, (part, those) in enumerate(parts.items()):
-        _panel(grid.flat[number], part, those, most[number // _plot_COLUMNS])
+        _panel(grid.flat[number], part, those, most[number // _PANELS])
     for axes in list(grid.flat)[len(parts) :]:
         axes.set_visible(False)
     canvas.legend(handles=_legend(), loc="outside lower center", ncols=4, frameon=False)

@@ -1,4 +1,7 @@
-"""Workload of the exchange bench: a network's shapes, gradients, backward times."""
+"""A network as an exchange sees it: shapes, gradients, and a backward pass that waits.
+
+Under DeepSpeed it is what `skindx train` runs, but for the layers: each takes its time by waiting.
+"""
 
 import math
 import time
@@ -103,11 +106,6 @@ def heavy_tailed(sizes: Sequence[int], rank: int) -> Tensor:
         flat_M[start : start + size] = scale * part**3
         start += size
     return torch.from_numpy(flat_M)
-
-
-# The same backward pass under DeepSpeed: its own reduction, and ours in its place.
-#
-# What `skindx train` runs, but for the layers: each takes its time by waiting.
 
 
 class Waiting(nn.Module):

@@ -1,4 +1,4 @@
-"""Settings of the hop bench."""
+"""The time and bytes of an epoch of several members: hopping, data-parallel, a member a rank."""
 
 import random
 import subprocess
@@ -58,9 +58,6 @@ class Config(Settings):
     simulations: int = Field(200, ge=2)
 
 
-# How close the schedule comes to the open-shop bound: by its own record, and by simulation.
-
-
 @dataclass(frozen=True)
 class Recorded:
     """The time that units of a run took."""
@@ -108,8 +105,6 @@ def simulate(found: Recorded, members: int, epochs: int, times: int) -> list[flo
     return ratios
 
 
-# The dataset and the settings of the hop bench's trainings.
-
 CLASSES = tuple(f"class{number}" for number in range(8))
 
 
@@ -144,8 +139,6 @@ def training(
         ],
     }
 
-
-# The time and bytes of an epoch of several members: hopping, data-parallel, a member a rank.
 
 __all__ = ["Config", "run"]
 

@@ -1,4 +1,4 @@
-"""States that cross the links of the emulated cluster."""
+"""A process of the hop benchmark in a namespace: a data-parallel rank, or a worker with leases."""
 
 import os
 import socket
@@ -84,10 +84,6 @@ class RemoteStates(States):
             with connection.makefile("rb") as stream:
                 return messages.receive(stream.read)
 
-
-# One process of the hop bench in a namespace: a data-parallel rank, or a worker that takes leases.
-#
-# It reads commands and answers them, both as lines of JSON; the first line is the job.
 
 Answer = dict[str, Any]
 

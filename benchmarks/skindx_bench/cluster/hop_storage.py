@@ -1,7 +1,7 @@
 """The shared storage of the emulated cluster: states cross the links to it and back.
 
-`python -m skindx_bench.cluster.hop_storage ADDRESS` keeps them in memory until it is ended. Members' states
-of a real cluster cross the network to a file server likewise.
+`python -m skindx_bench.cluster.hop_storage ADDRESS` keeps them in memory until it is ended.
+Members' states of a real cluster cross the network to a file server likewise.
 """
 
 import socket

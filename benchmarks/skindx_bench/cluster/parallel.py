@@ -1,4 +1,4 @@
-"""Painted skin as one array, for trainings of a minute."""
+"""AlexNet with its wide layers split over ranks, beside data parallelism and one rank alone."""
 
 import statistics
 import tempfile
@@ -36,8 +36,6 @@ def write_images(file: Path, images: int, side: int) -> int:
     np.savez(file, images=images_NSS3, labels=labels_N.astype(np.int64))
     return len(CLASSES)
 
-
-# AlexNet with its wide layers split over ranks, beside data parallelism and one rank alone.
 
 __all__ = ["Config", "run"]
 

@@ -1,4 +1,4 @@
-"""Settings of the bench of parallel forms."""
+"""The compared forms of parallelism, a plan's prices of them, and products on a cube of ranks."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from skindx.metrics.share_intervals import share_interval
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.strategies import strategy_of
-from skindx_bench.harness.cluster import EmulatedCluster as cubes_Cluster
+from skindx_bench.harness.cluster import EmulatedCluster
 from skindx_bench.harness.netlab import Link, NetLab
 from skindx_bench.harness.result import Figure, median, ratio
 
@@ -69,8 +69,6 @@ class Config(Settings):
     cube_width: int = Field(1008, ge=36, multiple_of=36)
     """Of what goes in, of what is between the two and of what comes out."""
 
-
-# The forms that the bench compares: what is split, and how gradients are exchanged.
 
 DATA: Mapping[str, Any] = {"kind": "data"}
 
@@ -152,9 +150,6 @@ def arms_of(settings: Config, degrees: Mapping[str, int]) -> list[ParallelForm]:
     ]
 
 
-# A plan's prices of the parallel forms, from a rank's own times and the measured links.
-
-
 class Predictions:
     """Prices forms for one network on one cluster."""
 
@@ -213,8 +208,6 @@ def agreement_figure(right: Sequence[bool]) -> Figure:
     return Figure(interval.value, "of the pairs", len(right), (interval.low, interval.high))
 
 
-# Products on a cube of ranks beside products whose columns and rows are split over as many.
-
 _WORKER = "skindx_bench.cluster.cube_rank"
 _FORMS = ("line", "keep", "again")
 
@@ -226,7 +219,7 @@ def compare(settings: Config) -> dict[str, Figure]:
     found: dict[str, list[list[dict[str, Any]]]] = {form: [] for form in _FORMS}
     with (
         NetLab(ranks, Link(s.rate_mbit)) as lab,
-        cubes_Cluster(lab, ranks, job, _WORKER) as cluster,
+        EmulatedCluster(lab, ranks, job, _WORKER) as cluster,
     ):
         for form in _FORMS:
             cluster.ask("products", form=form)

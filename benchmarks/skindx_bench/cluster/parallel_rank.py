@@ -1,4 +1,4 @@
-"""AlexNet in one column (Krizhevsky 2014, arXiv 1404.5997, section 5)."""
+"""One rank of the parallel benchmark, a process in a namespace: it trains AlexNet in each form."""
 
 import gc
 import time
@@ -70,8 +70,6 @@ class AlexNet(nn.Module):
         logits_BC: Tensor = self.classifier(self.features(images_B3SS).flatten(1))
         return logits_BC
 
-
-# Measurements of one rank that a plan of the forms needs.
 
 _LEAST = 3
 """Steps that are timed at each batch at least, after one that is not."""
@@ -148,10 +146,6 @@ def profile_of(
         local=local_work(net, torch.device("cpu"), budget_s / 3),
     )
 
-
-# One rank of the bench of parallel forms, a process in a namespace: it answers commands.
-#
-# Commands and answers are lines of JSON; the first line is the job.
 
 Answer = dict[str, Any]
 

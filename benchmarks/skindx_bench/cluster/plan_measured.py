@@ -1,4 +1,4 @@
-"""Ranks that wait as long as their layers would compute: many of them measure the network alone."""
+"""Measured steps beside a plan's: of ranks that wait as long as layers compute, or that train."""
 
 import csv
 import os
@@ -170,8 +170,6 @@ def _elements(shape: tuple[int, ...]) -> int:
         count *= side
     return count
 
-
-# Ranks that train, one a core: `skindx plan` and `skindx train` as a user starts them.
 
 _NODES = 2
 _LIMIT_S = 900.0

@@ -1,4 +1,10 @@
-"""The public measurements of B-Caffe: GoogLeNet on 2, 4 and 8 nodes, message by message."""
+"""Published measurements, and what a plan says of them.
+
+B-Caffe: GoogLeNet on 2, 4 and 8 nodes, message by message. ResNet-50 on 10 Gbit Ethernet and
+InfiniBand: HKBU-HPML/ddl-benchmarks, results of 2020-05-29 (64 images a GPU). Times of an
+all-reduce: the lines alpha + beta x bytes of MG-WFBP's authors for these clusters (mgwfbp/ in that
+repository). Layers: PipeDream's profile of ResNet-50, scaled to the published speed of one GPU.
+"""
 
 import math
 from collections.abc import Mapping
@@ -73,12 +79,6 @@ def collective_alone(folder: Path, nodes: int) -> Collective:
         beta_s_per_byte=line.beta_s_per_byte,
     )
 
-
-# Published speeds of ResNet-50 on 10 Gbit Ethernet and InfiniBand, and what a plan says of them.
-#
-# Rows: HKBU-HPML/ddl-benchmarks, results of 2020-05-29 (64 images a GPU). Times of an all-reduce: the
-# lines alpha + beta x bytes of MG-WFBP's authors for the same clusters (mgwfbp/ in that repository).
-# Layers: PipeDream's profile of ResNet-50, scaled to the published speed of one GPU.
 
 IMAGES, ONE_GPU = 64, 253.1
 """Images of a GPU in a step, and how many one GPU alone trains in a second."""

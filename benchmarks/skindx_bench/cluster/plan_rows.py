@@ -1,4 +1,4 @@
-"""Settings of the plan bench."""
+"""Predictions against measurements: errors, order, intervals, and what was chosen."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,8 +74,6 @@ class Config(Settings):
     traces: Path | None = None
     """Folder with bcaffe_logdata and pipedream_profiles; none: the public part is left out."""
 
-
-# Predictions against measurements: errors, order, intervals, and what was chosen.
 
 ALIKE = 0.02
 """Measurements that differ by less, relatively, have no order."""

@@ -1,4 +1,9 @@
-"""The compared methods: the project's own, and peers in their own environments."""
+"""Compare methods that find copies which hashes miss, and off-topic images, in any folder.
+
+Copies of many kinds, overlays shared by different images, and images without skin are planted
+among the images of a folder (or among painted ones). Each method ranks pairs and images; peers run
+in environments of their own, in the same run.
+"""
 
 import math
 import sys
@@ -65,8 +70,6 @@ def _command(name: str, environments: Path | None) -> Command:
 
     return command
 
-
-# The figures of the bench under their keys, and every method's values for the JSON.
 
 # R = roots, D = draws
 
@@ -199,8 +202,6 @@ def _listed(figure: Figure) -> list[float | None]:
     return _bounds(Interval(figure.value, *figure.spread))
 
 
-# Output of the bench for review: each method's links, and recall by kind as a table.
-
 LINKS = "links-{method}.csv"
 RECALL = "recall.md"
 COLUMNS = (
@@ -256,12 +257,6 @@ def write_lists(out: Path, scored: Mapping[str, Scored], kinds: Sequence[str]) -
     )
 
 
-# Compare methods that find copies which hashes miss, and off-topic images, in any folder.
-#
-# Copies of many kinds, overlays shared by different images, and images without skin are planted
-# among the images of a folder (or among painted ones). Each method ranks pairs and images; peers run
-# in environments of their own, in the same run.
-
 HEADINGS = ("value", "95 % interval")
 
 SMALLEST = (
@@ -298,7 +293,7 @@ class Config(Settings):
     methods: tuple[str, ...] = ()
     """Compared methods; (): all that are installed."""
     peers: Path | None = None
-    """A folder with the environments that `python -m skindx_bench.data.clean_environments` made."""
+    """A folder with the environments that `python -m skindx_bench.harness.environments` made."""
     listed: int = Field(20_000, ge=100)
     """Pairs of a method's list that count."""
     threads: int = Field(1, ge=1)

@@ -1,4 +1,9 @@
-"""The answer of a cleaning method for a folder of images, computed in a process of its own."""
+"""Answers of cleaning methods, each computed in a process of its own, and their scores.
+
+Gröger et al. 2025 ("CleanPatrick: A Benchmark for Image Data Cleaning", arXiv 2505.11034) rank all
+candidates and report average precision, AUROC, and precision and recall among the first k. Here a
+method may rank a part of them; hits that it leaves out are never found.
+"""
 
 import contextlib
 import json
@@ -148,12 +153,6 @@ def _children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-# Measures of a ranked list in which some entries are hits: CleanPatrick's and SelfClean's.
-#
-# Gröger et al. 2025 ("CleanPatrick: A Benchmark for Image Data Cleaning", arXiv 2505.11034) rank all
-# candidates and report average precision, AUROC, and precision and recall among the first k. Here a
-# method may rank a part of them; hits that it leaves out are never found.
-
 # R = ranked entries, U = units that are resampled, D = bootstrap draws
 
 
@@ -228,8 +227,6 @@ def _last_of_equals(score_R: NDArray[np.float64]) -> NDArray[np.intp]:
     """Return the positions of the last entry of each score, in order."""
     return np.flatnonzero(np.append(score_R[1:] != score_R[:-1], True)[: len(score_R)])
 
-
-# Scores of an answer against the truth: pairs by kind, false links, divided families.
 
 # N = planted images, P = pairs, R = roots, C = copies of a kind
 

@@ -1,4 +1,4 @@
-"""The images that are planted into: painted ones, or those of a folder, no two of one thing."""
+"""Plant copies, shared overlays and images without skin among base images, and keep the truth."""
 
 import hashlib
 import re
@@ -112,8 +112,6 @@ def _one_of_each(
         first.setdefault(number, image)
     return list(first.values())
 
-
-# Plant copies, shared overlays and images without skin among base images, and keep the truth.
 
 IMAGES = "images"
 TRUTH = "truth.csv"

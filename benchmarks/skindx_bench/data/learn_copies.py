@@ -1,8 +1,9 @@
-"""Learn the acceptance from planted pairs of painted images: what is a copy, and what only seems.
+"""Learn the package's `codebook.npz` and `acceptance.json` from planted pairs of painted images.
 
-Copies are those of `synthetic.variants`, and second photos: another light, place, grain. What only
-seems a copy are different paintings, also under one caption, watermark, ruler, screenshot, border
-or vignette, and round moles of one size.
+`python -m skindx_bench.data.learn_copies codebook`, then `... acceptance`. Neither reads a real
+image. Copies are those of `synthetic.variants`, and second photos: another light, place, grain.
+What only seems a copy are different paintings, also under one caption, watermark, ruler,
+screenshot, border or vignette, and round moles of one size.
 """
 
 import sys
@@ -13,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_json
-from skindx.data.copies import describe as __main___describe
 from skindx.data.copies.describe import (
+    CODEBOOK_FILE,
     COMPONENTS,
     LEADING,
     Codebook,
@@ -24,6 +25,7 @@ from skindx.data.copies.describe import (
     fitted,
     mirror_permutation,
     root_sift,
+    write_codebook,
 )
 from skindx.data.copies.verify import ACCEPT, ACCEPTANCE_FILE, FEATURES, RANGES, evidence_of, terms
 from skindx.data.synthetic.overlays import OVERLAYS
@@ -192,8 +194,6 @@ def write(found: tuple[NDArray[np.float64], NDArray[np.bool_]] | None = None) ->
     write_json(ACCEPTANCE_FILE, value)
 
 
-# Learn the projection and the words of `codebook.npz` from painted images.
-
 # D = 128, C = components, K = words, N = descriptors
 
 IMAGES = 400
@@ -263,11 +263,10 @@ def _words(points_NL: NDArray[np.float32], rng: np.random.Generator) -> NDArray[
     return words_KL.astype(np.float32)
 
 
-# `python -m skindx.data.copies.learn codebook|acceptance`: write what the package ships.
-
-if sys.argv[1:] == ["codebook"]:
-    __main___describe.write_codebook(__main___describe.CODEBOOK_FILE, learn())
-elif sys.argv[1:] == ["acceptance"]:
-    write()
-else:
-    sys.exit(__doc__)
+if __name__ == "__main__":
+    if sys.argv[1:] == ["codebook"]:
+        write_codebook(CODEBOOK_FILE, learn())
+    elif sys.argv[1:] == ["acceptance"]:
+        write()
+    else:
+        sys.exit(__doc__)

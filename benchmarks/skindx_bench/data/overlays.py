@@ -1,4 +1,7 @@
-"""Painted drawings: line art on paper, as atlases and lectures show beside photos of skin."""
+"""Drawings and overlays from which nothing is learned: they show how far what is learned carries.
+
+The acceptance of copies is fitted with `overlays.OVERLAYS`; these are kept apart for measuring.
+"""
 
 from collections.abc import Callable
 
@@ -43,10 +46,6 @@ def drawing(rng: np.random.Generator) -> NDArray[np.uint8]:
         cv2.putText(canvas_HW3, words, at, cv2.FONT_HERSHEY_SIMPLEX, 0.6, (0, 0, 0), 1, cv2.LINE_AA)
     return canvas_HW3
 
-
-# Overlays of designs from which nothing is learned: they say how far what was learned carries.
-#
-# The acceptance of copies is fitted with `overlays.OVERLAYS`; these are kept apart for measuring.
 
 Pixels = NDArray[np.uint8]
 

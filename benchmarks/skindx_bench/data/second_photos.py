@@ -1,4 +1,9 @@
-"""Photos whose lesions are known: those of a table, one half of its lesions, or painted ones."""
+"""Recall of second photos on the whole path: candidate, verification, link; and false links.
+
+Photos of one lesion are linked when the search for copies accepts them. Each pair of one lesion is
+followed to the stage that loses it; all pairs of different lesions are those that a link may join
+falsely. The candidates by votes alone stand for the search before the most alike were added.
+"""
 
 import csv
 import hashlib
@@ -134,12 +139,6 @@ def _read(file: Path) -> bytes:
         raise UserError(f"{file} cannot be read ({error}); the table names it.") from None
 
 
-# Recall of second photos on the whole path: candidate, verification, link; and false links.
-#
-# Photos of one lesion are linked when the search for copies accepts them. Each pair of one lesion is
-# followed to the stage that loses it; all pairs of different lesions are those that a link may join
-# falsely. The candidates by votes alone stand for the search before the most alike were added.
-
 # N = photos, P = pairs of photos of one lesion
 
 HEADINGS = ("value", "95 % interval")
@@ -246,15 +245,15 @@ def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
         voted_P,
         np.array([_named(names[i], names[j]) in verified for i, j in pairs], bool),
         probability_P >= ACCEPT,
-        _second_photos_joined(links, pairs_P2, len(photos)),
-        _second_photos_joined(links_before, pairs_P2, len(photos)),
+        _lesions_joined(links, pairs_P2, len(photos)),
+        _lesions_joined(links_before, pairs_P2, len(photos)),
         tuple(link for link in links if photos[link[0]].lesion != photos[link[1]].lesion),
         _count_verified(dataset),
         minutes,
     )
 
 
-def _second_photos_joined(
+def _lesions_joined(
     links: Sequence[tuple[int, int]], pairs_P2: NDArray[np.int64], photos: int
 ) -> NDArray[np.bool_]:
     family_N = np.array(connected(photos, np.array(links, np.int64).reshape(-1, 2)))

@@ -32,8 +32,6 @@ def bandwidth_cases(memory_mb: float) -> list[Case]:
     ]
 
 
-# The memory bandwidth that the device reaches at best, by copies.
-
 BANDWIDTH = "memory bandwidth"
 
 

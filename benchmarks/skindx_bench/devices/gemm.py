@@ -1,4 +1,4 @@
-"""What `nt_gemm` costs beside `a @ b.T`, on products so small that little else is timed."""
+"""NT beside a transposed copy, product by product, and the tree that is learned from it."""
 
 import math
 import statistics
@@ -93,8 +93,6 @@ def _repeated(call: Callable[[], object]) -> None:
     for _ in range(_REPEATS):
         call()
 
-
-# NT beside a transposed copy, product by product, and the tree that is learned from it.
 
 SMALLEST = ("seconds=60", "sizes=4", "largest=0.003", "threads=[1]", "rounds=3")
 

@@ -49,8 +49,6 @@ def call_limit(most_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-# One piece of work that is measured, with its counted operations and bytes.
-
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 Mode = Literal["inference", "training"]
 
@@ -94,9 +92,6 @@ class Case:
     def key(self) -> str:
         """Name under which its figures stand."""
         return f"{self.name}, {self.precision}, {self.mode}"
-
-
-# The device that is measured: the processor, or what torch.accelerator finds.
 
 
 class Device(Protocol):
@@ -176,8 +171,6 @@ def open_device(wanted: str) -> Device:
         )
     return found
 
-
-# A time limit for one call that runs many operators of torch.
 
 Meter = Callable[[], EnergyMeter]
 

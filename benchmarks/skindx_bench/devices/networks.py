@@ -1,4 +1,4 @@
-"""Whole networks, inference and one step of training (forward, backward, SGD)."""
+"""Whole networks, inference and one step of training: timm's, recurrent ones, one's own."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -96,9 +96,6 @@ def ctc_loss(logits: Tensor) -> Tensor:
 def _half(size: int) -> int:
     """Return what a stride of two leaves of `size` places."""
     return (size + 1) // 2
-
-
-# Deep Speech 2 and a two-layer LSTM, with their counted operations.
 
 
 @dataclass(frozen=True)
@@ -211,9 +208,6 @@ def _work(network: Network, precision: Precision, mode: Mode, device: torch.devi
         return loss
 
     return Work(train, network.batch, BACKWARD * flops)
-
-
-# What one's own bundle or training settings hold, as networks to measure.
 
 
 def config_networks(config: Path, batch: int | None) -> dict[str, Network]:

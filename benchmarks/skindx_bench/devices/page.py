@@ -1,4 +1,7 @@
-"""One page on one or several machines: roofline, networks, joules, and what to buy."""
+"""One page on one or several machines: roofline, networks, joules, and what to buy.
+
+Roofline (Williams 2009): attainable FLOP/s = min(peak, bandwidth × FLOP a byte).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,10 +108,6 @@ def roofline(written: Mapping[str, Any]) -> Markup | None:
     return Plot(plot, axes, label, titles).svg()
 
 
-# The roofline plot: what operators reach, under what memory and arithmetic allow (Williams 2009).
-#
-# Attainable FLOP/s = min(peak, bandwidth × FLOP a byte).
-
 _KWH = 3.6e6
 """Joules."""
 
@@ -147,7 +146,7 @@ def check_files(files: Sequence[Path]) -> None:
 
 def page(machines: Sequence[Measurement]) -> str:
     """Return the page as one HTML file that refers to nothing else."""
-    environment = pages("skindx_bench.devices")
+    environment = pages()
     lines = compare_lines(machines) if len(machines) > 1 else []
     return environment.get_template("devices.html.jinja").render(
         machines=[(machine, roofline(machine.written)) for machine in machines],

@@ -144,8 +144,6 @@ CALIBRATED = PowerModel(
 """What `skindx bench energy` fits to all of dlbench_dvfs, as in docs/measured/energy.json."""
 
 
-# Reads dlbench_dvfs: seconds and watts of Caffe on NVIDIA boards at clock settings.
-
 NETWORKS = ("googlenet", "resnet", "vgg", "fc")
 
 

@@ -1,4 +1,4 @@
-"""Settings of a quick run: all benches in less than ten minutes on two cores."""
+"""`skindx bench all`: devices, exchange, loader, serve and container, on one page."""
 
 import os
 import re
@@ -57,8 +57,6 @@ QUICK_S: dict[str, float] = {
 }
 """Bench -> seconds after which it has ended in a quick run; together ten minutes."""
 
-
-# What the page of all benches shows of each: its figures in words, and the tables behind them.
 
 WORDS = {
     "devices": {
@@ -163,8 +161,6 @@ def _row(name: str, figure: Mapping[str, Any]) -> SuiteRow:
     return SuiteRow(name, value, unit, low, high, figure["n"])
 
 
-# `skindx bench all`: devices, exchange, loader, serve and container, on one page.
-
 _TITLES = {
     "devices": "The processor or accelerator (bench devices)",
     "exchange": "Gradients between ranks (bench exchange)",
@@ -248,7 +244,7 @@ def page(result: Result, found: list[Measurement]) -> str:
     from skindx_bench.devices.page import offers, roofline
     from skindx_bench.harness.pages import pages
 
-    environment = pages("skindx_bench.suite")
+    environment = pages()
     devices = [bench for bench in found if bench.written["bench"] == "devices"]
     return environment.get_template("suite.html.jinja").render(
         result=result,

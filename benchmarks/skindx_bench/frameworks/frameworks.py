@@ -122,8 +122,6 @@ def _fill(found: FrameworkTurns, written: dict[str, Any]) -> None:
             found.openings[case] = Opening(**row["opening"])
 
 
-# What was measured, in a file: a stopped run, or one in several parts, goes on from there.
-
 __all__ = ["Config", "run"]
 
 SMALLEST = (

@@ -15,9 +15,8 @@ from skindx.core.errors import JobError, UserError
 from skindx_bench.frameworks.graph import Graph, layers, network
 from skindx_bench.frameworks.model import ARMS, FrameworkArm
 from skindx_bench.frameworks.turns import Case, Config, FrameworkTurns, Opening, turn_of
-from skindx_bench.harness.environments import NotInstalledError
+from skindx_bench.harness.environments import ENVIRONMENTS, NotInstalledError, cache_folder
 from skindx_bench.harness.framework_ranks import FIRST_PORT, Ranks
-from skindx_bench.harness.locks import ENVIRONMENTS, cache_folder
 from skindx_bench.harness.netlab import NetLab
 
 _PATCHES = 3
@@ -60,8 +59,6 @@ def write_weights(file: Path, graph: Graph, seed: int) -> None:
                 found[name] = scale * generator.standard_normal(shape, np.float32)
     save_file(found, file)
 
-
-# What all frameworks get alike: images, labels, and the networks' first weights.
 
 _SEED = 0
 

@@ -1,4 +1,4 @@
-"""The model of an iteration by its processes, fitted to each framework.
+"""The compared frameworks, what each sends in a step, and a model of its iteration.
 
 Shi et al. 2018 (arXiv 1805.03812), equation of the iteration without prefetching: it reads, copies,
 computes forward and backward, communicates and updates; of the communication of a framework that
@@ -102,8 +102,6 @@ def _grouped(sizes: Sequence[int], groups: Sequence[int]) -> list[int]:
     return found
 
 
-# The compared frameworks: what runs each, where, and what it leaves of a gradient.
-
 _TORCH = "skindx_bench.frameworks.torch_rank"
 
 
@@ -155,8 +153,6 @@ ARMS: dict[str, FrameworkArm] = {
 }
 """Name -> arm. Of a peer the rank's module is run by the Python of its environment."""
 
-
-# What each framework sends in a step: how many messages, how many bytes, and of what kind.
 
 Floats = npt.NDArray[np.float64]
 

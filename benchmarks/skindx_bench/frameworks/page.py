@@ -73,7 +73,7 @@ def write_page(file: Path, result: Result) -> None:
 
     stages, more = tables(result.parts)
     page = (
-        pages("skindx_bench.frameworks")
+        pages()
         .get_template("frameworks.html.jinja")
         .render(result=result, tables=[(STAGE_HEADINGS, stages), (MORE_HEADINGS, more)])
     )

@@ -44,8 +44,6 @@ class Stages:
         self.add(name, begin, time.perf_counter())
 
 
-# The stages of an iteration, and the clock that every framework's step is measured by.
-
 Answer = dict[str, Any]
 Arrays = dict[str, np.ndarray]
 

@@ -81,8 +81,6 @@ def _layer(node: Node) -> nn.Module | None:
     return None
 
 
-# A network's operations by PyTorch.
-
 Batch = tuple[Tensor, Tensor]
 
 

@@ -1,4 +1,4 @@
-"""Settings of the bench of frameworks."""
+"""Turns of the compared frameworks, and the figures that are computed of them."""
 
 import math
 import statistics
@@ -80,9 +80,6 @@ class Config(Settings):
     """A file of all turns: a run with the same one goes on from there, also with other arms and
     networks."""
     html: Path | None = None
-
-
-# What was measured: turns of each framework, and which ones are missing.
 
 
 class Case(NamedTuple):
@@ -182,8 +179,6 @@ def loss_difference(losses: Sequence[float], others: Sequence[float]) -> float:
     found = [abs(one - other) / abs(other) for one, other in pairs]
     return max(found) if all(map(math.isfinite, found)) else float("inf")
 
-
-# Figures of the bench of frameworks, from its turns.
 
 FRAME, PAYLOAD = 1514, 1448
 """Bytes of a full frame as the link counts them, and of the gradients in it (TCP over IPv4)."""

@@ -1,9 +1,9 @@
-"""Which differences between two measured figures are real.
+"""`skindx bench compare A.json B.json …`: figures side by side, and which differences are real.
 
 A figure is a median of n rounds with its quartiles. Its notch is median ± 1.57 (q75 - q25) / √n:
 two medians whose notches do not meet differ at about the 95 % level (McGill, Tukey and Larsen 1978,
-"Variations of Box Plots", The American Statistician 32, section 7). Where a bench wrote a mean with
-its 95 % interval, that interval is taken as it is.
+"Variations of Box Plots", The American Statistician 32, section 7). Where a benchmark wrote a mean
+with its 95 % interval, that interval is taken as it is.
 """
 
 import json
@@ -63,9 +63,6 @@ def difference(
 def has_means(written: Mapping[str, Any]) -> bool:
     """Return whether a JSON's spreads are intervals of means and not quartiles."""
     return "headings" in written
-
-
-# Reads what `skindx bench NAME --json FILE` wrote, and names the machines.
 
 
 @dataclass(frozen=True)
@@ -153,9 +150,6 @@ def _is_figure(figure: Mapping[str, Any]) -> bool:
     return all(
         isinstance(number, int | float) and math.isfinite(number) for number in numbers
     ) and bool(figure["n"] >= 1)
-
-
-# `skindx bench compare A.json B.json …`: figures side by side, and which differences are real.
 
 
 @dataclass(frozen=True)
@@ -258,7 +252,7 @@ def _shown(settings: Mapping[str, Any], name: str) -> str:
 
 def page(found: Sequence[Measurement], lines: Sequence[Line]) -> str:
     """Return the page: one file, no reference to another."""
-    template = pages(__package__).get_template("compare.html.jinja")
+    template = pages().get_template("compare.html.jinja")
     rows = [(line, told(line), any(d and d.real for d in line.differences)) for line in lines]
     return template.render(
         machines=found,

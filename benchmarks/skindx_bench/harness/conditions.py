@@ -1,4 +1,4 @@
-"""What else the machine did during a measurement: clock frequency and the load of others."""
+"""What else the machine did during a measurement: clock, load of others, a process tree's use."""
 
 import ctypes
 import os
@@ -72,8 +72,6 @@ def _stat(pid: int) -> list[str] | None:
     except OSError:
         return None
 
-
-# The processor time and the memory of a process and all that it has started.
 
 _EVERY_S = 0.2
 _DRIFT = 0.05

@@ -1,17 +1,24 @@
-"""Virtual environments of peers, so that what they need clashes with nothing of ours."""
+"""Virtual environments of peers, so that what they need clashes with nothing of ours.
+
+`python -m skindx_bench.harness.environments FOLDER PEER ...` makes those that are named. Some peers
+forbid commercial use (SelfClean: CC BY-NC 4.0; fastdup: CC BY-NC-ND 4.0): read their licences.
+"""
 
 import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import skindx
 import skindx_bench
 from skindx.core.atomic_files import write_text
+from skindx.core.errors import UserError
 
 _MADE = "skindx-environment.txt"
 """In an environment that is whole: the digest of what it was made of."""
@@ -99,3 +106,57 @@ def _installer(home: Path, python: Path) -> tuple[list[str], list[str]]:
         return create, [*uv, "pip", "install", "--quiet", "--python", str(python)]
     create = [sys.executable, "-m", "venv", str(home)]
     return create, [str(python), "-m", "pip", "install", "--quiet"]
+
+
+_LOCKS = Path(__file__).parents[1] / "locks"
+"""`uv pip compile --universal --generate-hashes` wrote them from the names in their first lines."""
+_SAHI = ("sahi", "shapely", "terminaltables", "fire", "pybboxes", "tqdm", "click", "requests")
+
+ENVIRONMENTS = {
+    made.name: made
+    for made in (
+        PeerEnvironment("imagededup", ("imagededup", "setuptools<81")),
+        PeerEnvironment("cleanvision", ("cleanvision",)),
+        PeerEnvironment("selfclean", ("selfclean", "timm", "setuptools<81")),
+        PeerEnvironment("fastdup", ("fastdup",)),
+        # SAHI and Fabric run the torch and ultralytics of this installation.
+        PeerEnvironment("sahi", _SAHI, sees_ours=True),
+        PeerEnvironment("fabric", _LOCKS / "fabric.txt", sees_ours=True, has_source=True),
+        PeerEnvironment("jax", _LOCKS / "jax.txt", has_source=True),
+        PeerEnvironment("tensorflow", _LOCKS / "tensorflow.txt", has_source=True),
+    )
+}
+"""Peer -> its environment: four of `clean`, one of `scan`, three of `frameworks`."""
+CLEAN_PEERS = tuple(ENVIRONMENTS)[:4]
+
+
+def cache_folder() -> Path:
+    """Return where the environments of frameworks are kept by default."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "skindx" / "frameworks"
+
+
+def make_environments(folder: Path, names: Sequence[str]) -> int:
+    """Make the environments that are named; return how many could not be made.
+
+    Raises UserError for a peer that does not exist.
+    """
+    for name in names:
+        if name not in ENVIRONMENTS:
+            raise UserError(f"there is no peer {name!r}; choose from {', '.join(ENVIRONMENTS)}.")
+    failed = 0
+    for name in names:
+        try:
+            ENVIRONMENTS[name].make(folder)
+        except NotInstalledError as error:
+            failed += 1
+            print(error)
+        else:
+            print(f"{name}: installed in {folder}")
+    return failed
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(f"{__doc__}\nPeers: {', '.join(ENVIRONMENTS)}.")
+    raise SystemExit(make_environments(Path(sys.argv[1]), sys.argv[2:]))

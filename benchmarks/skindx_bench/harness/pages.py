@@ -8,18 +8,10 @@ from skindx.core.text import html_environment
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_SHARED = ("skindx_bench.devices", "skindx_bench.compare")
 
-
-def pages(package: str) -> "Environment":
-    """Return the environment for a bench's own templates and the shared ones."""
-    from jinja2 import ChoiceLoader
-
-    environment = html_environment(package)
-    others = [html_environment(shared).loader for shared in _SHARED if shared != package]
-    environment.loader = ChoiceLoader(
-        [loader for loader in (environment.loader, *others) if loader is not None]
-    )
+def pages() -> "Environment":
+    """Return the environment of all pages of benchmarks."""
+    environment = html_environment("skindx_bench")
     environment.filters |= {"digits": digits, "date": date}
     return environment
 

@@ -1,4 +1,4 @@
-"""The result of a bench: figures under stable keys, with the machine that measured them."""
+"""Figures and results of benchmarks: medians with quartiles, tables, plots, JSON."""
 
 import os
 import shutil
@@ -49,9 +49,6 @@ def ratio(ours: Sequence[float], other: Sequence[float]) -> Figure:
     return median([theirs / mine for mine, theirs in pairs], "×")
 
 
-# How benches write what they found: tables for a terminal and for Markdown, plots, intervals.
-
-
 def bracketed(figure: Figure, form: str = ".1f") -> str:
     """Return a figure with its spread, without the unit: 400.0 [350.0, 450.0]."""
     low, high = figure.spread
@@ -91,8 +88,6 @@ def write_plot(path: Path, plot: "Plot", dpi: int = 150) -> None:
     with atomic_file(path) as temporary:
         plot.savefig(temporary, format="png", dpi=dpi)
 
-
-# Figures of interleaved rounds: medians with quartiles, and how many times faster.
 
 MEDIANS, MEANS = ("median", "25 % .. 75 %"), ("mean", "95 % interval")
 """Headings of a table: of timed rounds, or of trainings and images."""

@@ -1,4 +1,4 @@
-"""Shared parts of benches that train: `skindx` as a process, and the files of a training."""
+"""Shared parts of benchmarks that train: `skindx` as a process, its files, a clean end."""
 
 import signal
 import subprocess
@@ -43,9 +43,6 @@ def read_history(run: Path, name: str) -> list[dict[str, float]]:
     ]
 
 
-# Clean end of a bench that is stopped: only saved results remain, and what was measured so far.
-
-
 def end_on_sigterm() -> None:
     """Let SIGTERM raise SystemExit here, so that what it started ends or saves its state."""
     if threading.current_thread() is threading.main_thread():
@@ -67,3 +64,8 @@ def kept_when_stopped(doing: str) -> Iterator[Stopped]:
         yield stopped
     except KeyboardInterrupt:
         stopped.partial = f"stopped while {doing}"
+
+
+def preset(name: str) -> Path:
+    """Return the YAML file of the settings that a benchmark takes unless it is given others."""
+    return Path(__file__).parents[1] / "presets" / f"{name}.yaml"

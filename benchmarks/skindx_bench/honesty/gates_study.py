@@ -1,9 +1,10 @@
 """Refusals of the gates on real photos, degraded photos, and images without skin.
 
-`python -m skindx_bench.honesty.gates_study FOLDER ...` prints them for folders of sound photos of skin; the
-thresholds in `skindx.imaging.photo_gates` were chosen by these figures. With `--bundle BUNDLE DATA`
-it prints instead how well that bundle separates the test images of DATA from the folders' photos
-and from synthetic images, see `skindx_bench.honesty.ood_study`. `--json FILE` writes the figures as well.
+`python -m skindx_bench.honesty.gates_study FOLDER ...` prints them for folders of sound photos of
+skin; the thresholds in `skindx.imaging.photo_gates` were chosen by these figures. With `--bundle
+BUNDLE DATA` it prints instead how well that bundle separates the test images of DATA from the folders'
+photos and from synthetic images, see `skindx_bench.honesty.ood_study`. `--json FILE` writes the
+figures as well.
 """
 
 import argparse

@@ -1,4 +1,8 @@
-"""Small vision transformers that learn what a planted patch shows, and the images for them."""
+"""How often the hottest place of a class-token transformer's heat map is what decided its answer.
+
+Small networks learn which patch is planted in noise. Of images that a network gets right, the
+share is counted whose hottest token the patch covers, for our method and for its peers.
+"""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -91,8 +95,6 @@ def train_reader(seed: int, task: str, *, depth: int, width: int, steps: int) ->
         optimizer.step()
     return classifier.eval()
 
-
-# Heat of a class-token transformer by the method that skindx uses, and by its peers.
 
 # N = images, H = heads, T = tokens with the class token first, P = tokens of patches, D = channels
 
@@ -207,11 +209,6 @@ def heats(classifier: Classifier, images_NSS3: Tensor, classes_N: Sequence[int])
     seen = Pass(classifier, images_NSS3, classes_N)
     return found | {name: peer(seen).detach().numpy() for name, peer in PEERS.items()}
 
-
-# How often the hottest place of a class-token transformer's heat map is what decided its answer.
-#
-# Small networks learn which patch is planted in noise. Of images that a network gets right, the
-# share is counted whose hottest token the patch covers, for our method and for its peers.
 
 # K = networks, N = images
 

@@ -1,4 +1,9 @@
-"""Populations of simulated predictions, with and without groups of alike images."""
+"""How often an interval holds the true figure: coverage by simulation, per method and size.
+
+A population is drawn from known distributions, the true figure is that of a very large sample,
+and each small sample asks whether its 95 % interval holds it. Images stand alone, or in groups of
+one to four that share their class and most of their answer, as photos of one lesion do.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -83,12 +88,6 @@ def draw(population: str, size: int, *, grouped: bool, seed: int) -> Sample:
         index_N,
     )
 
-
-# How often an interval holds the true figure: coverage by simulation, per method and size.
-#
-# A population is drawn from known distributions, the true figure is that of a very large sample,
-# and each small sample asks whether its 95 % interval holds it. Images stand alone, or in groups of
-# one to four that share their class and most of their answer, as photos of one lesion do.
 
 LEVEL = 0.95
 ENOUGH = 0.93

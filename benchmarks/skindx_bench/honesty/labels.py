@@ -1,7 +1,4 @@
-"""The rankings of doubtful labels that are compared, the most doubtful first.
-
-N = images, D = dimensions, C = classes
-"""
+"""How many of so many planted wrong labels stand among as many first doubts, by ranking."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +12,10 @@ from skindx.core.settings_base import Settings
 from skindx.data.image_tables import label_table, read_embeddings
 from skindx.data.manifest import read_manifest
 from skindx.review.label_doubts import doubt_order, out_of_fold
-from skindx.review.label_evidence import Floats as label_evidence_Floats
 from skindx.review.label_evidence import GroupedKernel, Ints, plant, weigh
 from skindx_bench.harness.result import MEANS, Figure, Result
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,11 @@ class Given:
     vectors_ND: NDArray[np.float32]
     labels_N: Ints
     groups_N: NDArray[np.str_]
-    probabilities_NC: label_evidence_Floats
+    probabilities_NC: Floats
     """Of the linear classifier, out of fold."""
-    kernel_NC: label_evidence_Floats
+    kernel_NC: Floats
     """Of the kernel regression, without the image's group."""
-    wrong_N: label_evidence_Floats
+    wrong_N: Floats
     """Of the combination."""
 
 
@@ -96,7 +94,7 @@ def _selfclean(given: Given) -> Ints:
 
 def indicator(
     vectors_ND: NDArray[np.float32], labels_N: Ints, groups_N: NDArray[np.str_]
-) -> label_evidence_Floats:
+) -> Floats:
     """Return SelfClean's score, near 1 for a label that its neighbours do not have."""
     _, group_N = np.unique(groups_N, return_inverse=True)
     scores = []
@@ -119,14 +117,10 @@ RANKINGS: dict[str, Callable[[Given], Ints]] = {
 }
 
 
-# How many of so many planted wrong labels stand among as many first doubts.
-
 SMALLEST = ("images=120", "seeds=2")
 
 KINDS = {"": 1.0, "_confusable": 0.0}
 """Suffix of a figure's key -> which part of the errors goes to any class alike."""
-
-Floats = NDArray[np.float64]
 
 
 class Config(Settings):
@@ -143,7 +137,6 @@ class Config(Settings):
 
 def run(settings: Config) -> Result:
     """Plant errors under several seeds and let each ranking find them."""
-
     vectors_ND, labels_N, groups_N, note = _images(settings)
     figures: dict[str, Figure] = {}
     baselines: dict[str, Figure] = {}

@@ -1,9 +1,9 @@
 """Errors of the check for images without skin, on real skin and on painted images.
 
-`python -m skindx_bench.honesty.not_skin_study FOLDER ...` prints it as JSON: for each folder of images of
-skin, or dataset, the share that a build would flag, with its interval, by what they seem to show,
-and by skin type where a dataset knows it; the same changed in light and compression; then the
-share of painted images that are found, by kind, and the share of painted skin that is flagged.
+`python -m skindx_bench.honesty.not_skin_study FOLDER ...` prints it as JSON: for each folder of
+images of skin, or dataset, the share that a build would flag, with its interval, by what they seem
+to show, and by skin type where a dataset knows it; the same changed in light and compression; then
+the share of painted images that are found, by kind, and of painted skin that is flagged.
 """
 
 import argparse

@@ -1,7 +1,9 @@
-"""The detectors and combinations that `skindx bench ood` compares, and how the default is chosen.
+"""Train, fit and choose out-of-distribution detectors for a bundle.
 
-The choice uses only classes left out of a training and painted images: photos of another
-camera, the final test of a check, must not choose it.
+Each training leaves out some classes, whose images then are out of distribution. Detectors are
+fitted on its training images, their thresholds on its calibration images; they are compared by
+what they refuse of the left-out classes and of painted images. Photos of another camera, the final
+test of a check, must not choose it.
 """
 
 import dataclasses
@@ -30,10 +32,9 @@ from skindx.models.ood.ood_features import Features, Learned
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.harness.result import Figure, Result
-from skindx_bench.harness.training import end_on_sigterm, run_skindx
+from skindx_bench.harness.training import end_on_sigterm, preset, run_skindx
 from skindx_bench.honesty.class_view import class_view, paired_classes
 from skindx_bench.honesty.ood_study import painted_images
-from skindx_bench.presets import preset
 
 OWN, LEFT_OUT = "own", "left out"
 """Kinds of images: test images of the classes trained on, images of the others."""
@@ -147,8 +148,6 @@ def choose(
     return best[0] if best else None
 
 
-# Features and scores of images by one training without some of its dataset's classes.
-
 _BATCH = 32
 
 Pixels = NDArray[np.uint8]
@@ -236,12 +235,6 @@ def measured(ensemble: Ensemble, photos: Iterable[Pixels]) -> Features:
 def _read(dataset: Path, records: Sequence[Record]) -> Iterator[Pixels]:
     return (read_image(dataset, record) for record in records)
 
-
-# Train, fit and choose out-of-distribution detectors for a bundle.
-#
-# Each training leaves out some classes, whose images then are out of distribution. Detectors are
-# fitted on its training images, their thresholds on its calibration images; they are compared by what
-# they refuse of the left-out classes and of painted images, see `ood_candidates`.
 
 SCORES = "scores-{painted}.npz"
 HEADINGS = ("share", "95 % interval")

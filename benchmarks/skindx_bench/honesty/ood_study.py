@@ -1,9 +1,9 @@
 """How well a bundle's out-of-distribution (OOD) check separates photos of its own kind from others.
 
-`python -m skindx_bench.honesty.gates_study FOLDER ... --bundle BUNDLE DATA` prints it: images of the test
-split against photos of each FOLDER, against the painted atlas, and against painted images of what
-is no skin; the area under the ROC curve of the check's score, and the share of each kind that the
-check refuses, alone and together with the gates before it.
+`python -m skindx_bench.honesty.gates_study FOLDER ... --bundle BUNDLE DATA` prints it: images of
+the test split against photos of each FOLDER, against the painted atlas, and against painted images
+of what is no skin; the area under the ROC curve of the check's score, and the share of each kind
+that the check refuses, alone and together with the gates before it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Bodies painted with lesions, and the same bodies seen again by another camera."""
+"""Bodies painted with lesions, seen again by another camera, as a scan's folder gives them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -167,9 +167,6 @@ def _sampled(field_HW2: NDArray[np.float32], places_N2: NDArray[np.float64]) -> 
 
 def _bytes(image: NDArray[np.float32]) -> NDArray[np.uint8]:
     return (np.clip(image, 0, 1) * 255).astype(np.uint8)
-
-
-# A painted body as a scan's folder would give it.
 
 
 def view_of(

@@ -1,4 +1,9 @@
-"""Images of composed photos as a dataset that `skindx train` reads."""
+"""Composed photos as a dataset that `skindx train` reads, and augmented lesions and skin.
+
+Blending takes the colour of the skin around a lesion, so what varies is the lesion's difference
+from its skin: its strength, its hue and its outline. Skin varies in tone and in the size and the
+strength of its texture.
+"""
 
 import math
 from collections.abc import Iterable
@@ -58,12 +63,6 @@ def write_dataset(out: Path, made: Iterable[Record], taxonomy: Taxonomy) -> list
     taxonomy.save(out / TAXONOMY)
     return records
 
-
-# Augmented lesions and skin, so that a detector does not memorise the few that it learns from.
-#
-# Blending takes the colour of the skin around a lesion, so what varies is the lesion's difference
-# from its skin: its strength, its hue and its outline. Skin varies in tone and in the size and the
-# strength of its texture.
 
 # H, W = cut-out; S = side of a patch of skin
 

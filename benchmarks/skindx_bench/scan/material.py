@@ -1,4 +1,4 @@
-"""Material of composites: cut-out lesions and patches of skin from images with boxes."""
+"""Lesions and skin cut out of images with boxes, and lesions set into skin."""
 
 import hashlib
 import math
@@ -176,8 +176,6 @@ def _skin_patches(
                 found.append(patch_HW3.copy())
     return found[:2]
 
-
-# Lesions set into skin: real ones by Poisson blending, painted ones by their own shape.
 
 # H, W = photo; S = side of a painted lesion
 

@@ -51,7 +51,7 @@ class Config(Settings):
     boxes: Path | None = None
     """A YOLO export, whose test side gives lesions and skin; none: all of it is painted."""
     peers: Path | None = None
-    """A folder with the environment that `python -m skindx_bench.scan.environments` made."""
+    """A folder with the environment that `python -m skindx_bench.harness.environments` made."""
     photos: int = Field(12, ge=1)
     width: int = Field(4000, ge=256)
     height: int = Field(3000, ge=256)

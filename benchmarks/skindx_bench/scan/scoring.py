@@ -1,4 +1,4 @@
-"""How well boxes fit the truth: recall and precision at IoU 0.5, by size, and lesions on seams."""
+"""How well boxes fit the truth, by size and on seams, and how well a scan ranks lesions."""
 
 import itertools
 from collections.abc import Sequence
@@ -125,8 +125,6 @@ def _add(counts: dict[str, tuple[int, int]], name: str, part: int, whole: int) -
     known = counts.get(name, (0, 0))
     counts[name] = (known[0] + part, known[1] + whole)
 
-
-# How well a scan ranks: malignant lesions before the others on the same photo.
 
 # L = lesions that were found
 

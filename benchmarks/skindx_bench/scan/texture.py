@@ -1,4 +1,4 @@
-"""Skin of any size: grown from a small patch, or painted.
+"""Skin of any size, grown from a small patch or painted, and distractors on it.
 
 Growing is the by-example noise of Heitz and Neyret 2018 ("High-performance by-example noise using
 a histogram-preserving blending operator"): the patch's colours are made Gaussian, random pieces
@@ -116,8 +116,6 @@ def shade(pixels_HW3: NDArray[np.float32], rng: np.random.Generator) -> None:
     light_HW = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
     pixels_HW3 *= light_HW[..., None] * rng.uniform(0.85, 1.1)
 
-
-# Distractors on a photo: hairs, a ruler, clothes, freckles, creases, glare.
 
 # H, W = photo
 

@@ -1,4 +1,4 @@
-"""Rounds of pairs: host beside container, beside a second host, beside a slower host."""
+"""The same tasks on the host and in a container, in interleaved pairs, with a sham and a plant."""
 
 import math
 import subprocess
@@ -115,8 +115,6 @@ def judge(sham: Figure, planted: Figure) -> Verdict:
     low, high = sham.spread
     return Verdict(low <= 1.0 <= high, planted.spread[1] < 1.0)
 
-
-# The same tasks on the host and in a container, in interleaved pairs, with a sham and a plant.
 
 SMALLEST = (
     "tasks=[cpu,disk write,start-up]",

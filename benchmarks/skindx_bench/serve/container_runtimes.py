@@ -1,4 +1,4 @@
-"""Container runtimes: how each runs a command in a root file system, and which one works here."""
+"""Container runtimes that work here, and the container's files: Debian's or the host's own."""
 
 import json
 import os
@@ -216,8 +216,6 @@ def _import_image(root: Path) -> str:
         raise UserError(f"docker import failed: {(done.stderr.strip() or 'no message')[-200:]}")
     return name
 
-
-# The container's files: Debian's packages by debootstrap, or the host's own, read-only.
 
 _LIMIT_S = 900
 PACKAGES = (

@@ -1,4 +1,4 @@
-"""What is done outside and inside: each task returns its own seconds."""
+"""What is done outside and inside of a container, and how the benchmark asks for it."""
 
 import contextlib
 import json
@@ -167,8 +167,6 @@ def serving(folder: Path, stack: ExitStack) -> Task:
 
     return ask
 
-
-# The bench's side of a worker: a command line, a question, an answer.
 
 _END_S = 30
 _SHOWN_LINES = 5

@@ -1,4 +1,4 @@
-"""The process that does the tasks, outside or inside: `python -m skindx_bench.serve.container_worker`."""
+"""The process that does the container benchmark's tasks, outside of a container or inside."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -90,8 +90,6 @@ def _watched(parts: dict[str, tuple[tuple[Any, str], ...]]) -> Iterator[dict[str
             setattr(owner, name, function)
 
 
-# Where the processor time of an answer goes, stage by stage.
-
 WIDTH, HEIGHT = 4000, 3000
 
 SMALLEST = (

@@ -1,4 +1,4 @@
-"""The bundle and the photo that serving is timed on: real sizes, random weights."""
+"""`skindx serve` as a process, its bundle of random weights, and a real chromium before it."""
 
 import signal
 import socket
@@ -102,9 +102,6 @@ def _gallery(images: int, width: int, keys: Sequence[str]) -> EmbeddingIndex:
     return EmbeddingIndex.of(rows, embeddings_ND, [small[n % len(small)] for n in range(images)])
 
 
-# `skindx serve` as a process.
-
-
 @dataclass(frozen=True)
 class Server(ProcessTree):
     """A running server."""
@@ -140,8 +137,6 @@ def _wait(process: "subprocess.Popen[str]") -> None:
     if process.poll() is None:
         process.kill()
 
-
-# From click to complete page, in a real chromium.
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (

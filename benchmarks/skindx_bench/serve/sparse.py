@@ -1,4 +1,4 @@
-"""Layers of ResNet-50 and VGG-16, and inputs with a given share of zeros as ReLU makes them."""
+"""Networks and convolutions that skip zeros beside dense ones, layer by layer and end to end."""
 
 import statistics
 import tempfile
@@ -76,8 +76,6 @@ def relu_input(layer: Layer, zeros: float, seed: int = 0) -> Tensor:
     return (smooth - threshold).relu().contiguous(memory_format=torch.channels_last)
 
 
-# A whole network that skips zeros where that is faster, beside dense ones and other runtimes.
-
 _RUNTIMES: dict[str, tuple[Runtime, Precision]] = {
     "sparse": ("sparse", "fp32"),
     "ort": ("onnx", "fp32"),
@@ -152,8 +150,6 @@ def _notes(network: str, size: int, weights: Path | None, record: SparseRecord) 
     return notes
 
 
-# A convolution that skips zeros beside oneDNN and beside im2col, layer by layer.
-
 SMALLEST = ("layers=2", "rounds=5", "shares=[0.3, 0.7]", "network=test_resnet", "size=64")
 
 _ASKED = 0.7
@@ -204,7 +200,7 @@ def run(settings: Config) -> Result:
         figures | whole.figures,
         whole.baselines,
         models=models,
-        notes=(*_sparse_notes(), *whole.notes),
+        notes=(*_layer_notes(), *whole.notes),
     )
 
 
@@ -281,7 +277,7 @@ def _break_even(points: list[tuple[float, float]]) -> float | None:
     return low + (high - low) * (1 - before) / (after - before)
 
 
-def _sparse_notes() -> tuple[str, ...]:
+def _layer_notes() -> tuple[str, ...]:
     notes = [
         "One image on one thread, fp32, random weights, inputs whose zeros lie as behind a ReLU; "
         "seconds of the processor. sparse_over_onednn_70: the least of the 3 x 3 layers of stride "

@@ -1,4 +1,4 @@
-"""The rows of a model comparison as Markdown, CSV and a plot."""
+"""The rows of a model comparison as figures, Markdown, CSV and a plot."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -161,9 +161,6 @@ def _plot(path: Path, rows: Sequence[ModelRow]) -> None:
     axes.set_ylabel("balanced accuracy on the test folds, %")
     axes.grid(alpha=0.3)
     write_plot(path, canvas)
-
-
-# The headline figures of a model comparison.
 
 
 def figures_of(rows: Sequence[ModelRow], answers: Sequence[Answers]) -> dict[str, Figure]:

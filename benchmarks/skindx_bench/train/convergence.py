@@ -1,4 +1,4 @@
-"""The result of a convergence study as figures, plain values and notes."""
+"""Does a training still learn as well? Arms of a study, paired over seeds and folds."""
 
 import shutil
 from collections.abc import Sequence
@@ -16,8 +16,7 @@ from skindx.metrics import Interval
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.harness.result import MEANS, Figure, Result
-from skindx_bench.harness.training import end_on_sigterm, read_history, run_skindx
-from skindx_bench.presets import preset
+from skindx_bench.harness.training import end_on_sigterm, preset, read_history, run_skindx
 from skindx_bench.train.convergence_pairs import (
     JUDGED,
     Compared,
@@ -93,8 +92,6 @@ def notes_of(
         f"Tables and curves: {out}/convergence.md, .csv, .png.",
     )
 
-
-# Does a training still learn as well? Arms of a study, paired over seeds and folds.
 
 SMALLEST = ("use=[0]", "seeds=[0, 1]", "draws=50")
 

@@ -1,4 +1,4 @@
-"""The arms of a convergence study: trainings that differ in what each one changes, and no more."""
+"""Arms of a convergence study, paired run by run: differences, intervals, tables and curves."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -99,8 +99,6 @@ def overlay(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def _one_kind(old: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
     return "kind" not in change or old.get("kind") == change["kind"]
 
-
-# Two arms of a study, paired run by run: the difference, and how sure it is.
 
 # N = test images of all folds, G = their groups, D = bootstrap draws, R = runs
 
@@ -228,8 +226,6 @@ def student_interval(values_R: Sequence[float], level: float = LEVEL) -> Interva
     half = float(t.ppf((1 + level) / 2, count - 1)) * statistics.stdev(values_R) / count**0.5
     return Interval(mean, mean - half, mean + half)
 
-
-# A convergence study as Markdown, CSV and training curves.
 
 # R = runs, E = epochs
 

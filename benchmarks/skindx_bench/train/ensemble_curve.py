@@ -1,8 +1,9 @@
-"""Choices on the validation images of a fold: a member, a network of some cost, an ensemble.
+"""Gain and diversity of ensembles against their number of members, over subsets of the members.
 
-No function here takes test images. All choose by the log loss of the validation images, weighed so
-that every class counts alike: of two hundred images of which a class has a dozen, it says more than
-the balanced accuracy, which one image moves by a point.
+Choices are made on the validation images of a fold; no test image is seen. All choose by the log
+loss, weighed so that every class counts alike: of two hundred images of which a class has a dozen,
+it says more than the balanced accuracy, which one image moves by a point. Every figure of diversity
+is a mean over images of one number, so that it has an interval over groups.
 """
 
 import itertools
@@ -17,10 +18,6 @@ from scipy.special import logsumexp
 from skindx.metrics import Statistic
 from skindx.models.combination import EQUAL, log, pool
 from skindx_bench.train.ensemble_passes import FoldPasses, Seen
-from skindx_bench.train.ensemble_passes import PassFloats as curve_Floats
-from skindx_bench.train.ensemble_passes import PassFloats as passes_Floats
-from skindx_bench.train.ensemble_passes import PassInts as curve_Ints
-from skindx_bench.train.ensemble_passes import PassInts as passes_Ints
 
 # M = members, N = images, C = classes
 
@@ -28,7 +25,11 @@ Single = tuple[int, int]
 """A member's number and its views."""
 
 
-def balanced_log_loss(probabilities_NC: passes_Floats, truth_N: passes_Ints) -> float:
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+def balanced_log_loss(probabilities_NC: Floats, truth_N: Ints) -> float:
     """Return the mean over the present classes of their mean log loss, in nats."""
     loss_N = -log(probabilities_NC[np.arange(len(truth_N)), truth_N])
     return Statistic.class_mean(loss_N, truth_N, probabilities_NC.shape[1]).value
@@ -84,14 +85,8 @@ def choose_members(validation: Seen, views: int = 1) -> tuple[int, ...]:
     return min(path, key=lambda step: (step[0], len(step[1])))[1]
 
 
-# How different the members of an ensemble are, and what that takes off its loss.
-#
-# Every figure is a mean over images of one number, so that it has an interval over groups.
-
 # M = members, P = pairs of members, N = images, C = classes, D = bootstrap draws, F = features
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _NOTHING = 1e-12
 
@@ -184,8 +179,6 @@ def _mean_of_pairs(values_MMN: Floats) -> Floats:
     return mean_N
 
 
-# The gain of an ensemble against its number of members: mean over the subsets of the members.
-
 # M = members, N = test images of all folds, C = classes, K = numbers of members
 
 Subset = tuple[int, ...]
@@ -199,15 +192,15 @@ class Gains:
     over the images of a class, and then over the classes, is a difference of balanced accuracies.
     """
 
-    hits_N: curve_Floats
-    over_mean_N: curve_Floats
+    hits_N: Floats
+    over_mean_N: Floats
     """Over the subset's members, their mean."""
-    over_better_N: curve_Floats
+    over_better_N: Floats
     """Over the subset's best member, as validation chooses it in each fold."""
-    over_same_cost_N: curve_Floats
+    over_same_cost_N: Floats
     """Over the best single network of the same cost or less, as validation chooses it: any member
     of all, in as many views as the subset's cost allows."""
-    disagreement_N: curve_Floats
+    disagreement_N: Floats
 
 
 @dataclass(frozen=True)
@@ -250,14 +243,14 @@ def gain_of(folds: Sequence[FoldPasses], chosen: Sequence[Subset], views: int = 
     return Gains(*(np.concatenate(columns) for columns in zip(*map(_columns, parts), strict=True)))
 
 
-def limit_weights(sizes: Sequence[int]) -> curve_Floats:
+def limit_weights(sizes: Sequence[int]) -> Floats:
     """Return the weights by which gains at these numbers of members make a in a (1 - 1/k).
 
     The least-squares fit is a weighted sum of the gains, so that it has an interval as they have.
     a is the gain of infinitely many members of the kind.
     """
     reach_K = 1 - 1 / np.array(sizes, dtype=float)
-    weights_K: curve_Floats = reach_K / (reach_K**2).sum()
+    weights_K: Floats = reach_K / (reach_K**2).sum()
     return weights_K
 
 
@@ -268,14 +261,14 @@ class _Table:
     fold: FoldPasses
     views: int
     losses: dict[Single, float]
-    hits: dict[Single, curve_Floats]
+    hits: dict[Single, Floats]
 
     @classmethod
     def of(cls, fold: FoldPasses, views: int) -> "_Table":
         return cls(fold, views, single_losses(fold.validation), _hits(fold.test))
 
 
-def _hits(test: Seen) -> dict[Single, curve_Floats]:
+def _hits(test: Seen) -> dict[Single, Floats]:
     return {
         (member, views): _hits_of(own_NC, test.truth_N)
         for views, members_MNC in test.members.items()
@@ -283,8 +276,8 @@ def _hits(test: Seen) -> dict[Single, curve_Floats]:
     }
 
 
-def _hits_of(probabilities_NC: curve_Floats, truth_N: curve_Ints) -> curve_Floats:
-    hits_N: curve_Floats = (probabilities_NC.argmax(axis=1) == truth_N).astype(np.float64)
+def _hits_of(probabilities_NC: Floats, truth_N: Ints) -> Floats:
+    hits_N: Floats = (probabilities_NC.argmax(axis=1) == truth_N).astype(np.float64)
     return hits_N
 
 
@@ -309,7 +302,7 @@ def _gains(tables: Sequence[_Table], subset: Subset) -> Gains:
     return Gains(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _columns(gains: Gains) -> tuple[curve_Floats, ...]:
+def _columns(gains: Gains) -> tuple[Floats, ...]:
     return (
         gains.hits_N,
         gains.over_mean_N,

@@ -1,4 +1,4 @@
-"""The figures of the curve: gains with paired intervals over groups, diversity, and the limit."""
+"""The ensemble curve's figures with paired intervals over groups, its notes, plot and table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from skindx_bench.train.ensemble_curve import (
     mistake_correlation,
     single_losses,
 )
-from skindx_bench.train.ensemble_passes import FoldPasses, PassFloats, PassInts
+from skindx_bench.train.ensemble_passes import Floats, FoldPasses, Ints
 
 # M = members, N = test images of all folds, K = numbers of members, P = pairs
 
@@ -39,7 +39,7 @@ _FEWEST_PAIRS = 4
 class Pooled:
     """The test images of all folds, on which every mean and its interval are made."""
 
-    truth_N: PassInts
+    truth_N: Ints
     groups_N: np.ndarray
     classes: int
     folds: int
@@ -55,16 +55,16 @@ class Pooled:
         )
 
     @property
-    def weights_N(self) -> PassFloats:  # noqa: N802
+    def weights_N(self) -> Floats:  # noqa: N802
         """One over the number of images of the class: every class counts alike."""
-        weights_N: PassFloats = 1 / np.bincount(self.truth_N, minlength=self.classes)[self.truth_N]
+        weights_N: Floats = 1 / np.bincount(self.truth_N, minlength=self.classes)[self.truth_N]
         return weights_N
 
     def interval(self, measure: Statistic) -> Interval:
         """Return a measure of the images with its interval over groups."""
         return bootstrap_interval(measure, self.groups_N)
 
-    def mean(self, values_N: PassFloats, low: float, high: float) -> Interval:
+    def mean(self, values_N: Floats, low: float, high: float) -> Interval:
         """Return the mean over the classes of one number an image."""
         return self.interval(
             Statistic.class_mean(values_N, self.truth_N, self.classes, low=low, high=high)
@@ -75,15 +75,15 @@ class Pooled:
         spread = (scale * interval.low, scale * interval.high)
         return Figure(scale * interval.value, unit, self.folds, spread)
 
-    def points(self, values_N: PassFloats) -> Figure:
+    def points(self, values_N: Floats) -> Figure:
         """Return a difference of hits as points of balanced accuracy."""
         return self.figure(self.mean(values_N, -1, 1), "points", 100)
 
-    def percent(self, values_N: PassFloats) -> Figure:
+    def percent(self, values_N: Floats) -> Figure:
         """Return hits as balanced accuracy in percent."""
         return self.figure(self.mean(values_N, 0, 1), "%", 100)
 
-    def nats(self, values_N: PassFloats) -> Figure:
+    def nats(self, values_N: Floats) -> Figure:
         """Return a loss, which has no greatest value: the interval ends at the greatest seen."""
         return self.figure(self.mean(values_N, 0, max(values_N.max(), 0)), "nats")
 
@@ -107,11 +107,11 @@ def curve_figures(folds: Sequence[FoldPasses], points: Sequence[CurvePoint]) -> 
     return found | _pairs(pooled, points[1]) | _diversity(pooled, folds)
 
 
-def limit_over_mean_N(points: Sequence[CurvePoint]) -> PassFloats:  # noqa: N802
+def limit_over_mean_N(points: Sequence[CurvePoint]) -> Floats:  # noqa: N802
     """Return a of the fit a (1 - 1/k) to the gains over the mean member, for each image."""
     weights_K = limit_weights([point.members for point in points[1:]])
     gains_KN = np.stack([point.gains.over_mean_N for point in points[1:]])
-    limit_N: PassFloats = weights_K @ gains_KN
+    limit_N: Floats = weights_K @ gains_KN
     return limit_N
 
 
@@ -198,9 +198,6 @@ def choice_figures(folds: Sequence[FoldPasses]) -> dict[str, Figure]:
     return found
 
 
-# What is said beside the figures of the curve: how they are made, and what was chosen.
-
-
 def curve_notes(folds: Sequence[FoldPasses], points: Sequence[CurvePoint]) -> tuple[str, ...]:
     """Return notes on how the curve was made, its fit, and the choices of each fold."""
     subsets = ", ".join(f"{len(point.subsets)} of {point.members}" for point in points[1:])
@@ -274,8 +271,6 @@ def _counted(texts: Sequence[str]) -> str:
     )
 
 
-# The curve as a plot and as a table of every subset of members.
-
 _LINES = {
     "curve_gain_mean": "over their mean member",
     "curve_gain": "over their better member, by validation",
@@ -306,7 +301,7 @@ def curve_rows(
     """Return a row for each subset of members: its names, diversity, accuracy and gains."""
     pooled, names = Pooled.of(folds), folds[0].names
 
-    def mean(values_N: PassFloats) -> float:
+    def mean(values_N: Floats) -> float:
         return Statistic.class_mean(values_N, pooled.truth_N, pooled.classes).value
 
     return [

@@ -23,8 +23,8 @@ from skindx.training.checkpoint.finished import load_member
 
 # V = single views, M = members, N = images, C = classes, B = batch, S = side
 
-PassFloats = NDArray[np.float64]
-PassInts = NDArray[np.intp]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 
 VIEWS: tuple[Views, ...] = get_args(Views)
 _SPLITS: tuple[Split, ...] = ("val", "test")
@@ -34,9 +34,9 @@ _SPLITS: tuple[Split, ...] = ("val", "test")
 class Seen:
     """Labelled images, and each member's calibrated probabilities of them."""
 
-    truth_N: PassInts
+    truth_N: Ints
     groups_N: NDArray[np.str_]
-    members: Mapping[int, PassFloats]
+    members: Mapping[int, Floats]
     """Number of views -> M x N x C: the mean probability over so many views."""
 
 
@@ -113,7 +113,7 @@ def _member_logs(
     member: Member,
     records: Mapping[Split, Sequence[Record]],
     views: Views,
-) -> dict[Split, PassFloats]:
+) -> dict[Split, Floats]:
     """Return log-probabilities V x N x C of each split, kept or predicted."""
     files = bundle.spec.files
     own = [f"members/{member.name}/model.safetensors", trunk_file(member.trunk)]
@@ -139,9 +139,7 @@ def _member_logs(
     return logs
 
 
-def predict_views(
-    member: Member, dataset: Path, records: Sequence[Record], views: Views
-) -> PassFloats:
+def predict_views(member: Member, dataset: Path, records: Sequence[Record], views: Views) -> Floats:
     """Return uncalibrated log-probabilities V x N x C, each of one view alone.
 
     Raises UserError for an image that is gone or damaged.
@@ -151,7 +149,7 @@ def predict_views(
     return np.concatenate(parts, axis=1)
 
 
-def _views_of_one(member: Member, images: Sequence[NDArray[np.uint8]], views: Views) -> PassFloats:
+def _views_of_one(member: Member, images: Sequence[NDArray[np.uint8]], views: Views) -> Floats:
     squares_BSS3 = np.stack([centre_square(image, member.preprocess) for image in images])
     seen = views_of(torch.from_numpy(squares_BSS3), views)
     return np.stack(
@@ -159,7 +157,7 @@ def _views_of_one(member: Member, images: Sequence[NDArray[np.uint8]], views: Vi
     )
 
 
-def mean_of_views(log_VMNC: PassFloats, temperatures_M: Sequence[float]) -> dict[int, PassFloats]:
+def mean_of_views(log_VMNC: Floats, temperatures_M: Sequence[float]) -> dict[int, Floats]:
     """Return calibrated probabilities M x N x C by the number of views, as a member serves them."""
     found = {}
     for views in VIEWS:

@@ -1,4 +1,4 @@
-"""The stages that a member passes, checked for one network."""
+"""Check one network of each of timm's families for all that a member must do."""
 
 import multiprocessing
 import resource
@@ -92,8 +92,6 @@ def _export(classifier: Classifier, settings: ClassifierSettings, to: Runtime) -
     if not (theirs_BC - ours_BC).abs().max() <= _TOLERANCE * ours_BC.abs().max():
         raise ValueError("the export answers otherwise than the network")
 
-
-# Check one network of each of timm's families for all that a member must do.
 
 MODELS = (
     "beit_base_patch16_224", "cait_xxs24_224", "coat_tiny", "coatnet_pico_rw_224", "convit_tiny",

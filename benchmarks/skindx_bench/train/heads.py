@@ -1,4 +1,4 @@
-"""The two ways to the same heads that `skindx bench heads` compares."""
+"""Many heads on features computed once, beside as many runs that each compute them."""
 
 import os
 import shutil
@@ -169,8 +169,6 @@ class Arms:
         labels_P = class_numbers(self.records, self.classes)
         return HeadData(member, features, labels_P, train_N, val_N, len(self.classes))
 
-
-# Many heads on features computed once, beside as many runs that each compute them.
 
 SMALLEST = (
     *("model=test_resnet", "size=32", "images=48", "classes=2", "folds=2", "epochs=1", "batch=8"),

@@ -24,8 +24,7 @@ from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx_bench.harness.result import MEANS, Figure, Result, median
-from skindx_bench.harness.training import end_on_sigterm, read_history, run_skindx
-from skindx_bench.presets import preset
+from skindx_bench.harness.training import end_on_sigterm, preset, read_history, run_skindx
 from skindx_bench.train.comparison_table import (
     ENSEMBLE,
     ModelRow,

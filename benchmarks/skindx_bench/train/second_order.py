@@ -1,4 +1,4 @@
-"""A CIFAR-sized dataset of painted skin: small square images, ten classes."""
+"""SGD, AdamW, K-FAC and Muon with equal tuning: time to the best accuracy of tuned AdamW."""
 
 import math
 import os
@@ -44,8 +44,6 @@ def write_painted(folder: Path, images: int, side: int) -> None:
     Taxonomy(name="painted", title="Painted", classes=classes).save(folder / "taxonomy.yaml")
     write_manifest(folder, records)
 
-
-# SGD, AdamW, K-FAC and Muon with equal tuning: time to the best accuracy of tuned AdamW.
 
 SMALLEST = (
     *("model=test_resnet", "size=32", "images=90", "epochs=1", "batch=16", "trials=1"),

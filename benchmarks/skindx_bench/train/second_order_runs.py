@@ -1,4 +1,4 @@
-"""The optimizers that `skindx bench second-order` compares, and how each is tuned."""
+"""Trainings of the compared optimizers, kept in files, and the cost of K-FAC's steps."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -75,9 +75,6 @@ ARMS: dict[str, OptimizerArm] = {
     "muon": OptimizerArm(1e-3, {"optimizer": "adamw", "weight_decay": 0.05}, _muon),
 }
 BASELINE = "adamw"
-
-
-# The trainings of the bench: each in this process, kept in a file so that a bench goes on.
 
 
 @dataclass(frozen=True)
@@ -200,8 +197,6 @@ class _Timed(Silent):
             torch.cuda.synchronize(self._device)
         return time.perf_counter(), time.process_time()
 
-
-# Cost of K-FAC: a step with it over one without, and decompositions shared by ranks.
 
 _BATCHES = 8
 """Of images that steps go through in turn."""

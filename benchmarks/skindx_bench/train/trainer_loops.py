@@ -1,4 +1,9 @@
-"""How much of a GPU's peak a training uses: known peaks, and the operations of a step."""
+"""The loops that `skindx bench trainer` compares, over the same images and settings.
+
+`python -m skindx_bench.train.trainer_loops FOLDER MODEL SIZE BATCH` runs the bare one, an epoch for
+each line on standard input. On a GPU: timm's and torchvision's training scripts, the ceiling, and
+shares of the GPU's peak.
+"""
 
 import multiprocessing
 import re
@@ -96,11 +101,6 @@ def training_flops(network: Any, side: int) -> float:
     network.zero_grad(set_to_none=True)
     return float(counter.get_total_flops()) / count
 
-
-# The two loops that `skindx bench trainer` compares, over the same images and settings.
-#
-# `python -m skindx_bench.train.trainer_loops FOLDER MODEL SIZE BATCH` runs the bare one, an epoch for each
-# line on standard input.
 
 CLASSES = tuple(f"class{number}" for number in range(8))
 
@@ -213,12 +213,6 @@ def main(arguments: list[str]) -> None:
         loop.epoch()
         print("done", flush=True)
 
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
-# Loops of others on a GPU: timm's and torchvision's training scripts, and the ceiling.
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -339,8 +333,6 @@ PEERS: dict[str, Callable[[Work], Epoch]] = {
 """Whose script -> what builds its loop."""
 
 
-# ResNet-50 on a GPU: our trainer beside loops as timm's and torchvision's scripts have them.
-
 _ENGINE = {"precision": "bf16", "channels_last": True, "compile": True}
 
 
@@ -435,3 +427,7 @@ def _note(work: Work, peers: Sequence[str]) -> str:
         "ceiling: forward and backward of one batch, compiled. ours_over_X: images/s of the "
         "trainer / X's."
     )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

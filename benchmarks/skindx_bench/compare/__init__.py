@@ -1,1 +1,0 @@
-"""Machines beside each other, from the JSON files of benches."""
