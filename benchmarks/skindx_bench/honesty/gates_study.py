@@ -2,9 +2,9 @@
 
 `python -m skindx_bench.honesty.gates_study FOLDER ...` prints them for folders of sound photos of
 skin; the thresholds in `skindx.imaging.photo_gates` were chosen by these figures. With `--bundle
-BUNDLE DATA` it prints instead how well that bundle separates the test images of DATA from the folders'
-photos and from synthetic images, see `skindx_bench.honesty.ood_study`. `--json FILE` writes the
-figures as well.
+BUNDLE DATA` it prints instead how well that bundle separates the test images of DATA from the
+folders' photos and from synthetic images, see `skindx_bench.honesty.ood_study`. `--json FILE`
+writes the figures as well.
 """
 
 import argparse
