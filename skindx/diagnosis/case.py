@@ -55,7 +55,7 @@ CHANGES_NOTHING = (
     "Age, sex, place on the body and duration do not change the answer: the networks see the "
     "photos alone. They are printed in the report, for a clinician."
 )
-"""Stands where they are asked."""
+"""Stands above the fields for them."""
 SKIN_TYPE_CHOOSES = (
     "The skin type chooses thresholds that were fitted for it, where the bundle has some; it "
     "changes no probability."

@@ -139,7 +139,7 @@ def heat_maps(
     """Return the heat for a class of each photo, H x W in 0..1, over the whole photo.
 
     `maps` are each member's of all photos, which are H x W x 3; the heat has their aspect. A
-    transformer that reads its class token alone is asked once more, see token_heat.py. None: no
+    transformer that reads its class token alone is run again, see `token_heat`. None: no
     member's answer depends on places. Each member's heat is scaled to 1, then they are averaged
     with the weights of their combination.
     """
@@ -148,7 +148,7 @@ def heat_maps(
     for member, map_, weight in zip(ensemble.members, maps, given, strict=True):
         heat_Nhw = grad_cam(member, map_, classes_N)
         if not heat_Nhw.any():
-            heat_Nhw = _asked_again(member, photos_N, classes_N, heat_Nhw)
+            heat_Nhw = _token_heat(member, photos_N, classes_N, heat_Nhw)
         for canvas, cam_hw in zip(canvases, heat_Nhw, strict=True):
             if cam_hw.max() > 0:
                 _add(canvas, weight * cam_hw / cam_hw.max(), member.preprocess)
@@ -171,7 +171,7 @@ def grad_cam(member: Member, map_: Tensor, classes_N: Sequence[int]) -> NDArray[
     return cam_Nhw
 
 
-def _asked_again(
+def _token_heat(
     member: Member,
     photos_N: Sequence[NDArray[np.uint8]],
     classes_N: Sequence[int],

@@ -108,9 +108,9 @@ def _match(label: str, images: int, theirs: Taxonomy | None, ours: Taxonomy) -> 
     their = theirs.find(label) if theirs else None
     by_name = _only(ours.find(word) for word in (label, *((their.name,) if their else ())))
     if by_name is None and theirs and their:
-        spoken = (ours.find(word) for word in their.synonyms)
-        heard = (skin_class for skin_class in ours.classes if _means(skin_class, their, theirs))
-        by_name = _only([*spoken, *heard])
+        by_synonym = (ours.find(word) for word in their.synonyms)
+        by_theirs = (skin_class for skin_class in ours.classes if _means(skin_class, their, theirs))
+        by_name = _only([*by_synonym, *by_theirs])
     if by_name:
         return ClassMatch(label, by_name.key, "name", images)
     if theirs and their and their.icd10 and _bearers(theirs, their.icd10) == [their]:

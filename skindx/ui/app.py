@@ -85,8 +85,8 @@ class Methods:
         """Return the methods of one of our paths; empty: it is none, and may be Gradio's."""
         methods = self._others.get(path, frozenset())
         for method in _METHODS:
-            asked = {**scope, "path": path, "method": method}
-            if any(route.matches(asked)[0] is Match.FULL for route in self._routes):
+            probe = {**scope, "path": path, "method": method}
+            if any(route.matches(probe)[0] is Match.FULL for route in self._routes):
                 methods |= {method}
         if "GET" in methods:
             methods |= {"HEAD"}
@@ -183,8 +183,8 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
     # Outside the login gate, so that the limits hold for clients without a login too.
     limited = BodyLimit(gate, most_bytes, Shares(_CLIENT_BYTES, _IN_FLIGHT_BYTES))
-    asked = Methods(limited, app.routes, _OTHER_ROUTES)
-    shared = RequestShares(asked, wiring.per_address)
+    by_method = Methods(limited, app.routes, _OTHER_ROUTES)
+    shared = RequestShares(by_method, wiring.per_address)
     return Headers(HostCheck(shared, wiring.host, wiring.allowed_hosts), wiring.frames)
 
 

@@ -41,19 +41,19 @@ class AnswerController(ABC, Generic[Question]):
         self._one = threading.Lock()
 
     @abstractmethod
-    def asked(self, key: object) -> Question:
+    def question(self, key: object) -> Question:
         """Return the question of a key, whatever the browser sent. Raises UserError."""
 
     @abstractmethod
-    def key(self, asked: Question) -> str:
+    def key(self, question: Question) -> str:
         """Return what the page names a question by."""
 
     @abstractmethod
-    def view(self, asked: Question) -> str:
+    def view(self, question: Question) -> str:
         """Return what to look at, as HTML."""
 
     @abstractmethod
-    def facts(self, asked: Question) -> str:
+    def facts(self, question: Question) -> str:
         """Say where in the walk this is, and what is known."""
 
     def open(self) -> Shown:
@@ -64,9 +64,9 @@ class AnswerController(ABC, Generic[Question]):
         """Write an answer, and show the next question."""
 
         def work() -> Shown:
-            asked = self.asked(key)
-            self._walk.save(asked, verdict)
-            return self._show(self._walk.step(asked, 1), f"Saved: {verdict}.")
+            question = self.question(key)
+            self._walk.save(question, verdict)
+            return self._show(self._walk.step(question, 1), f"Saved: {verdict}.")
 
         return self._answer(work, key)
 
@@ -82,15 +82,15 @@ class AnswerController(ABC, Generic[Question]):
         """Take back the last answer, and show its question."""
 
         def work() -> Shown:
-            asked = self._walk.undo()
-            if asked is None:
+            question = self._walk.undo()
+            if question is None:
                 raise UserError("nothing was answered since the page was opened.")
-            return self._show(asked, "Undone.")
+            return self._show(question, "Undone.")
 
         return self._answer(work, key)
 
     def _step(self, key: object, by: int) -> Shown:
-        return self._answer(lambda: self._show(self._walk.step(self.asked(key), by)), key)
+        return self._answer(lambda: self._show(self._walk.step(self.question(key), by)), key)
 
     def _answer(self, work: Callable[[], Shown], key: object) -> Shown:
         with self._one:
@@ -103,13 +103,13 @@ class AnswerController(ABC, Generic[Question]):
                 log.exception("a question could not be answered")
                 message = message_html(_FAILED, alert=True)
             try:
-                return self._show(self.asked(key), message=message)
+                return self._show(self.question(key), message=message)
             except UserError:
                 return str(key), "", message
 
-    def _show(self, asked: Question, text: str = "", message: str = "") -> Shown:
-        words = " ".join(filter(None, (text, self.facts(asked))))
-        return self.key(asked), self.view(asked), message or message_html(words)
+    def _show(self, question: Question, text: str = "", message: str = "") -> Shown:
+        words = " ".join(filter(None, (text, self.facts(question))))
+        return self.key(question), self.view(question), message or message_html(words)
 
 
 def build_answers_page(
@@ -176,30 +176,30 @@ class CopyController(AnswerController[Pair]):
         """Write that they do not, and show the next pair."""
         return self.save(key, "different")
 
-    def asked(self, key: object) -> Pair:
+    def question(self, key: object) -> Pair:
         one, _, other = str(key).partition("-")
         return self.review.pair(one, other)
 
-    def key(self, asked: Pair) -> str:
-        return "-".join(asked)
+    def key(self, question: Pair) -> str:
+        return "-".join(question)
 
-    def view(self, asked: Pair) -> str:
-        first, second = (self._caption(record) for record in self.review.images(asked))
+    def view(self, question: Pair) -> str:
+        first, second = (self._caption(record) for record in self.review.images(question))
         described = f"{first}; {second}; the second laid on the first"
         return (
-            f'<figure class="sx-pair"><img src="{pair_address(asked)}" '
+            f'<figure class="sx-pair"><img src="{pair_address(question)}" '
             f'alt="{html.escape(described)}">'
             f"<figcaption><span>{html.escape(first)}</span><span>{html.escape(second)}</span>"
             f"<span>the second laid on the first</span></figcaption></figure>"
         )
 
-    def facts(self, asked: Pair) -> str:
-        review, row = self.review, self.review.rows[asked]
-        answer = review.answer_to(asked)
+    def facts(self, question: Pair) -> str:
+        review, row = self.review, self.review.rows[question]
+        answer = review.answer_to(question)
         kind = "verified" if row.probability >= ACCEPT else "uncertain"
         state = f"answered: {answer.verdict}" if answer else f"{kind}, not answered yet"
         return (
-            f"Pair {review.place(asked) + 1} of {len(review.order)}: {state}. Probability "
+            f"Pair {review.place(question) + 1} of {len(review.order)}: {state}. Probability "
             f"{row.probability:.2f}, {row.inliers} points agree"
             f"{', mirrored' if row.mirrored else ''}. {review.answered} answered."
         )
@@ -246,27 +246,27 @@ class SkinController(AnswerController[str]):
         """Write that it does not, and show the next one."""
         return self.save(key, "not skin")
 
-    def asked(self, key: object) -> str:
+    def question(self, key: object) -> str:
         return self.review.record(str(key)).sha256
 
-    def key(self, asked: str) -> str:
-        return asked
+    def key(self, question: str) -> str:
+        return question
 
-    def view(self, asked: str) -> str:
-        caption = html.escape(self.names.name(self.review.record(asked).label))
+    def view(self, question: str) -> str:
+        caption = html.escape(self.names.name(self.review.record(question).label))
         return (
-            f'<figure class="sx-pair sx-one"><img src="{image_address(asked)}" alt="{caption}">'
+            f'<figure class="sx-pair sx-one"><img src="{image_address(question)}" alt="{caption}">'
             f"<figcaption>{caption}</figcaption></figure>"
         )
 
-    def facts(self, asked: str) -> str:
-        review, image = self.review, self.review.record(asked)
-        answer = review.answer_to(asked)
+    def facts(self, question: str) -> str:
+        review, image = self.review, self.review.record(question)
+        answer = review.answer_to(question)
         state = f"answered: {answer.verdict}" if answer else "not answered yet"
         why = f"{image.detail[:1].upper()}{image.detail[1:]}. " if image.detail else ""
         place = "" if image.kept else ", not in the dataset"
         return (
-            f"Image {review.place(asked) + 1} of {len(review.order)}{place}: {state}. {why}"
+            f"Image {review.place(question) + 1} of {len(review.order)}{place}: {state}. {why}"
             f"{review.answered} answered."
         )
 

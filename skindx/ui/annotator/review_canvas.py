@@ -8,7 +8,8 @@ annotator's messages alone.
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -228,71 +229,72 @@ def image_address(sha256: str) -> str:
     return f"/images/{sha256}.jpg"
 
 
-class ReviewImages:
-    """ASGI middleware that answers for the images of a review."""
+class _Images(ABC):
+    """ASGI middleware that answers for the JPEGs below a path."""
+
+    prefix: str
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    @abstractmethod
+    def _jpeg(self, path: str) -> bytes | None:
+        """Return the JPEG of a path; None: there is none."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Send the JPEG, 404 for one that is not there."""
+        if scope["type"] != "http" or not scope["path"].startswith(self.prefix):
+            await self.app(scope, receive, send)
+            return
+        from starlette.concurrency import run_in_threadpool
+
+        try:
+            jpeg = await run_in_threadpool(self._jpeg, scope["path"])
+        except (UserError, OSError, DamagedImage) as error:
+            log.warning("%s cannot be shown: %s", scope["path"][1:20], error)
+            jpeg = None
+        headers = {"cache-control": "no-store"}
+        if jpeg is None:
+            await respond(send, 404, b"not found", headers=headers)
+        else:
+            await respond(send, 200, jpeg, "image/jpeg", headers)
+
+
+class ReviewImages(_Images):
+    """The images of a review."""
+
+    prefix = "/images/"
 
     def __init__(self, app: App, review: Review | SkinReview) -> None:
-        self.app, self.review = app, review
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith("/images/"):
-            await self.app(scope, receive, send)
-            return
-        await _respond(self._jpeg, scope, receive, send)
+        super().__init__(app)
+        self.review = review
 
     def _jpeg(self, path: str) -> bytes | None:
-        asked = _ROUTE.fullmatch(path)
-        if asked is None:
+        match = _ROUTE.fullmatch(path)
+        if match is None:
             return None
-        try:
-            record = self.review.record(asked[1])
-            return _jpeg_as_shown(read_image(self.review.dataset, record))
-        except (UserError, OSError, DamagedImage) as error:
-            log.warning("image %s cannot be shown: %s", asked[1][:12], error)
-            return None
+        return _jpeg_as_shown(read_image(self.review.dataset, self.review.record(match[1])))
 
 
-class PairImages:
-    """ASGI middleware that answers for the drawings of pairs."""
+class PairImages(_Images):
+    """The drawings of pairs."""
+
+    prefix = "/pairs/"
 
     def __init__(self, app: App, review: CopyReview) -> None:
-        self.app, self.review = app, review
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith("/pairs/"):
-            await self.app(scope, receive, send)
-            return
-        await _respond(self._jpeg, scope, receive, send)
+        super().__init__(app)
+        self.review = review
 
     def _jpeg(self, path: str) -> bytes | None:
-        asked = _PAIR.fullmatch(path)
-        if asked is None:
+        match = _PAIR.fullmatch(path)
+        if match is None:
             return None
-        try:
-            pair = self.review.pair(asked[1], asked[2])
-            first_HW3, second_HW3 = (
-                read_image(self.review.dataset, record) for record in self.review.images(pair)
-            )
-            row = self.review.rows[pair]
-            return view_jpeg(draw_pair(first_HW3, second_HW3, row.transform, _PAIR_SIDE))
-        except (UserError, OSError, DamagedImage) as error:
-            log.warning("pair %s cannot be shown: %s", path[7:19], error)
-            return None
-
-
-async def _respond(
-    jpeg_of: Callable[[str], bytes | None], scope: Message, receive: Receive, send: Send
-) -> None:
-    from starlette.concurrency import run_in_threadpool
-    from starlette.responses import Response
-
-    jpeg = await run_in_threadpool(jpeg_of, scope["path"])
-    headers = {"cache-control": "no-store"}
-    if jpeg is None:
-        response = Response("not found", 404, headers)
-    else:
-        response = Response(jpeg, 200, headers, media_type="image/jpeg")
-    await response(scope, receive, send)
+        pair = self.review.pair(match[1], match[2])
+        first_HW3, second_HW3 = (
+            read_image(self.review.dataset, record) for record in self.review.images(pair)
+        )
+        row = self.review.rows[pair]
+        return view_jpeg(draw_pair(first_HW3, second_HW3, row.transform, _PAIR_SIDE))
 
 
 def _jpeg_as_shown(pixels_HWC: NDArray[np.uint8]) -> bytes:

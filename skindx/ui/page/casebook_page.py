@@ -60,8 +60,8 @@ def scans_shown(book: "ScanBook", owner: str, sent: Mapping[str, str]) -> dict[s
     Raises UserError for a case book that cannot be read.
     """
     views = _views(book.scans(owner))
-    asked = (sent.get("patient", ""), sent.get("view", ""))
-    chosen = next((view for view in views if (view.patient, view.view) == asked), None)
+    names = (sent.get("patient", ""), sent.get("view", ""))
+    chosen = next((view for view in views if (view.patient, view.view) == names), None)
     shown: dict[str, Any] = {
         "views": views,
         "chosen_view": chosen,
@@ -206,8 +206,8 @@ def casebook_html(
     `unsaved` is a note that was refused: it is shown, so that it need not be written twice.
     """
     lesions = casebook.lesions(owner)
-    asked = (sent.get("patient", ""), sent.get("lesion", ""))
-    chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == asked), None)
+    wanted = (sent.get("patient", ""), sent.get("lesion", ""))
+    chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == wanted), None)
     cases = casebook.cases(owner, chosen.patient, chosen.lesion) if chosen else []
     before, after = _pair(cases, sent.get("before", ""), sent.get("after", ""))
     return render(

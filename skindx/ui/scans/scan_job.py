@@ -216,7 +216,7 @@ class ScanJob:
         """Note how it ended."""
         self.state, self.error, self.ended = state, error, time.monotonic()
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def note_progress(self, message: dict[str, Any]) -> None:
         """Note how far the process is."""
         stage = _STAGES.get(message["stage"], self.stage)
         if stage == "searching" and message["stage"] == "1-tiles":
@@ -228,7 +228,7 @@ async def do(job: ScanJob, command: Sequence[str]) -> None:
     """Run a job's process until it ends, and again where it was killed; never raises for that."""
     job.state = "running"
     for _ in range(_STARTS):
-        message = await run(job.folder, command, job.hear)
+        message = await run(job.folder, command, job.note_progress)
         if message is None:
             log.warning("the process of a scan ended and is started again")
             continue
@@ -243,7 +243,9 @@ async def do(job: ScanJob, command: Sequence[str]) -> None:
 
 
 async def run(
-    folder: Path, command: Sequence[str], hear: Callable[[dict[str, Any]], None] = lambda _: None
+    folder: Path,
+    command: Sequence[str],
+    note_progress: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any] | None:
     """Return the last message of one process for a folder; None: it ended without any."""
     process = await asyncio.create_subprocess_exec(
@@ -261,7 +263,7 @@ async def run(
             message = json.loads(line)
             if "stage" not in message:
                 return dict(message)
-            hear(message)
+            note_progress(message)
         return None
     except ValueError:  # no message, or half of one
         return None
