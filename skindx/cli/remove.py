@@ -52,7 +52,7 @@ def remove(
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
     from skindx.core.progress import progress_bars
-    from skindx.data.removal.takedown import own_copies, plan
+    from skindx.data.removal.takedown import plan, source_copies
 
     if not (url or sha):
         raise UserError("no image is named; give --url URL or --sha SHA256, as often as you need.")
@@ -75,7 +75,7 @@ def remove(
     for path, uses in used:
         for line in (*_bundle_lines(path, uses), *_part_lines(path, planned)):
             print(line)
-    for file in own_copies(planned):
+    for file in source_copies(planned):
         print(f"your own copy stays until you delete it: {printable(str(file))}")
     if dry_run:
         _would(galleries, published or [], list(planned.blocked.by_sha))

@@ -15,7 +15,7 @@ from skindx.core.errors import UserError
 from skindx.data.answer_review import CopyReview, reviewing_copies
 from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.copy_records import COPIES, read_answers, read_copies, write_answer
-from skindx.data.copies.shards import Library
+from skindx.data.copies.shards import DescriptionLibrary
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
@@ -199,7 +199,7 @@ def test_a_removal_takes_verified_copies_along(own: Path) -> None:
     carry_out(planned)
     assert not {record.sha256 for record in read_manifest(out)} & set(family.values())
     assert not [row for row in read_copies(out / COPIES) if set(row.pair) & set(family.values())]
-    assert not any(sha256 in Library(out) for sha256 in family.values())
+    assert not any(sha256 in DescriptionLibrary(out) for sha256 in family.values())
     for sha256 in family.values():
         assert not list(out.rglob(f"*{sha256}*"))
 

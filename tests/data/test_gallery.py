@@ -15,7 +15,7 @@ from skindx.data.publish import gallery_pages
 from skindx.data.publish.gallery_pages import (
     MARK,
     PER_PAGE,
-    Shelf,
+    PagedTiles,
     dataset_of,
     near_numbers,
     web,
@@ -165,7 +165,7 @@ def test_thumbnails_are_small_and_bear_no_metadata(gallery: Path, dataset: Path)
 
 def test_pages_hold_at_most_200_and_miss_nobody() -> None:
     tiles = [Tile(f"{n}", (f"class {n % 3}",), ("train",), (), ()) for n in range(2 * PER_PAGE + 1)]
-    shelf = Shelf("kept", tiles)
+    shelf = PagedTiles("kept", tiles)
     pages = [page for page in shelf.pages() if page[:2] == ("", "")]
     assert [(number, count) for _, _, number, count in pages] == [(1, 3), (2, 3), (3, 3)]
     names = [shelf.page(label, facet, number) for label, facet, number, _ in shelf.pages()]

@@ -15,7 +15,7 @@ from paint_images import paint, save
 
 import skindx
 from skindx.data.publish import clean_images
-from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening
+from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening_work
 from skindx.imaging import sandboxed_images
 from skindx.workers import worker_process
 from skindx.workers.sandbox import Failure, run_sandboxed
@@ -144,7 +144,9 @@ def test_nothing_is_left_running_when_the_caller_stops(tmp_path: Path) -> None:
     paths = images(tmp_path, 70)
     pipe_at(paths, 69)
     job = {"settings": ScreenSettings().model_dump(mode="json"), "hashes": ["perceptual"]}
-    answers = run_sandboxed(screening, job, paths, SandboxLimits(timeout_s=600, memory_mb=400), 2)
+    answers = run_sandboxed(
+        screening_work, job, paths, SandboxLimits(timeout_s=600, memory_mb=400), 2
+    )
     assert not isinstance(next(answers)[1], Failure)
     assert forked()
     answers.close()

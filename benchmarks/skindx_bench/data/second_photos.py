@@ -27,7 +27,7 @@ from skindx.data.copies import copy_candidates
 from skindx.data.copies.copy_candidates import recurring_keys
 from skindx.data.copies.find import find_copies
 from skindx.data.copies.hash_links import connected, near_links
-from skindx.data.copies.shards import Library, sha256_of
+from skindx.data.copies.shards import DescriptionLibrary, sha256_of
 from skindx.data.copies.verified import VALUES, read_verified, verified_files
 from skindx.data.copies.verify import ACCEPT, verify
 from skindx.data.splits.groups import GroupSettings
@@ -221,7 +221,7 @@ def _follow(dataset: Path, photos: Sequence[Photo], workers: int) -> Followed:
     pairs_P2 = np.array(pairs, np.int64).reshape(-1, 2)
     names = [sha256_of(path) for path in paths]
     verified = _verified(dataset, names, pairs_P2)
-    library = Library(dataset)
+    library = DescriptionLibrary(dataset)
     voted = _voted(library, names) | {_named(names[i], names[j]) for i, j in hashed_P2.tolist()}
     links = [(copy.first, copy.second) for copy in copies if copy.same]
     links_before = [
@@ -283,7 +283,7 @@ def _count_verified(dataset: Path) -> int:
     return sum(pq.read_metadata(file).num_rows for file in verified_files(dataset))
 
 
-def _voted(library: Library, names: Sequence[str]) -> set[tuple[str, str]]:
+def _voted(library: DescriptionLibrary, names: Sequence[str]) -> set[tuple[str, str]]:
     """Return the pairs that are candidates by their votes, the smaller name first."""
     ordered = sorted(names)
     recurring = recurring_keys(library, ordered, np.arange(len(ordered)))

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from skindx.core.machine import require_extra
 from skindx.data.copies.describe import LEADING, POINTS, Description, shipped_codebook
-from skindx.data.copies.shards import Library
+from skindx.data.copies.shards import DescriptionLibrary
 
 # N = images, P = points, K = keys, L = leading components, X = chiralities, T = probes,
 # B = cells, C = candidates, A = pairs with their likeness
@@ -115,7 +115,7 @@ VOTES = 4
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PointChunk:
     """The points of some images, one after the other."""
 
     starts_N: NDArray[np.int64]
@@ -131,7 +131,9 @@ class Chunk:
     widths_N: NDArray[np.int64]
 
 
-def load_chunk(library: Library, sha256s: Sequence[str], recurring: NDArray[np.uint64]) -> Chunk:
+def load_chunk(
+    library: DescriptionLibrary, sha256s: Sequence[str], recurring: NDArray[np.uint64]
+) -> PointChunk:
     """Read images' points without those whose keys are recurring (sorted)."""
     codes, probes, points, counts, widths = [], [], [], [0], []
     for sha256 in sha256s:
@@ -149,7 +151,7 @@ def load_chunk(library: Library, sha256s: Sequence[str], recurring: NDArray[np.u
         counts.append(int(keep_P.sum()))
     points_P4 = np.concatenate([np.empty((0, 4), np.float32), *points])
     octaves_P = np.log2(np.maximum(points_P4[:, 2], 1e-3))
-    return Chunk(
+    return PointChunk(
         np.cumsum(counts),
         np.concatenate([np.empty((0, LEADING), np.int8), *codes]),
         np.concatenate([np.empty((0, 2, len(PROBES)), np.uint16), *probes]),
@@ -166,7 +168,7 @@ def _cells(nearest_PHR: NDArray[np.uint8]) -> NDArray[np.uint16]:
 
 
 def by_cell(
-    chunk: Chunk,
+    chunk: PointChunk,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.intp]]:
     """Return (cells_B, image_Q, order_Q): its points sorted by cell, and where each cell starts."""
     cell_Q = chunk.probes_PXT[:, 0, 0]
@@ -176,7 +178,9 @@ def by_cell(
     return cells_B, np.repeat(images, np.diff(chunk.starts_N))[order_Q], order_Q
 
 
-def chunk_candidates(firsts: Chunk, seconds: Chunk, same_chunk: bool) -> NDArray[np.int64]:
+def chunk_candidates(
+    firsts: PointChunk, seconds: PointChunk, same_chunk: bool
+) -> NDArray[np.int64]:
     """Return candidates_C3, rows (first, second, votes) in positions of the two chunks.
 
     `same_chunk`: both are the same chunk, and only first < second counts.
@@ -224,7 +228,7 @@ ALIKE_LEAST = 3
 LEADING_IMAGES = 5
 
 
-def chunk_alike(firsts: Chunk, seconds: Chunk, same_chunk: bool) -> NDArray[np.int64]:
+def chunk_alike(firsts: PointChunk, seconds: PointChunk, same_chunk: bool) -> NDArray[np.int64]:
     """Return alike_A3, rows (first, second, likeness) in positions of the two chunks.
 
     Only pairs that are among the LEADING_IMAGES of either image, as far as these chunks know.

@@ -25,7 +25,7 @@ from skindx.data.copies.copy_candidates import (
     recurring_keys,
 )
 from skindx.data.copies.hash_links import connected
-from skindx.data.copies.shards import Library, describe_missing, folder_of, sha256_of
+from skindx.data.copies.shards import DescriptionLibrary, describe_missing, folder_of, sha256_of
 from skindx.data.copies.verified import (
     read_verified,
     values_of,
@@ -78,7 +78,7 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
         for file in files:
             make_part(dataset, file)
         return
-    for _, answer in run_sandboxed(copy_parts, {"dataset": str(dataset)}, files, _LIMITS, workers):
+    for _, answer in run_sandboxed(parts_work, {"dataset": str(dataset)}, files, _LIMITS, workers):
         if isinstance(answer, Failure):
             raise JobError(
                 f"a part of the search for copies did not end well ({answer.detail}); run the "
@@ -87,7 +87,7 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
 
 
 @sandboxed(import_decoders)
-def copy_parts(job: dict[str, Any]) -> Work:
+def parts_work(job: dict[str, Any]) -> Work:
     """Return what makes the part of each file."""
     # Not before the fork: numba's memory would count in every other sandboxed process.
     from skindx.data.copies import candidate_kernels, geometry_kernels  # noqa: F401
@@ -123,7 +123,7 @@ def verified_file(dataset: Path, job: str, start: int, stop: int) -> Path:
     return verified_folder(dataset) / f"verified-{job}-{start}-{stop}.parquet"
 
 
-def _join(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
+def _join(library: DescriptionLibrary, folder: Path, made: Path, numbers: Sequence[int]) -> None:
     a, b, chunk = numbers
     sha256s, recurring = _images(folder)
     rows_C4 = join_chunks(library, sha256s, recurring, (a, b, chunk))
@@ -131,7 +131,7 @@ def _join(library: Library, folder: Path, made: Path, numbers: Sequence[int]) ->
         np.save(file, rows_C4)
 
 
-def _verify(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
+def _verify(library: DescriptionLibrary, folder: Path, made: Path, numbers: Sequence[int]) -> None:
     start, stop = numbers
     sha256s, _ = _images(folder)
     pairs_P2 = np.load(folder / PAIRS, mmap_mode="r")[start:stop]
@@ -144,9 +144,9 @@ _MAKERS: dict[str, Callable[..., None]] = {"votes": _join, "verified": _verify}
 
 
 @lru_cache(maxsize=1)
-def _library(dataset: Path, folder: Path) -> Library:
+def _library(dataset: Path, folder: Path) -> DescriptionLibrary:
     # One job has one folder: the shards are complete when its parts are made.
-    return Library(dataset)
+    return DescriptionLibrary(dataset)
 
 
 @lru_cache(maxsize=1)
@@ -157,7 +157,7 @@ def _images(folder: Path) -> tuple[list[str], NDArray[np.uint64]]:
 
 
 def join_chunks(
-    library: Library,
+    library: DescriptionLibrary,
     sha256s: Sequence[str],
     recurring: NDArray[np.uint64],
     part: tuple[int, int, int],
@@ -265,7 +265,7 @@ class _Search:
         count = len(self._sha256s)
         links_P2 = verified_PV[verified_PV[:, 2] >= ACCEPT, :2].astype(np.int64)
         family_N = np.array(connected(count, links_P2) if count else [], np.int64)
-        return recurring_keys(Library(self._dataset), self._sha256s, family_N)
+        return recurring_keys(DescriptionLibrary(self._dataset), self._sha256s, family_N)
 
     def _job(self, recurring: NDArray[np.uint64], pairs_P2: NDArray[np.int64]) -> str:
         """Write what the parts of one job read; return its name."""

@@ -78,7 +78,7 @@ def describe_shard(dataset: Path, paths: Sequence[str], workers: int) -> None:
     """Describe images and write their shard; a task of the runner."""
     rows: list[dict[str, Any]] = [{}] * len(paths)
     files = [stored_file(dataset, path) for path in paths]
-    for at, answer in run_sandboxed(describing, {}, files, _LIMITS, workers):
+    for at, answer in run_sandboxed(description_work, {}, files, _LIMITS, workers):
         rows[at] = _NOTHING if isinstance(answer, Failure) else answer
     names = [sha256_of(path) for path in paths]
     write_shard(folder_of(dataset), names, rows)
@@ -92,7 +92,7 @@ def _prepare() -> None:
 
 
 @sandboxed(_prepare)
-def describing(job: dict[str, Any]) -> Work:
+def description_work(job: dict[str, Any]) -> Work:
     """Return what describes files, in plain values."""
     return for_each(_described)
 
@@ -200,7 +200,7 @@ class ShardRow:
     row: int
 
 
-class Library:
+class DescriptionLibrary:
     """The descriptions of a dataset folder, found by SHA-256."""
 
     def __init__(self, dataset: Path) -> None:

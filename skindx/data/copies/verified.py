@@ -19,8 +19,8 @@ from skindx.core.atomic_files import atomic_file
 from skindx.data.copies import verify
 from skindx.data.copies.describe import Description
 from skindx.data.copies.shards import (
+    DescriptionLibrary,
     DescriptionShard,
-    Library,
     folder_of,
     sha256_of,
     shard_files,
@@ -226,7 +226,7 @@ def denied_pairs(
         read_PV[:, 2 + VALUES.index(name)] for name in ("probability", "inliers")
     )
     doubtful_P2 = read_PV[(probability_P <= DENY) & (inliers_P >= MANY), :2].astype(np.int64)
-    library = Library(dataset)
+    library = DescriptionLibrary(dataset)
     no = [
         i * len(sha256s) + j
         for i, j in doubtful_P2.tolist()

@@ -241,7 +241,7 @@ def clean_files(
     job = {"folder": str(folder.absolute()), "max_pixels": settings.max_pixels}
     waiting: dict[int, CleanFile] = {}
     following = 0
-    for position, answer in run_sandboxed(cleaning, job, paths, limits, workers):
+    for position, answer in run_sandboxed(cleaning_work, job, paths, limits, workers):
         waiting[position] = (
             CleanFile(Path(), answer.detail)
             if isinstance(answer, Failure)
@@ -259,7 +259,7 @@ def _prepare() -> None:
 
 
 @sandboxed(_prepare)
-def cleaning(job: dict[str, Any]) -> Work:
+def cleaning_work(job: dict[str, Any]) -> Work:
     """Return what cleans each file into the job's `folder`."""
     folder = Path(job["folder"])
     return for_each(lambda path: clean_file(path, folder, max_pixels=job["max_pixels"]))

@@ -83,7 +83,7 @@ class PageFilter:
     page: str = ""
 
 
-class Shelf:
+class PagedTiles:
     """The tiles of one view by class and facet; pages are named by number, never by a label."""
 
     def __init__(self, view: View, tiles: Sequence[Tile]) -> None:
@@ -178,7 +178,7 @@ def write_pages(
     """Write index.html and all pages; `shown` have a thumbnail, the drawings `drawn` are there."""
     environment = _environment(shown)
     environment.globals["drawn"] = drawn
-    shelves = [Shelf(view, tiles.by_view[view]) for view in VIEWS]
+    shelves = [PagedTiles(view, tiles.by_view[view]) for view in VIEWS]
     tabs = [(shelf.view, TITLES[shelf.view], shelf.facet_choices()[0]) for shelf in shelves]
     environment.globals.update(name=tiles.name, tabs=tabs, most_shown=MOST_SHOWN)
 

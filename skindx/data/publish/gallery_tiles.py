@@ -224,7 +224,7 @@ def write_drawings(
     job = {"folder": str(folder.absolute()), "pairs": pairs}
     names = [Path(name) for name in pairs]
     drawn = set()
-    answers = run_sandboxed(drawing, job, names, _LIMITS, cpu_count())
+    answers = run_sandboxed(drawing_work, job, names, _LIMITS, cpu_count())
     for done, (position, written) in enumerate(answers, 1):
         if written is True:
             drawn.add(names[position].as_posix())
@@ -233,7 +233,7 @@ def write_drawings(
 
 
 @sandboxed(import_decoders)
-def drawing(job: dict[str, Any]) -> Work:
+def drawing_work(job: dict[str, Any]) -> Work:
     """Return what draws each of the job's `pairs` below its `folder`."""
     folder, pairs = Path(job["folder"]), job["pairs"]
     return for_each(lambda name: _draw(folder / name, pairs[name.as_posix()]))
@@ -294,11 +294,11 @@ def read_tiles(dataset: Path) -> Tiles:
             "copies": list(copy_tiles(dataset, records)),
         },
         {sha256: path for sha256, path in files.items() if sha256 in shown},
-        *_said(dataset),
+        *_summary_parts(dataset),
     )
 
 
-def _said(dataset: Path) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+def _summary_parts(dataset: Path) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
     """Return funnel and boxes of a dataset's summary; one of an older version has neither."""
     summary = dataset / SUMMARY
     if not summary.exists():

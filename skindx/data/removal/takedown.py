@@ -133,7 +133,7 @@ def carry_out(planned: RemovalPlan) -> None:
             purge(dataset, planned.blocked)
 
 
-def own_copies(planned: RemovalPlan) -> list[Path]:
+def source_copies(planned: RemovalPlan) -> list[Path]:
     """Return the files in the user's own source folders that show what was taken down.
 
     They are not ours to delete; the next build reads them and leaves them out.

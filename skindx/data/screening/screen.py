@@ -84,7 +84,7 @@ def screen_files(
     """
     job = {"settings": settings.model_dump(mode="json"), "hashes": list(hashes)}
     screened: dict[int, Screened] = {}
-    for position, answer in run_sandboxed(screening, job, paths, settings.limits, workers):
+    for position, answer in run_sandboxed(screening_work, job, paths, settings.limits, workers):
         screened[position] = (
             _unscreened(answer.reason, answer.detail)
             if isinstance(answer, Failure)
@@ -102,7 +102,7 @@ def _prepare() -> None:
 
 
 @sandboxed(_prepare)
-def screening(job: dict[str, Any]) -> Work:
+def screening_work(job: dict[str, Any]) -> Work:
     """Return what judges files by the job's `settings` and hashes the sound ones."""
     settings, hashes = ScreenSettings.model_validate(job["settings"]), job["hashes"]
 

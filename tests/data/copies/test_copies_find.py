@@ -17,7 +17,13 @@ from copies_dataset import make_dataset, painted, put
 from skindx.core.errors import JobError
 from skindx.data.copies import copy_candidates, shards
 from skindx.data.copies.find import find_copies
-from skindx.data.copies.shards import DescriptionShard, Library, folder_of, sha256_of, shard_files
+from skindx.data.copies.shards import (
+    DescriptionLibrary,
+    DescriptionShard,
+    folder_of,
+    sha256_of,
+    shard_files,
+)
 from skindx.data.copies.verified import denied_pairs, keep_only
 from skindx.data.copies.verify import Copy
 from skindx.data.synthetic.overlays import screenshot
@@ -156,7 +162,7 @@ def test_a_removed_image_leaves_no_description(tmp_path: Path) -> None:
     old.mkdir()
     keep_only(tmp_path, [sha256_of(path) for path in paths[1:]])
     assert not old.exists()
-    assert sha256_of(paths[0]) not in Library(tmp_path)
+    assert sha256_of(paths[0]) not in DescriptionLibrary(tmp_path)
     (file,) = shard_files(folder_of(tmp_path))
     assert sha256_of(paths[0]).encode() not in file.read_bytes()
     assert sorted(DescriptionShard(file).sha256s) == sorted(sha256_of(path) for path in paths[1:])
