@@ -48,7 +48,7 @@ _PASS_KEYS = 1 << 25
 
 
 class Described(Protocol):
-    """Position of an image's description, by its SHA-256."""
+    """Descriptions of images, by SHA-256."""
 
     def __getitem__(self, sha256: str) -> Description: ...
 
@@ -79,7 +79,7 @@ def point_keys(description: Description) -> NDArray[np.uint64]:
 def recurring_keys(
     library: Described, sha256s: Sequence[str], family_N: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """Return the sorted keys that stand in more families than `limit` allows.
+    """Return the sorted keys that stand in more families than `family_limit` allows.
 
     `family_N` numbers the family of each image. Beyond _PASS_KEYS points the keys are counted in
     several passes, which give the same.

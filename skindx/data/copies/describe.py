@@ -46,7 +46,7 @@ def mirror_permutation() -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Codebook:
-    """The package's codebook; `learn.codebook` made it of painted images."""
+    """The package's codebook, learned from synthetic images."""
 
     mean_D: NDArray[np.float32]
     components_CD: NDArray[np.float32]
@@ -124,7 +124,7 @@ class Description:
 
     @property
     def digest(self) -> bytes:
-        """Return what puts two images in an order that is their own."""
+        """Return a digest by which two images are ordered, whichever is given first."""
         return hashlib.sha256(self.small_HW.tobytes() + self.codes_PC.tobytes()).digest()
 
 
@@ -143,7 +143,7 @@ def fitted(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def stretched(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the image with a contrast of RANGE grey levels, if it has less: of a dark photo."""
+    """Return the image with its contrast stretched to RANGE grey levels, if it has less."""
     low, high = np.percentile(grey_HW, (1, 99))
     gain = RANGE / max(high - low, RANGE / MOST_GAIN)
     if gain <= 1 or high == low:

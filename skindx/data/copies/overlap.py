@@ -115,7 +115,7 @@ def _variance(
 def void(
     first: Description, second: Description, aligned: Aligned, at_I2: NDArray[np.float64]
 ) -> float:
-    """Return how surely part of the overlap is of two images: nats, for the disc that says most.
+    """Return the evidence, in nats, that some disc of the overlap shows two different images.
 
     A scan statistic. Of n points in a disc without an inlier none agrees; at the rate at which the
     points outside agree, that has probability (1 - rate)^n. Both images need points in the disc.
@@ -130,7 +130,7 @@ def void(
     if not len(middle_D2):
         return 0.0
     radius_D = cdist(middle_D2, at_I2).min(axis=1)
-    said_D = np.full(len(middle_D2), np.inf)
+    nats_D = np.full(len(middle_D2), np.inf)
     for image in (first, second):
         # One place counts once, however many points it has.
         place_P2 = np.unique(shown_points(image, aligned, to_first=image is first) // 2, axis=0) * 2
@@ -139,8 +139,8 @@ def void(
         agree = int((cdist(place_P2, at_I2).min(axis=1) <= _NEAR).sum())
         inside_D = (cdist(middle_D2, place_P2) < radius_D[:, None] - 1).sum(axis=1)
         rate_D = np.minimum(0.95, agree / np.maximum(1, len(place_P2) - inside_D))
-        said_D = np.minimum(said_D, -inside_D * np.log1p(-rate_D))
-    return float(said_D.max())
+        nats_D = np.minimum(nats_D, -inside_D * np.log1p(-rate_D))
+    return float(nats_D.max())
 
 
 def closed(at_I2: NDArray[np.float64], shape_hw: tuple[int, int]) -> float:
@@ -211,7 +211,7 @@ _BLUR = 1.5
 _THIN = 9
 """Half-size pixels: in a median over such a square lines of less than half its side vanish."""
 _LEAST = 30.0
-"""Sum of weights from which on the gradients have a say."""
+"""Sum of weights from which on the gradients count."""
 
 
 def beneath(aligned: Aligned) -> float:

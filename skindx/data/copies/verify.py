@@ -62,10 +62,10 @@ RANGES = {
     "closed": (0.5, 1.0),
     "beneath": (0.5, 0.75),
 }
-"""Range of each feature of a pair; beyond it a feature says no more."""
+"""Range of each feature of a pair; values beyond it are clipped."""
 FEATURES = tuple(RANGES)
 _LEAST_TEXTURE = 30.0
-"""Sum of weights from which on a part of the overlap has a say."""
+"""Sum of weights from which on a part of the overlap counts."""
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ SHARD_NAMES = ("image", *(name for name in NAMES if name not in _MANIFEST_ONLY))
 
 
 def arrow_schema() -> "pa.Schema":
-    """Return the schema of manifest.parquet: the fields of `Row`."""
+    """Return the schema of manifest.parquet: the fields of `PublishedRow`."""
     import pyarrow as pa
 
     return pa.schema([(name, _arrow_type(name)) for name in NAMES])

@@ -47,7 +47,7 @@ class KnownImage:
 
 @dataclass(frozen=True, slots=True)
 class AffectedImage:
-    """One image that goes from one dataset, or that its group makes one think of."""
+    """One image that leaves a dataset, or that may belong with one that does."""
 
     dataset: Path
     known: KnownImage
@@ -134,7 +134,7 @@ def carry_out(planned: RemovalPlan) -> None:
 
 
 def source_copies(planned: RemovalPlan) -> list[Path]:
-    """Return the files in the user's own source folders that show what was taken down.
+    """Return the files in the user's source folders that show what was taken down.
 
     They are not ours to delete; the next build reads them and leaves them out.
     """
