@@ -16,7 +16,7 @@ from pathlib import Path
 
 from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import how_to_install
-from skindx.data.loader.drawing import SOURCE as CROPS
+from skindx.data.loader.crops import SOURCE as CROPS
 from skindx.imaging.resize import SOURCE as RESIZE
 from skindx.models.exports.sparse_convolution import SOURCE as CONVOLUTION
 from skindx.models.nt_record import LEARN, choice_in_force, kept_choices

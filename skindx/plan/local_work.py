@@ -17,7 +17,7 @@ from skindx.comm.sparse_vectors import Sparse, merge
 from skindx.comm.topk import DENSITY
 from skindx.core.cost.profile import LocalWork, Rates
 from skindx.core.kinds import load_object
-from skindx.training.preconditioners.kfac.eigen import Eigen, precondition
+from skindx.training.methods.kfac.eigen import Eigen, precondition
 
 _LEAST, _REPEATS = 2, 5
 _BUDGET_S = 30.0

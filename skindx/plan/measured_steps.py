@@ -19,12 +19,12 @@ from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.plan.local_work import local_work, matrix_rates
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.feeding.reading import TrainingData
 from skindx.training.loop import take_step
 from skindx.training.parallel.mesh import Mesh, peak_memory
 from skindx.training.recorded_step import TimedEngine
 from skindx.training.state import Batch, Training
 from skindx.training.tasks.classifier_job import setup_member
+from skindx.training.tasks.image_sets import TrainingData
 
 _OF_RECIPE = ("optimizer", "loss", "augment", "mix", "ema")
 """Parts of a recipe that take time in each step; all others only change what is computed."""

@@ -12,6 +12,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.layout import MANIFEST
+from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest
 from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine
@@ -25,12 +26,11 @@ from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import Asked, machine_of, read_cluster
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.config.method_settings import PreconditionerSettings
 from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
-from skindx.training.feeding.folds import partition
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.parallel.mesh import resolve_ranks
 from skindx.training.recorded_step import PLANNED, timeline_file
-from skindx.training.tasks.optimizer import LAYERWISE
 
 _NAMED = 5
 """Networks of a trace that a message names."""
@@ -75,7 +75,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 len(held),
                 kfac_of(recipe.preconditioner),
                 _needs_whole_layers(settings.engine),
-                recipe.optimizer in LAYERWISE,
+                recipe.optimizer_kind.layerwise,
             )
         )
     if not members:
@@ -145,9 +145,9 @@ def _words(name: str, size: int | None, precision: str, variant: str) -> str:
     return f"{name} at {size} px in {precision}{f' with {variant}' if variant else ''}"
 
 
-def kfac_of(settings: KfacSettings | None) -> KfacCost | None:
+def kfac_of(settings: PreconditionerSettings | None) -> KfacCost | None:
     """Return what of a preconditioner costs time."""
-    if settings is None:
+    if not isinstance(settings, KfacSettings):
         return None
     return KfacCost(
         factors_every=settings.factors_every,

@@ -25,10 +25,10 @@ from rich.text import Text
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.progress import INTERVAL_S
+from skindx.data.loader.batches import steps_of
 from skindx.training.checkpoint.finished import FOLDER as DETECTOR
 from skindx.training.checkpoint.finished import HISTORY, member_folder, write_history
 from skindx.training.config.run import MemberSettings, MonitorSettings, TrainSettings
-from skindx.training.feeding.batches import steps_of
 from skindx.training.trackers import Mlflow, Monitor, Row, TensorBoard, TrainingInfo, Wandb
 
 

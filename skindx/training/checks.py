@@ -1,47 +1,37 @@
 """Everything about a run that can be known to fail before anything of it is written."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
 from skindx.core.errors import UserError
-from skindx.core.machine import require_extra
 from skindx.data.boxes.box_exchange import box_labels
 from skindx.data.labels import check_labels
+from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import Record, Split, split_of
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import check_monitors
 from skindx.training.checkpoint.finished import load_parts
-from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.engine import EngineSettings, read_extra_of
+from skindx.training.config.optimizers import OPTIMIZERS
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.ranks import ranks_on_hosts
 from skindx.training.ensembles.member_refs import check_soup, member_refs, units
-from skindx.training.feeding.batches import steps_of
-from skindx.training.feeding.folds import partition
-from skindx.training.feeding.reading import load_targets
-from skindx.training.feeding.visits import Visits
-from skindx.training.forms.operators import OperatorsSettings
-from skindx.training.forms.pipeline import ModelSettings
-from skindx.training.hopping.partition_images import Partitions, check_partitions, partitions_of
-from skindx.training.hopping.run_queue import check_memory
-from skindx.training.hopping.units import DATABASE
 from skindx.training.member_networks import probe_members
+from skindx.training.method import RunMethod
 from skindx.training.parallel.batch_norm import checkpoint_activations
-from skindx.training.parallel.mesh import workers_of
-from skindx.training.parallel.sharding.communicator import sizes_of
-from skindx.training.parallel.sharding.owt import layers_of
-from skindx.training.parallel.sharding.pieces import micro_batches_of
+from skindx.training.parallel.mesh import sizes_of, workers_of
+from skindx.training.registry import run_methods
 from skindx.training.tasks.classifier_job import starting_weights
 from skindx.training.tasks.detector_data import looked_at
 from skindx.training.tasks.detector_job import build_network
-from skindx.training.tasks.optimizer import LAYERWISE, layer_depths
+from skindx.training.tasks.image_sets import load_targets
+from skindx.training.tasks.optimizer import layer_depths
 
 
 def check_smallest_step(
@@ -51,36 +41,37 @@ def check_smallest_step(
     learned: Sequence[Record],
     *,
     ranks: int = 1,
-    partitions: Partitions | None = None,
+    least: Callable[[int], int] | None = None,
 ) -> None:
     """Raise UserError where a network would normalise one image alone, and cannot.
 
     `classifier` has no memory (`shapes_only`); it learns from the images `learned` on so many
-    `ranks`, or visits `partitions`. Steps differ by an image: one of 3, in a training with a batch
-    of 4, leaves a single image to one of two ranks.
+    `ranks`. Steps differ by an image: one of 3, in a training with a batch of 4, leaves a single
+    image to one of two ranks. `least` tells the fewest images of a step of a batch where they are
+    not those of an even division.
     """
     recipe = settings.recipe_of(member)
     synchronised = settings.engine.sync_batch_norm and ranks > 1
     if member.trunk == "frozen" or synchronised:
         return
 
-    def least(batch: int) -> int:
-        if partitions:
-            return _least_of_visits(partitions, learned, batch) // recipe.accumulate
+    def at_once(batch: int) -> int:
+        if least:
+            return least(batch) // recipe.accumulate
         return _least_at_once(settings, len(learned), batch, ranks, recipe.accumulate)
 
-    if least(recipe.batch) > 1:
+    if at_once(recipe.batch) > 1:
         return
     side = min(member.preprocess.size, recipe.resize.start if recipe.resize else 2**31)
     if takes_one_image(classifier, side):
         return
     larger = next(
-        (size for size in range(recipe.batch + 1, len(learned) + 1) if least(size) > 1), 0
+        (size for size in range(recipe.batch + 1, len(learned) + 1) if at_once(size) > 1), 0
     )
     divided = {
         "engine.ranks": ranks,
         "recipe.accumulate": recipe.accumulate,
-        "engine.parallel.micro_batches": 2 if settings.engine.parallel.layer_on_one_rank else 1,
+        **settings.engine.parallel.divisors(),
     }
     lower = " or ".join(name for name, parts in divided.items() if parts > 1)
     advice = [f"set recipe.batch={larger}"] if larger else []
@@ -92,27 +83,15 @@ def check_smallest_step(
     )
 
 
-def _least_of_visits(partitions: Partitions, learned: Sequence[Record], batch: int) -> int:
-    owner_N = partitions.owner_N(learned)
-    count_P = np.bincount(owner_N, minlength=partitions.count)
-    steps_P = Visits(owner_N, partitions.count).steps(batch)
-    return min(int(count) // steps for count, steps in zip(count_P, steps_P, strict=True))
-
-
 def _least_at_once(
     settings: TrainSettings, images: int, batch: int, ranks: int, pieces: int
 ) -> int:
     """Return the fewest images that a batch norm sees at once on `ranks` ranks."""
-    steps, parallel = steps_of(images, batch), settings.engine.parallel
+    steps = steps_of(images, batch)
     shares = sizes_of(images // steps, ranks)
     if settings.loader.sharded is True:
         shares = (images // ranks // steps,) * ranks
-    rows = sum(share // pieces for share in shares[-parallel.together :])
-    if not isinstance(parallel, ModelSettings):
-        return rows
-    pipelines = max(1, ranks // parallel.stages)
-    micro = micro_batches_of(parallel, batch // pieces // pipelines)
-    return rows // max(1, min(micro, rows))
+    return settings.engine.parallel.images_at_once(shares, pieces, batch)
 
 
 def takes_one_image(classifier: nn.Module, side: int) -> bool:
@@ -139,31 +118,29 @@ def check(
             raise UserError(f"the dataset has no {split} images; build it with more images.")
     check_labels({record.label for record in records}, taxonomy)
     _check_classes(settings, records, taxonomy)
-    if settings.engine.schedule != "data":
-        require_extra("train", "sqlalchemy", purpose="engine.schedule")
+    methods = run_methods(settings)
+    for method in methods:
+        method.check_machine()
     workers = workers_of(settings.engine)
     everywhere = _ranks_everywhere(settings.engine, workers)
     if not settings.engine.hostfile:
         settings.engine.parallel.group_size(everywhere)
-    # A member that is scheduled whole, or hops, has one rank at a time.
-    ranks = everywhere if settings.engine.schedule == "data" else 1
+    ranks = everywhere if settings.engine.schedule_kind.together else 1
     read_extra_of(settings.engine)
     _check_layer_norms(settings)
-    degrees = {
-        layer
-        for member in settings.members
-        for layer in _check_member(settings, member, records, len(taxonomy.classes), ranks)
-    }
-    if isinstance(parallel := settings.engine.parallel, OperatorsSettings):
-        _check_degrees(parallel, degrees)
+    classes = len(taxonomy.classes)
+    for member in settings.members:
+        _check_member(settings, member, records, classes=classes, ranks=ranks, methods=methods)
+    for method in methods:
+        method.check_members()
     trained = member_refs(run, settings)
     for soup in settings.soups:
         check_soup(soup, trained)
     units(settings, trained, records)
     check_detector(settings, records, ranks)
-    if settings.engine.schedule != "data":
-        _check_schedule(
-            settings, records, len(taxonomy.classes), run, workers=workers, everywhere=everywhere
+    for method in methods:
+        method.check_run(
+            records, len(taxonomy.classes), run, workers=workers, everywhere=everywhere
         )
     probe_members(settings, len(taxonomy.classes))
 
@@ -178,12 +155,13 @@ def _ranks_everywhere(engine: EngineSettings, workers: int) -> int:
 def _check_layer_norms(settings: TrainSettings) -> None:
     """Raise UserError where ZeRO would hand an optimizer flat pieces of all weights."""
     for member in settings.members:
-        optimizer = settings.recipe_of(member).optimizer
-        if settings.engine.zero and optimizer in LAYERWISE:
+        recipe = settings.recipe_of(member)
+        if settings.engine.zero and recipe.optimizer_kind.layerwise:
+            others = [kind for kind in OPTIMIZERS if not OPTIMIZERS.load(kind).layerwise]
             raise UserError(
-                f"member {member.name}: recipe.optimizer={optimizer} goes by the norm of each "
-                f"layer, and engine.zero={settings.engine.zero} mixes layers; set engine.zero=0, "
-                "or take sgd or adamw."
+                f"member {member.name}: recipe.optimizer={recipe.optimizer} goes by the norm of "
+                f"each layer, and engine.zero={settings.engine.zero} mixes layers; set "
+                f"engine.zero=0, or take {' or '.join(reversed(others))}."
             )
 
 
@@ -217,10 +195,12 @@ def _check_member(
     settings: TrainSettings,
     member: MemberSettings,
     records: list[Record],
+    *,
     classes: int,
     ranks: int,
-) -> Iterable[str]:
-    """Raise UserError for a member that cannot be trained; return layers that a plan splits."""
+    methods: Sequence[RunMethod],
+) -> None:
+    """Raise UserError for a member that cannot be trained."""
     recipe = settings.recipe_of(member)
     batch, pieces = recipe.batch, recipe.accumulate
     train, held = partition(records, member.fold, settings.folds)
@@ -243,17 +223,10 @@ def _check_member(
         )
     with shapes_only():
         classifier = build_classifier(member, classes)
-    if settings.engine.schedule != "hop":
+    if not any(method.checks_steps for method in methods):
         check_smallest_step(settings, member, classifier, train, ranks=ranks)
-    if isinstance(parallel := settings.engine.parallel, ModelSettings):
-        # Tracing is of no use to the other forms, and takes a second to import.
-        from skindx.training.parallel.sharding.pieces import check_stages
-
-        side = member.preprocess.size
-        image = torch.zeros(1, side, side, 3, dtype=torch.uint8, device="meta")
-        pipelines = 1 if settings.engine.hostfile else max(1, ranks // parallel.stages)
-        check_stages(classifier, image, parallel, batch // pipelines // pieces)
-    split = layers_of(classifier, parallel) if isinstance(parallel, OperatorsSettings) else {}
+    for method in methods:
+        method.check_member(member, classifier, train, ranks)
     if recipe.layer_decay < 1:
         layer_depths(classifier)
     if settings.engine.activation_checkpointing:
@@ -262,41 +235,6 @@ def _check_member(
         load_targets(member.targets, train, classes)
     if weights := starting_weights(member):
         load_weights(classifier.to_empty(device="cpu"), weights)
-    return split
-
-
-def _check_degrees(parallel: OperatorsSettings, split: set[str]) -> None:
-    """Raise UserError for a layer that no member has."""
-    if unknown := [name for name in parallel.degrees if name not in split]:
-        raise UserError(
-            f"engine.parallel.degrees names {unknown[0]}, which is no layer of any member; make "
-            "the plan again for these members, or take the layer out."
-        )
-
-
-def _check_schedule(
-    settings: TrainSettings,
-    records: list[Record],
-    classes: int,
-    run: Path,
-    *,
-    workers: int,
-    everywhere: int,
-) -> None:
-    """Raise UserError for partitions that are too small, and for members too large for a worker."""
-    begun = (run / CHECKPOINTS / DATABASE).exists()  # then their number is settled
-    partitions = None
-    if settings.engine.schedule == "hop" and not begun:
-        count = partitions_of(settings, everywhere)
-        check_partitions(records, settings, count)
-        partitions = Partitions.of(records, settings, count)
-    for member in settings.members:
-        with shapes_only():
-            classifier = build_classifier(member, classes)
-        if partitions:
-            train, _ = partition(records, member.fold, settings.folds)
-            check_smallest_step(settings, member, classifier, train, partitions=partitions)
-        check_memory(settings, member, classifier, workers)
 
 
 def check_detector(settings: TrainSettings, records: list[Record], ranks: int) -> None:

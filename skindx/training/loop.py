@@ -10,8 +10,8 @@ from torch import nn
 
 from skindx.core.errors import UserError
 from skindx.core.state_checks import is_finite
-from skindx.training.feeding.batches import step_seed, steps_of
-from skindx.training.parallel.batch_norm import average_buffers
+from skindx.data.loader.batches import step_seed, steps_of
+from skindx.training.checkpoint.resume import average_buffers
 from skindx.training.parallel.mesh import peak_memory
 from skindx.training.position import WHAT_TO_TRY, count_step
 from skindx.training.state import (

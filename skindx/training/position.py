@@ -1,9 +1,11 @@
 """Position of a training (epoch, step, counters), and the check of each step on all ranks."""
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -50,6 +52,8 @@ class StepGuard:
         self.stop, self.save = bool(stop), bool(save)
         return None if some_bad else value
 
+
+Item = TypeVar("Item")
 
 WHAT_TO_TRY = (
     "lower learning_rate, lengthen warmup_epochs, or check the weights that it starts from, and "
@@ -135,3 +139,30 @@ def count_step(
             f"row, up to {where}, at a learning rate of {rate:g}; {WHAT_TO_TRY}."
         )
     progress.line(f"{where}: the loss is not finite, the step is skipped")
+
+
+class Waiting:
+    """Counts the seconds of an epoch in which the next batch was not there yet."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the time of a block."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items and count the time that each took to come."""
+        end = object()
+        iterator = iter(items)
+        while True:
+            with self.counted():
+                item = next(iterator, end)
+            if item is end:
+                return
+            yield item  # type: ignore[misc]

@@ -12,6 +12,7 @@ from pathlib import Path
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import JobError, UserError
 from skindx.data.layout import RECIPE
+from skindx.data.loader.batches import learning
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.stored_image import check_sample
 from skindx.models.bundle.bundle import BUNDLE, Bundle
@@ -32,13 +33,12 @@ from skindx.training.ensembles.member_refs import (
     write_targets,
 )
 from skindx.training.ensembles.pack import pack_run
-from skindx.training.feeding.folds import learning
 from skindx.training.jobs import train as train_members
 from skindx.training.launching.place import settle_place
 from skindx.training.launching.supervise import RANKS, StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.mesh import is_lost, leave, resolve_accelerator
 from skindx.training.recorded_step import PLANNED
-from skindx.training.towers import with_towers
+from skindx.training.registry import resolve, run_methods
 
 _WRITTEN_FIRST = (SETTINGS, PLANNED)
 """What a training writes before its ranks look at weights, images and checkpoints."""
@@ -143,7 +143,7 @@ def train(
         f"build the dataset again with `skindx build {dataset / RECIPE} --out {dataset}`, which "
         "keeps its splits, and give --urgency CLASS=urgent|soon|routine where it asks for it",
     )
-    settings = with_towers(settings)
+    settings = resolve(settings)
     check(settings, records, taxonomy, run)
     check_sample(dataset, learning(records))
     if settings.distil:
@@ -203,10 +203,10 @@ def _train_elsewhere(
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     end_with_parent()
     with StopRequest(settings.checkpoint.grace_s) as stop:
-        if settings.engine.schedule != "data":
-            from skindx.training.hopping.hop_worker import train_as_worker
-
-            return train_as_worker(run, dataset, settings, stop)
+        for method in run_methods(settings):
+            packs = method.train_as_rank(run, dataset, stop)
+            if packs is not None:
+                return packs
         mesh = join(settings.engine)
         if mesh.is_main:
             settings.save(run / SETTINGS)
@@ -245,12 +245,8 @@ def _train_by_launcher(
     settings.save(run / SETTINGS)
     if not missing:
         return
-    if settings.engine.schedule == "data":
+    if not any(method.launch(run, dataset) for method in run_methods(settings)):
         _launch_ranks(run, dataset, settings)
-    else:
-        from skindx.training.hopping.hop_worker import launch_workers
-
-        launch_workers(run, dataset, settings)
     # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")

@@ -7,16 +7,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from skindx.data.loader.batches import steps_of
 from skindx.training.checkpoint.resume import Buffers
 from skindx.training.checkpoint.saved_state import Shared
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.feeding.batches import steps_of
-from skindx.training.feeding.waiting import Waiting
+from skindx.training.method import Method, method_of
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.parts import parts_of
-from skindx.training.position import Position, StepGuard
-from skindx.training.preconditioners.preconditioner import Preconditioner
+from skindx.training.position import Position, StepGuard, Waiting
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -168,7 +166,7 @@ class Training(Generic[Result_co]):
         if self.average is None:
             return self.engine.whole()
         average = self.average.module
-        return self.engine.whole(average) if parts_of(average) else average
+        return method_of(average).whole(average)
 
 
 def setup(
@@ -180,7 +178,7 @@ def setup(
     settings: TrainSettings,
     mesh: Mesh,
     say: Callable[[str], None],
-    preconditioner: Preconditioner | None = None,
+    method: Method | None = None,
 ) -> Training[Result_co]:
     """Return a task before its first step; `network` lies on the mesh's device."""
     engine = Engine(
@@ -189,7 +187,7 @@ def setup(
         mesh,
         task.batch,
         exchange=settings.exchange,
-        preconditioner=preconditioner,
+        method=method,
         steps_per_epoch=steps_of(task.images, task.batch),
         say=say,
     )

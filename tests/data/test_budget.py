@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.loader.budget import Node, kept_share, wants_shards
+from skindx.data.loader.cache import Node, kept_share, wants_shards
 
 GB = 10**9
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loader_images import jpeg, photo
 
-from skindx.data.loader.crop import Window, random_window, resize_into
+from skindx.data.loader.crops import Window, random_window, resize_into
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.resize import shrink

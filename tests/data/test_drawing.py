@@ -6,9 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core import compiled_loops
-from skindx.data.loader import drawing
-from skindx.data.loader.crop import Window, random_window
-from skindx.data.loader.drawing import draw_windows, sample_seeds, window_places
+from skindx.data.loader import crops
+from skindx.data.loader.crops import (
+    Window,
+    draw_windows,
+    random_window,
+    sample_seeds,
+    window_places,
+)
 
 SIDES = st.integers(1, 5000)
 NUMBERS = st.integers(0, 2**32 - 1)
@@ -53,12 +58,12 @@ def test_ten_thousand_windows_are_the_same_without_a_compiler(
 
     fast = drawn()
     monkeypatch.setattr(compiled_loops, "compiler", lambda: "")
-    for cached in (compiled_loops.CppSource.kernel, drawing._library):
+    for cached in (compiled_loops.CppSource.kernel, crops._library):
         cached.cache_clear()
     try:
         assert drawn() == fast
     finally:
-        for cached in (compiled_loops.CppSource.kernel, drawing._library):
+        for cached in (compiled_loops.CppSource.kernel, crops._library):
             cached.cache_clear()
 
 

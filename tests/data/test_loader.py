@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from loader_images import dataset, photo
 
 from skindx.core.errors import UserError
-from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import Window
-from skindx.data.loader.drawing import sample_seeds
+from skindx.data.loader.ahead import Pool, work_ahead
+from skindx.data.loader.crops import Window, sample_seeds
 from skindx.data.loader.load import Fill, fill_crops, fill_random_crops, load
-from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory
 
 NAME = "skindx-loader"
@@ -261,7 +259,7 @@ def test_a_fork_in_mid_epoch_can_load_for_itself(tmp_path: Path) -> None:
 
 
 def test_the_loader_never_imports_torch() -> None:
-    modules = "load", "pixels", "budget", "settings", "source"
+    modules = "load", "pixels", "cache", "settings", "source"
     code = f"import sys, {', '.join(f'skindx.data.loader.{module}' for module in modules)}\n"
     code += "sys.exit('torch' in sys.modules or 'cv2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,12 +15,11 @@ from skindx.training import loop
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join_nobody
-from skindx.training.feeding.reading import open_sets
-from skindx.training.feeding.visits import Visits
-from skindx.training.hopping.partition_images import Partitions
-from skindx.training.hopping.units import HOPS
+from skindx.training.methods.hopping.partition_images import Partitions, VisitedSet, Visits
+from skindx.training.methods.hopping.units import HOPS
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
+from skindx.training.tasks.image_sets import open_sets
 
 Order = dict[int, tuple[int, ...]]
 """Epoch -> partitions in the order in which they were visited."""
@@ -72,8 +71,7 @@ def in_order(
             return training, validation
         visits = Recorded(partitions.owner_N(data.train), count)
         visits.by_epoch = order
-        object.__setattr__(training, "visits", visits)
-        return training, validation
+        return VisitedSet(**vars(training), visits=visits), validation
 
     job = MemberJob(Path("nowhere"), dataset, settings, member, records, classes)
     training = setup_member(

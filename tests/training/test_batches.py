@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.training.feeding.batches import (
+from skindx.data.loader.batches import (
     epoch_plan,
     global_batches,
     owners,

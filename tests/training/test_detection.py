@@ -18,6 +18,7 @@ from ranks import run_ranks
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
+from skindx.data.loader.batches import global_batches, share
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
 from skindx.models.bundle.bundle import DetectorParts
@@ -27,7 +28,6 @@ from skindx.training.checks import check_detector
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import BoxAugment, DetectorSettings
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.batches import global_batches, share
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.tasks.detector_data import (
     BoxedBatch,

@@ -6,7 +6,9 @@ import torch
 from safetensors.torch import save_file
 
 from skindx.core.errors import UserError
-from skindx.data.loader.pool import Pool
+from skindx.data.loader.ahead import Pool
+from skindx.data.loader.load import Reading
+from skindx.data.loader.settings import Augment
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
 from skindx.models.bundle.bundle import Bundle, pack
@@ -17,12 +19,15 @@ from skindx.models.ensemble import predict_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.checks import check
-from skindx.training.config.recipe import Augment, Recipe
+from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.member_refs import soft_targets, student_settings, write_targets
-from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
-from skindx.training.feeding.loading import Reading
-from skindx.training.feeding.reading import load_targets
+from skindx.training.tasks.image_sets import (
+    TrainingSet,
+    class_numbers,
+    load_targets,
+    training_batches,
+)
 from skindx.training.tasks.losses import build_loss
 
 SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))

@@ -12,6 +12,7 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import global_batches, share
 from skindx.training.config.engine import (
     EngineSettings,
     deepspeed_config,
@@ -20,7 +21,6 @@ from skindx.training.config.engine import (
 )
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import global_batches, share
 from skindx.training.parallel.batch_norm import checkpoint_activations
 from skindx.training.parallel.mesh import Mesh, check_precision, leave, resolve_ranks
 

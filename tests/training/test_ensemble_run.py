@@ -11,6 +11,7 @@ from ranks import run_ranks
 from safetensors.torch import load_file
 
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.decode import decode
@@ -20,7 +21,6 @@ from skindx.models.conformal import fit_on_records
 from skindx.models.ensemble import predict_members, predict_records
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.pack import fit_on_calibration
-from skindx.training.feeding.folds import partition
 from skindx.training.run import train
 
 PREPROCESS = {"size": 64}

@@ -24,7 +24,7 @@ from skindx.training.checkpoint.finished import (
 )
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
-from skindx.training.feeding.reading import load_targets
+from skindx.training.tasks.image_sets import load_targets
 
 SMALL = {"model": "test_resnet", "preprocess": {"size": 32}}
 SETTINGS = {

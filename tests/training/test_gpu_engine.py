@@ -22,12 +22,12 @@ from skindx.comm.fused import FusedSettings
 from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.topk import TopKSettings
+from skindx.data.loader.batches import global_batches, share
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import global_batches, share
 from skindx.training.run import train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed]

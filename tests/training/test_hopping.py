@@ -16,16 +16,15 @@ from one_process import alone, in_order, recorded
 from ranks import run_ranks
 
 from skindx.core.errors import JobError, UserError
+from skindx.data.loader.batches import steps_of
 from skindx.data.manifest import read_manifest, split_of
 from skindx.models.classifier.classifier import Classifier
 from skindx.training.checkpoint.finished import load_member, member_folder
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.batches import steps_of
-from skindx.training.feeding.visits import Visits
-from skindx.training.hopping.local_workers import line, progress_of
-from skindx.training.hopping.partition_images import Partitions, check_partitions
-from skindx.training.hopping.run_queue import conclude, raise_problems
-from skindx.training.hopping.units import Unit, hop_tasks
+from skindx.training.methods.hopping.local_workers import line, progress_of
+from skindx.training.methods.hopping.partition_images import Partitions, Visits, check_partitions
+from skindx.training.methods.hopping.run_queue import conclude, raise_problems
+from skindx.training.methods.hopping.units import Unit, hop_tasks
 from skindx.workers.lease_queue import ASIDE, DONE, FAILED, OPEN, TaskState, WorkerState
 
 PARTITIONS = 2
@@ -70,14 +69,14 @@ class _Crash(Exception):
 
 def _hop(run: Path, dataset: Path) -> Hopped:
     """Let two workers take turns in one process, and lose some of them in the middle of a unit."""
-    from skindx.training.hopping.hop_worker import Worker
     from skindx.training.launching.supervise import StopRequest
+    from skindx.training.methods.hopping.hop_worker import HopWorker
     from skindx.training.position import StepGuard
 
     settings, rng = TrainSettings.parse(SETTINGS), random.Random(3)
     mesh, stop = alone(settings), StopRequest(25)
     workers = [
-        Worker(run, dataset, settings, mesh, stop, rank=rank, workers=2) for rank in range(2)
+        HopWorker(run, dataset, settings, mesh, stop, rank=rank, workers=2) for rank in range(2)
     ]
     leases = workers[0].leases
     names = [leases.enter({"rank": rank}, home=rank) for rank in range(2)]
@@ -126,13 +125,13 @@ def _hop(run: Path, dataset: Path) -> Hopped:
 
 def _stay(run: Path, dataset: Path, mesh: Any, stop: Any) -> tuple[bool, int, list[str]]:
     """Train by `members` with a lease that is lost once, and compare with the ordinary loop."""
-    from skindx.training.hopping.hop_worker import Worker
+    from skindx.training.methods.hopping.hop_worker import HopWorker
     from skindx.training.position import StepGuard
 
     (member, _) = SETTINGS["members"]  # type: ignore[misc]
     raw = {"engine": {"accelerator": "cpu", "schedule": "members"}, "members": [member]}
     settings = TrainSettings.parse(raw)
-    worker = Worker(run, dataset, settings, mesh, stop, rank=0, workers=2)
+    worker = HopWorker(run, dataset, settings, mesh, stop, rank=0, workers=2)
     said: list[str] = []
     worker._say = said.append  # type: ignore[method-assign]
     check, steps = StepGuard.check, [0]
@@ -161,7 +160,7 @@ def _refusals(
     run: Path, dataset: Path, settings: TrainSettings, worker: Any, mesh: Any
 ) -> dict[str, str]:
     """Return what is said of partitions and states that are not there."""
-    from skindx.training.hopping.partition_images import PartitionImages
+    from skindx.training.methods.hopping.partition_images import PartitionImages
 
     records = read_manifest(dataset)
     partitions = Partitions.of(records, settings, PARTITIONS)

@@ -11,23 +11,20 @@ from hypothesis import strategies as st
 from skindx.core import machine
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
-from skindx.data.loader import node_memory
-from skindx.data.loader.pool import Pool
-from skindx.data.loader.settings import LoaderSettings
+from skindx.data.loader import cache, node_memory
+from skindx.data.loader.ahead import Pool
+from skindx.data.loader.augment import changer, composed_changer, turned
+from skindx.data.loader.load import Reading, threads_for
+from skindx.data.loader.settings import Augment, LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
 from skindx.imaging.decode import decode
 from skindx.models.classifier.preprocess import centre_square
 from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.feeding import cache_policy
-from skindx.training.feeding.augment import changer, composed_changer, turned
-from skindx.training.feeding.images import TrainingSet, training_batches
-from skindx.training.feeding.loading import Reading, threads_for
-from skindx.training.feeding.reading import TrainingData, open_sets
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
+from skindx.training.tasks.image_sets import TrainingData, TrainingSet, open_sets, training_batches
 
 CLASSES = ("Disc", "Stripes", "Plain")
 MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})
@@ -136,7 +133,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
         ]
 
     assert not opened(2).sharded
-    monkeypatch.setattr(cache_policy, "free_memory", lambda: 1000)
+    monkeypatch.setattr(cache, "free_memory", lambda: 1000)
     # Two ranks of one node have one copy: shares would take as much.
     assert not opened(2).sharded
     assert not said
@@ -146,7 +143,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
     assert not opened(1).sharded
     assert not opened(2, sharded=False).sharded
     assert not opened(2, cache={"kind": "none"}).sharded
-    monkeypatch.setattr(cache_policy, "free_memory", machine.free_memory)
+    monkeypatch.setattr(cache, "free_memory", machine.free_memory)
     assert opened(2, sharded=True).sharded
 
 

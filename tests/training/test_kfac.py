@@ -10,11 +10,11 @@ from timm.layers import BatchNormAct2d, Conv2dSame
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.training.config.preconditioner import KfacSettings
-from skindx.training.preconditioners.kfac import layers
-from skindx.training.preconditioners.kfac.eigen import decompose, precondition
-from skindx.training.preconditioners.kfac.kfac import Kfac
-from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
+from skindx.training.methods.kfac import layers
+from skindx.training.methods.kfac.eigen import decompose, precondition
+from skindx.training.methods.kfac.kfac import Kfac
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
+from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE
 from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
 
 PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0, negligible=0)

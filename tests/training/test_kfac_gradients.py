@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from skindx.training.preconditioners.kfac.bases import Gradients
-from skindx.training.preconditioners.kfac.layers import find_layers
+from skindx.training.methods.kfac.bases import LayerMatrices
+from skindx.training.methods.kfac.layers import find_layers
 
 
 def _net() -> nn.Sequential:
@@ -29,7 +29,7 @@ def _copies(net: nn.Module) -> list[Tensor]:
 def test_the_last_column_is_the_gradient_of_the_bias() -> None:
     net = _net()
     layers, _ = find_layers(net, 100)
-    gradients = Gradients(layers)
+    gradients = LayerMatrices(layers)
     gradients.read()
     assert {name: tuple(own.shape) for name, own in gradients.matrices.items()} == {
         "0": (1, 4, 28),
@@ -52,7 +52,7 @@ def test_the_last_column_is_the_gradient_of_the_bias() -> None:
 def test_what_is_written_as_it_was_read_is_the_gradient_times_the_scale() -> None:
     net = _net()
     before = _copies(net)
-    gradients = Gradients(find_layers(net, 100)[0])
+    gradients = LayerMatrices(find_layers(net, 100)[0])
     gradients.read()
     gradients.flat.mul_(0.5)
     gradients.write()
@@ -64,7 +64,7 @@ def test_other_layers_keep_their_gradients() -> None:
     net = _net()
     layers = [layer for layer in find_layers(net, 100)[0] if layer.name in "13"]
     before = _copies(net)
-    gradients = Gradients(layers)
+    gradients = LayerMatrices(layers)
     gradients.put({"3": torch.ones(6, 1, 2)})
     gradients.write()
     changed = [not torch.equal(now, then) for now, then in zip(_copies(net), before, strict=True)]
@@ -76,7 +76,7 @@ def test_other_layers_keep_their_gradients() -> None:
 def test_a_bias_without_gradient_stays_without_one() -> None:
     net = _net()
     net[0].bias.grad = None
-    gradients = Gradients(find_layers(net, 100)[0])
+    gradients = LayerMatrices(find_layers(net, 100)[0])
     gradients.read()
     assert not gradients.matrices["0"][:, :, -1].any()
     gradients.write()
@@ -90,7 +90,7 @@ def test_weights_in_another_memory_format_are_written_in_it() -> None:
     weight = net[0].weight
     assert weight.grad.is_contiguous(memory_format=torch.channels_last)
     before = weight.grad.clone()
-    gradients = Gradients(find_layers(net, 100)[0])
+    gradients = LayerMatrices(find_layers(net, 100)[0])
     gradients.read()
     gradients.flat.mul_(3)
     gradients.write()
@@ -103,7 +103,7 @@ def test_half_precision_gradients_are_read_in_single_precision() -> None:
     net.zero_grad()
     net(torch.randn(7, 3, 5, 5).bfloat16()).float().square().sum().backward()
     before = net[0].weight.grad.clone()
-    gradients = Gradients(find_layers(net, 100)[0])
+    gradients = LayerMatrices(find_layers(net, 100)[0])
     gradients.read()
     assert gradients.flat.dtype == torch.float32
     gradients.flat.mul_(2)

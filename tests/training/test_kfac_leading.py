@@ -6,11 +6,11 @@ from plain_engine import Alone
 from torch import Tensor, nn
 
 from skindx.models.nt_product import plain_nt
-from skindx.training.config.preconditioner import KfacSettings
-from skindx.training.preconditioners.kfac import bases
-from skindx.training.preconditioners.kfac.eigen import Eigen, decompose, leading, make_inverse
-from skindx.training.preconditioners.kfac.kfac import Kfac
-from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
+from skindx.training.methods.kfac import bases
+from skindx.training.methods.kfac.eigen import Eigen, decompose, leading, make_inverse
+from skindx.training.methods.kfac.kfac import Kfac
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
+from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE
 
 WIDTH = 600
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skindx.models.nt_product import plain_nt
-from skindx.training.preconditioners.kfac.eigen import Eigen, Inverse, make_inverse, precondition
+from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse, precondition
 
 DAMPING, NEGLIGIBLE = 0.5, 0.04
 

@@ -14,10 +14,10 @@ from skindx.models import nt_product
 from skindx.models.nt_product import NtChoice
 from skindx.models.nt_record import NtRecord, record_file
 from skindx.training.checkpoint.saved_state import read_state, write_state
-from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.methods.kfac import kfac
+from skindx.training.methods.kfac.kfac import Kfac
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
-from skindx.training.preconditioners.kfac import kfac
-from skindx.training.preconditioners.kfac.kfac import Kfac
 
 SETTINGS = KfacSettings(fisher="empirical", factors_every=1, inverses_every=2, damping=0.05)
 STEPS = 5

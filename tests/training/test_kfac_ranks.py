@@ -14,11 +14,11 @@ from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fused import FusedSettings
 from skindx.training.checkpoint.saved_state import State
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
+from skindx.training.methods.kfac.kfac import Kfac
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.parallel.mesh import Mesh, leave
-from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=5.0, sync_batch_norm=True)
@@ -71,7 +71,7 @@ class Run:
             mesh,
             IMAGES,
             exchange=exchange or DenseSettings(),
-            preconditioner=self.kfac,
+            method=self.kfac,
         )
 
     def step(self, number: int, *, pieces: int = 1, spoiled: bool = False) -> bool:

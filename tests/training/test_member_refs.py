@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import learning, partition
 from skindx.data.manifest import SPLITS, Record
 from skindx.training.checkpoint.fingerprints import fingerprint
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.member_refs import check_soup, member_refs, out_of_fold_P, units
-from skindx.training.feeding.folds import learning, partition
 
 MEMBER = {"name": "m", "model": "test_resnet"}
 

@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from skindx.comm.gtopk import GTopKSettings
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import share
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import share
 from skindx.training.forms.operators import OperatorsSettings
 from skindx.training.forms.parallel_form import DataSettings
 from skindx.training.gradient_sync import GRADIENTS
+from skindx.training.methods.sharding.owt import layers_of
+from skindx.training.methods.sharding.parts import parts_of
+from skindx.training.methods.sharding.splitting import split_network
 from skindx.training.parallel.mesh import leave, mesh_of_all
-from skindx.training.parallel.sharding.owt import layers_of
-from skindx.training.parallel.sharding.parts import parts_of
-from skindx.training.parallel.sharding.splitting import split_network
 
 RANKS, IMAGES, STEPS = 4, 11, 20
 LAMB = partial(adaptive, "lamb")
@@ -80,7 +80,10 @@ class Run:
         return {name: value.detach().clone().numpy() for name, value in weights.items()}
 
     def sent(self) -> list[int]:
-        return [*(wires.bytes_sent for wires in self.engine._axes), self.engine._sync.bytes_sent]
+        return [
+            *(links.bytes_sent for links in self.engine.method.axes),
+            self.engine._sync.bytes_sent,
+        ]
 
 
 def _on_four_ranks() -> dict[str, Any]:

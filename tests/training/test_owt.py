@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.gtopk import GTopKSettings
+from skindx.data.loader.batches import share
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import share
 from skindx.training.forms.owt import OwtSettings
+from skindx.training.methods.sharding.owt import rounds_of
+from skindx.training.methods.sharding.parts import parts_of
+from skindx.training.methods.sharding.splitting import split_network
 from skindx.training.parallel.mesh import Mesh, leave
-from skindx.training.parallel.sharding.owt import rounds_of
-from skindx.training.parallel.sharding.parts import parts_of
-from skindx.training.parallel.sharding.splitting import split_network
 from skindx.training.tasks.optimizer import WeightAverage
 
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3
@@ -150,10 +150,10 @@ def _on_four_ranks() -> dict[str, Any]:
     run.engine.train()
     found["average"] = as_arrays(run.average.state_dict())
     assert run.engine.exchange is None
-    wires, sync = run.engine._wires, run.engine._sync
-    before = wires.bytes_sent, sync.fabric.bytes_sent
+    links, sync = run.engine.method.links, run.engine._sync
+    before = links.bytes_sent, sync.fabric.bytes_sent
     run.step(99)
-    found["sent"] = [wires.bytes_sent - before[0], sync.fabric.bytes_sent - before[1]]
+    found["sent"] = [links.bytes_sent - before[0], sync.fabric.bytes_sent - before[1]]
 
     before = run.weights()
     found["taken"] = [run.step(100, spoil="6")]
@@ -169,11 +169,11 @@ def _on_four_ranks() -> dict[str, Any]:
     for scheme in ("b", "c"):
         owt = OwtSettings(min_weights=200, scheme=scheme)
         found[scheme], run = _trained(mesh, OWT.model_copy(update={"parallel": owt}))
-        found[f"{scheme} sent"] = run.engine._wires.bytes_sent / FEW
+        found[f"{scheme} sent"] = run.engine.method.links.bytes_sent / FEW
         run.engine.close()
     half = OWT.model_copy(update={"precision": "bf16"})
     found["bf16"], run = _trained(mesh, half)
-    found["half sent"] = run.engine._wires.bytes_sent / FEW
+    found["half sent"] = run.engine.method.links.bytes_sent / FEW
     run.engine.close()
     found["frozen"], run = _trained(mesh, OWT, frozen=FROZEN)
     run.engine.close()

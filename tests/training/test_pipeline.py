@@ -11,17 +11,16 @@ from states import as_arrays, assert_near
 from torch import Tensor, nn
 
 from skindx.comm.fused import FusedSettings
+from skindx.data.loader.batches import share
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Ema, Recipe
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import share
 from skindx.training.forms.pipeline import ModelSettings
-from skindx.training.parallel.mesh import leave, mesh_of_all
-from skindx.training.parallel.sharding.communicator import sizes_of
-from skindx.training.parallel.sharding.parts import parts_of
-from skindx.training.parallel.sharding.pieces import counts_of, pieces_of
-from skindx.training.parallel.sharding.splitting import split_network
+from skindx.training.methods.sharding.parts import parts_of
+from skindx.training.methods.sharding.pieces import counts_of, pieces_of
+from skindx.training.methods.sharding.splitting import split_network
+from skindx.training.parallel.mesh import leave, mesh_of_all, sizes_of
 from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 
 RANKS, IMAGES, STEPS, FEW, MICRO = 4, 11, 20, 3, 4
@@ -129,10 +128,10 @@ def _on_four_ranks() -> dict[str, Any]:
     found["logits"] = evaluated(_data(0)[0]).detach().numpy()
     run.engine.train()
     found["average"] = as_arrays(run.average.state_dict())
-    wires, fabric = run.engine._wires, run.engine._sync.fabric
-    before = wires.bytes_sent, fabric.bytes_sent
+    links, fabric = run.engine.method.links, run.engine._sync.fabric
+    before = links.bytes_sent, fabric.bytes_sent
     run.step(99)
-    found["sent"] = [wires.bytes_sent - before[0], fabric.bytes_sent - before[1]]
+    found["sent"] = [links.bytes_sent - before[0], fabric.bytes_sent - before[1]]
     before = run.weights()
     found["taken"] = run.step(100, spoil="5")
     after = run.weights()

@@ -23,10 +23,10 @@ from skindx.plan.saved_plan import merged, read_fragment, write_fragment
 from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import preset
 from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_steps, workload_of
-from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import TrainSettings
-from skindx.training.parallel.sharding.owt import layers_of
-from skindx.training.parallel.sharding.pieces import counts_of, pieces_of
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
+from skindx.training.methods.sharding.owt import layers_of
+from skindx.training.methods.sharding.pieces import counts_of, pieces_of
 from skindx.training.recorded_step import timeline_file
 
 

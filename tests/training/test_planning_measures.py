@@ -21,6 +21,7 @@ from skindx.comm.fabric import Fabric
 from skindx.core.cost.cluster import Cluster
 from skindx.core.cost.profile import Profile, Profiles
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import partition
 from skindx.data.manifest import read_manifest
 from skindx.plan.estimate import Machine
 from skindx.plan.kfac_price import conditioned
@@ -35,9 +36,8 @@ from skindx.plan.training_plan import given_choice, keep, read_kept, settings_wi
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.folds import partition
-from skindx.training.feeding.reading import TrainingData
-from skindx.training.preconditioners.kfac.layers import find_layers
+from skindx.training.methods.kfac.layers import find_layers
+from skindx.training.tasks.image_sets import TrainingData
 
 RAW: dict[str, Any] = {
     "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}],

@@ -3,9 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core.errors import UserError
+from skindx.training.config.rate_schedules import rate_at
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.tasks.optimizer import mix_at, rate_at, rate_of, side_at
+from skindx.training.tasks.optimizer import mix_at, rate_of, side_at
 
 
 def test_rate_by_hand() -> None:

@@ -12,15 +12,14 @@ import torch.distributed as dist
 from ranks import run_ranks
 
 from skindx.core.errors import JobError
-from skindx.data.loader.budget import Node
+from skindx.data.loader.batches import owners
+from skindx.data.loader.cache import CacheContext, Node, open_cached
 from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.settings import LoaderSettings
+from skindx.data.loader.shuffler import ShardShuffler, gloo_group
 from skindx.data.loader.source import Files, InMemory, rank_in_memory
 from skindx.data.manifest import Record
 from skindx.training.config.engine import EngineSettings
-from skindx.training.feeding.batches import owners
-from skindx.training.feeding.cache_policy import CacheContext, open_cached
-from skindx.training.feeding.shuffler import ShardShuffler, gloo_group
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 WORLD, COUNT, SEED, CHUNK = 3, 800, 4, 200_000
@@ -114,7 +113,7 @@ def _part_kept(folder: Path, mesh: Mesh, group: Any) -> int:
 def _shared_memory(folder: Path, mesh: Mesh) -> tuple[bool, int, int]:
     """Unsharded, the node's ranks read each file once and hold one copy."""
     context = CacheContext(LoaderSettings(), Node(WORLD, WORLD, 10**9), mesh, print)
-    kept = open_cached(Files(folder, RECORDS), None, context)
+    kept = open_cached(Files(folder, RECORDS), 0, context)
     assert isinstance(kept.source, NodeMemory)
     for index in range(mesh.data.rank, COUNT, WORLD):
         kept.source.read(index)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from skindx.core.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.forms.pipeline import ModelSettings
-from skindx.training.parallel.sharding.communicator import Communicator
-from skindx.training.parallel.sharding.parts import SplitGradients
-from skindx.training.parallel.sharding.pieces import counts_of, micro_batches_of, pieces_of
-from skindx.training.parallel.sharding.whole import PIPELINE, share_statistics
+from skindx.training.methods.sharding.communicator import Communicator
+from skindx.training.methods.sharding.pieces import counts_of, micro_batches_of, pieces_of
+from skindx.training.methods.sharding.split_gradients import SplitGradients
+from skindx.training.methods.sharding.whole import PIPELINE, share_statistics
 
 
 class _OneTensor(nn.Module):
@@ -104,16 +104,16 @@ def test_statistics_come_from_the_stage_that_counted_them() -> None:
     """Ranks of three stages: each has counted in its own norm alone."""
     net = nn.Sequential(*(nn.BatchNorm2d(2) for _ in range(3)))
     owners = {name: int(name[0]) for name, _ in net.named_buffers()}
-    wires = SimpleNamespace(
+    links = SimpleNamespace(
         broadcast=lambda values, owner: torch.full_like(values, 10 + owner)  # as that rank has it
     )
-    setattr(net, PIPELINE, SimpleNamespace(owners=owners, wires=wires))
+    setattr(net, PIPELINE, SimpleNamespace(owners=owners, links=links))
     share_statistics(net)
     for name, buffer in net.named_buffers():
         assert (buffer == 10 + owners[name]).all(), name
 
 
-class _Wires:
+class _Links:
     def __init__(self, sum_: Callable[[Tensor], Tensor]) -> None:
         self.sum = sum_
 
@@ -128,8 +128,8 @@ def test_what_one_rank_knows_of_a_bad_gradient_all_learn() -> None:
         sent.append(float(own))
         return own + 11.0
 
-    wires = cast(Communicator, _Wires(with_the_others))
-    gradients = SplitGradients({wires: [weight]}, [])
+    links = cast(Communicator, _Links(with_the_others))
+    gradients = SplitGradients({links: [weight]}, [])
     assert gradients.square() == 36.0
     assert gradients.norm(known_bad=False) == 6.0
     assert gradients.norm(known_bad=True) is None

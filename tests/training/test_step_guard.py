@@ -6,8 +6,8 @@ import pytest
 import torch
 from plain_engine import Alone
 
-from skindx.training.feeding.upload import on_device
 from skindx.training.position import StepGuard
+from skindx.training.tasks.image_sets import on_device
 
 
 def test_the_loss_comes_with_what_was_asked_for() -> None:

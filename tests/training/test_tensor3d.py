@@ -13,17 +13,17 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import share
 from skindx.models.classifier.heads import Mlp as MlpHead
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import share
 from skindx.training.forms.tensor3d import Tensor3dSettings
+from skindx.training.methods.sharding.cubes import CubeLinear, can_be_split
+from skindx.training.methods.sharding.parts import parts_of
+from skindx.training.methods.sharding.splitting import split_network
 from skindx.training.parallel.mesh import leave, mesh_of_all
-from skindx.training.parallel.sharding.cubes import CubeLinear, can_be_split
-from skindx.training.parallel.sharding.parts import parts_of
-from skindx.training.parallel.sharding.splitting import split_network
 from skindx.training.tasks.optimizer import WeightAverage
 
 Q, IMAGES, STEPS, FEW = 2, 19, 20, 3

@@ -12,15 +12,15 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import share
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import share
 from skindx.training.forms.tensor import TensorSettings
+from skindx.training.methods.sharding.parts import parts_of
+from skindx.training.methods.sharding.splitting import split_network
 from skindx.training.parallel.mesh import Mesh, leave, mesh_of_all
-from skindx.training.parallel.sharding.parts import parts_of
-from skindx.training.parallel.sharding.splitting import split_network
 
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
@@ -129,10 +129,10 @@ def _on_four_ranks() -> dict[str, Any]:
         found["weights"] = sum(weight.numel() for weight in run.net.parameters())
         found["evaluated"] = run.engine.train(False) or run.engine.whole()(_data(0)[0]).tolist()
         run.engine.train()
-        wires, sync = run.engine._wires, run.engine._sync
-        before = wires.bytes_sent, sync.fabric.bytes_sent
+        links, sync = run.engine.method.links, run.engine._sync
+        before = links.bytes_sent, sync.fabric.bytes_sent
         run.step(99)
-        found["sent"] = [wires.bytes_sent - before[0], sync.fabric.bytes_sent - before[1]]
+        found["sent"] = [links.bytes_sent - before[0], sync.fabric.bytes_sent - before[1]]
         found["elements"] = len(sync.gradients.flat)
 
         held = run.whole()

@@ -19,12 +19,12 @@ from skindx.models.classifier.classifier import load_classifier
 from skindx.training import state
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.reading import TrainingData
 from skindx.training.loop import fit, train
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.position import Position
 from skindx.training.state import Training
 from skindx.training.tasks.classifier_job import setup_member
+from skindx.training.tasks.image_sets import TrainingData
 
 CLASSES = ("Disc", "Stripes", "Plain")
 SMALL = {"name": "a", "model": "test_convnext", "preprocess": {"size": 64}}

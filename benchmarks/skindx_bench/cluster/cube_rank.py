@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.parallel.mesh import ProcessGroup
-from skindx.training.parallel.sharding.communicator import Communicator, sizes_of
-from skindx.training.parallel.sharding.cubes import Cube, cube_product
-from skindx.training.parallel.sharding.transformer import split_pair
+from skindx.training.methods.sharding.communicator import Communicator
+from skindx.training.methods.sharding.cubes import Cube, cube_product
+from skindx.training.methods.sharding.transformer import split_pair
+from skindx.training.parallel.mesh import ProcessGroup, sizes_of
 from skindx_bench.harness.answering import Commands, answer_commands
 
 _TIMEOUT = timedelta(minutes=3)

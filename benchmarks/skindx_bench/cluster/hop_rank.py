@@ -17,10 +17,10 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.ranks import join, join_nobody
-from skindx.training.hopping.hop_worker import Worker
-from skindx.training.hopping.member_visits import States
 from skindx.training.launching.supervise import StopRequest
 from skindx.training.loop import end_epoch, take_steps
+from skindx.training.methods.hopping.hop_worker import HopWorker
+from skindx.training.methods.hopping.member_visits import States
 from skindx.training.state import EpochSpeed, Training
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.workers import messages
@@ -130,7 +130,7 @@ class Hopping:
         settings = TrainSettings.load(folder / SETTINGS)
         make_states = partial(RemoteStates, own=self._own / str(self._rank), address=self._storage)
         sent, began = transmitted(), time.perf_counter()
-        worker = Worker(
+        worker = HopWorker(
             folder,
             Path(dataset),
             settings,

@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from skindx.comm.clocks import HostMark, LayerClock, layers_of
 from skindx.comm.kinds import AnyExchange
 from skindx.core.cost.profile import AtBatch, Profile
+from skindx.data.loader.batches import global_batches, share
 from skindx.plan.local_work import local_work
 from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.feeding.batches import global_batches, share
 from skindx.training.forms.form_kinds import AnyParallel
+from skindx.training.methods.sharding.splitting import split_network
 from skindx.training.parallel.mesh import mesh_of_all
-from skindx.training.parallel.sharding.splitting import split_network
 from skindx_bench.harness.answering import Commands, answer_commands
 from skindx_bench.harness.netlab import transmitted
 

@@ -15,12 +15,10 @@ from skindx.core.machine import cpu_count
 from skindx.core.measurement import timed_rounds
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
-from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import Window
-from skindx.data.loader.drawing import draw_windows, sample_seeds
+from skindx.data.loader.ahead import Pool, work_ahead
+from skindx.data.loader.crops import Window, draw_windows, sample_seeds
 from skindx.data.loader.load import fill_random_crops, load
 from skindx.data.loader.pixels import open_pixels
-from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
 from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv

@@ -17,18 +17,18 @@ from skindx.core.machine import free_port
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.layout import store_bytes
+from skindx.data.loader.batches import partition
 from skindx.data.manifest import Record
 from skindx.models.bounded_files import save_tensors
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.training.callbacks import Silent
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.feeding.folds import partition
-from skindx.training.feeding.images import class_numbers
 from skindx.training.loop import fit
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.head_data import HeadData
 from skindx.training.tasks.heads_job import FeatureFiles, Halves, load_trunk
 from skindx.training.tasks.heads_task import setup_heads
+from skindx.training.tasks.image_sets import class_numbers
 from skindx_bench.harness.images import HEIGHT, WIDTH, describe, noisy_jpegs
 from skindx_bench.harness.result import Figure, Result, median, ratio
 

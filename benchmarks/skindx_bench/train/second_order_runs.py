@@ -20,15 +20,15 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent
-from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.loop import train
+from skindx.training.methods.kfac.eigen import decompose
+from skindx.training.methods.kfac.kfac import Kfac
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
+from skindx.training.methods.kfac.layers import find_layers
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.preconditioners.kfac.eigen import decompose
-from skindx.training.preconditioners.kfac.kfac import Kfac
-from skindx.training.preconditioners.kfac.layers import find_layers
 from skindx.training.tasks.classifier_job import MakeOptimizer, MemberJob, setup_member
 from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
 from skindx.training.tasks.optimizer import build_optimizer
@@ -217,7 +217,7 @@ class Stepper:
         settings = KfacSettings()
         self.kfac = Kfac(settings, module, mesh, draw=drawn_loss(self.criterion)) if kfac else None
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
-        self.engine = Engine(module, optimizer, mesh, batch, preconditioner=self.kfac)
+        self.engine = Engine(module, optimizer, mesh, batch, method=self.kfac)
         self.engine.train()
         self.batches = list(
             zip(

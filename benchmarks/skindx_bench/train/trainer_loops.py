@@ -20,17 +20,21 @@ from torch import Tensor, nn
 from skindx.core.machine import cpu_count, go_offline
 from skindx.core.measurement import interleave
 from skindx.data.layout import store_bytes
+from skindx.data.loader.load import Reading, memory_for, threads_for
 from skindx.data.loader.source import InMemory
 from skindx.data.manifest import Record
 from skindx.models.classifier.classifier import build_classifier
 from skindx.training.callbacks import Silent
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
-from skindx.training.feeding.loading import Reading, memory_for, threads_for
-from skindx.training.feeding.reading import TrainingData
 from skindx.training.loop import take_steps
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier_job import setup_member
+from skindx.training.tasks.image_sets import (
+    TrainingData,
+    TrainingSet,
+    class_numbers,
+    training_batches,
+)
 from skindx.training.tasks.losses import build_loss
 from skindx.training.tasks.optimizer import build_optimizer
 from skindx_bench.harness.images import HEIGHT, WIDTH, noisy_jpegs

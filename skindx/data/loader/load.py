@@ -1,19 +1,21 @@
-"""uint8 batches from threads: each in its order, the next ones in work meanwhile."""
+"""uint8 batches from threads, each in its order, the next ones in work meanwhile."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import Window, resize_into
-from skindx.data.loader.drawing import draw_windows
+from skindx.core.machine import cpu_count
+from skindx.data.loader.ahead import Allocate, Pool, work_ahead
+from skindx.data.loader.crops import Window, draw_windows, resize_into
 from skindx.data.loader.pixels import Pixels
-from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 
-# B = batch, T = images of a task, S = side
+if TYPE_CHECKING:
+    import torch
+
 
 Fill = Callable[[Sequence[int], NDArray[np.uint8]], None]
 """Called from any thread with the numbers of some images, and T x S x S x 3 to write them into."""
@@ -112,3 +114,48 @@ def fill_crops(
         window = Window(*shares)
         image_HW3 = source.image(index, at_least=window.needs(side))
         resize_into(window.of(image_HW3), out_SS3)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a rank works on its images: threads, and batches in work ahead of the consumer."""
+
+    threads: int
+    prefetch: int
+    allocate: Allocate
+    """Gives the memory of batches: see `memory_for`."""
+
+    def load(
+        self, fill: Fill, shares: Sequence[NDArray[np.int64]], side: int
+    ) -> Generator[NDArray[np.uint8], None, None]:
+        """Yield a batch (B x side x side x 3) for each index array, filled on the threads."""
+        return load(
+            fill,
+            shares,
+            side,
+            threads=self.threads,
+            prefetch=self.prefetch,
+            allocate=self.allocate,
+        )
+
+
+def threads_for(wanted: int | str, ranks_on_node: int) -> int:
+    """Return the loader's threads in one rank."""
+    if isinstance(wanted, int):
+        return wanted
+    return max(1, cpu_count() // ranks_on_node)
+
+
+def memory_for(device: "torch.device") -> Allocate:
+    """Return where batches are written: for a GPU pinned memory, which it copies directly.
+
+    Torch uses its pinned blocks again by itself.
+    """
+    return _pinned if device.type == "cuda" else Pool()
+
+
+def _pinned(shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+    import torch
+
+    pinned: NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
+    return pinned

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import atomic_file, only_writer
 from skindx.core.errors import UserError
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import resize_into
-from skindx.data.loader.drawing import window_places
+from skindx.data.loader.crops import resize_into, window_places
 from skindx.data.loader.source import Files
 from skindx.imaging.resize import resize_views, shrink, shrunk_size
 

@@ -1,9 +1,9 @@
-"""How training reads its images: threads, look-ahead, cache."""
+"""How training reads and changes its images: threads, look-ahead, cache, augmentation."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from skindx.core.settings_base import Settings
 
@@ -74,3 +74,27 @@ class LoaderSettings(Settings):
     def redraws(self) -> bool:
         """True when shares, where there are any, are drawn again in each epoch."""
         return self.exchange != "never" and self.cache.kind != "disk"
+
+
+class Augment(Settings):
+    """Random changes of a training image, drawn again in each epoch."""
+
+    scale: tuple[float, float] = (0.5, 1.0)
+    """Smallest and largest share of the image that the random crop shows, 0 < a <= b <= 1."""
+    flip: bool = True
+    """Mirror and quarter turns: skin has no upright."""
+    colour: float = Field(0.15, ge=0, le=0.5)
+    """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
+    blur: float = Field(0, ge=0, le=1)
+    """How often an image is blurred: a photo out of focus."""
+    sharpen: float = Field(0, ge=0, le=1)
+    """How often it is sharpened: a telephone's own processing."""
+    holes: float = Field(0, ge=0, le=1)
+    """How often one to three rectangles are painted over (coarse dropout; Cutout, 2017)."""
+
+    @field_validator("scale")
+    @classmethod
+    def _shares(cls, scale: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < scale[0] <= scale[1] <= 1:
+            raise ValueError("give [smallest, largest] share, both above 0 and at most 1")
+        return scale

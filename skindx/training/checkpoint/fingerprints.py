@@ -123,7 +123,7 @@ def _engine_fields(engine: EngineSettings) -> dict[str, Any]:
     parts: dict[str, Any] = {"precision": engine.precision, "gradient_clip": engine.gradient_clip}
     if engine.sync_batch_norm:
         parts["sync_batch_norm"] = True
-    if engine.schedule == "hop":
+    if engine.schedule_kind.partitioned:
         parts["partitions"] = engine.partitions
     return {**parts, **extra_fields(engine)}
 

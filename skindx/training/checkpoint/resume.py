@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.core.state_checks import UnfitStateError, check_like
@@ -19,8 +20,8 @@ from skindx.training.checkpoint.keeper import At, Keeper
 from skindx.training.checkpoint.saved_state import PerRank, Shared, State, check_position
 from skindx.training.config.engine import CheckpointSettings
 from skindx.training.launching.supervise import Stop, StoppedError
+from skindx.training.method import method_of
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.whole import share_statistics
 from skindx.training.position import Position, StepGuard
 
 
@@ -41,7 +42,7 @@ class Buffers:
     def state_dict(self) -> State:
         """Return the buffers by name; every rank calls this."""
         for network in self._networks:
-            share_statistics(network)
+            method_of(network).share_statistics(network)
         return dict(self._named())
 
     def load_state_dict(self, states: Sequence[State]) -> None:
@@ -76,6 +77,26 @@ class Buffers:
             for buffer in network.buffers():
                 found.setdefault(buffer.dtype, []).append(buffer)
         return found
+
+
+def average_buffers(module: nn.Module, mesh: Mesh) -> None:
+    """Average batch-norm statistics over the ranks, which each saw their own share only.
+
+    Shares of a step differ by one image at most, so that all ranks weigh the same.
+    """
+    if mesh.data.size == 1:
+        return
+    method_of(module).share_statistics(module)
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
+    dist.all_reduce(flat)
+    flat /= mesh.data.size
+    offset = 0
+    for buffer in buffers:
+        buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
+        offset += buffer.numel()
 
 
 def _mean(values: list[Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.models.bounded_files import load_tensors
-from skindx.training.parallel.sharding.whole import whole_shapes
+from skindx.training.method import method_of
 
 State = dict[str, Any]
 """Names to tensors, arrays, numbers, strings, and lists and dictionaries of them."""
@@ -234,10 +234,10 @@ def check_position(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
 
 def _shapes(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters' shapes and types; of some a rank may hold a part alone."""
-    split = whole_shapes(module)
+    whole = method_of(module).whole_shapes(module)
     return {
         name: torch.empty(
-            split.get(name, getattr(weight, "ds_shape", weight.shape)),
+            whole.get(name, getattr(weight, "ds_shape", weight.shape)),
             dtype=weight.dtype,
             device="meta",
         )

@@ -3,14 +3,32 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from skindx.core.errors import UserError
+from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
+from skindx.training.config.method_settings import Schedule, name_in
 from skindx.training.forms.form_kinds import AnyParallel
 from skindx.training.forms.parallel_form import DataSettings
+
+_SCHEDULES = "skindx.training.methods.hopping.schedules"
+SCHEDULES = Family(
+    "engine.schedule",
+    "skindx.member_schedules",
+    {
+        "data": "skindx.training.config.method_settings:Schedule",
+        "members": f"{_SCHEDULES}:Members",
+        "hop": f"{_SCHEDULES}:Hop",
+    },
+)
+
+if TYPE_CHECKING:
+    ScheduleName = str
+else:
+    ScheduleName = name_in(SCHEDULES)
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 
@@ -53,7 +71,7 @@ class EngineSettings(Settings):
     """Train through torch.compile; evaluation stays eager."""
     timeout_s: float = Field(600, gt=0, le=1e6)
     """A collective that waits longer means that a rank is gone: the job ends."""
-    schedule: Literal["data", "members", "hop"] = "data"
+    schedule: ScheduleName = "data"
     """How ranks share out the training of an ensemble.
 
     data: all ranks train one member after the other, each rank a part of every batch. members: a
@@ -70,19 +88,20 @@ class EngineSettings(Settings):
     lease_s: float = Field(60, ge=1, le=1e6)
     """A rank that does not report for this long counts as dead; others take over its work."""
 
+    @property
+    def schedule_kind(self) -> Schedule:
+        """What `schedule` stands for."""
+        kind: type[Schedule] = SCHEDULES.load(self.schedule)
+        return kind()
+
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if self.channels_last and self.zero:
             raise ValueError("channels_last needs zero=0: ZeRO keeps all weights in one flat row")
         if self.compile and self.zero == 3:
             raise ValueError("compile does not work with zero=3; choose one of them")
-        if self.zero and self.schedule != "data":
-            raise ValueError(
-                f"schedule={self.schedule} trains each member on one rank, which has no "
-                "other rank to share weights with; set zero=0"
-            )
-        if self.parallel.splits:
-            self._check_parallel()
+        self.schedule_kind.check_engine(self)
+        self.parallel.check_engine(self)
         if self.partitions != "auto" and not 1 <= self.partitions <= _MOST_PARTITIONS:
             raise ValueError(
                 f"partitions={self.partitions} must be 1 to {_MOST_PARTITIONS}, or auto"
@@ -97,35 +116,6 @@ class EngineSettings(Settings):
                 "compile already computes again what is cheap; switch activation_checkpointing off"
             )
         return self
-
-    def _check_parallel(self) -> None:
-        """Raise ValueError for what does not go with a network whose layers are split."""
-        what = f"parallel.kind={self.parallel.kind} splits layers over the ranks"
-        if self.schedule != "data":
-            raise ValueError(
-                f"{what}, and schedule={self.schedule} trains each member on one rank; set "
-                "schedule=data, or leave parallel out"
-            )
-        if self.zero:
-            raise ValueError(
-                f"{what}, which ZeRO would split once more; set zero=0, or leave parallel out"
-            )
-        if self.precision == "fp16":
-            raise ValueError(
-                f"{what}, and the loss scale of fp16 is settled on whole gradients; set "
-                "precision=bf16, or leave parallel out"
-            )
-        if self.compile:
-            raise ValueError(
-                f"{what}, which talk to each other inside the network, and compile cannot look "
-                "into that; set compile=false, or leave parallel out"
-            )
-        if self.parallel.layer_on_one_rank and self.sync_batch_norm:
-            raise ValueError(
-                "parallel.kind=model computes a layer on one rank, for one micro-batch after the "
-                "other, so that no batch norm sees all images of a step; set "
-                "sync_batch_norm=false, or leave parallel out"
-            )
 
 
 _OURS = {

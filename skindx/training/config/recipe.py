@@ -1,37 +1,35 @@
 """How one member is optimised: the part of the settings that decides its weights."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
+from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
+from skindx.data.loader.settings import Augment
 from skindx.models.classifier.head_kinds import Head, LinearHead
-from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.config.method_settings import PreconditionerSettings, name_in
+from skindx.training.config.optimizers import (
+    OPTIMIZERS,
+    OptimizerKind,
+    readers_of,
+    special_settings,
+)
+from skindx.training.config.rate_schedules import AnyRateSchedule, Cosine
 
+PRECONDITIONERS = Family(
+    "recipe.preconditioner.kind",
+    "skindx.preconditioners",
+    {"kfac": "skindx.training.methods.kfac.kfac_settings:KfacSettings"},
+)
 
-class Augment(Settings):
-    """Random changes of a training image, drawn again in each epoch."""
-
-    scale: tuple[float, float] = (0.5, 1.0)
-    """Smallest and largest share of the image that the random crop shows, 0 < a <= b <= 1."""
-    flip: bool = True
-    """Mirror and quarter turns: skin has no upright."""
-    colour: float = Field(0.15, ge=0, le=0.5)
-    """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
-    blur: float = Field(0, ge=0, le=1)
-    """How often an image is blurred: a photo out of focus."""
-    sharpen: float = Field(0, ge=0, le=1)
-    """How often it is sharpened: a telephone's own processing."""
-    holes: float = Field(0, ge=0, le=1)
-    """How often one to three rectangles are painted over (coarse dropout; Cutout, 2017)."""
-
-    @field_validator("scale")
-    @classmethod
-    def _shares(cls, scale: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < scale[0] <= scale[1] <= 1:
-            raise ValueError("give [smallest, largest] share, both above 0 and at most 1")
-        return scale
+if TYPE_CHECKING:
+    OptimizerName = str
+    AnyPreconditioner = PreconditionerSettings
+else:
+    OptimizerName = name_in(OPTIMIZERS)
+    AnyPreconditioner = PRECONDITIONERS.union()
 
 
 class CrossEntropy(Settings):
@@ -91,33 +89,6 @@ class Ema(Settings):
     """Let the decay climb as 1 - k^(-2/3) over the steps k, so that the start is forgotten."""
 
 
-class Cosine(Settings):
-    """The rate falls along one half of a cosine (SGDR, Loshchilov and Hutter 2016)."""
-
-    kind: Literal["cosine"] = "cosine"
-    minimum: float = Field(0, ge=0, lt=1)
-    """Final learning rate, as a share of the peak."""
-
-
-class Steps(Settings):
-    """The rate is multiplied by a factor at given epochs."""
-
-    kind: Literal["steps"] = "steps"
-    epochs: tuple[Annotated[int, Field(ge=1, le=10**6)], ...]
-    """Epochs that are done when it falls."""
-    factor: float = Field(0.1, gt=0, lt=1)
-
-    @field_validator("epochs")
-    @classmethod
-    def _ascending(cls, epochs: tuple[int, ...]) -> tuple[int, ...]:
-        if list(epochs) != sorted(set(epochs)):
-            raise ValueError("give each epoch once, in ascending order")
-        return epochs
-
-
-Schedule = Annotated[Cosine | Steps, Field(discriminator="kind")]
-
-
 class Resize(Settings):
     """Train on small images first: the side grows linearly, in multiples of 32."""
 
@@ -140,8 +111,8 @@ class Recipe(Settings):
 
     Only batch norm sees a difference, which takes its statistics from one piece.
     """
-    optimizer: Literal["adamw", "sgd", "lars", "lamb"] = "adamw"
-    preconditioner: KfacSettings | None = None
+    optimizer: OptimizerName = "adamw"
+    preconditioner: AnyPreconditioner | None = None
     """Changes the reduced gradient before the optimizer takes it (`kind: kfac`).
 
     adamw then keeps its momentum and decoupled decay, without the second moment, which would undo
@@ -158,7 +129,7 @@ class Recipe(Settings):
     weight_decay: float = Field(0.05, ge=0, le=1e3)
     warmup_epochs: float = Field(1.0, ge=0, le=1e6)
     """Epochs in which the rate rises linearly; then it follows the schedule."""
-    schedule: Schedule = Cosine()
+    schedule: AnyRateSchedule = Cosine()
     loss: Loss = CrossEntropy()
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     class_weights: Literal["none", "sqrt", "balanced", "effective"] = "none"
@@ -171,22 +142,30 @@ class Recipe(Settings):
     ema: Ema | None = None
     resize: Resize | None = None
 
+    @property
+    def optimizer_kind(self) -> type[OptimizerKind]:
+        """What the optimizer reads of this recipe, and keeps."""
+        kind: type[OptimizerKind] = OPTIMIZERS.load(self.optimizer)
+        return kind
+
     @model_validator(mode="after")
     def _of_the_optimizer(self) -> Self:
-        for key, having in _ONLY_OF.items():
-            if self.optimizer not in having and getattr(self, key) != _default(key):
+        for key in special_settings():
+            if key not in self.optimizer_kind.reads and getattr(self, key) != _default(key):
                 raise ValueError(
-                    f"{key} is a setting of {' and '.join(having)}; leave it out for "
+                    f"{key} is a setting of {' and '.join(readers_of(key))}; leave it out for "
                     f"{self.optimizer}"
                 )
         return self
 
     @model_validator(mode="after")
     def _one_second_moment(self) -> Self:
-        if self.preconditioner and self.optimizer == "lamb":
+        if self.preconditioner and not self.optimizer_kind.preconditioned:
+            takes = [kind for kind in OPTIMIZERS if OPTIMIZERS.load(kind).preconditioned]
             raise ValueError(
-                "optimizer=lamb divides by second moments, which undoes preconditioner.kind="
-                f"{self.preconditioner.kind}; take sgd, adamw or lars, or leave preconditioner out"
+                f"optimizer={self.optimizer} divides by second moments, which undoes "
+                f"preconditioner.kind={self.preconditioner.kind}; take {', '.join(takes[:-1])} or "
+                f"{takes[-1]}, or leave preconditioner out"
             )
         return self
 
@@ -210,17 +189,11 @@ class Recipe(Settings):
         So the fingerprint of a member that was trained before they existed stays the same.
         """
         parts = self.model_dump(mode="json")
-        unused = {key for key in _YOUNGER if parts[key] == _default(key)}
-        if self.preconditioner:  # where eigenvectors are held changes no weight
-            del parts["preconditioner"]["gradient_workers"]
-            for key in ("negligible", "factor_rows"):  # 0: as before there were these settings
-                if not parts["preconditioner"][key]:
-                    del parts["preconditioner"][key]
+        younger = ("base_batch", "preconditioner", *special_settings())
+        unused = {key for key in younger if parts[key] == _default(key)}
+        if self.preconditioner:
+            parts["preconditioner"] = self.preconditioner.fingerprint_fields()
         return {key: value for key, value in parts.items() if key not in unused}
-
-
-_ONLY_OF = {"momentum": ("sgd", "lars"), "trust_coefficient": ("lars",)}
-_YOUNGER = ("base_batch", "momentum", "trust_coefficient", "preconditioner")
 
 
 def _default(key: str) -> Any:

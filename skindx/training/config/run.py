@@ -23,9 +23,8 @@ from skindx.training.config.ensemble import (
     ReusedSettings,
     SoupSettings,
 )
-from skindx.training.config.preconditioner import check_preconditioner
+from skindx.training.config.optimizers import readers_of
 from skindx.training.config.recipe import LoraSettings, Recipe, check_frozen_recipe, check_head
-from skindx.training.config.splitting import check_exchange, check_splitting
 
 
 class TensorBoardSettings(Settings):
@@ -193,36 +192,19 @@ class TrainSettings(Settings):
     def _preconditions_whole_gradients(self) -> Self:
         for member in self.members:
             if own := self.recipe_of(member).preconditioner:
-                check_preconditioner(member.name, own, self.engine, member.trunk)
+                own.check(member.name, self.engine, member.trunk)
         return self
 
     @model_validator(mode="after")
     def _splits_layers(self) -> Self:
-        if self.engine.parallel.splits:
-            for member in self.members:
-                check_splitting(member.name, self.recipe_of(member), self.engine.parallel)
-            check_exchange(self.exchange, self.engine.parallel)
+        for member in self.members:
+            self.engine.parallel.check_member(member.name, self.recipe_of(member))
+        self.engine.parallel.check_exchange(self.exchange)
         return self
 
     @model_validator(mode="after")
     def _schedules_members(self) -> Self:
-        schedule = self.engine.schedule
-        if schedule != "data" and not self.exchange.by_engine:
-            raise ValueError(
-                f"engine.schedule={schedule} trains each member on one rank at a time, which "
-                f"exchanges no gradients; leave out exchange.kind={self.exchange.kind}"
-            )
-        frozen = [member.name for member in self.members if member.trunk == "frozen"]
-        if schedule != "data" and frozen:
-            raise ValueError(
-                f"heads on a frozen trunk ({', '.join(frozen)}) are trained together, not by "
-                f"engine.schedule={schedule}; train them in a run of their own"
-            )
-        if schedule == "hop" and self.detector and not self.detector.from_run:
-            raise ValueError(
-                "engine.schedule=hop moves members between partitions, and a detector needs all "
-                "images; train it in a run of its own and take it by detector.from"
-            )
+        self.engine.schedule_kind.check_run(self)
         return self
 
     @model_validator(mode="after")
@@ -231,10 +213,12 @@ class TrainSettings(Settings):
             return self
         for member in self.members:
             recipe = self.recipe_of(member)
-            if recipe.optimizer not in {"sgd", "lars"} or recipe.momentum:
+            if "momentum" not in recipe.optimizer_kind.reads or recipe.momentum:
+                with_momentum = " or ".join(readers_of("momentum"))
                 raise ValueError(
                     "exchange.momentum is the only one there may be; set recipe.momentum=0 with "
-                    f"recipe.optimizer=sgd or lars for member {member.name}, or exchange.momentum=0"
+                    f"recipe.optimizer={with_momentum} for member {member.name}, or "
+                    "exchange.momentum=0"
                 )
         if self.detector and not self.detector.from_run:
             raise ValueError(

@@ -7,7 +7,6 @@ it fits any stage and any number of ranks.
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,24 +30,9 @@ from skindx.training.checkpoint.saved_state import (
 )
 from skindx.training.config.engine import deepspeed_config
 from skindx.training.deepspeed.ranks import import_deepspeed
-from skindx.training.forms.tensor import TensorSettings
-from skindx.training.gradient_sync import build_gradient_sync
+from skindx.training.method import METHOD_STATE, PLAIN, Method, method_of
 from skindx.training.parallel.batch_norm import prepare
-from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.communicator import Watch
-from skindx.training.parallel.sharding.cubes import cubes_of
-from skindx.training.parallel.sharding.parts import parts_of
-from skindx.training.parallel.sharding.transformer import enter, leave
-from skindx.training.parallel.sharding.whole import (
-    WholeCopy,
-    own_moments,
-    own_state,
-    pipeline_of,
-    whole_moments,
-    whole_state,
-    whole_weights,
-)
-from skindx.training.preconditioners.preconditioner import Preconditioner
+from skindx.training.parallel.mesh import Mesh, Watch
 
 # `utils` is deepspeed.utils, `zero` the optimizer that DeepSpeed made; every rank calls these.
 
@@ -161,29 +145,28 @@ class Engine:
         batch: int,
         *,
         exchange: ExchangeSettings = _DENSE,
-        preconditioner: Preconditioner | None = None,
+        method: Method | None = None,
         steps_per_epoch: int = 1,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Wrap `module`, already on the mesh's device; `batch` is the global batch.
 
-        `preconditioner` watches this module (under ZeRO 0). `say` gets a line for what the exchange
-        finds out.
+        `method` changes its training (under ZeRO 0); without one it is that of the module. `say`
+        gets a line for what the exchange finds out.
         """
         settings = mesh.settings
         self.mesh = mesh
         self.optimizer = optimizer
         # A module whose weights are shared out, or whose code is compiled, is evaluated as a copy.
         self._twin = deepcopy(module) if settings.zero == 3 or settings.compile else None
-        parts = parts_of(module)
-        self._whole = WholeCopy(module) if parts else None
+        self.method = method or method_of(module)
+        assert self.method is PLAIN or settings.zero == 0
+        self.method.attach(module)
         prepare(module, settings, mesh.data.size)
         # What DeepSpeed reduces and clips, and it takes all weights for the same on all ranks.
-        dense = isinstance(exchange, DenseSettings) and not parts
+        dense = exchange.by_engine and not self.method.reduces
         self.precondition: Callable[[nn.Module], None] | None = None
         """Changes the module's gradients between reduction and clipping (under ZeRO 0)."""
-        assert preconditioner is None or settings.zero == 0
-        self._preconditioner = preconditioner
         # DeepSpeed's clipping waits for a GPU, and an exchange knows the norm already; only ZeRO
         # and a loss scale cannot do without.
         on_gpu = mesh.device.type == "cuda"
@@ -191,9 +174,8 @@ class Engine:
         if (on_gpu or not dense) and settings.zero == 0 and settings.precision != "fp16":
             self._clip_norm = settings.gradient_clip
             settings = settings.model_copy(update={"gradient_clip": 0.0})
-        for name, weight in module.named_parameters():
-            if name in parts:
-                weight.ds_optim_param = True  # type: ignore[attr-defined] # never sent round
+        for weight in self.method.local_weights(module):
+            weight.ds_optim_param = True  # type: ignore[attr-defined] # never sent round
         self._engine, *_ = import_deepspeed().initialize(
             model=module,
             optimizer=optimizer,
@@ -205,28 +187,18 @@ class Engine:
             self._engine.enable_backward_allreduce = False
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
-        self._sync = build_gradient_sync(exchange, module, mesh, steps_per_epoch, say)
-        self._axes = list(dict.fromkeys(part.wires for part in parts.values()))
-        self._wires = self._axes[0] if self._axes else None
-        self._pipeline = pipeline_of(module)
-        self._in_groups = isinstance(settings.parallel, TensorSettings) and bool(parts)
-        self._remembers = not isinstance(exchange, DenseSettings)
+        self._sync = self.method.gradient_sync(exchange, module, mesh, steps_per_epoch, say)
+        self._remembers = not exchange.by_engine
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
-        for wires in self._axes if self._engine.training else ():
-            wires.agree_on_rows(len(inputs), inputs.device)
-        if self._sync and self._engine.training:
+        if not self._engine.training:
+            outputs: Tensor = self._engine(inputs)
+            return outputs
+        self.method.forward(len(inputs))
+        if self._sync:
             self._sync.forward()
-        if self._preconditioner and self._engine.training:
-            self._preconditioner.forward(len(inputs))
-        in_group = self._wires if self._in_groups and self._engine.training else None
-        if in_group:
-            inputs = enter(inputs, in_group)
-        if self._pipeline and self._engine.training:
-            return self._pipeline.forward(inputs)
-        outputs: Tensor = self._engine(inputs)
-        return leave(outputs, in_group) if in_group else outputs
+        return self.method.run_forward(inputs, self._engine)
 
     @property
     def module(self) -> nn.Module:
@@ -237,8 +209,8 @@ class Engine:
     def train(self, mode: bool = True) -> None:
         """Switch between training and evaluation mode."""
         self._engine.train(mode)
-        if self._whole and mode:
-            self._whole.release()
+        if mode:
+            self.method.train()
 
     def backward(self, loss_sum: Tensor, global_count: int, *, last: bool = True) -> None:
         """Accumulate gradients of the mean loss over `global_count` samples of all ranks.
@@ -248,16 +220,18 @@ class Engine:
         A step may take several calls: `global_count` counts the samples of all of them, and
         `last` is False for all but the last one.
         """
-        if self._sync:
-            self._sync.backward(last=last and not self._pipeline)
         self._engine.set_gradient_accumulation_boundary(last)
         scale = self.mesh.data.size / global_count
-        if self._preconditioner:
-            self._preconditioner.backward(scale)
-        self._engine.backward(loss_sum * scale, scale_wrt_gas=False)
-        if self._pipeline:
-            assert self._sync is not None
-            self._pipeline.backward(partial(self._sync.backward, last=last))
+
+        def network() -> None:
+            self.method.backward(scale)
+            self._engine.backward(loss_sum * scale, scale_wrt_gas=False)
+
+        self.method.run_backward(network, self._begin_backward, last=last)
+
+    def _begin_backward(self, last: bool) -> None:
+        if self._sync:
+            self._sync.backward(last=last)
 
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.
@@ -269,8 +243,7 @@ class Engine:
         if not self._reduce():
             self.discard()
             return False
-        if self._preconditioner:
-            self._preconditioner.apply(learning_rate)
+        self.method.apply(learning_rate)
         if self.precondition:
             self.precondition(self.module)
         self._clip()
@@ -299,7 +272,7 @@ class Engine:
         """Clip the gradient's norm where DeepSpeed does not do so in its step."""
         if not self._clip_norm:
             return
-        if self._sync and not (self.precondition or self._preconditioner):
+        if self._sync and not (self.precondition or self.method.changes_gradient):
             self._sync.clip(self._clip_norm)
         else:
             nn.utils.clip_grad_norm_(self.module.parameters(), self._clip_norm)
@@ -309,17 +282,14 @@ class Engine:
         """Each rank's state of the exchange; None: the dense one has none."""
         return self._sync.exchange if self._sync and self._remembers else None
 
-    def whole(self, average: nn.Module | None = None) -> nn.Module:
+    def whole(self) -> nn.Module:
         """Return the module with all its weights, to evaluate and to save; every rank calls this.
 
         It is the module itself where that is whole and eager, else a copy that the next call
-        overwrites, in the mode (training, evaluation) of the module. With the `average` of a split
-        module it is that average, whole.
+        overwrites, in the mode (training, evaluation) of the module.
         """
-        if self._whole:
-            return self._whole.filled(average or self.module)
         if self._twin is None:
-            return self.module
+            return self.method.whole(self.module)
         self._twin.load_state_dict(self.full_state())
         return self._twin.train(self.module.training)
 
@@ -329,28 +299,23 @@ class Engine:
         Elsewhere the tensors are the module's own, which the next step changes.
         """
         if self.mesh.settings.zero < 3:
-            return whole_state(self.module)
+            return self.method.whole_state(self.module)
         gathered = import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
         with gathered:
             return {name: value.clone() for name, value in self.module.state_dict().items()}
 
     def watch(self, around: Watch | None) -> None:
         """Let something stand round all that this rank waits for; None: nothing any more."""
-        cubes = cubes_of(self.module)
-        for wires in (*self._axes, *(axis for cube in cubes for axis in (cube.i, cube.j, cube.l))):
-            wires.watch = around
+        self.method.watch(around, self.module)
         if self._sync:
             self._sync.watch = around
 
     def discard(self) -> None:
         """Drop the gradients that were accumulated: this step is not taken."""
         self._engine.zero_grad()
-        if self._pipeline:
-            self._pipeline.discard()
+        self.method.discard()
         if self._sync:
             self._sync.discard()
-        if self._preconditioner:
-            self._preconditioner.discard()
         if self.mesh.settings.zero:
             discard(self._engine.optimizer)
 
@@ -359,23 +324,23 @@ class Engine:
 
         The same on every rank and for every ZeRO stage. Buffers are not in it: they differ by rank.
         """
-        if self._whole:
-            state: State = {"weights": whole_weights(self.module)}
+        zero = self.mesh.settings.zero
+        if zero < 3:
+            state: State = {"weights": self.method.whole_weights(self.module)}
         else:
             full = self.full_state()
-            named = self.module.named_parameters()
-            state = {"weights": {name: full[name] for name, _ in named}}
-        if self.mesh.settings.zero:
-            utils, zero = import_deepspeed().utils, self._engine.optimizer
-            state["optimizer"] = zero_state(utils, zero, self.module)
-        else:
-            state["optimizer"] = whole_moments(
-                named_state(self.optimizer, self.module), self.module
+            state = {"weights": {name: full[name] for name, _ in self.module.named_parameters()}}
+        if zero:
+            state["optimizer"] = zero_state(
+                import_deepspeed().utils, self._engine.optimizer, self.module
             )
+        else:
+            moments = named_state(self.optimizer, self.module)
+            state["optimizer"] = self.method.whole_moments(moments, self.module)
         if scaler := self._scaler():
             state["scaler"] = scaler.state_dict()
-        if self._preconditioner:
-            state["preconditioner"] = self._preconditioner.state_dict()
+        if self.method.remembers:
+            state[METHOD_STATE] = self.method.state_dict()
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -388,18 +353,21 @@ class Engine:
         scaler = self._scaler()
         if scaler:
             check_like(part_of(state, "scaler"), scaler.state_dict(), "scaler")
-        if self._preconditioner:
-            self._preconditioner.load_state_dict(part_of(state, "preconditioner"))
+        if self.method.remembers:
+            self.method.load_state_dict(part_of(state, METHOD_STATE))
         with deepspeed.zero.GatheredParameters(
             list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
         ):
             if zero < 3 or self.mesh.is_main:
-                self.module.load_state_dict(own_state(weights, self.module), strict=False)
+                self.module.load_state_dict(
+                    self.method.own_state(weights, self.module), strict=False
+                )
         if zero:
             load_whole_weights(deepspeed.utils, self._engine.optimizer, self.module, weights)
             load_whole_state(deepspeed.utils, self._engine.optimizer, self.module, moments)
         else:
-            load_named_state(self.optimizer, self.module, own_moments(moments, self.module))
+            own = self.method.own_moments(moments, self.module)
+            load_named_state(self.optimizer, self.module, own)
         if scaler:
             scaler.load_state_dict(state["scaler"])
 
@@ -413,6 +381,5 @@ class Engine:
         """Release the hooks that DeepSpeed and the exchange put on the module."""
         if self._sync:
             self._sync.close()
-        if self._preconditioner:
-            self._preconditioner.close()
+        self.method.close()
         self._engine.destroy()

@@ -14,6 +14,7 @@ from torch import nn
 
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_json
+from skindx.data.loader.batches import learning
 from skindx.data.manifest import Record
 from skindx.metrics import balanced_accuracy
 from skindx.models.bundle.bundle_index import MemberSpec
@@ -37,9 +38,8 @@ from skindx.training.checkpoint.finished import (
 from skindx.training.config.ensemble import SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs
-from skindx.training.feeding.folds import learning
-from skindx.training.feeding.images import class_numbers
 from skindx.training.tasks.heads_job import load_trunk
+from skindx.training.tasks.image_sets import class_numbers
 
 # N = images, C = classes
 

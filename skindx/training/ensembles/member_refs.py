@@ -13,6 +13,7 @@ from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import read_json
+from skindx.data.loader.batches import learning, partition
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.models.bounded_files import save_tensors
@@ -31,10 +32,9 @@ from skindx.training.config.run import (
     TrainSettings,
     WandbSettings,
 )
-from skindx.training.feeding.folds import learning, partition
-from skindx.training.feeding.images import class_numbers
 from skindx.training.parallel.mesh import resolve_accelerator
-from skindx.training.towers import with_towers
+from skindx.training.registry import resolve
+from skindx.training.tasks.image_sets import class_numbers
 
 
 def refuse_reaching_out(run: Path, settings: TrainSettings, dataset: Path, file: Path) -> None:
@@ -150,12 +150,12 @@ def _reused(reused: ReusedSettings) -> MemberRef:
                 "give its config to train it by, or correct the path."
             )
         file = reused.config
-        settings = with_towers(TrainSettings.load(file))
+        settings = resolve(TrainSettings.load(file))
         vouched_for: TrainSettings | None = settings
     else:
         # What a training wrote has no variables left to expand.
         settings = TrainSettings.parse(read_yaml(file), str(file), expand=False)
-        vouched_for = with_towers(TrainSettings.load(reused.config)) if reused.config else None
+        vouched_for = resolve(TrainSettings.load(reused.config)) if reused.config else None
     members = {member.name: member for member in settings.members}
     if reused.member not in members:
         raise UserError(

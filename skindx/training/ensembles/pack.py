@@ -54,8 +54,8 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.ensembles.combiners import assemble, gather_evidence, print_combiners
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, units
-from skindx.training.feeding.images import class_numbers
 from skindx.training.parallel.mesh import resolve_accelerator
+from skindx.training.tasks.image_sets import class_numbers
 
 
 def packing_fingerprint(

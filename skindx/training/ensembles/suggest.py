@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import learning
+from skindx.data.loader.cache import cache_folder
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.splits.split import fold_groups
@@ -28,13 +30,11 @@ from skindx.metrics import (
 )
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.feeding.cache_policy import cache_folder
-from skindx.training.feeding.folds import learning
-from skindx.training.feeding.images import class_numbers
 from skindx.training.parallel.mesh import AloneMesh
+from skindx.training.registry import resolve
 from skindx.training.tasks.head_data import STRENGTHS, fit_logistic, fit_path
 from skindx.training.tasks.heads_job import FeatureFiles, load_trunk
-from skindx.training.towers import with_towers
+from skindx.training.tasks.image_sets import class_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -253,7 +253,7 @@ def suggest(dataset: Path, settings: TrainSettings, out: Path | None) -> list[Su
     records = learning(read_manifest(dataset))
     classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
     _check(records, classes)
-    members = [m for m in with_towers(settings).members if m.weights or m.pretrained]
+    members = [m for m in resolve(settings).members if m.weights or m.pretrained]
     if not members:
         raise UserError(
             "no trunk is available: no member starts from weights; set pretrained: true, or give "

@@ -5,10 +5,12 @@ no torch.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fused import FusedSettings
+from skindx.comm.kinds import EXCHANGES
 from skindx.core.cost.cells import Cell, chain_of
 from skindx.core.cost.events import Flow
 from skindx.core.cost.network import UNMEASURED, Network, Timed
@@ -121,6 +123,10 @@ class ParallelSettings(Settings):
     """Ranks are groups that share every split layer, and other groups hold the same."""
     price: ClassVar[type[ParallelForm] | None] = None
     """What a plan compares it by; none: it has no price."""
+    changes_network: ClassVar[str] = "skindx.training.methods.sharding.splitting:split_network"
+    """"module:function", called as the registry's `change_network` is; none: nothing changes it."""
+    run_method: ClassVar[str] = "skindx.training.methods.sharding.splitting:SplitRun"
+    """"module:class" of the `RunMethod` that checks a run; none: there is nothing to check."""
 
     def group_size(self, ranks: int) -> int:
         """Return how many of so many ranks share every split layer. Raises UserError."""
@@ -130,6 +136,67 @@ class ParallelSettings(Settings):
     def together(self) -> int:
         """Neighbouring ranks whose images meet in one batch norm."""
         return 1
+
+    def images_at_once(self, shares: Sequence[int], pieces: int, batch: int) -> int:
+        """Return the fewest images that a batch norm sees at once.
+
+        `shares` are the ranks' images of a step of `batch`, which is taken in some `pieces`.
+        """
+        return sum(share // pieces for share in shares[-self.together :])
+
+    def divisors(self) -> Mapping[str, int]:
+        """Return settings that divide the images of a step further -> by how many at least."""
+        return {}
+
+    def check_engine(self, engine: Any) -> None:
+        """Raise ValueError for EngineSettings that do not go with it."""
+        if not self.splits:
+            return
+        what = f"parallel.kind={self.kind} splits layers over the ranks"
+        if not engine.schedule_kind.together:
+            raise ValueError(
+                f"{what}, and schedule={engine.schedule} trains each member on one rank; set "
+                "schedule=data, or leave parallel out"
+            )
+        if engine.zero:
+            raise ValueError(
+                f"{what}, which ZeRO would split once more; set zero=0, or leave parallel out"
+            )
+        if engine.precision == "fp16":
+            raise ValueError(
+                f"{what}, and the loss scale of fp16 is settled on whole gradients; set "
+                "precision=bf16, or leave parallel out"
+            )
+        if engine.compile:
+            raise ValueError(
+                f"{what}, which talk to each other inside the network, and compile cannot look "
+                "into that; set compile=false, or leave parallel out"
+            )
+        if self.layer_on_one_rank and engine.sync_batch_norm:
+            raise ValueError(
+                f"parallel.kind={self.kind} computes a layer on one rank, for one micro-batch "
+                "after the other, so that no batch norm sees all images of a step; set "
+                "sync_batch_norm=false, or leave parallel out"
+            )
+
+    def check_member(self, member: str, recipe: Any) -> None:
+        """Raise ValueError for a member whose Recipe needs whole layers."""
+        if self.splits and recipe.preconditioner:
+            raise ValueError(
+                f"member {member}: engine.parallel.kind={self.kind} splits layers over the ranks, "
+                f"and preconditioner.kind={recipe.preconditioner.kind} works on whole layers; "
+                "leave one of them out"
+            )
+
+    def check_exchange(self, exchange: ExchangeSettings) -> None:
+        """Raise ValueError for one that cannot act among the ranks with equal parts alone."""
+        if self.by_peers and not exchange.among_peers:
+            *first, last = (kind for kind, own in EXCHANGES.loaded().items() if own.among_peers)
+            raise ValueError(
+                f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "
+                f"engine.parallel.kind={self.kind} only ranks with the same parts exchange "
+                f"theirs; take {', '.join(first)} or {last}"
+            )
 
     def _group_of(self, size: int, ranks: int, what: str) -> int:
         """Return a group's size. Raises UserError where it does not divide the ranks."""
@@ -147,6 +214,8 @@ class DataSettings(ParallelSettings):
     kind: Literal["data"] = "data"
 
     splits: ClassVar[bool] = False
+    changes_network: ClassVar[str] = ""
+    run_method: ClassVar[str] = ""
 
     def group_size(self, ranks: int) -> int:
         """No layer is split."""

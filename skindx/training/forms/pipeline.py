@@ -1,6 +1,6 @@
 """Layers placed in stages, a rank each: a pipeline of micro-batches in GPipe's order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -322,6 +322,17 @@ class ModelSettings(ParallelSettings):
         """A pipeline takes the images of all its ranks."""
         return self.stages
 
+    def images_at_once(self, shares: Sequence[int], pieces: int, batch: int) -> int:
+        """Return the images of the smallest micro-batch."""
+        rows = super().images_at_once(shares, pieces, batch)
+        pipelines = max(1, len(shares) // self.stages)
+        micro = micro_batches_of(self, batch // pieces // pipelines)
+        return rows // max(1, min(micro, rows))
+
+    def divisors(self) -> Mapping[str, int]:
+        """Return the micro-batches, of which there may be fewer."""
+        return {"engine.parallel.micro_batches": 2}
+
     @model_validator(mode="after")
     def _one_a_stage(self) -> Self:
         if self.starts and len(self.starts) != self.stages - 1:
@@ -330,3 +341,21 @@ class ModelSettings(ParallelSettings):
                 f"{self.stages - 1} borders; name a layer for each stage but the first, or none"
             )
         return self
+
+
+PIPELINED = "engine.parallel.kind=model"
+
+MICRO_BATCHES = 4
+"""For each stage, where the images suffice: a fifth of a step is waiting at most."""
+
+
+def micro_batches_of(parallel: ModelSettings, images: int) -> int:
+    """Return how many micro-batches a pipeline's images make. Raises UserError for too many."""
+    if parallel.micro_batches == "auto":
+        return max(1, min(MICRO_BATCHES * parallel.stages, images // 2))
+    if parallel.micro_batches > images:
+        raise UserError(
+            f"{PIPELINED}: micro_batches={parallel.micro_batches} are more than the {images} "
+            "images of a pipeline in a step; lower them, or raise recipe.batch."
+        )
+    return parallel.micro_batches

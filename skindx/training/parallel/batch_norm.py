@@ -10,8 +10,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from skindx.core.errors import UserError
 from skindx.core.startup import light_imports, never_compiled
 from skindx.training.config.engine import EngineSettings
-from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.whole import share_statistics
 
 with light_imports():
     from timm.layers import BatchNormAct2d
@@ -156,26 +154,6 @@ class _Once:
         if again:
             assert norm.num_batches_tracked is not None
             norm.num_batches_tracked.sub_(1)  # the pass adds one
-
-
-def average_buffers(module: nn.Module, mesh: Mesh) -> None:
-    """Average batch-norm statistics over the ranks, which each saw their own share only.
-
-    Shares of a step differ by one image at most, so that all ranks weigh the same.
-    """
-    if mesh.data.size == 1:
-        return
-    share_statistics(module)
-    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-    if not buffers:
-        return
-    flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
-    dist.all_reduce(flat)
-    flat /= mesh.data.size
-    offset = 0
-    for buffer in buffers:
-        buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
-        offset += buffer.numel()
 
 
 def prepare(module: nn.Module, settings: EngineSettings, world: int) -> None:

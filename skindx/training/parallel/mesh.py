@@ -4,6 +4,7 @@ import pickle
 import re
 import resource
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -61,6 +62,9 @@ def _gathered(own_N: Tensor, ranks: int) -> Tensor:
 
 Value = TypeVar("Value")
 
+Watch = Callable[[str], AbstractContextManager[None]]
+"""Stands round what a rank waits for, by its name; for a timeline."""
+
 
 @dataclass(frozen=True)
 class ProcessGroup:
@@ -77,10 +81,8 @@ class Mesh:
     """All ranks of a training, as one of them sees them; every rank calls a collective alike.
 
     Along the axis `data` each rank brings its share of every batch: these are always all ranks.
-    Along the axis `tensor` each rank holds a part of every split layer: all ranks under `owt` and
-    `operators` (where a layer may be split over fewer of them), groups of neighbours under
-    `tensor`, `tensor3d` (a cube) and `model` (a pipeline), where a group works on the images of all
-    its ranks.
+    Along the axis `tensor` ranks hold parts of layers, where the parallel form says so: all ranks,
+    or groups of neighbours that work on the images of all their ranks.
     Along the axis `replicas` all ranks hold the same: there exchanges average the gradients.
     """
 
@@ -142,6 +144,11 @@ def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
     return Mesh(data, device, settings, tensor=tensor, replicas=replicas)
 
 
+def sizes_of(count: int, ranks: int) -> tuple[int, ...]:
+    """Share out `count` rows, the first ranks one more where it does not divide."""
+    return tuple(count // ranks + (rank < count % ranks) for rank in range(ranks))
+
+
 def leave() -> None:
     """Leave the other ranks."""
     if dist.is_initialized():
@@ -196,7 +203,7 @@ def workers_of(settings: EngineSettings) -> int:
     `resolve_ranks` does.
     """
     ranks = resolve_ranks(settings)
-    by_core = settings.schedule != "data" and settings.ranks == "auto"
+    by_core = not settings.schedule_kind.together and settings.ranks == "auto"
     if by_core and resolve_accelerator(settings.accelerator) == "cpu":
         return cpu_count()
     return ranks

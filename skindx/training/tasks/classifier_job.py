@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import Record
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.classifier.pretrained import pretrained_file
@@ -21,14 +22,11 @@ from skindx.training.checkpoint.finished import (
 )
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.feeding.batches import steps_of
-from skindx.training.feeding.folds import partition
-from skindx.training.feeding.reading import OpenImages, TrainingData, open_sets
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.splitting import split_network
-from skindx.training.preconditioners.building import build_preconditioner
+from skindx.training.registry import build_preconditioner, change_network
 from skindx.training.state import Row, Training, setup
 from skindx.training.tasks.classifier_task import ClassifierTask, Keep
+from skindx.training.tasks.image_sets import OpenImages, TrainingData, open_sets
 from skindx.training.tasks.losses import build_loss, drawn_loss
 from skindx.training.tasks.optimizer import WeightAverage, add_low_rank, build_optimizer, peak_rate
 
@@ -110,7 +108,7 @@ def setup_member(
         add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
     image = _one_image(member, mesh)
-    split_network(classifier, mesh, image, recipe.batch, say, pieces=recipe.accumulate)
+    change_network(classifier, mesh, image, recipe.batch, say, pieces=recipe.accumulate)
     optimizer = make_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
@@ -118,8 +116,8 @@ def setup_member(
     task = ClassifierTask(
         member, recipe, mesh, training, validation, criterion, len(data.classes), keep
     )
-    preconditioner = build_preconditioner(
-        recipe.preconditioner,
+    method = build_preconditioner(
+        recipe,
         classifier,
         mesh,
         draw=drawn_loss(criterion),
@@ -136,7 +134,7 @@ def setup_member(
         settings=settings,
         mesh=mesh,
         say=say,
-        preconditioner=preconditioner,
+        method=method,
     )
 
 

@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from skindx.data.loader.batches import steps_of
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.ensemble import Member
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings
-from skindx.training.feeding.batches import steps_of
-from skindx.training.feeding.images import TrainingSet, ValidationSet, training_batches
-from skindx.training.feeding.upload import on_device
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import (
     Batch,
@@ -26,6 +24,7 @@ from skindx.training.state import (
     Row,
     ValidationStoppedError,
 )
+from skindx.training.tasks.image_sets import TrainingSet, ValidationSet, on_device, training_batches
 from skindx.training.tasks.losses import Mixture, blend, draw_mixture
 from skindx.training.tasks.optimizer import mix_at, plain_state, rate_of, side_at
 

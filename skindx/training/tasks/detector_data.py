@@ -14,17 +14,16 @@ from torch import Tensor
 
 from skindx.core.machine import go_offline
 from skindx.data.boxes.box_exchange import box_labels
-from skindx.data.loader.budget import kept_share
+from skindx.data.loader.augment import turn
+from skindx.data.loader.batches import sample_seed
+from skindx.data.loader.cache import cache_folder, kept_share, node_of
+from skindx.data.loader.load import Reading, memory_for, threads_for
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record, Split, split_of
 from skindx.models.detector import GREY, letterbox
 from skindx.training.config.ensemble import BoxAugment, DetectorSettings
-from skindx.training.feeding.augment import turn
-from skindx.training.feeding.batches import sample_seed
-from skindx.training.feeding.cache_policy import cache_folder, node_of
-from skindx.training.feeding.loading import Reading, memory_for, threads_for
 from skindx.training.parallel.mesh import Mesh
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from skindx.data.box import Box
 from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.batches import epoch_plan, steps_of
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector import (
@@ -22,11 +23,10 @@ from skindx.models.detector import (
     recall_by_size,
 )
 from skindx.training.config.ensemble import DetectorSettings
-from skindx.training.feeding.batches import epoch_plan, steps_of
+from skindx.training.config.rate_schedules import rate_at
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Batch, EpochSpeed, Piece, Row
 from skindx.training.tasks.detector_data import BoxedBatch, BoxedSet, boxed_batches
-from skindx.training.tasks.optimizer import rate_at
 
 LEAST_CONFIDENCE = 0.001
 """mAP is an area under precision against recall: it needs the doubtful boxes as well."""

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file, only_writer
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import learning, partition, steps_of
+from skindx.data.loader.cache import cache_folder
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
@@ -24,17 +26,18 @@ from skindx.training.callbacks import CallbackList, TrainingBar, member_callback
 from skindx.training.checkpoint.fingerprints import fingerprint, fingerprint_of
 from skindx.training.checkpoint.finished import FinishedMember, is_finished, save_member
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.feeding.batches import steps_of
-from skindx.training.feeding.cache_policy import cache_folder
-from skindx.training.feeding.folds import learning, partition
-from skindx.training.feeding.images import class_numbers
-from skindx.training.feeding.reading import load_targets
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Row, Training
 from skindx.training.tasks.head_data import HeadData, Solved, solve
 from skindx.training.tasks.heads_task import setup_heads
-from skindx.training.tasks.optimizer import LAYERWISE
+from skindx.training.tasks.image_sets import class_numbers, load_targets
 from skindx.training.trackers import TrainingInfo
+
+PAPER = (
+    "Shared features of frozen trunks | Nakandala and Kumar, Nautilus: An Optimized System for "
+    "Deep Transfer Learning over Evolving Training Datasets, SIGMOD 2022 | "
+    "tests/training/test_heads.py | docs/measured/heads.json"
+)
 
 # N = images, D = dimensions, V = views, B = batch, S = side
 
@@ -338,7 +341,7 @@ def _group(settings: TrainSettings, member: MemberSettings, records: Sequence[Re
     network = member.network().model_dump(mode="json")
     steps: Any = steps_of(len(_rows(records, member, settings.folds)[0]), recipe.batch)
     # Heads in one product would share the norm of all their layers.
-    if recipe.optimizer in LAYERWISE and not member.head.solved:
+    if recipe.optimizer_kind.layerwise and not member.head.solved:
         steps = member.name
     parts = [network, str(member.weights), member.pretrained, member.views]
     return json.dumps([*parts, recipe.model_dump(mode="json"), steps], sort_keys=True)

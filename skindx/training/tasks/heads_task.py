@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from skindx.data.loader.batches import epoch_plan, steps_of
 from skindx.training.checkpoint.finished import FinishedMember
 from skindx.training.config.recipe import Mix, Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.batches import epoch_plan, steps_of
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.state import Batch, EpochSpeed, Piece, Row, Training, setup
 from skindx.training.tasks.head_data import HeadData, HeadStack, accuracy, finished_head

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from skindx.core.errors import UserError
+from skindx.core.kinds import load_object
 from skindx.core.state_checks import check_like
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
-from skindx.training.config.recipe import Cosine, Ema, LoraSettings, Mix, Recipe, Steps
-from skindx.training.parallel.sharding.parts import PARTS, Part, Placed, parts_of
-from skindx.training.parallel.sharding.whole import own_state, whole_shapes, whole_state
+from skindx.training.config.recipe import Ema, LoraSettings, Mix, Recipe
+from skindx.training.method import Group, method_of
 
 SIDE_STEP = 32
 """Networks halve their images up to five times."""
@@ -31,27 +31,14 @@ def peak_rate(recipe: Recipe) -> float:
     if recipe.base_batch is None:
         return recipe.learning_rate
     larger = recipe.batch / recipe.base_batch
-    linear = recipe.optimizer in ("sgd", "lars") or recipe.preconditioner is not None
+    linear = recipe.optimizer_kind.linear_rate or recipe.preconditioner is not None
     return recipe.learning_rate * (larger if linear else math.sqrt(larger))
 
 
 def rate_of(recipe: Recipe, step: int, per_epoch: int) -> float:
     """Return the learning rate of a step, counted from the first of the run."""
     peak, warmup = peak_rate(recipe), int(per_epoch * recipe.warmup_epochs)
-    match recipe.schedule:
-        case Cosine(minimum=minimum):
-            return rate_at(step, per_epoch * recipe.epochs, warmup, peak, peak * minimum)
-        case Steps(epochs=epochs, factor=factor):
-            fallen = factor ** sum(step >= epoch * per_epoch for epoch in epochs)
-            return peak * min(1.0, (step + 1) / max(1, warmup)) * fallen
-
-
-def rate_at(step: int, steps: int, warmup: int, peak: float, low: float = 0.0) -> float:
-    """Return the rate of step 0..steps-1: linear warm-up, then a cosine to `low` (SGDR, 2016)."""
-    if step < warmup:
-        return peak * ((step + 1) / warmup)
-    fall = math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
-    return low + (peak - low) * 0.5 * (1 + fall)
+    return recipe.schedule.rate(step, per_epoch, recipe.epochs, warmup, peak)
 
 
 def side_at(recipe: Recipe, side: int, epoch: int) -> int:
@@ -72,50 +59,73 @@ def mix_at(recipe: Recipe, epoch: int) -> Mix | None:
     return recipe.mix
 
 
-LAYERWISE = ("lars", "lamb")
-"""Optimizers that adapt their rate to the norm of each layer."""
-
-
 def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:
     """Return the recipe's optimizer over groups with a decay and a share of the rate each.
 
     `fresh` names the parameters that start from random values beside given ones; they take
     `head_learning_rate`. Biases and norms are never decayed, and LARS and LAMB adapt the rate of
-    the decayed ones alone (You et al. 2017 and 2019), by the norms of whole layers: what is split
-    over ranks then stands in groups of its own, with its parts.
+    the decayed ones alone (You et al. 2017 and 2019), by the norms of whole layers.
     """
     fresh = set(fresh)
     head_scale = (recipe.head_learning_rate or recipe.learning_rate) / recipe.learning_rate
     depths = layer_depths(net) if recipe.layer_decay < 1 else {}
-    parts = _split_layers(net) if recipe.optimizer in LAYERWISE else {}
-    groups: dict[tuple[bool, bool, int, bool], dict[str, Any]] = {}
+    groups: dict[tuple[bool, bool, int], Group] = {}
     for name, parameter in net.named_parameters():
         if not parameter.requires_grad:  # stays as it was given
             continue
         decayed, in_head, depth = parameter.ndim > 1, name in fresh, depths.get(name, 0)
         group = groups.setdefault(
-            (decayed, in_head, depth, name in parts),
+            (decayed, in_head, depth),
             {
                 "params": [],
                 "weight_decay": recipe.weight_decay if decayed else 0.0,
                 "lr_scale": (head_scale if in_head else 1.0) * recipe.layer_decay**depth,
-                **({"always_adapt": decayed} if recipe.optimizer in LAYERWISE else {}),
-                **({PARTS: []} if name in parts else {}),
+                **({"always_adapt": decayed} if recipe.optimizer_kind.layerwise else {}),
             },
         )
         group["params"].append(parameter)
-        if name in parts:
-            group[PARTS].append(parts[name])
-    return _optimizer(list(groups.values()), recipe)
+    kind, options = load_object(recipe.optimizer_kind.builds)(recipe)
+    made = list(groups.values())
+    if recipe.optimizer_kind.layerwise:
+        made, kind = method_of(net).layerwise(net, made, kind)
+    optimizer: torch.optim.Optimizer = kind(made, lr=peak_rate(recipe), **options)
+    return optimizer
 
 
-def _split_layers(net: nn.Module) -> dict[str, Part]:
-    """Return the parts of layers that no rank has whole; stages of a network are whole."""
-    return {
-        name: part
-        for name, part in parts_of(net).items()
-        if len(part.shape) > 1 and not isinstance(part, Placed)
+Made = tuple[type[torch.optim.Optimizer], dict[str, Any]]
+"""Class of an optimizer, and its options beside groups and rate."""
+
+
+def adamw(recipe: Recipe) -> Made:
+    """Return AdamW; a preconditioned gradient has its scale, and gets no second moment."""
+    if not recipe.preconditioner:
+        return torch.optim.AdamW, {}
+    from timm.optim import SGDW
+
+    return SGDW, {"momentum": 0.9, "dampening": 0.1}
+
+
+def sgd(recipe: Recipe) -> Made:
+    """Return stochastic gradient descent."""
+    return torch.optim.SGD, {"momentum": recipe.momentum, "nesterov": recipe.momentum > 0}
+
+
+def lars(recipe: Recipe) -> Made:
+    """Return timm's LARS."""
+    from timm.optim import Lars
+
+    return Lars, {
+        "momentum": recipe.momentum,
+        "nesterov": recipe.momentum > 0,
+        "trust_coeff": recipe.trust_coefficient,
     }
+
+
+def lamb(recipe: Recipe) -> Made:
+    """Return timm's LAMB, without its own clipping: the engine clips."""
+    from timm.optim import Lamb
+
+    return Lamb, {"max_grad_norm": None}
 
 
 def layer_depths(net: nn.Module) -> dict[str, int]:
@@ -136,34 +146,6 @@ def layer_depths(net: nn.Module) -> dict[str, int]:
         ) from None
     top = max(layers.values())
     return {f"net.{name}": top - layer for name, layer in layers.items()}
-
-
-def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
-    rate, momentum = peak_rate(recipe), recipe.momentum
-    if recipe.optimizer == "adamw" and recipe.preconditioner:
-        from timm.optim import SGDW
-
-        # AdamW without its second moment: a preconditioned gradient has its scale.
-        plain: torch.optim.Optimizer = SGDW(groups, lr=rate, momentum=0.9, dampening=0.1)
-        return plain
-    if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=rate)
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
-    from skindx.training.parallel.sharding.layerwise import SplitLamb, SplitLars
-
-    made: torch.optim.Optimizer
-    if recipe.optimizer == "lars":
-        made = SplitLars(
-            groups,
-            lr=rate,
-            momentum=momentum,
-            nesterov=momentum > 0,
-            trust_coeff=recipe.trust_coefficient,
-        )
-    else:
-        made = SplitLamb(groups, lr=rate, max_grad_norm=None)  # the engine clips
-    return made
 
 
 class WeightAverage:
@@ -193,17 +175,18 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint has to hold; every rank calls this."""
-        return whole_state(self.module)
+        return method_of(self.module).whole_state(self.module)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        shapes = whole_shapes(self.module)
+        method = method_of(self.module)
+        shapes = method.whole_shapes(self.module)
         like = {
             name: torch.empty(shapes[name], device="meta") if name in shapes else value
             for name, value in self.module.state_dict().items()
         }
         check_like(state, like, "average")
-        self.module.load_state_dict(own_state(state, self.module))
+        self.module.load_state_dict(method.own_state(state, self.module))
 
 
 # Low-rank updates of a given network (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3).

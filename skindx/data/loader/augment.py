@@ -1,0 +1,177 @@
+"""Random changes of a training image."""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.machine import go_offline
+from skindx.data.loader.settings import Augment
+
+if TYPE_CHECKING:
+    from albumentations import BasicTransform
+
+# S = side
+
+Square = NDArray[np.uint8]
+Change = Callable[[Square, int], Square]
+
+_COLOURED = 0.8
+"""Share of the images whose colours change."""
+_TURNS = ("e", "r90", "r180", "r270", "v", "hvt", "h", "t")
+"""The eight symmetries of a square, by albumentations' names and in its order."""
+_LEVELS = np.arange(256, dtype=np.float32)
+_HUES = np.arange(256, dtype=np.int16)
+
+
+def changer(augment: Augment) -> Change:
+    """Return a function (square, seed) -> turned and coloured square, for any thread.
+
+    The seed decides everything: neither the thread nor the order of calls does.
+    """
+    if augment.blur or augment.sharpen or augment.holes:
+        return composed_changer(augment)
+    return lambda square_SS3, seed: _turned_and_coloured(square_SS3, seed, augment)
+
+
+def composed_changer(augment: Augment) -> Change:
+    """Return the same by albumentations, which has all changes.
+
+    It takes five times as long in Python, where threads wait for each other: 16 of them were
+    slower than one.
+    """
+    go_offline()
+    import albumentations as A
+
+    strength = augment.colour
+
+    def compose() -> A.Compose:
+        steps: list[A.BasicTransform] = [turn()] if augment.flip else []
+        if strength:
+            jitter = A.ColorJitter(strength, strength, strength, strength / 10, p=_COLOURED)
+            steps.append(jitter)
+        if augment.blur:
+            steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=augment.blur))
+        if augment.sharpen:
+            steps.append(A.Sharpen(p=augment.sharpen))
+        if augment.holes:
+            share = (0.1, 0.3)
+            hole = A.CoarseDropout((1, 3), share, share, fill="random_uniform", p=augment.holes)
+            steps.append(hole)
+        return A.Compose(steps)
+
+    own = threading.local()  # a Compose carries the generator that it was seeded with last
+
+    def change(square_SS3: Square, seed: int) -> Square:
+        if not hasattr(own, "compose"):
+            own.compose = compose()
+        own.compose.set_random_seed(seed)
+        changed: Square = own.compose(image=square_SS3)["image"]
+        return changed
+
+    return change
+
+
+def _turned_and_coloured(square_SS3: Square, seed: int, augment: Augment) -> Square:
+    """Draw and change as albumentations does, each of whose changes begins with the same seed."""
+    if augment.flip:
+        number = np.random.default_rng(seed).integers(len(_TURNS))
+        square_SS3 = turned(square_SS3, _TURNS[int(number)])
+    strength = augment.colour
+    draw = random.Random(seed)  # noqa: S311 (no secret)
+    if not strength or draw.random() >= _COLOURED:
+        return square_SS3
+    least, most = max(0.0, 1 - strength), 1 + strength
+    factors = [draw.uniform(least, most) for _ in range(3)]
+    factors.append(draw.uniform(-strength / 10, strength / 10))
+    order = [0, 1, 2, 3]
+    np.random.default_rng(seed).shuffle(order)
+    for which in order:
+        square_SS3 = _COLOURS[which](square_SS3, factors[which])
+    return square_SS3
+
+
+def _brighter(square_SS3: Square, factor: float) -> Square:
+    return _by_table(square_SS3, _LEVELS * np.float32(factor)) if factor != 1 else square_SS3
+
+
+def _contrasted(square_SS3: Square, factor: float) -> Square:
+    import cv2
+
+    if factor == 1:
+        return square_SS3
+    mean = cv2.cvtColor(square_SS3, cv2.COLOR_RGB2GRAY).mean()
+    if factor == 0:
+        return np.full_like(square_SS3, int(mean + 0.5))
+    return _by_table(square_SS3, _LEVELS * factor + float(mean * (1 - factor)))
+
+
+def _saturated(square_SS3: Square, factor: float) -> Square:
+    import cv2
+
+    if factor == 1:
+        return square_SS3
+    grey_SS3 = cv2.cvtColor(cv2.cvtColor(square_SS3, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    if factor == 0:
+        return np.asarray(grey_SS3, np.uint8)
+    return np.asarray(cv2.addWeighted(square_SS3, factor, grey_SS3, 1 - factor, 0), np.uint8)
+
+
+def _hue_moved(square_SS3: Square, share: float) -> Square:
+    """Move the hue by a share of the circle."""
+    import cv2
+
+    if share == 0:
+        return square_SS3
+    hsv_SS3 = cv2.cvtColor(square_SS3, cv2.COLOR_RGB2HSV)
+    table = np.mod(_HUES + 180 * share, 180).astype(np.uint8)
+    cv2.insertChannel(cv2.LUT(cv2.extractChannel(hsv_SS3, 0), table), hsv_SS3, 0)
+    return np.asarray(cv2.cvtColor(hsv_SS3, cv2.COLOR_HSV2RGB), np.uint8)
+
+
+def _by_table(square_SS3: Square, levels: NDArray[np.floating[Any]]) -> Square:
+    import cv2
+
+    table = np.clip(levels, 0, 255).astype(np.uint8)
+    return np.asarray(cv2.LUT(square_SS3, table), np.uint8)
+
+
+_COLOURS = (_brighter, _contrasted, _saturated, _hue_moved)
+"""In albumentations' order."""
+
+
+def turn() -> "BasicTransform":
+    """Return albumentations' D4, drawn as there; its copies are OpenCV's, with the same pixels.
+
+    To copy a view of turned pixels by NumPy takes longer than all else that happens to a square.
+    """
+    import albumentations as A
+
+    class Turn(A.D4):  # type: ignore[misc] # which is untyped
+        def apply(self, img: Square, group_element: str, **params: Any) -> Any:
+            return turned(img, group_element)
+
+    return Turn(p=1)
+
+
+def turned(square_SS3: Square, turn: str) -> Square:
+    """Return the square after one of its eight symmetries, by albumentations' name."""
+    import cv2
+
+    if turn == "e":
+        return square_SS3
+    if turn == "hvt":
+        square_SS3, turn = turned(square_SS3, "r180"), "t"
+    if turn == "t":
+        return np.asarray(cv2.transpose(square_SS3), np.uint8)
+    if turn in ("v", "h"):
+        return np.asarray(cv2.flip(square_SS3, int(turn == "h")), np.uint8)
+    rotation = {
+        "r90": cv2.ROTATE_90_COUNTERCLOCKWISE,
+        "r180": cv2.ROTATE_180,
+        "r270": cv2.ROTATE_90_CLOCKWISE,
+    }[turn]
+    return np.asarray(cv2.rotate(square_SS3, rotation), np.uint8)

@@ -1,0 +1,63 @@
+"""What settings of a method tell the core: which code changes a training, and what goes with it.
+
+A kind (parallel form, preconditioner, schedule of an ensemble) stands with its settings, checks and
+arithmetic in its method's folder and imports no torch; its code is named as "module:function" and
+loaded when a training uses it. What checks get (EngineSettings, Recipe, ExchangeSettings and
+TrainSettings) stands above this module.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator
+
+from skindx.core.errors import UserError
+from skindx.core.kinds import Family
+from skindx.core.settings_base import Settings
+
+
+class PreconditionerSettings(Settings):
+    """What changes a gradient between its reduction and the optimizer."""
+
+    kind: str
+
+    builds: ClassVar[str]
+    """Called as `build_preconditioner` is."""
+
+    def check(self, member: str, engine: Any, trunk: str) -> None:
+        """Raise ValueError for what cannot be preconditioned."""
+
+    def fingerprint_fields(self) -> dict[str, Any]:
+        """Return what decides the weights."""
+        return self.model_dump(mode="json")
+
+
+class Schedule:
+    """All ranks train one member after the other, each rank a part of every batch."""
+
+    together = True
+    """All ranks train one member; else each trains a member alone."""
+    partitioned = False
+    """A member visits one partition of the training images after the other."""
+    run_method = ""
+    """A `RunMethod` that starts workers in place of ranks."""
+
+    def check_engine(self, engine: Any) -> None:
+        """Raise ValueError for settings of the engine that do not go with this schedule."""
+
+    def check_run(self, settings: Any) -> None:
+        """Raise ValueError for a run that cannot be scheduled so."""
+
+
+def name_in(family: Family) -> Any:
+    """Return the type of a setting that is the name of one of a family's kinds."""
+
+    def loads(name: Any) -> Any:
+        try:
+            if isinstance(name, str) and name in family:
+                family.load(name)
+        except UserError as error:  # whose full stop the settings' own sentence brings
+            raise ValueError(str(error).removesuffix(".")) from None
+        return name
+
+    names: Any = Literal[tuple(family.names)]
+    return Annotated[names, BeforeValidator(loads)]

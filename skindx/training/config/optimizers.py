@@ -1,0 +1,81 @@
+"""Kinds of optimizers: what each reads of a recipe, keeps of a weight, and which code makes it.
+
+No torch here: `tasks/optimizer.py` has the code.
+"""
+
+from typing import ClassVar
+
+from skindx.core.kinds import Family
+
+OPTIMIZERS = Family(
+    "recipe.optimizer",
+    "skindx.optimizers",
+    {
+        "adamw": "skindx.training.config.optimizers:AdamW",
+        "sgd": "skindx.training.config.optimizers:Sgd",
+        "lars": "skindx.training.config.optimizers:Lars",
+        "lamb": "skindx.training.config.optimizers:Lamb",
+    },
+)
+
+
+class OptimizerKind:
+    """An optimizer of a recipe."""
+
+    builds: ClassVar[str]
+    """Code that makes it of a recipe: (groups, recipe, rate) -> class and options."""
+    moments: ClassVar[int]
+    """Copies of the weights that it keeps."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Settings of a recipe that others do not read."""
+    layerwise: ClassVar[bool] = False
+    """It adapts its rate to the norm of each layer."""
+    linear_rate: ClassVar[bool] = False
+    """A step is as long as its gradient, so that rates scale with the batch, not with its root."""
+    preconditioned: ClassVar[bool] = True
+    """It can take a gradient that was changed after its reduction."""
+
+
+class AdamW(OptimizerKind):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
+
+    builds = "skindx.training.tasks.optimizer:adamw"
+    moments = 2
+
+
+class Sgd(OptimizerKind):
+    """Stochastic gradient descent with Nesterov's momentum."""
+
+    builds = "skindx.training.tasks.optimizer:sgd"
+    moments = 1
+    reads = ("momentum",)
+    linear_rate = True
+
+
+class Lars(OptimizerKind):
+    """Layer-wise adaptive rates (You et al. 2017, arXiv 1708.03888)."""
+
+    builds = "skindx.training.tasks.optimizer:lars"
+    moments = 1
+    reads = ("momentum", "trust_coefficient")
+    layerwise = linear_rate = True
+
+
+class Lamb(OptimizerKind):
+    """Adam with layer-wise adaptive rates (You et al. 2019, arXiv 1904.00962)."""
+
+    builds = "skindx.training.tasks.optimizer:lamb"
+    moments = 2
+    layerwise = True
+    preconditioned = False
+
+
+def readers_of(setting: str) -> list[str]:
+    """Return the kinds that read a setting which others do not."""
+    return [kind for kind in OPTIMIZERS if setting in OPTIMIZERS.load(kind).reads]
+
+
+def special_settings() -> list[str]:
+    """Return the settings of a recipe that some kinds alone read."""
+    reads = [name for kind in OPTIMIZERS for name in OPTIMIZERS.load(kind).reads]
+    return list(dict.fromkeys(reads))

@@ -1,0 +1,343 @@
+"""K-FAC on all ranks of a training.
+
+Martens and Grosse 2015 (arXiv 1503.05671); shared out over ranks as in Pauloski et al. 2020 (arXiv
+2007.00784) and 2021 (KAISA, arXiv 2107.01739).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from skindx.core.cost.assignment import plan_sharing
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError, check_like
+from skindx.models.nt_product import (
+    SHARE_OF_FREE,
+    Multiply,
+    NtChoice,
+    by_onednn,
+    current_threads,
+    free_bytes,
+    learned,
+    nt_product,
+    onednn_is_faster,
+)
+from skindx.training.method import Method, State
+from skindx.training.methods.kfac.bases import Bases, Factors, Key, LayerMatrices
+from skindx.training.methods.kfac.collector import Collector, Draw
+from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse
+from skindx.training.methods.kfac.kfac_settings import KfacSettings
+from skindx.training.methods.kfac.layers import INSIDE, OUTSIDE, find_layers
+from skindx.training.parallel.mesh import Mesh
+
+PAPER = (
+    "Distributed K-FAC | Pauloski et al., Convolutional Neural Network Training with "
+    "Distributed K-FAC, SC, arXiv 2007.00784, 2020 | tests/training/test_kfac_ranks.py | "
+    "docs/measured/second-order.json"
+)
+
+PRODUCTS = "products"
+"""Key of the choice in a state; absent: NT."""
+
+
+def choice_of_run(mesh: Mesh) -> NtChoice | None:
+    """Return the choice of a training that begins, the same on all ranks; every rank calls this."""
+    device = mesh.device.type
+
+    def of_main() -> dict[str, Any] | None:
+        choice = learned(device)
+        return choice.tree.model_dump(mode="json") if choice else None
+
+    found = mesh.broadcast_from_main(of_main) if mesh.data.size > 1 else of_main()
+    if found is None:
+        return None
+    ranks = mesh.gather([free_bytes(mesh.device), current_threads(device)])
+    return NtChoice.parse(
+        {
+            "tree": found,
+            "copy_bytes": int(SHARE_OF_FREE * min(free for free, _ in ranks)),
+            "threads": ranks[0][1],
+        },
+        expand=False,
+    )
+
+
+def onednn_on_all(mesh: Mesh) -> bool:
+    """Return True where all ranks multiply faster by oneDNN; every rank calls this."""
+    own = mesh.device.type == "cpu" and onednn_is_faster()
+    return all(mesh.gather(own)) if mesh.data.size > 1 else own
+
+
+def product_of(choice: NtChoice | None, device: str, *, onednn: bool) -> Multiply:
+    """Return what multiplies: large products by oneDNN where it is used, others by the choice."""
+    other = nt_product(choice, device)
+    return by_onednn(other) if onednn else other
+
+
+def choice_state(choice: NtChoice | None) -> dict[str, Any]:
+    """Return what a state holds of a choice."""
+    return {} if choice is None else {PRODUCTS: choice.model_dump(mode="json")}
+
+
+def load_choice(state: dict[str, Any]) -> NtChoice | None:
+    """Undo `choice_state`. Raises UnfitStateError."""
+    if PRODUCTS not in state:
+        return None
+    try:
+        if not isinstance(state[PRODUCTS], dict):
+            raise UserError("it is no mapping")
+        return NtChoice.parse(state[PRODUCTS], f"kfac/{PRODUCTS}", expand=False)
+    except UserError as error:
+        raise UnfitStateError(f"kfac has no usable choice of products ({error})") from None
+
+
+Shapes = Mapping[Key, tuple[int, int, int]]
+
+
+def kfac_state(steps: int, averages: Mapping[Key, Tensor], bases: Mapping[Key, Eigen]) -> State:
+    """Return steps, factors and eigenvectors by layer and factor.
+
+    Eigenvectors too: they belong to factors of some steps ago, and go on to the bit.
+    """
+    factors: State = {}
+    for (name, factor), average in averages.items():
+        factors.setdefault(name, {})[factor] = average
+    vectors: State = {}
+    for (name, factor), eigen in bases.items():
+        own = {"values": eigen.values_SW, "vectors": eigen.vectors_SWW}
+        vectors.setdefault(name, {})[factor] = own
+    return {"steps": steps, "factors": factors, "bases": vectors}
+
+
+def load_kfac_state(
+    state: State, shapes: Shapes
+) -> tuple[int, dict[Key, Tensor], dict[Key, Eigen]]:
+    """Undo `kfac_state`. Raises UnfitStateError for a state of other layers."""
+    check_like({key: value for key, value in state.items() if key == "steps"}, {"steps": 0}, "kfac")
+    if state["steps"] < 0:
+        raise UnfitStateError("kfac counts below zero")
+    averages: dict[Key, Tensor] = {}
+    for key, value in _walk(state, "factors", shapes):
+        check_like(value, torch.empty(shapes[key], device="meta"), f"kfac/factors/{key[0]}")
+        averages[key] = value
+    bases: dict[Key, Eigen] = {}
+    for key, value in _walk(state, "bases", shapes):
+        like = torch.empty(shapes[key], device="meta")
+        check_like(value, {"values": like[:, :, 0], "vectors": like}, f"kfac/bases/{key[0]}")
+        bases[key] = Eigen(value["values"], value["vectors"])
+    return state["steps"], averages, bases
+
+
+def _walk(state: State, part: str, shapes: Shapes) -> list[tuple[Key, Any]]:
+    layers = state.get(part)
+    if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
+        raise UnfitStateError(f"kfac has no {part}")
+    found = [
+        ((name, factor), value) for name, own in layers.items() for factor, value in own.items()
+    ]
+    for key, _ in found:
+        if key not in shapes:
+            raise UnfitStateError(f"kfac has {part} of {key[0]}, which it must not have")
+    return found
+
+
+# How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
+#
+# NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute
+# the same gradient, and a training must go on to the bit: so the main rank's choice of copies goes
+# to all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN
+# is used where it is the faster one on the processors of all ranks, which needs no measurement.
+
+
+class Kfac(Method):
+    """Replaces each known layer's gradient by the natural one."""
+
+    changes_gradient = remembers = True
+
+    def __init__(
+        self,
+        settings: KfacSettings,
+        module: nn.Module,
+        mesh: Mesh,
+        *,
+        draw: Draw | None,
+        seed: int = 0,
+        steps_per_epoch: int = 1,
+        peak_rate: float = 0.0,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Find the layers and put a hook on the module; every rank calls this.
+
+        `peak_rate` is the largest learning rate of the schedule: see `_kl_scale`.
+        `draw` makes the loss of labels drawn from the module's outputs, for `fisher: sampled`;
+        `seed` decides which. `say` gets a line for what is left alone.
+        """
+        assert (draw is None) == (settings.fisher == "empirical")
+        self._settings, self._mesh, self._seed, self._say = settings, mesh, seed, say
+        self._steps_per_epoch, self._peak_rate = steps_per_epoch, peak_rate
+        self.layers, left_out = find_layers(module, settings.widest)
+        for line in left_out:
+            say(line)
+        for layer in self.layers:
+            layer.most_rows = settings.factor_rows
+        self.steps = 0
+        """Steps that were taken."""
+        self.factors = Factors(self.layers, mesh.data.size, mesh.device)
+        shapes = {layer.name: layer.shapes for layer in self.layers}
+        sharing = plan_sharing(shapes, mesh.data.size, settings.gradient_workers)
+        self.bases = Bases(self.factors.shapes, sharing, mesh)
+        self._onednn = onednn_on_all(mesh)
+        self._multiply_by(choice_of_run(mesh))
+        self._collector = Collector(module, self.layers, draw)
+        self._generator = torch.Generator(mesh.device)
+        self._seeded: int | None = None
+        self._made: tuple[tuple[frozenset[str], float], Inverse] | None = None
+        self._buffers: tuple[list[str], LayerMatrices, LayerMatrices] | None = None
+
+    @property
+    def damping(self) -> float:
+        """That of the current step."""
+        return self._settings.damping_at(self.steps // self._steps_per_epoch)
+
+    def forward(self, images: int) -> None:
+        """A forward pass of so many of this rank's images begins."""
+        if self.steps % self._settings.factors_every == 0:
+            self._collector.open(images)
+
+    def backward(self, scale: float) -> None:
+        """Its backward pass begins, from the sum of the images' losses times `scale`."""
+        if self._seeded != self.steps:
+            ranks = self._mesh.data
+            number = (self._seed * 1_000_003 + self.steps) * ranks.size + ranks.rank
+            self._generator.manual_seed(number % 2**63)
+            self._seeded = self.steps
+        self._collector.backward(scale, self._generator)
+
+    def apply(self, learning_rate: float) -> None:
+        """Change the gradients in place: they are the same on all ranks, and stay so."""
+        settings = self._settings
+        if self.steps % settings.factors_every == 0:
+            self.factors.take_in(*self._collector.take(), settings.decay_at(self.steps))
+        if settings.inverts_at(self.steps):
+            before = self.bases.plain
+            self.bases.renew(
+                self.factors.averages, self.damping, settings.negligible, self._multiply
+            )
+            self._made = None
+            self._tell(before)
+        self._precondition(learning_rate)
+        self.steps, self._seeded = self.steps + 1, None
+
+    def discard(self) -> None:
+        """The step is not taken; the next one brings what this one would have brought."""
+        self._collector.discard()
+        self._seeded = None
+
+    def state_dict(self) -> State:
+        """Return steps, factors, eigenvectors, choice of products; every rank calls this."""
+        state = kfac_state(self.steps, self.factors.averages, self.bases.whole())
+        return state | choice_state(self.choice)
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state, on any number of ranks. Raises UnfitStateError before any change."""
+        choice = load_choice(state)
+        self.steps, averages, whole = load_kfac_state(state, self.factors.shapes)
+        self._multiply_by(choice)
+        device = self._mesh.device
+        self.factors.averages = {key: value.to(device) for key, value in averages.items()}
+        self.bases.load(whole)
+        self._made = None
+        self.discard()
+
+    def close(self) -> None:
+        """Remove the hooks from the module."""
+        self._collector.close()
+
+    def _multiply_by(self, choice: NtChoice | None) -> None:
+        self.choice = choice
+        """How products with a transpose are made; None: NT."""
+        self._multiply = product_of(choice, self._mesh.device.type, onednn=self._onednn)
+        for layer in self.layers:
+            layer.multiply = self._multiply
+
+    def _precondition(self, learning_rate: float) -> None:
+        gradients, natural = self._gradients()
+        if not gradients.matrices:
+            return
+        gradients.read()
+        own = {name: held for name, held in gradients.matrices.items() if self.bases.mine(name)}
+        natural.put(self._inverse(own.keys()).natural(own, self._multiply))
+        self._exchange(natural.matrices)
+        length = torch.dot(gradients.flat, natural.flat)
+        natural.flat.mul_(self._kl_scale(length, learning_rate))
+        natural.write()
+
+    def _gradients(self) -> tuple[LayerMatrices, LayerMatrices]:
+        """Return buffers for the gradients of the layers of this step and for natural ones."""
+        plain = self.bases.plain
+        layers = [
+            layer
+            for layer in self.layers
+            if layer.name not in plain and layer.weight.grad is not None
+        ]
+        names = [layer.name for layer in layers]
+        if self._buffers is None or self._buffers[0] != names:
+            self._buffers = names, LayerMatrices(layers), LayerMatrices(layers)
+        return self._buffers[1:]
+
+    def _inverse(self, names: Collection[str]) -> Inverse:
+        """Return what these layers are multiplied by, made again when anything of it changes."""
+        key = (frozenset(names), self.damping)
+        if self._made is None or self._made[0] != key:
+            found = {
+                name: (self.bases.found[name, INSIDE], self.bases.found.get((name, OUTSIDE)))
+                for name in names
+            }
+            self._made = key, make_inverse(found, self.damping, self._settings.negligible)
+        return self._made[1]
+
+    def _exchange(self, natural: dict[str, Tensor]) -> None:
+        """Let each row send its layers' finished gradients down the columns."""
+        sharing, column = self.bases.sharing, self.bases.column
+        if column is None:
+            return
+        place = self._mesh.data.rank % sharing.workers
+        for number, row in enumerate(sharing.rows):
+            sent = [own for name, own in natural.items() if sharing.row_of[name] == number]
+            if not sent:
+                continue
+            flat = torch.cat([own.reshape(-1) for own in sent])
+            dist.broadcast(flat, row[place], column)
+            parts = torch.split(flat, [own.numel() for own in sent])
+            for own, part in zip(sent, parts, strict=True):
+                own.copy_(part.view(own.shape))
+
+    def _kl_scale(self, length: Tensor, learning_rate: float) -> Tensor:
+        """Return nu = min(1, sqrt(kappa / (rate^2 |length|))) (eq. 18).
+
+        `length` is the sum of natural times plain gradients. The rate is the schedule's largest:
+        where the clip is always at work, it would otherwise undo the schedule, and steps would
+        stay as long at the end as at the peak.
+        """
+        if not self._settings.kl_clip:
+            return torch.ones_like(length)
+        rate = max(learning_rate, self._peak_rate)
+        return (self._settings.kl_clip / (length.abs() * rate**2)).sqrt().clamp_max(1.0)
+
+    def _tell(self, before: set[str]) -> None:
+        if failed := sorted(self.bases.plain - (before if self.steps else set())):
+            self._say(
+                f"K-FAC: the factors of {', '.join(failed)} are not positive even with more "
+                "damping; these layers keep their plain gradient until the next decomposition"
+            )
+
+
+def build_kfac(
+    settings: KfacSettings, module: nn.Module, mesh: Mesh, *, draw: Draw, **facts: Any
+) -> Kfac:
+    """Return K-FAC for the gradients of `module`; without sampled labels `draw` is not used."""
+    sampled = settings.fisher == "sampled"
+    return Kfac(settings, module, mesh, draw=draw if sampled else None, **facts)

@@ -1,0 +1,401 @@
+"""Products on a cube of q x q x q ranks (Bian et al. 2021, arXiv 2105.14450, algorithms 1 and 2).
+
+Y = X W^T with X of M x N and W of K x N. Rank (i, j, l) holds rows (i, j) and columns l of X, rows
+(j, i) and columns l of W, and gets rows (i, l) and columns j of Y: what the next product takes on
+the same cube with j and l in each other's place. All are of 1 / q^3 of the whole.
+
+A step of forward and backward sends 2 (q - 1) / q^3 (M N + K N + M K) values a rank where what was
+gathered is kept for the backward pass, and (q - 1) / q^3 (M N + K N) more where it is gathered
+again; kept are (M N + K N) / q^2 values, or 1 / q^3 of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self, cast
+
+import torch
+import torch.distributed as dist
+from torch import Size, Tensor, nn
+from torch.nn import functional
+
+from skindx.core.startup import light_imports
+from skindx.models.classifier.heads import Mlp as MlpHead
+from skindx.training.methods.sharding.communicator import Communicator, Sizes
+from skindx.training.methods.sharding.parts import PARTS, Part
+from skindx.training.methods.sharding.transformer import WHOLE_VALUES
+from skindx.training.parallel.mesh import ProcessGroup
+
+PAPER = (
+    "3-D tensor parallelism | Bian et al., Maximizing Parallelism in Distributed Training for "
+    "Huge Neural Networks, arXiv 2105.14450, 2021 | tests/training/test_tensor3d.py | "
+    "docs/measured/parallel.json"
+)
+
+
+@dataclass(frozen=True)
+class Cube:
+    """The three axes of a cube, as one rank sees them."""
+
+    i: Communicator
+    j: Communicator
+    l: Communicator  # noqa: E741 (the paper's name)
+
+    @classmethod
+    def of_all(cls, timeout: timedelta) -> Self:
+        """Make the groups of all axes of the cube that all ranks are."""
+        q = round(dist.get_world_size() ** (1 / 3))
+        assert q**3 == dist.get_world_size()
+        return cls.of(0, q, timeout)
+
+    @classmethod
+    def of(cls, first: int, q: int, timeout: timedelta) -> Self:
+        """Make the groups of this rank's axes; all ranks of its cube call this, from `first` on."""
+        place = place_of(dist.get_rank() - first, q)
+        axes = []
+        for axis, step in enumerate((q**2, q, 1)):
+            start = dist.get_rank() - place[axis] * step
+            ranks = [start + step * number for number in range(q)]
+            made = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+            axes.append(Communicator(ProcessGroup(place[axis], q, cast(dist.ProcessGroup, made))))
+        return cls(*axes)
+
+    @property
+    def next(self) -> "Cube":
+        """The cube of the next product."""
+        return Cube(self.i, self.l, self.j)
+
+    @property
+    def bytes_sent(self) -> int:
+        """By this rank, along all axes."""
+        return self.i.bytes_sent + self.j.bytes_sent + self.l.bytes_sent
+
+    def own_input(self, x_MN: Tensor) -> Tensor:
+        """Return what this rank holds of X."""
+        q, (rows, columns) = self.i.size, x_MN.shape
+        block = self.i.rank * q + self.j.rank
+        return _block(x_MN, rows // q**2, block, columns // q, self.l.rank)
+
+    def own_weight(self, w_KN: Tensor) -> Tensor:
+        """Return what this rank holds of W."""
+        q, (rows, columns) = self.i.size, w_KN.shape
+        block = self.j.rank * q + self.i.rank
+        return _block(w_KN, rows // q**2, block, columns // q, self.l.rank)
+
+    def own_output(self, y_MK: Tensor) -> Tensor:
+        """Return what this rank gets of Y."""
+        return self.next.own_input(y_MK)
+
+
+def place_of(rank: int, q: int) -> tuple[int, int, int]:
+    """Return i, j and l of a rank of a cube."""
+    return rank // q**2, rank // q % q, rank % q
+
+
+def _block(whole: Tensor, height: int, row: int, width: int, column: int) -> Tensor:
+    rows = whole[row * height : (row + 1) * height]
+    return rows[:, column * width : (column + 1) * width].clone()
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, cube: Cube, keep: bool) -> Tensor:
+        x_all, weight_all = _gathered(cube.j, x), _gathered(cube.i, weight)
+        ctx.cube, ctx.keep = cube, keep
+        ctx.save_for_backward(*((x_all, weight_all) if keep else (x, weight)))
+        return _summed(cube.l, x_all @ weight_all.T)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        cube: Cube = ctx.cube
+        x, weight = ctx.saved_tensors
+        if not ctx.keep:
+            x, weight = _gathered(cube.j, x), _gathered(cube.i, weight)
+        dy_all = _gathered(cube.l, dy)
+        dx = _summed(cube.j, dy_all @ weight)
+        return dx, _summed(cube.i, dy_all.T @ x), None, None
+
+
+def _gathered(axis: Communicator, own: Tensor) -> Tensor:
+    return axis.gather_rows(own, (len(own),) * axis.size)
+
+
+def _summed(axis: Communicator, part: Tensor) -> Tensor:
+    rows: Sizes = (len(part) // axis.size,) * axis.size
+    return axis.sum_rows(part, rows)
+
+
+def cube_product(x: Tensor, weight: Tensor, cube: Cube, *, keep: bool) -> Tensor:
+    """Return this rank's part of X W^T; with `keep` the backward pass gathers less."""
+    y: Tensor = _Product.apply(x, weight, cube, keep)
+    return y
+
+
+def padded(rows: int, q: int) -> int:
+    """Return the next number that q x q blocks divide."""
+    return -(-rows // q**2) * q**2
+
+
+@dataclass(frozen=True)
+class CubePart(Part):
+    """Rows (j, i) and columns l of K x N; with j and l swapped for the second of two products.
+
+    Rows beyond the last are zeros, which no gradient reaches.
+    """
+
+    q: int = 2
+    swapped: bool = False
+    order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """All rows, those of a block of columns of the product after the other."""
+
+    @classmethod
+    def of(
+        cls,
+        links: Communicator,
+        shape: Size,
+        q: int,
+        times: int,
+        peers: tuple[int, ...],
+        *,
+        swapped: bool,
+    ) -> Self:
+        """Share out a weight whose outputs are `times` blocks that all go by heads."""
+        rows = padded(shape[0], q) // times
+        assert times == 1 or rows * times == shape[0]
+        starts = torch.arange(times)[:, None] * rows
+        own = [(starts + block_k).flatten() for block_k in torch.arange(rows).chunk(q)]
+        return cls(links, shape, 0, (), peers=peers, q=q, swapped=swapped, order=torch.cat(own))
+
+    def _block(self, rank: int) -> tuple[Tensor, slice, Tensor]:
+        """Return a rank's rows, its columns, and which of the rows are there."""
+        i, j, l = place_of(rank, self.q)  # noqa: E741 (the paper's name)
+        if self.swapped:
+            j, l = l, j  # noqa: E741
+        height, width = len(self.order) // self.q**2, self.shape[1] // self.q
+        block = j * self.q + i
+        rows_k = self.order[block * height : (block + 1) * height]
+        return rows_k, slice(l * width, (l + 1) * width), rows_k < self.shape[0]
+
+    def own(self, whole: Tensor) -> Tensor:
+        """Return this rank's part of a whole weight, or of what an optimizer keeps of it."""
+        rows_k, columns, there_k = self._block(self.links.rank)
+        part = whole.new_zeros(len(rows_k), columns.stop - columns.start)
+        part[there_k] = whole[rows_k[there_k].to(whole.device), columns]
+        return part
+
+    def whole(self, own: Tensor) -> Tensor:
+        """Return the whole of this rank's part; every rank of the cube calls this."""
+        parts = self.links.gather_parts(own, [own.numel()] * self.links.size)
+        whole = own.new_empty(self.shape)
+        for rank, part in enumerate(parts):
+            rows_k, columns, there_k = self._block(rank)
+            whole[rows_k[there_k].to(whole.device), columns] = part.view(own.shape)[there_k]
+        return whole
+
+
+# Attention and MLPs on cubes of ranks (Bian et al. 2021, arXiv 2105.14450).
+#
+# A block is two linear layers, and between them what goes by heads or single values. Its input is
+# laid out for the first product where it enters: ranks along l trade rows for columns. The product
+# leaves rows (i, l) and columns j, of which each rank goes on with whole images and whole heads;
+# the second one swaps j and l back, and where the block ends the ranks trade columns for rows
+# again. What stands between blocks (norms, sums, dropout) is computed by each rank on its own
+# images.
+#
+# With M rows (images times tokens) in a cube, a block from D to D values sends, beside what its
+# products send (`cube`), 4 (q - 1) / q^4 M D values a rank and step, half of them in backward.
+
+with light_imports():
+    from timm.layers import Attention, Mlp
+
+# b = images of this rank, B = those of q ranks along l, D = values, d = D / q
+
+CUBE = "cube"
+"""What a layer on a cube calls its `Place`."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Device of a layer."""
+
+    links: Communicator
+    """Of the whole cube."""
+    cube: Cube
+    keep: bool
+    """Whether parts gathered in forward stay in memory for backward."""
+    columns: Callable[[Tensor], Tensor]
+    """Takes this rank's columns of what the layer gives from a row of all."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """A copied layer talks over the same links."""
+        return self
+
+
+class CubeLinear(nn.Linear):
+    """A linear layer of whose weight each rank holds 1 / q^3; its bias is whole."""
+
+    cube: Place
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return this rank's part of the product: other rows than those of `x`, and columns."""
+        place, kind = self.cube, x.device.type
+        weight = self.weight
+        if torch.is_autocast_enabled(kind):  # half the bytes
+            half = torch.get_autocast_dtype(kind)
+            x, weight = x.to(half), weight.to(half)
+        shared: Tensor = _Mean.apply(weight, place.links.size)
+        y = cube_product(x.reshape(-1, x.shape[-1]), shared, place.cube, keep=place.keep)
+        if self.bias is not None:
+            y = y + place.columns(self.bias).to(y.dtype)
+        return y.view(*x.shape[:-1], -1)
+
+
+class _Mean(torch.autograd.Function):
+    """A weight that one rank of a cube holds, for losses that are weighed for the mean of all."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient / ctx.ranks, None
+
+
+class _Traded(torch.autograd.Function):
+    """This rank's rows of all columns in, its columns of all rows along l out; or back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, links: Communicator, back: bool) -> Tensor:
+        ctx.links, ctx.back = links, back
+        return _traded(x, links, back)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        return _traded(dy, ctx.links, not ctx.back), None, None
+
+
+def _traded(x: Tensor, links: Communicator, back: bool) -> Tensor:
+    q = links.size
+    if back:
+        rows, columns = (len(x) // q,) * q, (x.shape[1],) * q
+        return links.to_rows(x, rows, columns)
+    rows, columns = (len(x),) * q, (x.shape[1] // q,) * q
+    return links.to_columns(x, rows, columns)
+
+
+class CubeBlock(nn.Module):
+    """Two linear layers with what stands between them."""
+
+    cube: Place
+
+    def forward(self, x_b: Tensor, *args: Any, **options: Any) -> Tensor:
+        """Return the outputs of this rank's images, which may be fewer than another rank's."""
+        along, own = self.cube.cube.l, len(x_b)
+        most = max(self.cube.links.rows)
+        if own < most:
+            x_b = torch.cat([x_b, x_b.new_zeros(most - own, *x_b.shape[1:])])
+        kind = x_b.device.type
+        if torch.is_autocast_enabled(kind):
+            x_b = x_b.to(torch.get_autocast_dtype(kind))
+        x: Tensor = _Traded.apply(x_b.flatten(0, -2), along, False)
+        x_B = x.view(most * along.size, *x_b.shape[1:-1], -1)
+        y_B = super().forward(x_B, *args, **options)
+        y: Tensor = _Traded.apply(y_B.flatten(0, -2), along, True)
+        return y.view(most, *x_b.shape[1:-1], -1)[:own, ..., : self.second.out_features]
+
+    @property
+    def second(self) -> nn.Linear:
+        """The layer that ends the block."""
+        layer: Any = getattr(self, "proj", None) or getattr(self, "fc2", None)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+
+class CubeAttention(CubeBlock, Attention):  # type: ignore[misc]
+    """Attention of which each rank computes some heads of some images."""
+
+
+class CubeMlp(CubeBlock, Mlp):  # type: ignore[misc]
+    """An MLP of which each rank computes some hidden units of some rows."""
+
+
+class CubeMlpHead(CubeBlock, MlpHead):  # type: ignore[misc]
+    """An MLP head of which each rank computes some hidden units of some images."""
+
+
+_ON_CUBES: dict[type[nn.Module], type[nn.Module]] = {
+    Attention: CubeAttention,
+    Mlp: CubeMlp,
+    MlpHead: CubeMlpHead,
+}
+
+
+def can_be_split(block: nn.Module, q: int) -> bool:
+    """Tell whether a block has equal parts for q x q x q ranks, and nothing that needs rows whole.
+
+    What it gives is filled up with zeros where it does not divide, as the classes of a head.
+    """
+    own: Any = block
+    if type(block) is Attention:
+        plain = own.gate is None and type(own.norm) is nn.Identity
+        return plain and _is_plain(own.qkv, own.proj, q) and own.num_heads % q == 0
+    if type(block) is Mlp:
+        return type(own.norm) is nn.Identity and _is_plain(own.fc1, own.fc2, q)
+    return type(block) is MlpHead and _is_plain(own.fc1, own.fc2, q)
+
+
+def _is_plain(first: nn.Module, second: nn.Module, q: int) -> bool:
+    if type(first) is not nn.Linear or type(second) is not nn.Linear:
+        return False
+    return first.in_features % q == 0 and second.in_features % q**2 == 0
+
+
+def split_block(
+    block: nn.Module, links: Communicator, cube: Cube, peers: tuple[int, ...], *, keep: bool
+) -> None:
+    """Let each rank keep its part of a block's two weights; names stay the same."""
+    own: Any = block
+    if isinstance(block, Attention):
+        first, second, times = own.qkv, own.proj, 3
+        setattr(block, WHOLE_VALUES, {"num_heads": own.num_heads, "attn_dim": own.attn_dim})
+        own.num_heads //= cube.i.size
+        own.attn_dim //= cube.i.size
+    else:
+        first, second, times = own.fc1, own.fc2, 1
+    _split(first, links, cube, peers, times, swapped=False, keep=keep)
+    _split(second, links, cube.next, peers, 1, swapped=True, keep=keep)
+    setattr(block, CUBE, Place(links, cube, keep, torch.clone))
+    block.__class__ = _ON_CUBES[type(block)]
+
+
+def _split(
+    layer: nn.Linear,
+    links: Communicator,
+    cube: Cube,
+    peers: tuple[int, ...],
+    times: int,
+    *,
+    swapped: bool,
+    keep: bool,
+) -> None:
+    part = CubePart.of(links, layer.weight.shape, cube.i.size, times, peers, swapped=swapped)
+    weight = part.own(layer.weight.detach())
+    layer.weight = nn.Parameter(weight, layer.weight.requires_grad)
+    setattr(layer, PARTS, {"weight": part})
+    order_K, width = part.order, len(part.order) // cube.i.size
+    own_k = order_K[cube.j.rank * width : (cube.j.rank + 1) * width]
+
+    def columns(whole_K: Tensor) -> Tensor:
+        more = functional.pad(whole_K, (0, padded(len(whole_K), cube.i.size) - len(whole_K)))
+        return more[own_k]
+
+    setattr(layer, CUBE, Place(links, cube, keep, columns))
+    layer.__class__ = CubeLinear
+
+
+def cubes_of(net: nn.Module) -> list[Cube]:
+    """Return the cubes that a network's layers are on."""
+    found = (getattr(layer, CUBE, None) for layer in net.modules())
+    return list({id(place.cube.i): place.cube for place in found if place}.values())

@@ -1,0 +1,261 @@
+"""Training and validation images of a member as batches, opened alike on all ranks.
+
+They are cropped, changed and labelled on threads, and copied to a GPU while it still works on the
+step before.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError, check_finite, check_like
+from skindx.data.loader.augment import changer
+from skindx.data.loader.batches import epoch_plan
+from skindx.data.loader.cache import CacheContext, Say, node_of, open_cached
+from skindx.data.loader.crops import sample_seeds
+from skindx.data.loader.load import Reading, fill_random_crops, load, memory_for, threads_for
+from skindx.data.loader.settings import Augment, LoaderSettings
+from skindx.data.loader.shuffler import ShardShuffler
+from skindx.data.loader.source import Files, Source
+from skindx.data.manifest import Record
+from skindx.models.bounded_files import load_tensors
+from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.training.config.run import MemberSettings
+from skindx.training.parallel.mesh import Mesh
+
+# N = images, B = batch, T = images of a task, S = side
+
+RATIO = (0.8, 1.25)
+"""Aspects of the random crop, width / height."""
+
+_VALIDATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The training images of all ranks, as far as this rank reads them."""
+
+    source: Source
+    labels_N: NDArray[np.int64]
+    sharded: bool
+    """This rank sees its own shard alone."""
+    reading: Reading
+    targets_NC: NDArray[np.float32] | None = None
+    """Soft targets in place of the labels."""
+    redrawn: bool = False
+    """The shard is another one in each epoch."""
+    shuffler: ShardShuffler | None = None
+    """Brings the next shard into memory."""
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def enter(self, seed: int, epoch: int) -> None:
+        """Get ready for an epoch; every rank calls this before it loads images of it."""
+        if self.shuffler:
+            self.shuffler.enter(seed, epoch)
+
+    def plan(self, batch: int, seed: int, epoch: int, mesh: Mesh) -> list[list[NDArray[np.int64]]]:
+        """Return every rank's image numbers for each step; see `epoch_plan`."""
+        return epoch_plan(
+            len(self),
+            batch,
+            seed,
+            epoch,
+            mesh.data.size,
+            sharded=self.sharded,
+            redrawn=self.redrawn,
+        )
+
+
+@dataclass
+class ValidationSet:
+    """This rank's validation images, as evaluation and diagnosis see them, bit for bit."""
+
+    source: Source
+    labels_N: NDArray[np.int64]
+    preprocess: Preprocess
+    reading: Reading
+    keep: bool
+    """Hold the squares in memory (N x S x S x 3 bytes) instead of decoding them in each epoch."""
+    _kept: list[NDArray[np.uint8]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def squares(self) -> Iterable[NDArray[np.uint8]]:
+        """Return batches of central squares, B x S x S x 3, in order."""
+        if not self.keep:
+            return self._load()
+        if not self._kept:
+            self._kept = list(self._load())
+        return self._kept
+
+    def _load(self) -> Iterator[NDArray[np.uint8]]:
+        def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
+            for index, out_SS3 in zip(indices, out_TSS3, strict=True):
+                out_SS3[...] = centre_square(self.source.image(index), self.preprocess)
+
+        pieces = -(-len(self) // _VALIDATION_BATCH)
+        return load(
+            fill,
+            np.array_split(np.arange(len(self)), pieces) if pieces else [],
+            self.preprocess.size,
+            threads=self.reading.threads,
+            prefetch=self.reading.prefetch,
+            # Cached images must not be pinned memory.
+            allocate=None if self.keep else self.reading.allocate,
+        )
+
+
+def class_numbers(records: Sequence[Record], classes: Sequence[str]) -> NDArray[np.int64]:
+    """Return labels_N: the place of each record's label among the classes."""
+    number = {key: index for index, key in enumerate(classes)}
+    return np.array([number[record.label] for record in records], dtype=np.int64)
+
+
+def training_batches(
+    data: TrainingSet,
+    shares: Sequence[NDArray[np.int64]],
+    augment: Augment,
+    *,
+    side: int,
+    seed: int,
+    epoch: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield augmented images (B x S x S x 3 uint8) and their labels for each index array.
+
+    Labels are class numbers (B), or where the set has `targets_NC` these rows (B x C).
+
+    Raises UserError for an image that is gone or damaged.
+    """
+    change = changer(augment)
+
+    def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
+        seeds = sample_seeds((seed, epoch), indices)
+        fill_random_crops(data.source, indices, seeds, augment.scale, RATIO, out_TSS3=out_TSS3)
+        for out_SS3, own in zip(out_TSS3, seeds, strict=True):
+            out_SS3[...] = change(out_SS3, own)
+
+    learned = data.labels_N if data.targets_NC is None else data.targets_NC
+    with closing(data.reading.load(fill, shares, side)) as batches:
+        for images_BSS3, indices_B in zip(batches, shares, strict=True):
+            yield torch.from_numpy(images_BSS3), torch.from_numpy(learned[indices_B])
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """A dataset folder, its training and validation rows, and the class keys in order."""
+
+    dataset: Path
+    train: Sequence[Record]
+    val: Sequence[Record]
+    classes: tuple[str, ...]
+
+
+OpenImages = Callable[
+    [TrainingData, MemberSettings, LoaderSettings, Mesh, Say], tuple[TrainingSet, ValidationSet]
+]
+"""Opens what a member learns from and is validated on."""
+
+
+def open_sets(
+    data: TrainingData, member: MemberSettings, loader: LoaderSettings, mesh: Mesh, say: Say
+) -> tuple[TrainingSet, ValidationSet]:
+    """Return the training images and this rank's validation images; every rank calls this.
+
+    `say` gets a line for what takes time or changes the order of the images. Raises
+    UserError for an image that is gone and for a cache that cannot be written.
+    """
+    node = node_of(mesh)
+    threads = threads_for(loader.threads, node.ranks)
+    reading = Reading(threads, loader.prefetch, memory_for(mesh.device))
+    cached = open_cached(
+        Files(data.dataset, data.train),
+        member.preprocess.margin_size,
+        CacheContext(loader, node, mesh, say),
+    )
+    own_val = data.val[mesh.data.rank :: mesh.data.size]
+    return (
+        TrainingSet(
+            cached.source,
+            class_numbers(data.train, data.classes),
+            cached.sharded,
+            reading,
+            targets_NC=targets_of(member, data),
+            redrawn=cached.redrawn,
+            shuffler=cached.shuffler,
+        ),
+        ValidationSet(
+            Files(data.dataset, own_val),
+            class_numbers(own_val, data.classes),
+            member.preprocess,
+            reading,
+            keep=loader.cache.kind != "none",
+        ),
+    )
+
+
+def targets_of(member: MemberSettings, data: TrainingData) -> NDArray[np.float32] | None:
+    """Return the soft targets that a member learns from; none: it learns the labels."""
+    if member.targets is None:
+        return None
+    return load_targets(member.targets, data.train, len(data.classes))
+
+
+def load_targets(file: Path, records: Sequence[Record], classes: int) -> NDArray[np.float32]:
+    """Read the soft targets of these training images, N x C of `classes`. Raises UserError."""
+    try:
+        found = load_tensors(file)
+        like_NC = torch.empty(len(records), classes, device="meta")
+        check_like(found, {"targets": like_NC}, "it")
+        check_finite(found, "it")
+    except (UserError, UnfitStateError) as error:
+        raise UserError(
+            f"{file} does not hold soft targets for {len(records)} training images and {classes} "
+            f"classes ({str(error).rstrip('.')}); remove it and distil again on this dataset."
+        ) from None
+    targets_NC: NDArray[np.float32] = found["targets"].numpy()
+    return targets_NC
+
+
+# B = batch, S = side
+
+
+def on_device(
+    batches: Iterator[tuple[Tensor, Tensor]], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (images_BSS3, labels_B) on the device; nothing is copied for a CPU.
+
+    For a GPU the images lie in pinned memory and are copied on a stream of their own, beside
+    the kernels that are queued already; the kernels that come after wait for them. Torch keeps
+    pinned and device memory until what was queued on it is done.
+    """
+    if device.type != "cuda":
+        yield from batches
+        return
+    beside, ours = _copying(device), torch.cuda.current_stream(device)
+    for images_BSS3, labels_B in batches:
+        with torch.cuda.stream(beside):
+            moved = (
+                images_BSS3.to(device, non_blocking=True),
+                labels_B.pin_memory().to(device, non_blocking=True),
+            )
+        ours.wait_stream(beside)
+        for tensor in moved:
+            tensor.record_stream(ours)
+        yield moved
+
+
+@cache
+def _copying(device: torch.device) -> torch.cuda.Stream:
+    """Return the one stream for copies: torch keeps the memory of each stream apart."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
