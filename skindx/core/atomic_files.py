@@ -304,10 +304,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Write a table as CSV atomically, the names of its columns first."""
-    with (
-        atomic_file(path) as temporary,
-        temporary.open("w", newline="", encoding="utf-8") as file,
-    ):
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)
         table.writerows(rows)

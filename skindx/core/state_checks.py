@@ -28,9 +28,7 @@ def check_like(given: Any, like: Any, where: str) -> None:
         if not isinstance(given, Tensor if isinstance(like, Tensor) else np.ndarray):
             raise UnfitStateError(f"{where} is no {_kind(like)}")
         if tuple(given.shape) != tuple(like.shape) or given.dtype != like.dtype:
-            raise UnfitStateError(
-                f"{where} is {_words(given)} and must be {_words(like)}",
-            )
+            raise UnfitStateError(f"{where} is {_words(given)} and must be {_words(like)}")
     elif isinstance(like, Mapping):
         _check_names(given, like, where)
         for name, value in like.items():

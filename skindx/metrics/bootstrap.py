@@ -17,12 +17,7 @@ _CHUNK = 1 << 22  # weights held in memory at once: 32 MiB
 
 
 def confidence_interval(
-    measure: Measure,
-    groups_N: ArrayLike,
-    *,
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    measure: Measure, groups_N: ArrayLike, *, draws: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Interval:
     """Return a measure with its interval over groups of images that are no independent evidence.
 
@@ -35,12 +30,7 @@ def confidence_interval(
 
 
 def bootstrap_interval(
-    measure: Measure,
-    groups_N: ArrayLike,
-    *,
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    measure: Measure, groups_N: ArrayLike, *, draws: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Interval:
     """Return the percentile bootstrap interval (Efron 1979), resampling whole groups.
 

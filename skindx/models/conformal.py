@@ -121,9 +121,7 @@ class Conformal(Settings):
         return least_C
 
     def sets(
-        self,
-        probabilities_NC: NDArray[np.float64],
-        skin_types: Sequence[int | None] | None = None,
+        self, probabilities_NC: NDArray[np.float64], skin_types: Sequence[int | None] | None = None
     ) -> NDArray[np.bool_]:
         """Return which classes are in each image's set, N x C.
 

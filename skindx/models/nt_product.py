@@ -19,14 +19,7 @@ from torch import Tensor, nn
 
 from skindx.core.machine import cpu_flags, cpu_vendor, free_memory
 from skindx.core.settings_base import Settings
-from skindx.models.nt_record import (
-    DTYPES,
-    Device,
-    Dtype,
-    ProductShape,
-    ShapeTree,
-    choice_in_force,
-)
+from skindx.models.nt_record import DTYPES, Device, Dtype, ProductShape, ShapeTree, choice_in_force
 
 log = logging.getLogger(__name__)
 

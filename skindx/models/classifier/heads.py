@@ -13,13 +13,7 @@ from torch.nn import functional
 
 from skindx.core.kinds import load_object
 from skindx.core.settings_base import Settings
-from skindx.models.classifier.head_kinds import (
-    Head,
-    KnnHead,
-    LinearHead,
-    MlpHead,
-    PrototypeHead,
-)
+from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead, MlpHead, PrototypeHead
 from skindx.models.nt_product import nt_gemm
 
 _SMOOTH = 1e-3

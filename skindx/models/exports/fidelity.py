@@ -84,10 +84,7 @@ class _OneByOne(Member):
 
 
 def compare(
-    member: str,
-    eager_NC: Floats,
-    others: Iterable[Floats],
-    groups: Sequence[str],
+    member: str, eager_NC: Floats, others: Iterable[Floats], groups: Sequence[str]
 ) -> Parity:
     """Return how far tables of log-probabilities agree: an image counts by its worst."""
     others = list(others)

@@ -88,11 +88,7 @@ def make_int8(
 
 
 def _until_good(
-    exported: Member,
-    prepared: Prepared,
-    file: Path,
-    to: Runtime,
-    check: Callable[[Member], Parity],
+    exported: Member, prepared: Prepared, file: Path, to: Runtime, check: Callable[[Member], Parity]
 ) -> tuple[Member, Parity, tuple[str, ...]]:
     result = check(exported)
     if good_enough(result, "int8"):

@@ -154,10 +154,7 @@ def prepare(graph: Path, samples: "Sequence[NDArray[np.uint8]]", folder: Path) -
 
 
 def quantise_graph(
-    backend: type[ExportBackend],
-    graph: Path,
-    file: Path,
-    samples: "Sequence[NDArray[np.uint8]]",
+    backend: type[ExportBackend], graph: Path, file: Path, samples: "Sequence[NDArray[np.uint8]]"
 ) -> None:
     """Write a graph of ONNX in int8 for a backend, all layers."""
     with tempfile.TemporaryDirectory(prefix=f"{file.name}.tmp-", dir=file.parent) as folder:

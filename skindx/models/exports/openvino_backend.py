@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.core.machine import go_offline
 from skindx.models.exports.onnx_backend import quantise_graph, write_onnx
-from skindx.models.exports.runtimes import (
-    INPUT,
-    ExportBackend,
-    Precision,
-    Prepared,
-    offline_module,
-)
+from skindx.models.exports.runtimes import INPUT, ExportBackend, Precision, Prepared, offline_module
 
 if TYPE_CHECKING:
     import numpy as np

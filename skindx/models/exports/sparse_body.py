@@ -292,13 +292,7 @@ def _put_all(body: FusedBody, record: SparseRecord) -> None:
 
 
 def _remembered(
-    file: Path,
-    record: SparseRecord,
-    here: str,
-    body: FusedBody,
-    *,
-    size: int,
-    precision: str,
+    file: Path, record: SparseRecord, here: str, body: FusedBody, *, size: int, precision: str
 ) -> SparseRecord:
     """Return the choices of this machine for a file of another, from the user's cache if there.
 

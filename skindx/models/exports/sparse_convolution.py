@@ -64,10 +64,7 @@ class SparseConvolution:
         self._library.input_block.restype = ctypes.c_int64
         sweeps = convolution.kernel_size == (3, 3) and convolution.stride == (1, 1)
         sweeps = sweeps and int(convolution.padding[1]) == 1
-        blocks = (
-            self._library.block_channels(ctypes.c_int64(sweeps)),
-            self._library.input_block(),
-        )
+        blocks = (self._library.block_channels(ctypes.c_int64(sweeps)), self._library.input_block())
         outputs = convolution.out_channels // convolution.groups
         weight_KCHW = convolution.weight.detach().float().numpy()
         self._weights = [
