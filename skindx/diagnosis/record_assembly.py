@@ -28,9 +28,8 @@ from skindx.diagnosis.record import (
 )
 from skindx.diagnosis.scope import known_names, urgent_known, without_reassurance
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
-from skindx.models.bundle.bundle_index import largest_crop
+from skindx.models.bundle.bundle_index import EXPORTS, largest_crop
 from skindx.models.ensemble import Prediction
-from skindx.models.exports.export_record import EXPORTS
 from skindx.taxonomy.urgent import unknown_to
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json
 from skindx.models.bounded_files import MOST_BYTES, save_tensors
 from skindx.models.bundle.bundle import BUNDLE, Bundle, open_bundle, trunk_file
-from skindx.models.bundle.bundle_index import INDEX, BundleSpec, MemberSpec
+from skindx.models.bundle.bundle_index import EXPORTS, INDEX, BundleSpec, MemberSpec
 from skindx.models.classifier.pretrained import Trunk, open_trunk, pretrained_file
-from skindx.models.exports.export_record import EXPORTS
 from skindx.models.towers import HUB, resolve_tower
 
 NOTE = "detached.json"

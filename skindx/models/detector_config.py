@@ -7,13 +7,14 @@ network to learn its strides: `refuse_work` bounds memory and work by arithmetic
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.models.classifier.model_args import Check, flag, whole
 
 ACTIVATIONS = tuple(
     f"{package}.{call}"
@@ -33,21 +34,11 @@ ACTIVATIONS = tuple(
 
 _MOST_CHANNELS, _MOST_LAYERS, _MOST_REPEATS = 4096, 128, 512
 
-Check = Callable[[Any], bool]
-
-
-def _whole(low: int, high: int) -> Check:
-    return lambda value: type(value) is int and low <= value <= high
-
 
 def _list_of(check: Check, most: int) -> Check:
     return lambda value: (
         isinstance(value, list) and 1 <= len(value) <= most and all(check(item) for item in value)
     )
-
-
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _ratio(value: Any) -> bool:
@@ -58,10 +49,10 @@ def _nothing(value: Any) -> bool:
     return value is None or value == "None"
 
 
-_channels = _whole(1, _MOST_CHANNELS)
-_step = _whole(0, 32)
-_count = _whole(1, 8)
-_place = _whole(-_MOST_LAYERS, _MOST_LAYERS)
+_channels = whole(1, _MOST_CHANNELS)
+_step = whole(0, 32)
+_count = whole(1, 8)
+_place = whole(-_MOST_LAYERS, _MOST_LAYERS)
 
 
 def _padding(value: Any) -> bool:
@@ -69,32 +60,32 @@ def _padding(value: Any) -> bool:
 
 
 LAYERS: dict[str, tuple[Check, ...]] = {
-    "A2C2f": (_channels, _flag, _whole(-1, 16), _flag, _ratio, _ratio, _channels, _flag),
+    "A2C2f": (_channels, flag, whole(-1, 16), flag, _ratio, _ratio, _channels, flag),
     "AConv": (_channels,),
     "ADown": (_channels,),
-    "Bottleneck": (_channels, _flag, _channels, _list_of(_step, 2), _ratio),
-    "C2": (_channels, _flag, _channels, _ratio),
+    "Bottleneck": (_channels, flag, _channels, _list_of(_step, 2), _ratio),
+    "C2": (_channels, flag, _channels, _ratio),
     "C2PSA": (_channels, _ratio),
-    "C2f": (_channels, _flag, _channels, _ratio),
-    "C3": (_channels, _flag, _channels, _ratio),
-    "C3Ghost": (_channels, _flag, _channels, _ratio),
-    "C3k2": (_channels, _flag, _ratio, _flag, _channels, _flag),
+    "C2f": (_channels, flag, _channels, _ratio),
+    "C3": (_channels, flag, _channels, _ratio),
+    "C3Ghost": (_channels, flag, _channels, _ratio),
+    "C3k2": (_channels, flag, _ratio, flag, _channels, flag),
     "CBFuse": (_list_of(_step, 16),),
     "CBLinear": (_list_of(_channels, 16), _step, _step, _padding, _channels),
-    "Concat": (_whole(1, 1),),
-    "Conv": (_channels, _step, _step, _padding, _channels, _step, _flag),
-    "DWConv": (_channels, _step, _step, _step, _flag),
-    "Detect": (lambda value: value == "nc" or _whole(1, 1000)(value),),
+    "Concat": (whole(1, 1),),
+    "Conv": (_channels, _step, _step, _padding, _channels, _step, flag),
+    "DWConv": (_channels, _step, _step, _step, flag),
+    "Detect": (lambda value: value == "nc" or whole(1, 1000)(value),),
     "ELAN1": (_channels, _channels, _channels),
-    "GhostConv": (_channels, _step, _step, _channels, _flag),
+    "GhostConv": (_channels, _step, _step, _channels, flag),
     "RepNCSPELAN4": (_channels, _channels, _channels, _count),
     "SPP": (_channels, _list_of(_step, 8)),
     "SPPELAN": (_channels, _channels, _step),
-    "SPPF": (_channels, _step, _count, _flag),
+    "SPPF": (_channels, _step, _count, flag),
     "nn.ConvTranspose2d": (_channels, _step, _step, _step),
     "nn.Identity": (),
     "nn.MaxPool2d": (_step, _step, _step, _step),
-    "nn.Upsample": (_nothing, _whole(1, 4), lambda value: value in ("nearest", "bilinear")),
+    "nn.Upsample": (_nothing, whole(1, 4), lambda value: value in ("nearest", "bilinear")),
     "nn.ZeroPad2d": (lambda value: _step(value) or _list_of(_step, 4)(value),),
 }
 """The layers of ultralytics' plain detectors (YOLOv3 to YOLO12): what each argument may be."""
@@ -161,7 +152,7 @@ def _check_row(number: int, row: Sequence[Any]) -> None:
     sources = source if isinstance(source, list) else [source]
     if any(not -number - 1 <= index < max(number, 1) for index in sources):
         raise ValueError(f"layer {number}: `from` must name a layer before it")
-    if not _whole(1, 64)(repeats):
+    if not whole(1, 64)(repeats):
         raise ValueError(f"layer {number} must be repeated 1 to 64 times")
     kinds = LAYERS.get(layer) if isinstance(layer, str) else None
     if kinds is None:

@@ -18,6 +18,7 @@ from skindx.data.origin import ImageOrigin
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle_index import (
     CALIBRATION_CLASSES,
+    EXPORTS,
     INDEX,
     SEEN,
     BundleSpec,
@@ -75,7 +76,7 @@ BUNDLE = FolderKind(
         "detector",
         "gallery",
         "ood",
-        "exports",
+        EXPORTS,
     ),
 )
 """A folder that is one may be replaced by another."""

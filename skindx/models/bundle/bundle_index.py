@@ -190,7 +190,8 @@ def least_side(spec: BundleSpec) -> int:
     return min(seen, checked) if whole and isinstance(checked, int) else seen
 
 
-INDEX = "bundle.json"
+INDEX, EXPORTS = "bundle.json", "exports"
+"""The index, and the folder of the members' bodies for other runtimes."""
 
 _LONGEST_INDEX = 32 * MEGABYTE
 """It names each image that was taken down after it was learned from."""

@@ -11,7 +11,8 @@ from typing import Any
 Check = Callable[[Any], bool]
 
 
-def _whole(low: int, high: int) -> Check:
+def whole(low: int, high: int) -> Check:
+    """Check for a whole number of a range."""
     return lambda value: type(value) is int and low <= value <= high
 
 
@@ -41,7 +42,8 @@ def _word(*words: str) -> Check:
     return lambda value: isinstance(value, str) and value in words
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
+    """Tell whether a value is a truth value."""
     return isinstance(value, bool)
 
 
@@ -53,36 +55,36 @@ _activation = _word(
 
 ALLOWED: dict[str, Check] = {
     "act_layer": _activation,
-    "always_partition": _flag,
+    "always_partition": flag,
     "attn_drop_rate": _share,
     "bn_eps": _number(1e-12, 1),
     "bn_momentum": _number(0, 1),
-    "class_token": _flag,
-    "depth": _whole(1, 128),
-    "depths": _several(_whole(1, 128)),
+    "class_token": flag,
+    "depth": whole(1, 128),
+    "depths": _several(whole(1, 128)),
     "drop_block_rate": _share,
     "drop_path_rate": _share,
     "drop_rate": _share,
-    "dynamic_img_pad": _flag,
-    "dynamic_img_size": _flag,
-    "embed_dim": _whole(8, 8192),
+    "dynamic_img_pad": flag,
+    "dynamic_img_size": flag,
+    "embed_dim": whole(8, 8192),
     "global_pool": _word("avg", "avgmax", "catavgmax", "fast", "map", "max", "token"),
     "head_drop_rate": _share,
-    "img_size": _one_or_two(_whole(16, 2048)),
+    "img_size": _one_or_two(whole(16, 2048)),
     "init_values": _number(0, 10),
     "mlp_ratio": _number(0.1, 16),
-    "no_embed_class": _flag,
-    "num_heads": lambda value: _whole(1, 128)(value) or _several(_whole(1, 128))(value),
+    "no_embed_class": flag,
+    "num_heads": lambda value: whole(1, 128)(value) or _several(whole(1, 128))(value),
     "output_stride": lambda value: type(value) is int and value in (8, 16, 32),
     "pad_type": _word("", "same", "valid"),
     "patch_drop_rate": _share,
-    "patch_size": _one_or_two(_whole(2, 128)),
+    "patch_size": _one_or_two(whole(2, 128)),
     "pos_drop_rate": _share,
     "proj_drop_rate": _share,
-    "qk_norm": _flag,
-    "qkv_bias": _flag,
-    "strict_img_size": _flag,
-    "window_size": _one_or_two(_whole(1, 128)),
+    "qk_norm": flag,
+    "qkv_bias": flag,
+    "strict_img_size": flag,
+    "window_size": _one_or_two(whole(1, 128)),
 }
 
 

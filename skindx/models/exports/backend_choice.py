@@ -17,14 +17,9 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cache_folder, cpu_flags, processor_facts
 from skindx.core.measurement import interleave, torch_threads
 from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.bundle_index import EXPORTS
 from skindx.models.ensemble import Ensemble
-from skindx.models.exports.export_record import (
-    EXPORTS,
-    RULES,
-    ExportCalibration,
-    ExportSpec,
-    read_exports,
-)
+from skindx.models.exports.export_record import RULES, ExportCalibration, ExportSpec, read_exports
 from skindx.models.exports.runtimes import Backend, unsupported, versions, with_export
 
 log = logging.getLogger(__name__)

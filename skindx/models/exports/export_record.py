@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
+from skindx.models.bundle.bundle_index import EXPORTS
 from skindx.models.conformal import Conformal
 from skindx.models.exports.runtimes import Precision, Runtime, backend_of
 from skindx.models.urgent_risk import UrgentRisk
@@ -16,7 +17,7 @@ from skindx.models.urgent_risk import UrgentRisk
 RULES = ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk")
 """What a bundle and the calibration of an export have under the same names."""
 
-EXPORTS, SPEC = "exports", "export.json"
+SPEC = "export.json"
 
 
 class Parity(Settings):
