@@ -27,7 +27,7 @@ def detach_verb(
 
     Example: skindx bundle detach runs/mine/bundle --out mine.zip
     """
-    from skindx.models.detach import detach
+    from skindx.models.bundle.detach import detach
 
     names = detach(bundle, out, expect)
     print(f"wrote {out} without {', '.join(names)}")
@@ -50,7 +50,7 @@ def attach_verb(
 
     Example: skindx bundle attach mine.zip --tower local-dir:towers/vit --out bundle
     """
-    from skindx.models.detach import attach
+    from skindx.models.bundle.detach import attach
 
     done = attach(archive, out, tower=tower, weights=weights)
     print(f"wrote {done.path}, digest {done.digest}")

@@ -28,7 +28,7 @@ from skindx.data.boxes.agreement import match
 from skindx.metrics import Interval, proportion_interval
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.classifier.network_setup import shapes_only
-from skindx.models.detector_config import DetectorConfig, refuse_work
+from skindx.models.network_limits import DetectorConfig, refuse_work
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

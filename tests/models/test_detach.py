@@ -12,9 +12,9 @@ from tower_folders import timm_folder
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle, pack
 from skindx.models.bundle.bundle_index import MemberSpec
+from skindx.models.bundle.detach import attach, detach
 from skindx.models.classifier.head_kinds import MlpHead
 from skindx.models.classifier.pretrained import Trunk, open_trunk
-from skindx.models.detach import attach, detach
 from skindx.models.towers import Tower, resolve_tower
 from skindx.taxonomy import load_taxonomy
 

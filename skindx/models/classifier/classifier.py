@@ -20,13 +20,13 @@ from skindx.core.state_checks import UnfitStateError, check_finite, check_tensor
 from skindx.models.bounded_files import load_tensors, read_state
 from skindx.models.classifier.head_kinds import Head, KnnHead, LinearHead
 from skindx.models.classifier.heads import AttentionPool, put_attention_pool, put_head
-from skindx.models.classifier.model_args import check_model_args
 from skindx.models.classifier.network_setup import (
     avoid_strided_pointwise_fault,
     shapes_only,
     sized_arguments,
 )
 from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.network_limits import check_model_args
 
 # B = batch, S = side, C = classes
 
