@@ -1,7 +1,11 @@
-"""Arguments of timm's constructors that a configuration or a bundle may set, with limits.
+"""What a configuration or a bundle may say of a network: timm's arguments, a detector's layers.
 
-timm also takes URLs and paths of weights there (`pretrained_cfg`, `checkpoint_path`), which a
-bundle must not set.
+timm also takes URLs and paths of weights among its arguments (`pretrained_cfg`,
+`checkpoint_path`), which a bundle must not set. ultralytics evaluates `activation` as Python, looks
+modules up by any name, and replaces strings among arguments by variables of its own: a model.yaml
+may name only the layers below, with numbers in their ranges, and a few fixed words. ultralytics
+then passes a square through each new network to learn its strides: `refuse_work` bounds memory and
+work by arithmetic before that.
 """
 
 import math
@@ -102,13 +106,6 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
         if not fits(value):
             raise ValueError(f"{name} cannot be {str(value)[:40]!r}")
 
-
-# Checks of a detector's model.yaml before ultralytics builds a network from it.
-#
-# ultralytics evaluates `activation` as Python, looks modules up by any name, and replaces strings
-# among the arguments by variables of its own. Here a file may name only the layers below, with
-# numbers in their ranges, and a few fixed words. ultralytics then passes a square through each new
-# network to learn its strides: `refuse_work` bounds memory and work by arithmetic before that.
 
 ACTIVATIONS = tuple(
     f"{package}.{call}"
