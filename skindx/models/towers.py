@@ -31,90 +31,17 @@ from skindx.models.tower_formats import CONFIGS, WEIGHTS, TowerFolder, open_towe
 
 CARD = "README.md"
 _FENCE = "---"
-
-
-def card_licence(folder: Path) -> tuple[str, str]:
-    """Return the licence and its address as the front matter of README.md has them, or "".
-
-    The hub writes `license: other` where `license_name` and `license_link` say which.
-    """
-    file = (folder / CARD).resolve()
-    if not file.is_file():
-        return "", ""
-    try:
-        facts = _front_matter(read_plain(file).decode("utf-8", "replace"))
-    except (UserError, yaml.YAMLError, ValueError, RecursionError):
-        return "", ""
-    name = facts.get("license")
-    if isinstance(name, list):
-        name = " or ".join(map(str, name))
-    if name in (None, "other", "unknown"):
-        name = facts.get("license_name") or name or ""
-    return _line(name), _line(facts.get("license_link") or "")
-
-
-def _front_matter(text: str) -> dict[str, Any]:
-    lines = text.splitlines()
-    if not lines or lines[0].strip() != _FENCE:
-        return {}
-    end = next((at for at, line in enumerate(lines[1:], 1) if line.strip() == _FENCE), 0)
-    facts = yaml.safe_load("\n".join(lines[1:end]))
-    return facts if isinstance(facts, dict) else {}
-
-
-def _line(value: object) -> str:
-    return " ".join(str(value).split())[:200]
-
-
 REVISION = "revision.txt"
 """The hub's commit, in the folder of what was fetched."""
 _TOWER = FolderKind("a fetched network", REVISION, ("*",))
-
 _LIMIT_S = 3600
-
-
-def hub_folder(repository: str) -> Path:
-    """Return the folder of a repository ORG/NAME, fetched if it is not there. Raises UserError."""
-    folder = cache_folder() / "towers" / repository.replace("/", "--")
-    if not any((folder / name).is_file() for name in CONFIGS):
-        _fetch(repository, folder)
-    return folder
-
-
-def _fetch(repository: str, folder: Path) -> None:
-    reason = fetch_by("skindx.models.towers", repository, str(folder), limit_s=_LIMIT_S)
-    if not any((folder / name).is_file() for name in CONFIGS):
-        raise UserError(
-            f"{repository} is not on this machine and could not be fetched "
-            f"({reason}); connect to a network once, or run these two lines where "
-            f"there is one:\n  hf download {repository} --local-dir {folder.name}\n"
-            f"  scp -r {folder.name} {node() or 'THIS-MACHINE'}:{folder.parent}/"
-        )
-
-
-def main(arguments: list[str]) -> int:
-    """Fetch a repository into a folder: there whole, or not at all."""
-    from huggingface_hub import HfApi, hf_hub_download
-
-    repository, folder = arguments[0], Path(arguments[1])
-    info = HfApi().model_info(repository)
-    there = {sibling.rfilename for sibling in info.siblings or ()}
-    config = next((name for name in CONFIGS if name in there), None)
-    if config is None:
-        print(f"it has neither {' nor '.join(CONFIGS)}", file=sys.stderr)
-        return 1
-    weights = next((name for name in WEIGHTS[CONFIGS[config]] if name in there), None)
-    wanted = [config, *([weights] if weights else []), *([CARD] if CARD in there else [])]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(folder, _TOWER) as fresh:
-        for name in wanted:
-            fetched = hf_hub_download(repository, name, revision=info.sha)
-            shutil.copyfile(fetched, fresh / name)
-        write_text(fresh / REVISION, f"{info.sha}\n")
-    return 0
-
-
 _SHOWN = 200
+HUB, LOCAL = "hf-hub:", "local-dir:"
+NAME = rf"{HUB}[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|{LOCAL}.+"
+"""A tower's name, beside the names of timm's own list."""
+_NEEDED = ("size", "mean", "std")
+_FORMAT = 1
+"""Of the converted files: another number when the conversion changes."""
 
 
 class TowerOrigin(Settings):
@@ -139,44 +66,6 @@ class TowerOrigin(Settings):
             return known.non_commercial or not known.may_adapt
         words = self.licence.casefold().replace("_", "-").split("-")
         return bool({"nc", "nd", "noncommercial", "research"} & set(words))
-
-
-def origin_lines(origins: list[TowerOrigin]) -> list[str]:
-    """Return the lines of a model card on towers, those of restricted licences in NOTICE form."""
-    lines = []
-    for origin in dict.fromkeys(origins):
-        licence = origin.licence or "not named; ask who made them"
-        lines.append(f"- weights of {origin.name}: licence {licence}")
-    notices = [origin for origin in dict.fromkeys(origins) if origin.restricted]
-    if notices:
-        lines += ["", "## NOTICE", ""]
-    for origin in notices:
-        known = parse_licence(origin.licence)
-        url = known.url or origin.licence_url
-        forbids = " and ".join(
-            [
-                *(["commercial use"] if known.non_commercial or known.id == "unknown" else []),
-                *([] if known.may_adapt and known.id != "unknown" else ["sharing changed copies"]),
-            ]
-        )
-        commit = f" (commit {origin.revision})" if origin.revision else ""
-        lines += [
-            f"This bundle contains weights of {origin.name}{commit}, licensed under "
-            f"{origin.licence}{f' <{url}>' if url else ''}, which may forbid {forbids}. Anyone who "
-            "passes the bundle on has to keep to that licence; `skindx bundle detach` writes an "
-            "archive without weights that were left as they are.",
-            "",
-        ]
-    return lines
-
-
-HUB, LOCAL = "hf-hub:", "local-dir:"
-NAME = rf"{HUB}[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|{LOCAL}.+"
-"""A tower's name, beside the names of timm's own list."""
-
-_NEEDED = ("size", "mean", "std")
-_FORMAT = 1
-"""Of the converted files: another number when the conversion changes."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +145,67 @@ def _converted(tower: TowerFolder, hashed: str) -> Path:
     return file
 
 
+def hub_folder(repository: str) -> Path:
+    """Return the folder of a repository ORG/NAME, fetched if it is not there. Raises UserError."""
+    folder = cache_folder() / "towers" / repository.replace("/", "--")
+    if not any((folder / name).is_file() for name in CONFIGS):
+        _fetch(repository, folder)
+    return folder
+
+
+def _fetch(repository: str, folder: Path) -> None:
+    reason = fetch_by("skindx.models.towers", repository, str(folder), limit_s=_LIMIT_S)
+    if not any((folder / name).is_file() for name in CONFIGS):
+        raise UserError(
+            f"{repository} is not on this machine and could not be fetched "
+            f"({reason}); connect to a network once, or run these two lines where "
+            f"there is one:\n  hf download {repository} --local-dir {folder.name}\n"
+            f"  scp -r {folder.name} {node() or 'THIS-MACHINE'}:{folder.parent}/"
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Fetch a repository into a folder: there whole, or not at all."""
+    from huggingface_hub import HfApi, hf_hub_download
+
+    repository, folder = arguments[0], Path(arguments[1])
+    info = HfApi().model_info(repository)
+    there = {sibling.rfilename for sibling in info.siblings or ()}
+    config = next((name for name in CONFIGS if name in there), None)
+    if config is None:
+        print(f"it has neither {' nor '.join(CONFIGS)}", file=sys.stderr)
+        return 1
+    weights = next((name for name in WEIGHTS[CONFIGS[config]] if name in there), None)
+    wanted = [config, *([weights] if weights else []), *([CARD] if CARD in there else [])]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(folder, _TOWER) as fresh:
+        for name in wanted:
+            fetched = hf_hub_download(repository, name, revision=info.sha)
+            shutil.copyfile(fetched, fresh / name)
+        write_text(fresh / REVISION, f"{info.sha}\n")
+    return 0
+
+
+def card_licence(folder: Path) -> tuple[str, str]:
+    """Return the licence and its address as the front matter of README.md has them, or "".
+
+    The hub writes `license: other` where `license_name` and `license_link` say which.
+    """
+    file = (folder / CARD).resolve()
+    if not file.is_file():
+        return "", ""
+    try:
+        facts = _front_matter(read_plain(file).decode("utf-8", "replace"))
+    except (UserError, yaml.YAMLError, ValueError, RecursionError):
+        return "", ""
+    name = facts.get("license")
+    if isinstance(name, list):
+        name = " or ".join(map(str, name))
+    if name in (None, "other", "unknown"):
+        name = facts.get("license_name") or name or ""
+    return _line(name), _line(facts.get("license_link") or "")
+
+
 def _configured_licence(path: Path) -> str:
     """Return the licence that timm's config.json names, where the card names none."""
     file = (path / "config.json").resolve()
@@ -264,6 +214,48 @@ def _configured_licence(path: Path) -> str:
     cfg = read_json(file).get("pretrained_cfg")
     licence = cfg.get("license") if isinstance(cfg, dict) else None
     return " ".join(licence.split())[:200] if isinstance(licence, str) else ""
+
+
+def _front_matter(text: str) -> dict[str, Any]:
+    lines = text.splitlines()
+    if not lines or lines[0].strip() != _FENCE:
+        return {}
+    end = next((at for at, line in enumerate(lines[1:], 1) if line.strip() == _FENCE), 0)
+    facts = yaml.safe_load("\n".join(lines[1:end]))
+    return facts if isinstance(facts, dict) else {}
+
+
+def _line(value: object) -> str:
+    return " ".join(str(value).split())[:200]
+
+
+def origin_lines(origins: list[TowerOrigin]) -> list[str]:
+    """Return the lines of a model card on towers, those of restricted licences in NOTICE form."""
+    lines = []
+    for origin in dict.fromkeys(origins):
+        licence = origin.licence or "not named; ask who made them"
+        lines.append(f"- weights of {origin.name}: licence {licence}")
+    notices = [origin for origin in dict.fromkeys(origins) if origin.restricted]
+    if notices:
+        lines += ["", "## NOTICE", ""]
+    for origin in notices:
+        known = parse_licence(origin.licence)
+        url = known.url or origin.licence_url
+        forbids = " and ".join(
+            [
+                *(["commercial use"] if known.non_commercial or known.id == "unknown" else []),
+                *([] if known.may_adapt and known.id != "unknown" else ["sharing changed copies"]),
+            ]
+        )
+        commit = f" (commit {origin.revision})" if origin.revision else ""
+        lines += [
+            f"This bundle contains weights of {origin.name}{commit}, licensed under "
+            f"{origin.licence}{f' <{url}>' if url else ''}, which may forbid {forbids}. Anyone who "
+            "passes the bundle on has to keep to that licence; `skindx bundle detach` writes an "
+            "archive without weights that were left as they are.",
+            "",
+        ]
+    return lines
 
 
 if __name__ == "__main__":

@@ -11,65 +11,6 @@ from skindx.models.urgent_risk import UrgentRisk, why_no_threshold
 from skindx.taxonomy import SkinClass, Taxonomy
 
 
-def urgent_risk_lines(rule: UrgentRisk | None, taxonomy: Taxonomy) -> list[str]:
-    """Return a line on the score and one for each level."""
-    if all(skin_class.urgency != "urgent" for skin_class in taxonomy.classes):
-        return ["urgent risk: none, because no class is urgent; answers say nothing of urgency"]
-    if rule is None:
-        return [
-            f"urgent risk: no threshold; {why_no_threshold(taxonomy.classes)}; the next step "
-            "follows the conformal set"
-        ]
-    lines = [
-        "urgent risk: the summed probability of the urgent classes; thresholds fitted on "
-        f"{rule.lesions[ALL]} calibration lesions with an urgent condition, one image each; the "
-        f"next step goes by a miss rate of {rule.default:.0%} unless the operator chooses another"
-    ]
-    for level in rule.levels:
-        promise = rule.promise(level)
-        line = (
-            f"urgent from a risk of {level.thresholds[ALL]:.4f}: expected miss rate at most "
-            f"{level.miss_rate:.0%} (confidence that this threshold keeps to it: "
-            f"{promise.confidence:.0%}; with 95% confidence at most {promise.bound:.1%})"
-        )
-        if level.sent_on:
-            sent = level.sent_on
-            line += (
-                f"; of {sent.pictures} calibration images of other classes {sent.value:.1%} "
-                f"[{sent.low:.1%}, {sent.high:.1%}] are urgent by it"
-            )
-        groups = [group for group in level.thresholds if group != ALL]
-        if groups:
-            line += f"; thresholds of their own for {', '.join(groups)}"
-        lines.append(line)
-    return lines
-
-
-def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
-    """Return what an evaluation measured at each level, as lines of a list."""
-    if not measured:
-        return []
-    return [
-        f"- at a miss rate of {level['miss_rate']:.0%}: "
-        + "; ".join(
-            f"{part[count]} of {part['n']} {what}, {interval_text(part['rate'])}"
-            for part, count, what in (
-                (level["misses"], "missed", "urgent images missed"),
-                (level["false_alarms"], "raised", "images of other classes urgent"),
-            )
-            if part
-        )
-        for level in measured["levels"]
-    ]
-
-
-def interval_text(value: dict[str, float | None]) -> str:
-    """Return a measured figure with its interval, as the card writes it."""
-    figures = [value[key] for key in ("value", "low", "high")]
-    middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
-    return f"{middle} [{low}, {high}]"
-
-
 _FIGURES = (
     ("top1", "top-1"),
     ("top_k", "top-k"),
@@ -112,6 +53,21 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
     return "\n".join(lines) + "\n"
+
+
+def missing_parts(spec: BundleSpec, classes: Sequence[SkinClass]) -> list[str]:
+    """Return a line for each part that could not be fitted, with why; none for a whole bundle."""
+    lines = []
+    if spec.conformal is None:
+        lines.append("no conformal sets: the dataset has no calibration images to fit them on")
+    if spec.urgent_risk is None:
+        lines.append(f"no threshold of the urgent risk: {why_no_threshold(classes)}")
+    if spec.ood is None and spec.novelty is None:
+        lines.append(
+            "no check for photos unlike the training images (out of distribution): it takes "
+            f"{FEWEST} calibration images, and training images that differ"
+        )
+    return lines
 
 
 def _combined(spec: BundleSpec) -> str:
@@ -240,16 +196,60 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def missing_parts(spec: BundleSpec, classes: Sequence[SkinClass]) -> list[str]:
-    """Return a line for each part that could not be fitted, with why; none for a whole bundle."""
-    lines = []
-    if spec.conformal is None:
-        lines.append("no conformal sets: the dataset has no calibration images to fit them on")
-    if spec.urgent_risk is None:
-        lines.append(f"no threshold of the urgent risk: {why_no_threshold(classes)}")
-    if spec.ood is None and spec.novelty is None:
-        lines.append(
-            "no check for photos unlike the training images (out of distribution): it takes "
-            f"{FEWEST} calibration images, and training images that differ"
+def urgent_risk_lines(rule: UrgentRisk | None, taxonomy: Taxonomy) -> list[str]:
+    """Return a line on the score and one for each level."""
+    if all(skin_class.urgency != "urgent" for skin_class in taxonomy.classes):
+        return ["urgent risk: none, because no class is urgent; answers say nothing of urgency"]
+    if rule is None:
+        return [
+            f"urgent risk: no threshold; {why_no_threshold(taxonomy.classes)}; the next step "
+            "follows the conformal set"
+        ]
+    lines = [
+        "urgent risk: the summed probability of the urgent classes; thresholds fitted on "
+        f"{rule.lesions[ALL]} calibration lesions with an urgent condition, one image each; the "
+        f"next step goes by a miss rate of {rule.default:.0%} unless the operator chooses another"
+    ]
+    for level in rule.levels:
+        promise = rule.promise(level)
+        line = (
+            f"urgent from a risk of {level.thresholds[ALL]:.4f}: expected miss rate at most "
+            f"{level.miss_rate:.0%} (confidence that this threshold keeps to it: "
+            f"{promise.confidence:.0%}; with 95% confidence at most {promise.bound:.1%})"
         )
+        if level.sent_on:
+            sent = level.sent_on
+            line += (
+                f"; of {sent.pictures} calibration images of other classes {sent.value:.1%} "
+                f"[{sent.low:.1%}, {sent.high:.1%}] are urgent by it"
+            )
+        groups = [group for group in level.thresholds if group != ALL]
+        if groups:
+            line += f"; thresholds of their own for {', '.join(groups)}"
+        lines.append(line)
     return lines
+
+
+def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
+    """Return what an evaluation measured at each level, as lines of a list."""
+    if not measured:
+        return []
+    return [
+        f"- at a miss rate of {level['miss_rate']:.0%}: "
+        + "; ".join(
+            f"{part[count]} of {part['n']} {what}, {interval_text(part['rate'])}"
+            for part, count, what in (
+                (level["misses"], "missed", "urgent images missed"),
+                (level["false_alarms"], "raised", "images of other classes urgent"),
+            )
+            if part
+        )
+        for level in measured["levels"]
+    ]
+
+
+def interval_text(value: dict[str, float | None]) -> str:
+    """Return a measured figure with its interval, as the card writes it."""
+    figures = [value[key] for key in ("value", "low", "high")]
+    middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
+    return f"{middle} [{low}, {high}]"
