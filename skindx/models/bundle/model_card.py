@@ -10,7 +10,6 @@ from skindx.models.towers import origin_lines
 from skindx.models.urgent_risk import UrgentRisk, why_no_threshold
 from skindx.taxonomy import SkinClass, Taxonomy
 
-
 _FIGURES = (
     ("top1", "top-1"),
     ("top_k", "top-k"),
