@@ -305,7 +305,7 @@ def _filtered(state: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
 
 
 def _pool_state(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return open_clip's attention pool under our names; see attention_pool.py."""
+    """Return open_clip's attention pool under our names; see `QueryPool`."""
     start = _VISUAL + _ATTENTION_POOL
     pool = {
         _ATTENTION_POOL + name.removeprefix(start): tensor

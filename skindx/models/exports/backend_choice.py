@@ -137,7 +137,7 @@ def with_backend(
     """Return the ensemble with the bodies of `backend`.
 
     `auto` takes the fastest of the exports that this machine can run and of the eager ensemble; on
-    any device but the CPU the ensemble stays eager. Speed is measured once, see choosing.py. Raises
+    any device but the CPU the ensemble stays eager. Speed is measured once and remembered. Raises
     UserError for a named backend that cannot serve.
     """
     if backend == "eager" or (backend == "auto" and device != "cpu"):
