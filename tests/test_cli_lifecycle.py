@@ -20,7 +20,7 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import add_provenance, set_learned_parts
 from skindx.models.bundle.bundle_index import REMOVED_TRAINED_ON
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
-from skindx.models.ood.stored import OodImages, OodPart
+from skindx.models.ood.stored_check import OodImages, OodPart
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:

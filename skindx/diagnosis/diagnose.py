@@ -23,7 +23,7 @@ from skindx.diagnosis.photo_checks import (
 from skindx.diagnosis.record import CaseAnswer, PhotoView, Similar
 from skindx.diagnosis.record_assembly import assemble, at_prevalence, bundle_version, photo_of
 from skindx.models.ensemble import EnsembleOutput, Prediction
-from skindx.models.ood.extraction import features_of
+from skindx.models.ood.feature_extraction import features_of
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor

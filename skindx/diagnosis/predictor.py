@@ -26,8 +26,8 @@ from skindx.models.ensemble import Ensemble, EnsembleOutput, OodResult, Predicti
 from skindx.models.exports.backend_choice import EAGER, with_backend
 from skindx.models.exports.export_record import ExportCalibration
 from skindx.models.exports.runtimes import Backend
-from skindx.models.ood.check import OodCheck
-from skindx.models.ood.extraction import features_of, try_check
+from skindx.models.ood.feature_extraction import features_of, try_check
+from skindx.models.ood.ood_check import OodCheck
 from skindx.models.probability_correction import Prevalence
 from skindx.models.urgent_risk import UrgentRisk, check_level, why_no_threshold
 from skindx.taxonomy import Taxonomy

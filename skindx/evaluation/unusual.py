@@ -14,7 +14,7 @@ from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.metrics import Ranked, bootstrap_interval, share_interval
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.classifier.preprocess import Preprocess, centre_square
-from skindx.models.ood.detectors import unusual_scores
+from skindx.models.ood.ood_detectors import unusual_scores
 
 # N = images, D = dimensions
 

@@ -17,7 +17,7 @@ from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import Embeddings, OodScores, write_ood
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.stored_image import read_image
-from skindx.models.ood.detectors import unusual_scores
+from skindx.models.ood.ood_detectors import unusual_scores
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,7 +9,7 @@ import numpy as np
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.imaging.photo_gates import skin_mask
-from skindx.models.ood.extraction import features_of
+from skindx.models.ood.feature_extraction import features_of
 from skindx.models.urgent_risk import urgent_risks
 from skindx.scan.pixel_store import Pixels, PixelStore
 from skindx.scan.scanned_lesions import ScannedLesion

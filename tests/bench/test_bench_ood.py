@@ -9,7 +9,7 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
-from skindx.models.ood.detectors import DETECTORS
+from skindx.models.ood.ood_detectors import DETECTORS
 from skindx_bench import run_bench
 from skindx_bench.honesty.class_view import class_view, paired_classes
 from skindx_bench.honesty.ood import (

@@ -19,7 +19,7 @@ from skindx.models.bundle.bundle_changes import set_fusion
 from skindx.models.combination import FusionSpec, box_crop
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
-from skindx.models.ood.extraction import features_of
+from skindx.models.ood.feature_extraction import features_of
 from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)

@@ -24,7 +24,7 @@ from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.candidate_detectors import LogitEnergy
-from skindx.models.ood.check import OodCheck
+from skindx.models.ood.ood_check import OodCheck
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 

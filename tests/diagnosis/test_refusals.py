@@ -17,7 +17,7 @@ from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, open_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.candidate_detectors import LogitEnergy
-from skindx.models.ood.check import OodCheck
+from skindx.models.ood.ood_check import OodCheck
 from skindx.workers import messages
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)

@@ -13,7 +13,7 @@ from tiny_bundle import pack_whole
 from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.ood.stored import CHECK, FEATURES
+from skindx.models.ood.stored_check import CHECK, FEATURES
 
 Tensors = dict[str, torch.Tensor]
 

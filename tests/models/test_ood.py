@@ -18,7 +18,7 @@ from tiny_bundle import pack_whole
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.ood.check import (
+from skindx.models.ood.ood_check import (
     AnyDetector,
     OodCheck,
     OodSpec,
@@ -27,7 +27,7 @@ from skindx.models.ood.check import (
     rate_interval,
     rate_of,
 )
-from skindx.models.ood.detectors import (
+from skindx.models.ood.ood_detectors import (
     DEFAULT,
     DETECTORS,
     ImageMixture,
@@ -35,7 +35,7 @@ from skindx.models.ood.detectors import (
     fit_gaussian,
 )
 from skindx.models.ood.ood_features import Features, Learned, OodDetector
-from skindx.models.ood.stored import CHECK, load_check, save_check
+from skindx.models.ood.stored_check import CHECK, load_check, save_check
 
 Singles = NDArray[np.float32]
 LABELS = ("a", "b", "c")

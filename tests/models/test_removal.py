@@ -30,8 +30,8 @@ from skindx.models.bundle.bundle_index import (
     TRAINING_IMAGES,
 )
 from skindx.models.embedding_index import ROWS, TENSORS
-from skindx.models.ood.stored import CHECK, FEATURES
-from skindx.models.ood.stored import ROWS as OOD_ROWS
+from skindx.models.ood.stored_check import CHECK, FEATURES
+from skindx.models.ood.stored_check import ROWS as OOD_ROWS
 
 MANIFEST = "c" * 64
 TRAIN, TEST, ELSEWHERE, UNKNOWN = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)

@@ -19,7 +19,7 @@ from skindx.data.image_tables import (
     read_ood,
     write_embeddings,
 )
-from skindx.models.ood.detectors import unusual_scores
+from skindx.models.ood.ood_detectors import unusual_scores
 from skindx.review.odd_images import off_topic
 
 

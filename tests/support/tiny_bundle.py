@@ -17,10 +17,10 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.conformal import Conformal, fit_conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
-from skindx.models.ood.detectors import DEFAULT
-from skindx.models.ood.extraction import features_of
+from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import Features
-from skindx.models.ood.stored import OodImages, OodPart, OodRow
+from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
 from skindx.models.urgent_risk import UrgentRisk, fit_urgent_risk
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 

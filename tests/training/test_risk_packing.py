@@ -14,7 +14,7 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.bundle.bundle_changes import set_fusion
 from skindx.models.combination import FusionSpec
 from skindx.models.ensemble import predict_records
-from skindx.models.ood.extraction import OodCollector
+from skindx.models.ood.feature_extraction import OodCollector
 from skindx.models.urgent_risk import fit_risk_on_records
 from skindx.training.ensembles import pack
 from skindx.training.ensembles.pack import fit_on_calibration

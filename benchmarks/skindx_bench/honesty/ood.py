@@ -25,9 +25,9 @@ from skindx.data.stored_image import read_image
 from skindx.metrics import Interval, share_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble import Ensemble
-from skindx.models.ood.check import RATE, AnyDetector, combine, p_values, rate_of
-from skindx.models.ood.detectors import DEFAULT, DETECTORS, detector_class
-from skindx.models.ood.extraction import features_of, hooked, last_layers, taken
+from skindx.models.ood.feature_extraction import features_of, hooked, last_layers, taken
+from skindx.models.ood.ood_check import RATE, AnyDetector, combine, p_values, rate_of
+from skindx.models.ood.ood_detectors import DEFAULT, DETECTORS, detector_class
 from skindx.models.ood.ood_features import Features, Learned
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished

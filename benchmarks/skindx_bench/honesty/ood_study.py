@@ -25,8 +25,8 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.evaluate import leave_out_seen
 from skindx.imaging.photo_gates import inspect
 from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
-from skindx.models.ood.check import OodCheck, p_values
-from skindx.models.ood.extraction import features_of
+from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.ood_check import OodCheck, p_values
 from skindx.models.ood.ood_features import Features
 
 PAINTED = 50

@@ -46,8 +46,8 @@ from skindx.models.detector import (
 )
 from skindx.models.embedding_index import ROWS, TENSORS, EmbeddingIndex
 from skindx.models.ensemble import Ensemble, Member, share_trunks
-from skindx.models.ood.check import STATISTICS, OodCheck, load_check_v0_1
-from skindx.models.ood.stored import (
+from skindx.models.ood.ood_check import STATISTICS, OodCheck, load_check_v0_1
+from skindx.models.ood.stored_check import (
     CHECK,
     FEATURES,
     OodImages,
@@ -55,7 +55,7 @@ from skindx.models.ood.stored import (
     calibration_labels,
     load_check,
 )
-from skindx.models.ood.stored import ROWS as OOD_ROWS
+from skindx.models.ood.stored_check import ROWS as OOD_ROWS
 from skindx.models.probability_correction import Prevalence, read_prevalence
 from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy

@@ -35,7 +35,7 @@ from skindx.models.bundle.model_card import model_card
 from skindx.models.combination import FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex
-from skindx.models.ood.stored import OodPart
+from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import UrgentRisk
 
 GALLERY, OOD = "gallery", "ood"

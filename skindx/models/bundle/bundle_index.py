@@ -23,7 +23,7 @@ from skindx.models.combination import EQUAL, Combination, FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorRecall, DetectorSpec
 from skindx.models.embedding_index import EmbeddingIndexSpec
-from skindx.models.ood.check import OodSpec, OodSpecV01
+from skindx.models.ood.ood_check import OodSpec, OodSpecV01
 from skindx.models.towers import TowerOrigin
 from skindx.models.urgent_risk import UrgentRisk
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from skindx.models.bundle.bundle_index import BundleSpec, card_title, origin_of_bundle
 from skindx.models.conformal import ALL
-from skindx.models.ood.check import FEWEST, rate_interval
+from skindx.models.ood.ood_check import FEWEST, rate_interval
 from skindx.models.towers import origin_lines
 from skindx.models.urgent_risk import UrgentRisk, why_no_threshold
 from skindx.taxonomy import SkinClass, Taxonomy

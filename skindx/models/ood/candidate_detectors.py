@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.models.ood.detectors import Gaussian, fit_gaussian, scaled_statistics
+from skindx.models.ood.ood_detectors import Gaussian, fit_gaussian, scaled_statistics
 from skindx.models.ood.ood_features import (
     Features,
     Floats,

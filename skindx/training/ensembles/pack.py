@@ -37,9 +37,9 @@ from skindx.models.conformal import ALL, Conformal, fit_on_records
 from skindx.models.detector import Detector
 from skindx.models.embedding_index import EmbeddingIndex, make_embedding_index, stratified
 from skindx.models.ensemble import Ensemble, outputs_of_records
-from skindx.models.ood.check import FEWEST
-from skindx.models.ood.extraction import CAP, OodCollector
-from skindx.models.ood.stored import OodPart
+from skindx.models.ood.feature_extraction import CAP, OodCollector
+from skindx.models.ood.ood_check import FEWEST
+from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import UrgentRisk, fit_risk_on_records, why_no_threshold
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint_of

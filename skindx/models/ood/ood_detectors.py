@@ -28,11 +28,11 @@ DETECTORS = Family(
     {
         "energy": "skindx.models.ood.candidate_detectors:EnergySettings",
         "gram": "skindx.models.ood.candidate_detectors:GramSettings",
-        "image_mixture": "skindx.models.ood.detectors:ImageMixtureSettings",
+        "image_mixture": "skindx.models.ood.ood_detectors:ImageMixtureSettings",
         "image": "skindx.models.ood.candidate_detectors:ImageSettings",
         "knn": "skindx.models.ood.candidate_detectors:KnnSettings",
         "mahalanobis_layers": "skindx.models.ood.candidate_detectors:LayersSettings",
-        "mahalanobis": "skindx.models.ood.detectors:MahalanobisSettings",
+        "mahalanobis": "skindx.models.ood.ood_detectors:MahalanobisSettings",
         "react": "skindx.models.ood.candidate_detectors:ReActSettings",
         "relative_mahalanobis": "skindx.models.ood.candidate_detectors:RelativeSettings",
         "vim": "skindx.models.ood.candidate_detectors:ViMSettings",

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.models.ensemble import Ensemble, EnsembleOutput
-from skindx.models.ood.check import OodCheck
-from skindx.models.ood.detectors import DEFAULT
+from skindx.models.ood.ood_check import OodCheck
+from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import (
     Features,
     Need,
@@ -21,7 +21,7 @@ from skindx.models.ood.ood_features import (
     Singles,
     image_statistics,
 )
-from skindx.models.ood.stored import OodImages, OodPart, OodRow
+from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
 
 # M = members, N = images, C = classes, D = dimensions
 

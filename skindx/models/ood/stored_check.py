@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.models.bounded_files import load_arrays, read_rows, save_tensors
-from skindx.models.ood.check import OodCheck, OodSpec, fit_check
+from skindx.models.ood.ood_check import OodCheck, OodSpec, fit_check
 from skindx.models.ood.ood_features import Features, Learned, OodDetectorSettings, Singles
 
 ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"

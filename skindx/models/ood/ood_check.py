@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.models.bounded_files import load_tensors
-from skindx.models.ood.detectors import DETECTORS, Mahalanobis
+from skindx.models.ood.ood_detectors import DETECTORS, Mahalanobis
 from skindx.models.ood.ood_features import (
     Features,
     Floats,
