@@ -33,7 +33,7 @@ _BIAS_APART = "/WithoutBiases"
 
 
 class OpenVinoBackend(ExportBackend):
-    """OpenVINO's own graph."""
+    """OpenVINO's graph, in bf16 where the CPU has it."""
 
     kind = "openvino"
     module = "openvino"

@@ -24,7 +24,7 @@ from skindx.models.ood.ood_features import (
 
 @dataclass(frozen=True)
 class LogitEnergy(OodDetector):
-    """Energy of the logits (Liu et al. 2020, arXiv 2010.03759, eq. 4, at temperature 1)."""
+    """Nothing is fitted."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"logits"})
 
@@ -40,7 +40,10 @@ class LogitEnergy(OodDetector):
 
 
 class EnergySettings(OodDetectorSettings):
-    """Minus the log of the summed exponentials of the logits, the mean over members."""
+    """Minus the log of the summed exponentials of the logits, the mean over members.
+
+    Liu et al. 2020, arXiv 2010.03759, eq. 4, at temperature 1.
+    """
 
     kind: Literal["energy"] = "energy"
     detector: ClassVar = LogitEnergy
@@ -56,7 +59,7 @@ def energy(logits_NC: Singles | Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ReAct(OodDetector):
-    """Energy after activations are cut at a percentile (Sun et al. 2021, arXiv 2111.12797)."""
+    """Each member's cut and last layer."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
 
@@ -83,7 +86,10 @@ class ReAct(OodDetector):
 
 
 class ReActSettings(OodDetectorSettings):
-    """Energy of the logits that the last layer makes of cut activations."""
+    """Energy of the logits that the last layer makes of cut activations.
+
+    Sun et al. 2021, arXiv 2111.12797.
+    """
 
     kind: Literal["react"] = "react"
     detector: ClassVar = ReAct
@@ -93,11 +99,7 @@ class ReActSettings(OodDetectorSettings):
 
 @dataclass(frozen=True)
 class ViM(OodDetector):
-    """What the principal subspace leaves of the features, as one more logit.
-
-    Wang et al. 2022, arXiv 2203.10807, eq. 3 to 6: the score is alpha * |residual| - logsumexp,
-    with the origin of the features where all logits are equal to the bias-free ones.
-    """
+    """Each member's origin, principal axes, and scale of the virtual logit."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled", "logits"})
 
@@ -149,7 +151,11 @@ class ViM(OodDetector):
 
 
 class ViMSettings(OodDetectorSettings):
-    """Energy and the norm of the features outside their principal subspace."""
+    """Energy, and the norm of the features outside their principal subspace as one more logit.
+
+    Wang et al. 2022, arXiv 2203.10807, eq. 3 to 6: the score is alpha * |residual| - logsumexp,
+    with the origin of the features where all logits are equal to the bias-free ones.
+    """
 
     kind: Literal["vim"] = "vim"
     detector: ClassVar = ViM
@@ -166,7 +172,7 @@ def _residuals(pooled_ND: Singles, origin_D: Singles | Floats, axes_AD: Singles 
 
 @dataclass(frozen=True)
 class KnnDistance(OodDetector):
-    """Distance of the embedding to its k-th nearest training image (Sun 2022, arXiv 2204.06507)."""
+    """All training embeddings."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
 
@@ -189,7 +195,10 @@ class KnnDistance(OodDetector):
 
 
 class KnnSettings(OodDetectorSettings):
-    """Euclidean distance of embeddings of length 1."""
+    """Euclidean distance of the embedding, of length 1, to its k-th nearest training image.
+
+    Sun et al. 2022, arXiv 2204.06507.
+    """
 
     kind: Literal["knn"] = "knn"
     detector: ClassVar = KnnDistance
@@ -198,11 +207,7 @@ class KnnSettings(OodDetectorSettings):
 
 @dataclass(frozen=True)
 class RelativeMahalanobis(OodDetector):
-    """Distance to the nearest class minus that to all training images as one Gaussian.
-
-    Ren et al. 2021, arXiv 2106.09022, eq. 2 and 3: directions in which all images differ alike say
-    nothing of a class.
-    """
+    """Two Gaussians: by class, and of all images together."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
 
@@ -243,7 +248,11 @@ class RelativeMahalanobis(OodDetector):
 
 
 class RelativeSettings(OodDetectorSettings):
-    """Distance of the embedding to the nearest class minus that to all classes together."""
+    """Distance of the embedding to the nearest class minus that to all classes together.
+
+    Ren et al. 2021, arXiv 2106.09022, eq. 2 and 3: directions in which all images differ alike say
+    nothing of a class.
+    """
 
     kind: Literal["relative_mahalanobis"] = "relative_mahalanobis"
     detector: ClassVar = RelativeMahalanobis
@@ -251,11 +260,7 @@ class RelativeSettings(OodDetectorSettings):
 
 @dataclass(frozen=True)
 class ImageDistance(OodDetector):
-    """Distance of the image's own statistics, one Gaussian for all classes.
-
-    As NIQE does for quality (Mittal et al. 2013, "Making a completely blind image quality
-    analyzer", eq. 10); the covariance is shrunk (Ledoit and Wolf 2004), so that few images suffice.
-    """
+    """Mean, scale and inverse correlation of the statistics."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"image"})
 
@@ -283,7 +288,12 @@ class ImageDistance(OodDetector):
 
 
 class ImageSettings(OodDetectorSettings):
-    """Distance of the image's colours and bands of detail to those of training images."""
+    """Distance of the image's colours and bands of detail to those of training images.
+
+    One Gaussian for all classes, as NIQE does for quality (Mittal et al. 2013, "Making a completely
+    blind image quality analyzer", eq. 10); the covariance is shrunk (Ledoit and Wolf 2004), so that
+    few images suffice.
+    """
 
     kind: Literal["image"] = "image"
     detector: ClassVar = ImageDistance
@@ -291,12 +301,7 @@ class ImageSettings(OodDetectorSettings):
 
 @dataclass(frozen=True)
 class Gram(OodDetector):
-    """Channel means and deviations of the layers within the networks, a Gaussian each.
-
-    They see style and texture before meaning: the diagonal of Gram matrices (Sastry and Oore 2020,
-    arXiv 1912.12510). Distances are over what is usual in the layer. Hooks in the eager networks
-    deliver these, exports the last map alone, so a bundle cannot carry them.
-    """
+    """A Gaussian of each layer, and the distance that is usual there."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"layers"})
 
@@ -355,7 +360,12 @@ class Gram(OodDetector):
 
 
 class GramSettings(OodDetectorSettings):
-    """Channel means and deviations of each layer, whatever the class."""
+    """Channel means and deviations of each layer, whatever the class.
+
+    Layers see style and texture before meaning: the diagonal of Gram matrices (Sastry and Oore
+    2020, arXiv 1912.12510). Hooks in the eager networks deliver these, exports the last map alone,
+    so a bundle cannot carry them.
+    """
 
     kind: Literal["gram"] = "gram"
     detector: ClassVar = Gram
@@ -363,7 +373,7 @@ class GramSettings(OodDetectorSettings):
 
 @dataclass(frozen=True)
 class MahalanobisLayers(Gram):
-    """Channel means alone, by class (Lee et al. 2018, arXiv 1807.03888, sec. 2.2)."""
+    """The same of channel means alone, by class."""
 
     @staticmethod
     def _labels(learned: Learned) -> NDArray[np.str_]:
@@ -375,7 +385,10 @@ class MahalanobisLayers(Gram):
 
 
 class LayersSettings(OodDetectorSettings):
-    """Channel means of each layer, distance to the nearest class."""
+    """Channel means of each layer, distance to the nearest class.
+
+    Lee et al. 2018, arXiv 1807.03888, sec. 2.2. A bundle cannot carry it, as with gram.
+    """
 
     kind: Literal["mahalanobis_layers"] = "mahalanobis_layers"
     detector: ClassVar = MahalanobisLayers

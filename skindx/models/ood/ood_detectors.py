@@ -23,7 +23,7 @@ from skindx.models.ood.ood_features import (
 # F = statistics, or images that a Gaussian is fitted to; J = components
 
 DETECTORS = Family(
-    "detector",
+    "OOD detector",
     "skindx.ood_detectors",
     {
         "energy": "skindx.models.ood.candidate_detectors:EnergySettings",
@@ -107,10 +107,7 @@ def fit_gaussian(points_PD: Singles | Floats, labels_P: NDArray[np.str_]) -> Gau
 
 @dataclass(frozen=True)
 class Mahalanobis(Gaussian, OodDetector):
-    """Distance of the embedding to the nearest class (Lee et al. 2018, arXiv 1807.03888, eq. 2).
-
-    The covariance is that of probabilistic PCA in the place of the empirical one.
-    """
+    """Class means and covariance of embeddings."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"pooled"})
 
@@ -126,7 +123,11 @@ class Mahalanobis(Gaussian, OodDetector):
 
 
 class MahalanobisSettings(OodDetectorSettings):
-    """Distance of the embedding to the nearest class."""
+    """Distance of the embedding to the nearest class.
+
+    Lee et al. 2018, arXiv 1807.03888, eq. 2, with the covariance of probabilistic PCA in the place
+    of the empirical one.
+    """
 
     kind: Literal["mahalanobis"] = "mahalanobis"
     detector: ClassVar = Mahalanobis
@@ -134,13 +135,7 @@ class MahalanobisSettings(OodDetectorSettings):
 
 @dataclass(frozen=True)
 class ImageMixture(OodDetector):
-    """Likelihood of the image's own statistics under a mixture of Gaussians.
-
-    Images of one kind come in several sorts (with and without a ring of the dermatoscope, hairs,
-    gel): one Gaussian around all of them is so wide that other cameras lie inside. The statistics
-    are made uncorrelated, then a mixture with diagonal covariances, whose variances have a floor,
-    is fitted by expectation maximisation (Dempster et al. 1977; McLachlan and Peel 2000, ch. 3).
-    """
+    """Mean, scale and whitening axes of the statistics; weights, means, variances in these."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"image"})
 
@@ -185,7 +180,13 @@ class ImageMixture(OodDetector):
 
 
 class ImageMixtureSettings(OodDetectorSettings):
-    """Likelihood of the image's colours and bands of detail among training images."""
+    """Likelihood of the image's colours and bands of detail among training images.
+
+    Images of one kind come in several sorts (with and without a ring of the dermatoscope, hairs,
+    gel): one Gaussian around all of them is so wide that other cameras lie inside. The statistics
+    are made uncorrelated, then a mixture with diagonal covariances, whose variances have a floor,
+    is fitted by expectation maximisation (Dempster et al. 1977; McLachlan and Peel 2000, ch. 3).
+    """
 
     kind: Literal["image_mixture"] = "image_mixture"
     detector: ClassVar = ImageMixture
