@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import JobError, UserError
-from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx_bench import run_bench
 from skindx_bench.data import clean, clean_peers
@@ -35,6 +34,7 @@ from skindx_bench.data.clean_plants import (
     painted_base,
     plant,
 )
+from skindx_bench.data.copy_variants import OVERLAYS
 from skindx_bench.harness.environments import CLEAN_PEERS, make_environments
 
 

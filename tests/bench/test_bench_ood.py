@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
 from skindx.models.ood.ood_detectors import DETECTORS
 from skindx_bench import run_bench
-from skindx_bench.honesty.class_view import class_view, paired_classes
+from skindx_bench.honesty.dataset_views import class_view, paired_classes
 from skindx_bench.honesty.ood import (
     CANDIDATES,
     LEFT_OUT,

@@ -7,8 +7,8 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
-from skindx.data.splits.fold_view import fold_view, refold
 from skindx.taxonomy import SkinClass, Taxonomy
+from skindx_bench.honesty.dataset_views import fold_view, refold
 
 
 def _records() -> list[Record]:

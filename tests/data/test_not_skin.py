@@ -39,7 +39,7 @@ from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening.screen import ScreenSettings, read_shard, screen_bytes, write_shard
-from skindx.data.synthetic.no_skin import KINDS, WARM
+from skindx_bench.honesty.no_skin_images import KINDS, WARM
 
 FOREIGN = {"document": KINDS["document"], "screenshot": WARM["warm screenshot"]}
 

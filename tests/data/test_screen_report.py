@@ -8,7 +8,7 @@ from rich.console import Console
 from skindx.core.errors import UserError
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import fit_limit, print_report, report
-from skindx.data.synthetic.no_skin import KINDS
+from skindx_bench.honesty.no_skin_images import KINDS
 
 
 def test_a_folder_is_judged_and_the_limit_fitted(tmp_path: Path) -> None:

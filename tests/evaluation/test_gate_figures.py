@@ -8,9 +8,9 @@ import pytest
 from tiny_dataset import jpeg
 
 from skindx.core.errors import UserError
-from skindx.data.synthetic.no_skin import KINDS
 from skindx.metrics import share_interval
 from skindx_bench.honesty import gates_study
+from skindx_bench.honesty.no_skin_images import KINDS
 
 
 @pytest.fixture

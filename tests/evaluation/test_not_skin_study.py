@@ -10,9 +10,8 @@ from skin_photo import skin_pixels
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.synthetic.no_skin import KINDS, WARM
-from skindx.evaluation.unusual import unusual_figures
-from skindx_bench.honesty.not_skin_study import CHANGES, main, report
+from skindx_bench.honesty.no_skin_images import KINDS, WARM
+from skindx_bench.honesty.not_skin_study import CHANGES, main, report, unusual_figures
 
 
 def typed_dataset(folder: Path) -> Path:

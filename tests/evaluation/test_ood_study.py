@@ -9,9 +9,9 @@ from tiny_bundle import pack_whole
 from tiny_dataset import jpeg, tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.data.synthetic.no_skin import KINDS
 from skindx.diagnosis.predictor import Predictor
 from skindx_bench.honesty import gates_study
+from skindx_bench.honesty.no_skin_images import KINDS
 from skindx_bench.honesty.ood_study import Checked, check_of, report, separation, table
 
 

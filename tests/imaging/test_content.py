@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from skin_photo import TONES, skin_pixels
 
-from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.decode import decode
 from skindx.imaging.skin_content import (
@@ -26,6 +25,7 @@ from skindx.imaging.skin_content import (
     roughness,
 )
 from skindx_bench.honesty.gates_study import files_of
+from skindx_bench.honesty.no_skin_images import KINDS, WARM
 
 FOUND = {**KINDS, **WARM}
 MISSED = {"wood", "desert"}

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image, ImageFilter
 from skin_photo import TONES, skin_pixels
 
-from skindx.data.synthetic.no_skin import KINDS
 from skindx.imaging.photo_gates import inspect
 from skindx_bench.honesty.gates_study import blurred, darkened, photos_of
+from skindx_bench.honesty.no_skin_images import KINDS
 
 
 def gates_of(pixels_HWC: np.ndarray) -> list[tuple[str, bool]]:

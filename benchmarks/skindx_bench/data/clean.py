@@ -20,13 +20,12 @@ from skindx.core.atomic_files import write_csv, write_text
 from skindx.core.errors import JobError, UserError
 from skindx.core.settings_base import Settings
 from skindx.data.splits.groups import GroupTable
-from skindx.data.synthetic.overlays import OVERLAYS
-from skindx.data.synthetic.variants import KINDS
 from skindx.metrics import Interval, Ranked, bootstrap_interval
 from skindx_bench.data import clean_peers as peers_script
 from skindx_bench.data.clean_answers import OFTEN, NoAnswerError, Scored, ask
 from skindx_bench.data.clean_peers import PEERS
 from skindx_bench.data.clean_plants import LAID, Planted, folder_base, painted_base, plant
+from skindx_bench.data.copy_variants import KINDS, OVERLAYS
 from skindx_bench.harness.result import Figure, Result, markdown_table
 from skindx_bench.harness.training import end_on_sigterm
 

@@ -18,14 +18,13 @@ from skindx.data.layout import MANIFEST
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import read_manifest
 from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable
-from skindx.data.synthetic.no_skin import KINDS as NO_SKIN
-from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.data.synthetic.variants import make_copy
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import HashKind, hash_images
 from skindx.imaging.image_formats import HEAD, DamagedImage, image_suffix
+from skindx_bench.data.copy_variants import OVERLAYS, make_copy
 from skindx_bench.data.overlays import OTHER_OVERLAYS, drawing
+from skindx_bench.honesty.no_skin_images import KINDS as NO_SKIN
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 THIN = 6

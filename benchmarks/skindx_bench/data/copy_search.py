@@ -16,8 +16,8 @@ from PIL import Image
 from skindx.core.errors import JobError, UserError
 from skindx.data import layout
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.data.synthetic.variants import KINDS, make_copy
 from skindx.workers.task_runner import LocalRunner
+from skindx_bench.data.copy_variants import KINDS, make_copy
 from skindx_bench.harness.conditions import ProcessTree
 from skindx_bench.harness.result import Figure
 

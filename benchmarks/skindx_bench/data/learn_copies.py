@@ -28,10 +28,9 @@ from skindx.data.copies.describe import (
     write_codebook,
 )
 from skindx.data.copies.verify import ACCEPT, ACCEPTANCE_FILE, FEATURES, RANGES, evidence_of, terms
-from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx.data.synthetic.variants import KINDS, make_copy
 from skindx.imaging.hashes import grey
+from skindx_bench.data.copy_variants import KINDS, OVERLAYS, make_copy
 
 # N = models of pairs, F = features, T = terms
 

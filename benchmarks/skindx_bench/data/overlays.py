@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.synthetic.overlays import INK, WORDS, site_words, write_words
+from skindx_bench.data.copy_variants import INK, WORDS, site_words, write_words
 
 HEIGHT, WIDTH = 480, 640
 

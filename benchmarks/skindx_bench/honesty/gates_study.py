@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
-from skindx.data.synthetic.no_skin import KINDS
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
 from skindx.imaging.photo_gates import GATES, SIDE, Reduced, inspect, sharpness, skin_share
 from skindx.metrics import share_interval
+from skindx_bench.honesty.no_skin_images import KINDS
 
 PHOTOS = 200
 """Of each folder, drawn at random under one seed."""

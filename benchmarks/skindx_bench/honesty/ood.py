@@ -33,7 +33,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.harness.result import Figure, Result
 from skindx_bench.harness.training import end_on_sigterm, preset, run_skindx
-from skindx_bench.honesty.class_view import class_view, paired_classes
+from skindx_bench.honesty.dataset_views import class_view, paired_classes
 from skindx_bench.honesty.ood_study import painted_images
 
 OWN, LEFT_OUT = "own", "left out"

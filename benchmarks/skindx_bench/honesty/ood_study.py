@@ -19,7 +19,6 @@ from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.stored_image import read_image
-from skindx.data.synthetic.no_skin import KINDS
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.evaluate import leave_out_seen
@@ -28,6 +27,7 @@ from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_check import OodCheck, p_values
 from skindx.models.ood.ood_features import Features
+from skindx_bench.honesty.no_skin_images import KINDS
 
 PAINTED = 50
 """Images of each painted kind."""

@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 from skindx.core.errors import JobError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import read_manifest, split_of
-from skindx.data.splits.fold_view import fold_view
 from skindx.evaluation.answers import PREDICTIONS, Answers, read_predictions
 from skindx.metrics import Interval
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.harness.training import end_on_sigterm, preset, read_history, run_skindx
+from skindx_bench.honesty.dataset_views import fold_view
 from skindx_bench.train.convergence_pairs import (
     JUDGED,
     Compared,

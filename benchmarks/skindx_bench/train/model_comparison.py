@@ -14,7 +14,6 @@ from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, split_of
-from skindx.data.splits.fold_view import fold_view
 from skindx.energy import EnergyMeter
 from skindx.evaluation.answers import Answers, read_predictions
 from skindx.evaluation.pooled_folds import pool_answers
@@ -25,6 +24,7 @@ from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx_bench.harness.result import MEANS, Figure, Result, median
 from skindx_bench.harness.training import end_on_sigterm, preset, read_history, run_skindx
+from skindx_bench.honesty.dataset_views import fold_view
 from skindx_bench.train.comparison_table import (
     ENSEMBLE,
     ModelRow,

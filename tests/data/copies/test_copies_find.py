@@ -26,9 +26,9 @@ from skindx.data.copies.shards import (
 )
 from skindx.data.copies.verified import denied_pairs, keep_only
 from skindx.data.copies.verify import Copy
-from skindx.data.synthetic.overlays import screenshot
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.workers.task_runner import LocalRunner
+from skindx_bench.data.copy_variants import screenshot
 
 Made = tuple[Path, list[str], set[tuple[int, int]]]
 

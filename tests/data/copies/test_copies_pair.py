@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from skindx.data.copies import verify
 from skindx.data.copies.describe import describe
 from skindx.data.copies.verify import ACCEPT, Copy, compare_bytes, compare_pair
-from skindx.data.synthetic.overlays import watermark
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.imaging.hashes import grey
+from skindx_bench.data.copy_variants import watermark
 
 Pixels = NDArray[np.uint8]
 

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import CLASSES, paint
-from skindx.data.synthetic.variants import KINDS, MIRRORED, make_copy, oriented
 from skindx.imaging.decode import decode
+from skindx_bench.data.copy_variants import KINDS, MIRRORED, OVERLAYS, make_copy, oriented
 from skindx_bench.data.overlays import OTHER_OVERLAYS, drawing
 
 EVERY_OVERLAY = {**OVERLAYS, **OTHER_OVERLAYS}
