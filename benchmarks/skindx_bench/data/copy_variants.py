@@ -1,7 +1,10 @@
-"""Overlays of a synthetic site: caption, watermark, ruler, frame of a screenshot.
+"""Copies of an image as people and sites make them, and the overlays of a synthetic site.
 
-An overlay belongs to a site, and looks the same on different images of it: such images share many
-key points, and are no copies of each other.
+A copy shows what its original shows. Kinds have names and are made in each of eight orientations;
+hashes of the whole image miss most of them, so that original and copy are torn apart by a split.
+
+An overlay (caption, watermark, ruler, frame of a screenshot) belongs to a site, and looks the same
+on different images of it: such images share many key points, and are no copies of each other.
 """
 
 import zlib
@@ -128,11 +131,6 @@ def write_words(
     at = (round(place[0] * width), round(place[1] * height))
     cv2.putText(canvas_HW3, words, at, font, size, colour, thick, cv2.LINE_AA)
 
-
-# Copies of an image as people and sites make them: kinds by name, each in eight orientations.
-#
-# A copy shows what its original shows. Hashes of the whole image miss most of these kinds, so that
-# original and copy are torn apart by a split.
 
 Change = Callable[[Pixels, np.random.Generator], Pixels]
 

@@ -1,13 +1,14 @@
 """Learn the package's `codebook.npz` and `acceptance.json` from planted pairs of painted images.
 
 `python -m skindx_bench.data.learn_copies codebook`, then `... acceptance`. Neither reads a real
-image. Copies are those of `synthetic.variants`, and second photos: another light, place, grain.
+image. Copies are those of `copy_variants`, and second photos: another light, place, grain.
 What only seems a copy are different paintings, also under one caption, watermark, ruler,
 screenshot, border or vignette, and round moles of one size.
 """
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -23,9 +24,7 @@ from skindx.data.copies.describe import (
     describe,
     describe_bytes,
     fitted,
-    mirror_permutation,
     root_sift,
-    write_codebook,
 )
 from skindx.data.copies.verify import ACCEPT, ACCEPTANCE_FILE, FEATURES, RANGES, evidence_of, terms
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
@@ -200,6 +199,27 @@ WORDS = 256
 CODEBOOK_SEED = 14
 _STEPS = 25
 _DESCRIPTORS = 120_000
+
+
+def mirror_permutation() -> NDArray[np.intp]:
+    """Return permutation_D: the descriptor of a mirrored patch is descriptor[permutation].
+
+    OpenCV's SIFT has 4 rows across the point's direction, 4 columns along it, and 8 directions.
+    """
+    row, column, direction = np.meshgrid(range(4), range(4), range(8), indexing="ij")
+    order: NDArray[np.intp] = (((3 - row) * 4 + column) * 8 + (8 - direction) % 8).ravel()
+    return order
+
+
+def write_codebook(path: Path, codebook: Codebook) -> None:
+    """Write a codebook for the package."""
+    np.savez_compressed(
+        path,
+        mean_D=codebook.mean_D,
+        components_CD=codebook.components_CD,
+        odd_C=codebook.odd_C,
+        words_HKL=codebook.words_HKL,
+    )
 
 
 def painted_descriptors(images: int) -> NDArray[np.float32]:

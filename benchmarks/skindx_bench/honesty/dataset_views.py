@@ -1,4 +1,4 @@
-"""A dataset seen as one fold of a cross-validation: the same images under other splits."""
+"""Views of a dataset, whose images stay in place: a fold of a cross-validation, or fewer classes."""
 
 import dataclasses
 import shutil
@@ -52,9 +52,6 @@ def refold(records: Sequence[Record], fold: int, folds: int, seed: int = 0) -> l
         dataclasses.replace(record, split=splits.get(part_of[record.group], "train"), fold=None)
         for record in records
     ]
-
-
-# A dataset without some of its classes, for what a network says of classes it never learned.
 
 
 def class_view(dataset: Path, out: Path, left_out: Collection[str]) -> Path:

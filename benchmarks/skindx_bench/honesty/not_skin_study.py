@@ -3,7 +3,8 @@
 `python -m skindx_bench.honesty.not_skin_study FOLDER ...` prints it as JSON: for each folder of
 images of skin, or dataset, the share that a build would flag, with its interval, by what they seem
 to show, and by skin type where a dataset knows it; the same changed in light and compression; then
-the share of painted images that are found, by kind, and of painted skin that is flagged.
+the share of painted images that are found, by kind, and of painted skin that is flagged. With
+weights also how well embeddings of a pretrained trunk tell what does not belong among them.
 """
 
 import argparse
@@ -105,9 +106,6 @@ def embedded(images: Iterable[Pixels], weights: Path) -> NDArray[np.float32]:
         features_ND, axis=1, keepdims=True
     )
     return vectors_ND
-
-
-# How well embeddings of a pretrained trunk tell what does not belong among images of skin.
 
 
 @dataclass(frozen=True, slots=True)

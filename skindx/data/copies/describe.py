@@ -34,16 +34,6 @@ SCALE = 254.0
 """Of a code: a component of a descriptor of length 1 becomes a whole number of -127..127."""
 
 
-def mirror_permutation() -> NDArray[np.intp]:
-    """Return permutation_D: the descriptor of a mirrored patch is descriptor[permutation].
-
-    OpenCV's SIFT has 4 rows across the point's direction, 4 columns along it, and 8 directions.
-    """
-    row, column, direction = np.meshgrid(range(4), range(4), range(8), indexing="ij")
-    order: NDArray[np.intp] = (((3 - row) * 4 + column) * 8 + (8 - direction) % 8).ravel()
-    return order
-
-
 @dataclass(frozen=True)
 class Codebook:
     """The package's codebook, learned from synthetic images."""
@@ -84,17 +74,6 @@ def shipped_codebook() -> Codebook:
     """Return the codebook of the package."""
     with np.load(CODEBOOK_FILE) as file:
         return Codebook(file["mean_D"], file["components_CD"], file["odd_C"], file["words_HKL"])
-
-
-def write_codebook(path: Path, codebook: Codebook) -> None:
-    """Write a codebook for the package."""
-    np.savez_compressed(
-        path,
-        mean_D=codebook.mean_D,
-        components_CD=codebook.components_CD,
-        odd_C=codebook.odd_C,
-        words_HKL=codebook.words_HKL,
-    )
 
 
 LONG_SIDE = 256

@@ -10,6 +10,7 @@ from skindx.data.copies.describe import LONG_SIDE, POINTS, describe, fitted, roo
 from skindx.data.copies.geometry import mirrored_points
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.hashes import grey
+from skindx_bench.data.learn_copies import mirror_permutation
 
 
 def painted(number: int = 3) -> np.ndarray:
@@ -17,7 +18,7 @@ def painted(number: int = 3) -> np.ndarray:
 
 
 def test_the_mirror_permutation_is_its_own_inverse() -> None:
-    order = codebook.mirror_permutation()
+    order = mirror_permutation()
     assert (order[order] == np.arange(128)).all()
     # Row 0, column 1, direction 3 comes from row 3, column 1, direction 5.
     assert order[(0 * 4 + 1) * 8 + 3] == (3 * 4 + 1) * 8 + 5
@@ -34,7 +35,7 @@ def test_a_mirrored_image_has_the_mirrored_points_and_descriptors() -> None:
         near = np.abs(mirrored[:, :3] - point[:3]).sum(axis=1) + turn
         if near.min() < 1:
             found += 1
-            turned = descriptors[at][codebook.mirror_permutation()]
+            turned = descriptors[at][mirror_permutation()]
             assert turned @ others[near.argmin()] > 0.99
     assert found > 0.7 * len(points)
 
@@ -43,7 +44,7 @@ def test_a_mirrored_code_is_the_code_with_other_signs() -> None:
     shipped = codebook.shipped_codebook()
     descriptors = root_sift(fitted(painted()))[1]
     codes = shipped.encode(descriptors)
-    mirrored = shipped.encode(descriptors[:, codebook.mirror_permutation()])
+    mirrored = shipped.encode(descriptors[:, mirror_permutation()])
     np.testing.assert_array_equal(mirrored, codes * shipped.signs)
 
 
