@@ -1,4 +1,4 @@
-"""Views of a dataset, whose images stay in place: a fold of a cross-validation, or fewer classes."""
+"""Views of a dataset, whose images stay in place: a fold of all of it, or fewer classes."""
 
 import dataclasses
 import shutil
