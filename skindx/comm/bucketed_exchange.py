@@ -172,9 +172,6 @@ def _begun(work: dist.Work | None) -> dist.Work:
     return work
 
 
-# Spanning trees for the multi-color exchange, and the rounds in which their edges are used.
-
-
 @dataclass(frozen=True)
 class Tree:
     """One color's tree: `order[0]` is the root, the children of place i are a i + 1 .. a i + a."""

@@ -132,9 +132,6 @@ class TopK(SparseExchange):
         return add_all(parts), []
 
 
-# gTop-k: the k largest elements of the sum over all ranks, merged along a butterfly.
-
-
 class GTopK(SparseExchange):
     """gTop-k S-SGD (Shi et al. 2019, arXiv 1901.04359), with two corrections.
 

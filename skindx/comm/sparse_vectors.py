@@ -142,8 +142,6 @@ def _sum(first: Sparse, second: Sparse) -> tuple[Tensor, Tensor]:
     return both_at, values_N
 
 
-# The k largest elements of gradient plus residual: where a compressed exchange spends its time.
-
 _SAMPLE = 1 << 16
 
 _DENSE = 0.05

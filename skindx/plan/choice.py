@@ -1,4 +1,4 @@
-"""One way to train: how many ranks, how they exchange, in what pieces."""
+"""One way to train (ranks, exchange, pieces), and the members that are to be trained."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,9 +90,6 @@ def _settings(fragment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield from _settings({f"{section}.{key}": value})
             else:
                 yield f"{section}.{key}", value
-
-
-# The workload of a plan: members, their images and epochs, and the given settings.
 
 
 @dataclass(frozen=True)

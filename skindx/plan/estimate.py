@@ -1,8 +1,9 @@
-"""How sure a prediction is: the step once more, with each thing that was measured a little slower.
+"""Time and memory of a step under a choice, with the 90 % interval of the time.
 
 What a spread does to a step depends on what hides what: a slower network costs nothing where
-backward hides it, and all of its seconds where the network is the bottleneck. So each of them is
-simulated, one standard deviation up, and independent ones add as squares.
+backward hides it, and all of its seconds where the network is the bottleneck. So each thing that
+was measured is made slower by one standard deviation, the step is simulated once more, and
+independent ones add as squares.
 """
 
 import math
@@ -103,8 +104,6 @@ def _learnt(cluster: Cluster, part: str) -> float:
     return known.spread if known else 0.0
 
 
-# Memory of one rank: from two measured batches, or from the layers of a trace.
-
 FARTHEST = 4.0
 """Beyond so many times the largest batch that was measured, memory is not believed."""
 
@@ -186,8 +185,6 @@ def _features(profile: Profile, batch: int) -> float:
     activations = [layer.activation_bytes for layer in profile.layers]
     return (sum(activations) + max(activations, default=0)) * batch / profile.batch
 
-
-# Time of a step under a choice, with its uncertainty.
 
 NETWORK_FARTHEST = 10.0
 RANKS_FARTHEST = 4.0

@@ -100,8 +100,6 @@ def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]
     return tuple(zip(sizes, map(float, rising_s), strict=True))
 
 
-# Times of a training's own collectives between these ranks.
-
 SIZES_BYTES = tuple(1 << power for power in (10, 13, 16, 18, 20, 22, 23, 24, 25))
 VISITS = 4
 """How often each collective is timed, some time apart."""

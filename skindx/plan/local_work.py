@@ -1,4 +1,4 @@
-"""Local work of each exchange, measured on one rank that sends nothing."""
+"""Work of a rank's own cores: each exchange's, on a rank that sends nothing, and K-FAC's rates."""
 
 import math
 import time
@@ -152,8 +152,6 @@ def _settle(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
-
-# How fast a rank multiplies matrices and decomposes them: what K-FAC's price is made of.
 
 # S = matrices of a stack, W = width, M = elements
 

@@ -1,4 +1,4 @@
-"""What makes a member's steps others than those of the same network with the defaults."""
+"""Steps of one member on one rank, as the training loop takes them, timed part by part."""
 
 import dataclasses
 import gc
@@ -67,8 +67,6 @@ def _plain(value: Any) -> str:
     plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     return json.dumps(plain, sort_keys=True, default=str).strip('"')
 
-
-# Steps of one member on one rank, as the training loop takes them, timed part by part.
 
 _WARM, _LEAST, _ENOUGH, _MOST = 2, 2, 4, 12
 """Steps that do not count; timed steps at least, where these are sure, and at most."""

@@ -1,4 +1,7 @@
-"""Guidelines for workers, batch and servers (Zou et al., arXiv 1709.06622)."""
+"""A plan: what was chosen, what it takes, what holds it back, and what would change it.
+
+Its advice follows the guidelines for workers, batch and servers of Zou et al. (arXiv 1709.06622).
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -50,8 +53,6 @@ def servers(parameter_bytes: float, workers: int, bytes_per_s: float, compute_s:
     """Return how many parameter servers hide the traffic: ⌈2 S_p N_w / (B_ps T_C)⌉."""
     return math.ceil(2 * parameter_bytes * workers / (bytes_per_s * compute_s))
 
-
-# A plan: what was chosen, what it takes, what holds it back, and what would change it.
 
 EFFICIENCY = 0.8
 """Of the guideline that says how many ranks pay."""

@@ -1,4 +1,4 @@
-"""A plan on a terminal."""
+"""A plan on a terminal, and as plain values: what `--json` writes."""
 
 from typing import Any
 
@@ -128,8 +128,6 @@ def render(plan: Plan) -> Group:
     interval = Text("Brackets are 90 % intervals.")
     return Group(facts, interval, Text(""), *sentences, Text(""), table, Text(""), advice, *notes)
 
-
-# A plan as plain values: what `--json` writes.
 
 FORMAT = 1
 

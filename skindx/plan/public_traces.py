@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -231,26 +232,27 @@ def _outputs(words: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _refuse_cycles(path: Path, numbers: set[int], edges: Sequence[tuple[int, int]]) -> None:
+def _refuse_cycles(path: Path, numbers: Collection[int], edges: Sequence[tuple[int, int]]) -> None:
     """Raise UserError where an edge leads to no node, or where edges lead back."""
-    into: dict[int, int] = dict.fromkeys(numbers, 0)
-    out: dict[int, list[int]] = {number: [] for number in numbers}
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    place = {number: at for at, number in enumerate(sorted(numbers))}
     for first, second in edges:
-        if first not in numbers or second not in numbers:
+        if first not in place or second not in place:
             raise UserError(f"{path}: the edge node{first} -- node{second} leads to no node.")
-        into[second] += 1
-        out[first].append(second)
-    free = [number for number, count in into.items() if not count]
-    done = 0
-    while free:
-        done += 1
-        for later in out[free.pop()]:
-            into[later] -= 1
-            if not into[later]:
-                free.append(later)
-    if done < len(numbers):
-        stuck = min(number for number, count in into.items() if count)
-        raise UserError(f"{path}: a cycle leads through node{stuck}; a network's graph has none.")
+    if not edges:
+        return
+    begins, ends = ([place[pair[side]] for pair in edges] for side in (0, 1))
+    graph = coo_array(([1] * len(edges), (begins, ends)), shape=(len(place), len(place)))
+    _, groups = connected_components(graph, directed=True, connection="strong")
+    sizes = Counter(groups.tolist())
+    round_trip = {first for first, second in edges if first == second}
+    round_trip |= {number for number, at in place.items() if sizes[groups[at]] > 1}
+    if round_trip:
+        raise UserError(
+            f"{path}: a cycle leads through node{min(round_trip)}; a network's graph has none."
+        )
 
 
 def read_allreduce(path: Path) -> list[tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""plan.yaml: what `skindx train --plan` takes over its settings, and what was predicted."""
+"""plan.yaml: what `skindx train --plan` takes over its settings, what was predicted; its review."""
 
 import math
 from collections.abc import Sequence
@@ -150,8 +150,6 @@ def merged(settings: dict[str, Any], fragment: dict[str, Any]) -> dict[str, Any]
         ]
     return result
 
-
-# Predictions beside measurements of past runs, and corrections learnt from them.
 
 MOST = 5.0
 """A run that took longer by this factor was disturbed; nothing is learnt of it."""

@@ -1,8 +1,11 @@
-"""Networks from data sheets, for clusters that were not measured yet.
+"""A plan of a trace and a cluster alone: no dataset, no settings, no torch.
 
-Alpha is the latency of one message between two processes of a training framework, of the order
-that the makers and the public measurements of collectives show; beta is the nominal rate less a
-tenth for headers. A plan made from these says so, and its interval is wide.
+A cluster may be a preset from data sheets: alpha is the latency of one message between two
+processes of a training framework, of the order that the makers and the public measurements of
+collectives show; beta is the nominal rate less a tenth for headers. The trace may be moved to
+another device by what `skindx bench devices` measured on both: networks that both files have give
+the ratio of the two, and how much it differs from network to network is the spread of a prediction
+for one more network.
 """
 
 import math
@@ -78,11 +81,6 @@ def preset(words: str) -> Cluster:
     }
     return Cluster.parse(made, origin=f"preset {words!r}", expand=False)
 
-
-# Computing times of a trace on another device, from what `skindx bench devices` measured on both.
-#
-# Networks that both files have give the ratio of the two devices. How much that ratio differs from
-# network to network is the spread of a prediction for one more network.
 
 ONE_NETWORK = 0.35
 """Standard deviation over the mean where only one network was measured on both devices."""
@@ -210,8 +208,6 @@ def _fits(written: Mapping[str, Any]) -> bool:
         for figure in figures.values()
     )
 
-
-# A plan of a trace and a cluster alone: no dataset, no settings, no torch.
 
 _LONGEST_NAME = 255
 """Bytes of a file's name."""

@@ -1,4 +1,4 @@
-"""From training settings and a dataset to what a plan works on."""
+"""A plan for training settings and a dataset, and what a run that follows a plan keeps of it."""
 
 import dataclasses
 from pathlib import Path
@@ -41,7 +41,7 @@ def plan_of_config(settings: TrainSettings, dataset: Path, asked: Asked) -> Plan
 
     Raises UserError.
     """
-    limits = dataclasses.replace(asked.limits, side_by_side=knows_members())
+    limits = dataclasses.replace(asked.limits, side_by_side=True)
     profiles = read_profiles(asked.trace) if asked.trace else measure(settings, dataset)
     known = read_cluster(asked.cluster) if asked.cluster else this_machine(profiles)
     machine = machine_of(profiles, known, asked)
@@ -212,14 +212,6 @@ def _parallel(settings: TrainSettings) -> Any:
 def _mixed(settings: TrainSettings) -> bool:
     """Tell whether layers are shared out and what is left is exchanged as no plan prices it."""
     return bool(_parallel(settings)) and not settings.exchange.beside_parts
-
-
-def knows_members() -> bool:
-    """Tell whether this version trains a member on each rank (engine.schedule)."""
-    return "schedule" in EngineSettings.model_fields
-
-
-# A run that follows a plan keeps what was predicted: RUN/plan.json.
 
 
 def settings_with_plan(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from skindx.core.cost.events import MANY, Feeding, Flow, Resource, Step, StepTask, run
+from skindx.core.cost.events import Feeding, Flow, Step, StepTasks
 from skindx.core.cost.network import Timed
 
 
@@ -173,8 +173,6 @@ def sent_bytes(cells: Sequence[Cell]) -> Mapping[str, int]:
     return total
 
 
-# Cells one after the other as a flow: all ranks alike, so that one stands for all.
-
 _ORDER = ("read", "forward", "backward", "communicate", "update")
 
 
@@ -213,17 +211,11 @@ class Chain(Flow):
         self, *, device: Literal["cpu", "cuda"], slots: int, pieces: int, feeding: Feeding
     ) -> Step:
         """Simulate a step; borders are crossed in each of its pieces."""
-        build = _Tasks("cores" if device == "cpu" else "device")
-        if feeding.read_s:
-            build.add("read", "cores", feeding.read_s)
-        if feeding.copy_s:
-            build.add("copy", "copier", feeding.copy_s)
+        build = _ChainTasks(device, feeding)
         for piece in range(pieces):
             self._piece(build, last=piece == pieces - 1)
         last = build.add("update", build.compute, self.update_s, [*build.last, *build.sent])
-        cores = Resource("cores", slots=MANY, shared=device == "cpu")
-        link = Resource("link", slots=slots, shared=True)
-        spans = run(build.tasks, [cores, link, Resource("device"), Resource("copier")])
+        spans = build.run(slots)
         parts = dict.fromkeys(_ORDER, 0.0)
         for task, span in zip(build.tasks, spans, strict=True):
             if task.name in ("forward", "backward", "update"):
@@ -233,7 +225,7 @@ class Chain(Flow):
         parts["read"] = max(0.0, step.seconds - sum(parts.values()))
         return Step(step.tasks, step.spans, parts)
 
-    def _piece(self, build: "_Tasks", *, last: bool) -> None:
+    def _piece(self, build: "_ChainTasks", *, last: bool) -> None:
         for cell in self.cells:
             build.cross(cell.before_forward)
             build.compute_for("forward", cell.forward_s)
@@ -246,25 +238,18 @@ class Chain(Flow):
             build.cross(cell.before_backward)
             build.compute_for("backward", cell.backward_s)
             for place in launched.get(number, []):
-                build.send(f"gradients {place}", self.timed[place])
+                build.sent += build.send(f"gradients {place}", self.timed[place], build.last)
             build.cross(cell.after_backward)
 
 
-class _Tasks:
-    """Collects tasks; each waits for the last one of the rank's own row."""
+class _ChainTasks(StepTasks):
+    """Tasks of which each waits for the last one of the rank's own row."""
 
-    def __init__(self, compute: str) -> None:
-        self.tasks: list[StepTask] = []
-        self.compute = compute
+    def __init__(self, device: Literal["cpu", "cuda"], feeding: Feeding) -> None:
+        super().__init__(device, feeding)
         self.last: list[int] = []
         self.sent: list[int] = []
         """Messages that only the update waits for."""
-
-    def add(
-        self, name: str, resource: str, work_s: float, after: Sequence[int] = (), late_s: float = 0
-    ) -> int:
-        self.tasks.append(StepTask(name, resource, work_s, tuple(after), late_s))
-        return len(self.tasks) - 1
 
     def compute_for(self, name: str, seconds: float) -> None:
         if seconds:
@@ -273,16 +258,7 @@ class _Tasks:
     def cross(self, borders: Sequence[CellBorder]) -> None:
         for border in borders:
             if border.timed.alone_s:
-                self.last = self._wire(border.name, border.timed)
-
-    def send(self, name: str, timed: Timed) -> None:
-        self.sent += self._wire(name, timed)
-
-    def _wire(self, name: str, timed: Timed) -> list[int]:
-        ends = [self.add(name, "link", timed.wire_s, self.last, timed.latency_s)]
-        if timed.cpu_s:
-            ends.append(self.add(f"push {name}", "cores", timed.cpu_s, self.last))
-        return ends
+                self.last = self.send(border.name, border.timed, self.last)
 
 
 def _slower(cell: Cell, compute: float, wire: float) -> Cell:

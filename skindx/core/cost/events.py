@@ -1,4 +1,4 @@
-"""Tasks on resources, simulated as events: what one step of a training does, and when."""
+"""Tasks on resources, simulated as events; the step that they make, and its Chrome trace."""
 
 import heapq
 from abc import ABC, abstractmethod
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skindx.core.atomic_files import write_json
+from skindx.core.cost.network import Timed
 from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, read_json
 
@@ -173,8 +174,6 @@ class _Run:
         self._start(now_s, state)
 
 
-# A step whose layers are shared out over ranks, as the simulation of steps runs it.
-
 MANY = 1 << 30
 """Slots of a resource that is only ever shared."""
 
@@ -216,6 +215,46 @@ class Step:
             yield task, span, row
 
 
+class StepTasks:
+    """Collects the tasks of a rank's step; each method that adds some returns their places."""
+
+    def __init__(self, device: Literal["cpu", "cuda"], feeding: Feeding) -> None:
+        """Begin with what feeds the images of the next step."""
+        self.tasks: list[StepTask] = []
+        self.device = device
+        self.compute = "cores" if device == "cpu" else "device"
+        if feeding.read_s:
+            self.add("read", "cores", feeding.read_s)
+        if feeding.copy_s:
+            self.add("copy", "copier", feeding.copy_s)
+
+    def add(
+        self,
+        name: str,
+        resource: str,
+        work_s: float,
+        after: Sequence[int] = (),
+        latency_s: float = 0.0,
+    ) -> int:
+        """Add one task."""
+        self.tasks.append(StepTask(name, resource, work_s, tuple(after), latency_s))
+        return len(self.tasks) - 1
+
+    def send(self, name: str, timed: Timed, after: Sequence[int]) -> list[int]:
+        """Add a message, and what the cores push over the link for it."""
+        ends = [self.add(name, "link", timed.wire_s, after, timed.latency_s)]
+        if timed.cpu_s:
+            ends.append(self.add(f"push {name}", "cores", timed.cpu_s, after))
+        return ends
+
+    def run(self, slots: int) -> list[Span]:
+        """Return the span of each task; `slots` messages are on the link at once."""
+        # Reads share the cores of a CPU with all else; of a GPU's node they have them.
+        cores = Resource("cores", slots=MANY, shared=self.device == "cpu")
+        link = Resource("link", slots=slots, shared=True)
+        return run(self.tasks, [cores, link, Resource("device"), Resource("copier")])
+
+
 class Flow(ABC):
     """Computing and messages that are not simply backward followed by the gradients."""
 
@@ -242,8 +281,6 @@ class Flow(ABC):
         `slots` messages are on a link at once.
         """
 
-
-# One step as a Chrome trace, which Perfetto (ui.perfetto.dev) opens.
 
 _ROWS = ("cores", "device", "copier", "link")
 

@@ -1,4 +1,4 @@
-"""Axes of a mesh of ranks: who is on one, over which links, and what a collective takes there."""
+"""Operators of a network on axes of ranks: what is split, and what a collective takes there."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -40,11 +40,10 @@ class RankAxis:
         return known if self.sharing == 1 else max(known, UNMEASURED)
 
     def all_gather(self, message_bytes: float) -> Timed:
-        """Every rank gets the message of every other rank: (P - 1) messages come in."""
-        return self._shared("all_gather", message_bytes)
+        """Every rank gets the message of every other rank: (P - 1) messages come in.
 
-    def reduce_scatter(self, message_bytes: float) -> Timed:
-        """The mirror of a gather: every rank sends each other one its part, and sums what comes."""
+        A reduce-scatter is its mirror: every rank sends each other one its part, and sums.
+        """
         return self._shared("all_gather", message_bytes)
 
     def all_reduce(self, size_bytes: float) -> Timed:
@@ -93,8 +92,6 @@ def _part(network: Network, nodes: int, per_node: int) -> Network:
         return network
     return Network(network.cluster, nodes, per_node)
 
-
-# The operators of a network, each of which is placed on the ranks as a whole.
 
 OperatorKind = Literal["convolution", "linear", "other"]
 
@@ -210,9 +207,6 @@ def _chained(found: Sequence[Operator]) -> Iterator[Operator]:
         yield filled
 
 
-# Operators split by their output channels over neighbouring ranks, or data-parallel.
-
-
 @dataclass(frozen=True)
 class Ground:
     """Input of a placement: operators, ranks and the images of each."""
@@ -280,9 +274,10 @@ def placed(ground: Ground, number: int, ranks: int) -> Cell:
     inward = round(images * own.input_bytes)
     outward = round(images * own.output_bytes / ranks)
     name = own.name
-    gather = _border(f"gather {name}", axis, inward, axis.all_gather(inward))
-    back = _border(f"regroup {name}", axis, outward, axis.all_gather(outward))
-    scatter = _border(f"scatter {name}", axis, inward, axis.reduce_scatter(inward))
+    word = f"{ranks} neighbours"
+    gather = border(f"gather {name}", axis, word, inward)
+    back = border(f"regroup {name}", axis, word, outward)
+    scatter = border(f"scatter {name}", axis, word, inward)
     split = ranks > 1
     weights = own.parameters(ranks)
     return Cell(
@@ -325,8 +320,10 @@ def _is_wide(ground: Ground, own: Operator, min_weights: int | None) -> bool:
     return own.weights >= least
 
 
-def _border(name: str, axis: RankAxis, message_bytes: int, timed: Timed) -> CellBorder:
-    return CellBorder(name, f"{axis.ranks} neighbours", (axis.ranks - 1) * message_bytes, timed)
+def border(name: str, axis: RankAxis, word: str, message_bytes: int) -> CellBorder:
+    """Return a gather, a scatter or a trade: each rank sends all others of an axis a message."""
+    timed = axis.all_gather(message_bytes)
+    return CellBorder(name, word, (axis.ranks - 1) * message_bytes, timed)
 
 
 def cells_of(ground: Ground, degrees: Sequence[int]) -> tuple[Cell, ...]:

@@ -1,4 +1,7 @@
-"""The layer-wise trace of one iteration: what backward makes, how large, and when."""
+"""trace.json: what a node takes for one step of each network, layer by layer.
+
+A `Trace` is one iteration of a network, tensor by tensor in backward order.
+"""
 
 import math
 from itertools import accumulate
@@ -72,8 +75,6 @@ def read_trace_file(path: Path) -> bytes:
         raise UserError(f"{str(path)[:200]} cannot be read ({str(error)[:200]}).") from None
     return read_plain(plain, MOST_FILE)
 
-
-# trace.json: what a node takes for one step of each network, layer by layer.
 
 FORMAT: Literal[1] = 1
 Count = Annotated[int, Field(ge=1, le=10**12)]
@@ -323,9 +324,6 @@ def from_tensors(trace: Trace, name: str) -> Profiles:
     raw = {"name": name, "layers": layers, "update_s": trace.update_s}
     profile = Profile.parse(raw, origin=name, expand=False)
     return Profiles(source="tensors", networks=(profile,))
-
-
-# Times of a profile scaled to more or fewer images, or to another speed.
 
 
 def compute_scale(profile: Profile, images: float) -> float:

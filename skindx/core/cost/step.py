@@ -1,11 +1,16 @@
-"""The communication of one step, as a strategy plans it."""
+"""One step as a graph of tasks: read, copy, forward, backward, communicate, update.
+
+The DAG model of synchronous SGD (Shi et al. 2018, arXiv 1805.03812), on resources that are
+exclusive or shared: a GPU computes alone, the cores of a CPU also read images and push bytes.
+`simulate` is the special case of one link that carries one message at a time.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from skindx.core.cost.events import MANY, Feeding, Flow, Resource, Step, StepTask, run
+from skindx.core.cost.events import Feeding, Flow, Resource, Step, StepTask, StepTasks, run
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.profile import Trace
 
@@ -114,48 +119,22 @@ class Schedule:
         return own + sum(message.size_bytes for message in every)
 
 
-# One step as a graph of tasks: read, copy, forward, backward, communicate, update.
-#
-# The DAG model of synchronous SGD (Shi et al. 2018, arXiv 1805.03812), on resources that are
-# exclusive or shared: a GPU computes alone, the cores of a CPU also read images and push bytes.
+def _add_message(build: StepTasks, name: str, message: Message, after: Sequence[int]) -> list[int]:
+    """Add the work before, the message itself, and the work after; return where all is done."""
+    if message.before_s:
+        after = [build.add(f"prepare {name}", build.compute, message.before_s, after)]
+    ends = build.send(name, message.timed, after)
+    if message.after_s:
+        ends = [build.add(f"take in {name}", build.compute, message.after_s, ends)]
+    return ends
 
 
-class _Builder:
-    """Collects tasks; `add` returns the place of the new one."""
-
-    def __init__(self, compute: str) -> None:
-        self.tasks: list[StepTask] = []
-        self.compute = compute
-
-    def add(
-        self,
-        name: str,
-        resource: str,
-        work_s: float,
-        after: Sequence[int] = (),
-        latency_s: float = 0.0,
-    ) -> int:
-        self.tasks.append(StepTask(name, resource, work_s, tuple(after), latency_s))
-        return len(self.tasks) - 1
-
-    def message(self, name: str, message: Message, after: Sequence[int]) -> list[int]:
-        """Add the work before, the wire with what the cores push over it, and the work after."""
-        if message.before_s:
-            after = [self.add(f"prepare {name}", self.compute, message.before_s, after)]
-        timed = message.timed
-        ends = [self.add(name, "link", timed.wire_s, after, timed.latency_s)]
-        if timed.cpu_s:
-            ends.append(self.add(f"push {name}", "cores", timed.cpu_s, after))
-        if message.after_s:
-            ends = [self.add(f"take in {name}", self.compute, message.after_s, ends)]
-        return ends
-
-    def precondition(self, schedule: Schedule, last: int) -> int:
-        """Add the work on summed gradients and its messages; return where both are done."""
-        ends = [self.add("precondition", self.compute, schedule.precondition_s, [last])]
-        for number, message in enumerate(schedule.preconditions):
-            ends = self.message(f"factors {number}", message, ends)
-        return self.add("preconditioned", self.compute, 0.0, ends)
+def _add_preconditioning(build: StepTasks, schedule: Schedule, last: int) -> int:
+    """Add the work on summed gradients and its messages; return where both are done."""
+    ends = [build.add("precondition", build.compute, schedule.precondition_s, [last])]
+    for number, message in enumerate(schedule.preconditions):
+        ends = _add_message(build, f"factors {number}", message, ends)
+    return build.add("preconditioned", build.compute, 0.0, ends)
 
 
 _UNFED = Feeding()
@@ -178,16 +157,12 @@ def simulate_step(
     if schedule.flow:
         slots = network.cluster.slots
         return schedule.flow.run(device=device, slots=slots, pieces=pieces, feeding=feeding)
-    compute = "cores" if device == "cpu" else "device"
-    build = _Builder(compute)
+    build = StepTasks(device, feeding)
+    compute = build.compute
     forward_s, backward_s = trace.forward_s, sum(trace.backward_s)
-    if feeding.read_s:
-        build.add("read", "cores", feeding.read_s)
-    if feeding.copy_s:
-        build.add("copy", "copier", feeding.copy_s)
     before: list[int] = []
     for number, gather in enumerate(schedule.gathers):
-        before = build.message(f"gather {number}", gather, before)
+        before = _add_message(build, f"gather {number}", gather, before)
     for _ in range(pieces - 1):
         before = [build.add("forward", compute, forward_s, before)]
         before = [build.add("backward", compute, backward_s, before)]
@@ -203,7 +178,7 @@ def simulate_step(
             last = build.add("backward", compute, seconds, [last])
             start = message.tensors
         after = [last, *(ended if schedule.serial else [])]
-        ended = build.message(f"communicate {number}", message, after)
+        ended = _add_message(build, f"communicate {number}", message, after)
         done += ended
     if start < len(trace.names):
         last = build.add("backward", compute, sum(trace.backward_s[start:]), [last])
@@ -211,16 +186,13 @@ def simulate_step(
     last = build.add("finish", compute, schedule.finish_s, [last, *done])
     finish = preconditioned = last
     if schedule.precondition_s or schedule.preconditions:
-        last = preconditioned = build.precondition(schedule, last)
+        last = preconditioned = _add_preconditioning(build, schedule, last)
     last = build.add("update", compute, trace.update_s * schedule.update_share, [last])
     ends = [last]
     for number, spread in enumerate(schedule.spreads):
-        ends = build.message(f"spread {number}", spread, ends)
+        ends = _add_message(build, f"spread {number}", spread, ends)
     tasks = tuple(build.tasks)
-    # Reads share the cores of a CPU with all else; of a GPU's node they have them.
-    cores = Resource("cores", slots=MANY, shared=device == "cpu")
-    link = Resource("link", slots=network.cluster.slots, shared=True)
-    spans = run(tasks, [cores, link, Resource("device"), Resource("copier")])
+    spans = build.run(network.cluster.slots)
     sent_s = max(spans[end].end_s for end in ends)
     forward, backward, updated = spans[last_forward], spans[backward_end], spans[last]
     gathered_s = min(
@@ -246,10 +218,6 @@ def step_s(trace: Trace, schedule: Schedule, network: Network) -> float:
     """Return the seconds of a step that waits for no images and shares no cores."""
     return simulate_step(trace, schedule, network).seconds
 
-
-# One iteration under wait-free backpropagation, simulated for a given grouping.
-#
-# The special case of one link that carries one message at a time; `graph` has all others.
 
 _LINK = Resource("link")
 

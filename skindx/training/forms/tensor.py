@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from skindx.core.cost.cells import Cell, CellBorder
-from skindx.core.cost.placing import Ground, Operator, RankAxis
+from skindx.core.cost.placing import Ground, Operator, RankAxis, border
 from skindx.core.errors import UserError
 from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
 
@@ -46,7 +46,10 @@ def tensor_cells(ground: Ground, ranks: int) -> tuple[Cell, ...]:
     """
     pairs = pairs_of(ground.operators, ranks)
     firsts, seconds = {first for first, _ in pairs}, {second for _, second in pairs}
-    axis, images = ground.axis(ranks), ground.images * ranks
+    axis, images, last = ground.axis(ranks), ground.images * ranks, ground.operators[-1]
+    images_in = border("gather images", axis, "gathered", _images_bytes(ground))
+    size_bytes = round(ground.images * last.output_bytes)
+    gradients_in = border("gather gradients of outputs", axis, "gathered", size_bytes)
     cells = []
     for number, own in enumerate(ground.operators):
         split = number in firsts or number in seconds
@@ -57,7 +60,6 @@ def tensor_cells(ground: Ground, ranks: int) -> tuple[Cell, ...]:
             weights = (weights - rest) // ranks + rest
         summed = _sum(f"sum {own.name}", axis, round(images * own.output_bytes))
         above = _sum(f"sum above {own.name}", axis, round(images * own.input_bytes))
-        ends = number == len(ground.operators) - 1
         cells.append(
             Cell(
                 name=own.name,
@@ -66,17 +68,9 @@ def tensor_cells(ground: Ground, ranks: int) -> tuple[Cell, ...]:
                 weight_bytes=weights,
                 gradient_axis=ranks,
                 gradient_bytes=weights if ranks < ground.ranks else 0,
-                before_forward=() if number else (_gather("images", axis, _images_bytes(ground)),),
+                before_forward=() if number else (images_in,),
                 after_forward=(summed,) if number in seconds else (),
-                before_backward=(
-                    (
-                        _gather(
-                            "gradients of outputs", axis, round(ground.images * own.output_bytes)
-                        ),
-                    )
-                    if ends
-                    else ()
-                ),
+                before_backward=(gradients_in,) if own is last else (),
                 after_backward=(above,) if number in firsts and number else (),
             )
         )
@@ -93,11 +87,6 @@ def _images_bytes(ground: Ground) -> int:
 def _sum(name: str, axis: RankAxis, size_bytes: int) -> CellBorder:
     sent = round(2 * (axis.ranks - 1) / axis.ranks * size_bytes)
     return CellBorder(name, f"{axis.ranks} neighbours", sent, axis.all_reduce(size_bytes))
-
-
-def _gather(what: str, axis: RankAxis, own_bytes: int) -> CellBorder:
-    sent = (axis.ranks - 1) * own_bytes
-    return CellBorder(f"gather {what}", "gathered", sent, axis.all_gather(own_bytes))
 
 
 class TensorForm(PlacedForm):

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from skindx.core.cost.cells import Cell, CellBorder, Chain
+from skindx.core.cost.cells import Cell, Chain
 from skindx.core.cost.events import Flow
-from skindx.core.cost.placing import Ground, Operator, RankAxis
+from skindx.core.cost.placing import Ground, Operator, RankAxis, border
 from skindx.core.errors import UserError
 from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
 from skindx.training.forms.tensor import pairs_of
@@ -82,14 +82,14 @@ def _on_cube(
     x_bytes = round(ground.images * own.input_bytes)
     y_bytes = round(ground.images * own.output_bytes)
     a_bytes = own.parameter_bytes // ranks
-    gather_x = _gather(f"gather X {own.name}", over_j, "j", x_bytes)
-    gather_a = _gather(f"gather A {own.name}", over_i, "i", a_bytes)
-    gather_y = _gather(f"gather dY {own.name}", over_l, "l", y_bytes)
+    gather_x = border(f"gather X {own.name}", over_j, "j", x_bytes)
+    gather_a = border(f"gather A {own.name}", over_i, "i", a_bytes)
+    gather_y = border(f"gather dY {own.name}", over_l, "l", y_bytes)
     # Along l of the first product, which is j of the second.
     trade = (
-        _trade(f"trade X {own.name}", over_l, x_bytes)
+        border(f"trade X {own.name}", over_l, "traded", x_bytes // over_l.ranks)
         if enters
-        else _trade(f"trade Y {own.name}", over_j, y_bytes)
+        else border(f"trade Y {own.name}", over_j, "traded", y_bytes // over_j.ranks)
     )
     scale = ground.scale(ground.images)
     return Cell(
@@ -101,7 +101,7 @@ def _on_cube(
         gradient_bytes=a_bytes if ranks < ground.ranks else 0,
         before_forward=(*((trade,) if enters else ()), gather_x, gather_a),
         after_forward=(
-            _scatter(f"scatter Y {own.name}", over_l, "l", y_bytes),
+            border(f"scatter Y {own.name}", over_l, "l", y_bytes),
             *(() if enters else (trade,)),
         ),
         before_backward=(
@@ -111,25 +111,11 @@ def _on_cube(
         ),
         after_backward=(
             # Without gradients of its inputs a network's first layer sends nothing back.
-            *((_scatter(f"scatter dX {own.name}", over_j, "j", x_bytes),) if number else ()),
-            _scatter(f"scatter dA {own.name}", over_i, "i", a_bytes),
+            *((border(f"scatter dX {own.name}", over_j, "j", x_bytes),) if number else ()),
+            border(f"scatter dA {own.name}", over_i, "i", a_bytes),
             *((trade,) if enters and number else ()),
         ),
     )
-
-
-def _trade(name: str, axis: RankAxis, own_bytes: int) -> CellBorder:
-    """Return an exchange of rows for columns: every rank sends each other one its part."""
-    part = own_bytes // axis.ranks
-    return CellBorder(name, "traded", (axis.ranks - 1) * part, axis.all_gather(part))
-
-
-def _gather(name: str, axis: RankAxis, word: str, part_bytes: int) -> CellBorder:
-    return CellBorder(name, word, (axis.ranks - 1) * part_bytes, axis.all_gather(part_bytes))
-
-
-def _scatter(name: str, axis: RankAxis, word: str, part_bytes: int) -> CellBorder:
-    return CellBorder(name, word, (axis.ranks - 1) * part_bytes, axis.reduce_scatter(part_bytes))
 
 
 class Tensor3dForm(PlacedForm):

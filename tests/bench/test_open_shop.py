@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.core.cost.assignment import bound_s, choose, makespan_s
+from skindx.core.cost.assignment import choose
+from skindx_bench.cluster.hop import bound_s, makespan_s
 
 
 def test_the_bound_is_the_busiest_worker_or_member() -> None:
