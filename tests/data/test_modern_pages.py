@@ -17,7 +17,7 @@ from local_site import Answer, LocalSite, Page, category, html, jpeg
 
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy
-from skindx.data.crawl.page_cache import PAGES
+from skindx.data.crawl.spider import PAGES
 from skindx.data.crawl.transport import zstd
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.sources.atlas import AtlasSource
