@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
@@ -357,17 +357,7 @@ class LeaseQueue:
 
     def _fill(self, connection: Connection, tasks: Sequence[LeaseTask], places: int) -> None:
         rows = [
-            {
-                "queue": self.name,
-                "key": task.key,
-                "number": number,
-                "alone": task.alone,
-                "place": task.place,
-                "stage": task.stage,
-                "weight": task.weight,
-                "state": OPEN,
-                "losses": 0,
-            }
+            {"queue": self.name, "number": number, "state": OPEN, "losses": 0, **asdict(task)}
             for number, task in enumerate(tasks)
         ]
         if rows:

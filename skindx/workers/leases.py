@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Self
 
 from sqlalchemy import Connection, and_, case, delete, func, insert, not_, or_, select, update
@@ -270,20 +271,11 @@ class Leases:
             wanted = and_(wanted, TASKS.c.alone == alone)
         with self._transaction() as connection:
             rows = connection.execute(select(TASKS).where(wanted).order_by(TASKS.c.number)).all()
+        names = [field.name for field in fields(TaskState) if field.name != "answer"]
         return [
             TaskState(
-                key=row.key,
-                alone=row.alone,
-                place=row.place,
-                stage=row.stage,
-                weight=row.weight,
-                state=row.state,
-                worker=row.worker,
-                losses=row.losses,
-                began=row.began,
-                took_s=row.took_s,
+                **{name: getattr(row, name) for name in names},
                 answer=json.loads(row.answer) if row.answer else None,
-                ended=row.ended,
             )
             for row in rows
         ]

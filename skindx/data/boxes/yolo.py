@@ -42,6 +42,10 @@ _MOST_LOOKED_AT = 2000
 """Lines of a folder that are searched for a polygon: each is a millisecond's work or less."""
 
 
+_Framed = tuple[tuple[int, int], Frame]
+"""An image's (width, height) turned as EXIF says, and on which pixels its boxes may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnMeaning:
     """What lines of six and more values are; None: the folder does not tell."""
@@ -223,21 +227,21 @@ def read_yolo(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     names = _names(data, root / DATA)
     file = BoxFile(root)
     images, used = 0, set[Path]()
-    looked: list[tuple[Path, _Upright, list[_Line]]] = []
+    looked: list[tuple[Path, _Framed, list[_Line]]] = []
     for image, labels in label_files(root):
         if not labels.is_file():
-            if size := _upright(image):
-                _without_labels(file, image, size, rules)
+            if framed := _upright(image):
+                _without_labels(file, image, framed, rules)
             continue
         used.add(labels)
-        size = _upright(image)
+        framed = _upright(image)
         shown = image.relative_to(root).as_posix()
-        if size is None:
+        if framed is None:
             file.skip("the image beside the label file cannot be read", shown)
             continue
         images += 1
         try:
-            looked.append((image, size, _lines(labels, root, names)))
+            looked.append((image, framed, _lines(labels, root, names)))
         except (OSError, UnicodeDecodeError) as error:
             file.skip(f"a label file that cannot be read ({error})", shown)
     if not (images or len(file.waiting) or file.entries or len(file.findings)):
@@ -248,18 +252,10 @@ def read_yolo(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     _count_orphans(file, used)
     values = [line.values for _, _, lines in looked for line in lines if line.label]
     meaning = meaning_of(values, rules.columns, _keypoints(data, root / DATA))
-    for image, size, lines in looked:
-        file.entries.append(_entry(file, image, size, lines, meaning))
+    for image, framed, lines in looked:
+        file.entries.append(_entry(file, image, framed, lines, meaning))
     file.entries.sort(key=lambda entry: entry.name)
     return file
-
-
-@dataclass(frozen=True, slots=True)
-class _Upright:
-    """An image's (width, height) turned as EXIF says, and whether EXIF turns it."""
-
-    size: tuple[int, int]
-    turned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +268,10 @@ class _Line:
     problem: str = ""
 
 
-def _without_labels(file: BoxFile, image: Path, size: _Upright, rules: BoxRules) -> None:
+def _without_labels(file: BoxFile, image: Path, framed: _Framed, rules: BoxRules) -> None:
     shown = image.relative_to(file.path).as_posix()
     if rules.unannotated == "negative":
-        file.entries.append(_entry(file, image, size, (), ColumnMeaning(None)))
+        file.entries.append(_entry(file, image, framed, (), ColumnMeaning(None)))
     else:
         file.wait(
             "images without a label file; --unannotated negative (in a recipe boxes.unannotated) "
@@ -294,9 +290,9 @@ def _count_orphans(file: BoxFile, used: Collection[Path]) -> None:
 
 
 def _entry(
-    file: BoxFile, image: Path, size: _Upright, lines: Iterable[_Line], meaning: ColumnMeaning
+    file: BoxFile, image: Path, framed: _Framed, lines: Iterable[_Line], meaning: ColumnMeaning
 ) -> BoxEntry:
-    width, height = size.size
+    (width, height), frame = framed
     drawn, unread = [], 0
     for line in lines:
         try:
@@ -310,9 +306,7 @@ def _entry(
         x1, y1, x2, y2 = box.corners
         corners = x1 * width, y1 * height, x2 * width, y2 * height
         drawn.append(RawBox(*corners, line.label, file.path.name, box.score))
-    boxes = boxed(size.size, drawn, sha256_in(image.name), unread)
-    # Shares of the image do not tell on which pixels they were drawn, where EXIF turns them.
-    frame: Frame = "unsized" if size.turned else "sized"
+    boxes = boxed((width, height), drawn, sha256_in(image.name), unread)
     return BoxEntry((image.relative_to(file.path).as_posix(),), boxes, frame=frame)
 
 
@@ -434,7 +428,7 @@ def _line(line: str, names: Mapping[int, str], where: str) -> _Line:
     return _Line(where, values, names[int(number)].strip())
 
 
-def _upright(path: Path) -> _Upright | None:
+def _upright(path: Path) -> _Framed | None:
     """Return the size of an image, None for what is no image."""
     from PIL import Image
 
@@ -448,7 +442,8 @@ def _upright(path: Path) -> _Upright | None:
             # Pillow gives the size of a TIFF as it is once turned.
             swapped = orientation in (5, 6, 7, 8) and image.format != "TIFF"
             size = image.size[::-1] if swapped else image.size
-            return _Upright(size, orientation in range(2, 9))
+            # Shares of the image do not tell on which pixels they were drawn where EXIF turns it.
+            return size, "unsized" if orientation in range(2, 9) else "sized"
     except Exception:
         # The build itself says what is wrong with the image; here it only has no boxes.
         return None

@@ -24,8 +24,7 @@ from skindx.core.machine import require_extra
 from skindx.core.settings_base import Settings
 from skindx.core.startup import collect_rarely
 from skindx.data.crawl.fetch_settings import FetchSettings, OriginPolicy, Partition, origin_of
-from skindx.data.crawl.spider import PAGES
-from skindx.data.layout import BLOCKLIST, LOG, STORE
+from skindx.data.layout import BLOCKLIST, LOG, PAGES, STORE
 from skindx.data.ledger import (
     LedgerRow,
     held_ledger,

@@ -1,4 +1,9 @@
-"""Reads the pages of web sources and fetches the images that they lead to."""
+"""Reads the pages of web sources and fetches the images that they lead to.
+
+Pages of earlier crawls are kept: a server that says "304 Not Modified" need not send one again.
+Conditional requests, RFC 9110 section 13: the `ETag` and `Last-Modified` of an answer come back to
+the server as `If-None-Match` and `If-Modified-Since`.
+"""
 
 import gzip
 import hashlib
@@ -8,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Spider
 from scrapy.http import HtmlResponse, Request, Response
@@ -26,15 +31,19 @@ from skindx.data.crawl.fetch_outcome import (
 )
 from skindx.data.crawl.fetch_settings import FetchSettings, origin_of
 from skindx.data.crawl.middleware import ENDPOINT
+from skindx.data.layout import PAGES
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.image_source import Choice, Page, UnreadablePageError, WebSource
 
-if TYPE_CHECKING:
-    from scrapy.http import Response
+NOT_MODIFIED = 304
+MOST_IMAGES = 10_000
+"""Of one page, and as many of one figure."""
+PAGE_S = 10.0
+_PAGE_BYTES = 4_000_000
+_PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
 
-
-PAGES = "pages"
-"""Folder in the dataset folder; it may be deleted at any time."""
+PageItem = Page | LedgerRow | Choice
+"""What a page leads to."""
 
 _HEADERS = ("ETag", "Last-Modified", "Content-Type", "X-Robots-Tag", "tdm-reservation")
 _LONGEST = 1000
@@ -51,10 +60,8 @@ class KeptPage:
     @property
     def conditions(self) -> dict[str, str]:
         """The headers of a request that asks only whether the page has changed."""
-        known = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}
-        return {
-            header: self.headers[name][0] for header, name in known.items() if name in self.headers
-        }
+        headers = {"ETag": "If-None-Match", "Last-Modified": "If-Modified-Since"}
+        return {headers[name]: self.headers[name][0] for name in headers if name in self.headers}
 
 
 class PageCache:
@@ -75,13 +82,11 @@ class PageCache:
                 return None
             self._used.add(file)
             return page
-        except FileNotFoundError:
-            return None
         except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError):
             file.unlink(missing_ok=True)
             return None
 
-    def keep(self, url: str, answer: "Response") -> None:
+    def keep(self, url: str, answer: Response) -> None:
         """Keep an answer that the server can recognise, unless it forbids that or came from afar.
 
         After a redirect the answer belongs to another URL.
@@ -110,22 +115,6 @@ class PageCache:
     def _file(self, url: str) -> Path:
         name = hashlib.sha256(url.encode("utf-8", "replace")).hexdigest()
         return self._folder / f"{name}.gz"
-
-
-# Pages of earlier crawls: a server that says "304 Not Modified" need not send one again.
-#
-# Conditional requests, RFC 9110 section 13: the `ETag` and `Last-Modified` of an answer come back to
-# the server as `If-None-Match` and `If-Modified-Since`. Every run reads its pages again otherwise.
-
-NOT_MODIFIED = 304
-MOST_IMAGES = 10_000
-"""Of one page, and as many of one figure."""
-PAGE_S = 10.0
-_PAGE_BYTES = 4_000_000
-_PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
-
-PageItem = Page | LedgerRow | Choice
-"""What a page leads to."""
 
 
 @dataclass(slots=True)

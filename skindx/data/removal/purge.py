@@ -25,7 +25,6 @@ from skindx.core.errors import UserError
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.copies.verified import keep_stored
 from skindx.data.crawl.crawl_process import merge_parts
-from skindx.data.crawl.spider import PAGES
 from skindx.data.decisions import read_flags
 from skindx.data.layout import (
     BLOCKLIST,
@@ -37,6 +36,7 @@ from skindx.data.layout import (
     LEDGER,
     LOG,
     MANIFEST,
+    PAGES,
     SUMMARY,
     recover,
     store_files,
