@@ -151,7 +151,7 @@ def test_version(skindx: Skindx) -> None:
 
 
 def test_help_names_every_bench(skindx: Skindx) -> None:
-    from skindx_bench import BENCHES
+    from skindx_bench.subjects import BENCHES
 
     reported = skindx("bench", "--help")[1]
     assert [name for name in BENCHES if name not in reported] == []

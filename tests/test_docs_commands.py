@@ -25,6 +25,8 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     complete(command, "bench")
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
+    if getattr(command, "subjects", False) and command.name in command.commands:
+        command = command.commands[command.name]  # the subject that a group is called by
     return command, words
 
 
@@ -67,14 +69,16 @@ def test_commands_inside_sentences_have_a_verb_and_options_that_exist(page: Path
             continue
         command, arguments = command_of(words)
         assert words[0].startswith("--") or command.name == words[0] or arguments != words, words
+        if arguments[:1] == ["NAME"]:  # any subject of the lab
+            command = command.commands["all"]
         options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
         assert options <= options_of(command), words
 
 
 def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    import skindx_bench as bench
     from skindx.data.recipe import BuildSettings
     from skindx.training.config.run import TrainSettings
+    from skindx_bench import subjects as bench
 
     monkeypatch.chdir(ROOT)
     for name in ("SKINDX_REAL", "SKINDX_CONTACT"):
@@ -82,16 +86,13 @@ def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in BLOCKS:
         for words in block.commands():
             command, arguments = command_of(words)
-            if command.name not in ("build", "train", "bench") or "help=1" in arguments:
+            if command.name not in ("build", "train", *bench.BENCHES) or "help=1" in arguments:
                 continue
             given = command.make_context(command.name, list(arguments)).params
             file = next((given[key] for key in ("source", "config") if given.get(key)), None)
             path = Path(file) if file and Path(file).is_file() else None
-            if command.name == "bench" and given["name"] == bench.COMPARE:
-                continue
-            if command.name == "bench":
-                name = bench.ALIASES.get(given["name"], given["name"])
-                module = importlib.import_module(bench.BENCHES[name])
+            if words[0] == "bench":
+                module = importlib.import_module(bench.BENCHES[command.name])
                 module.Config.load(None, given["sets"] or [])
             elif command.name == "train":
                 TrainSettings.load(path, given["sets"] or [])

@@ -1,67 +1,138 @@
 """`skindx bench`: the verb that this distribution adds to the command line of skindx."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from skindx.cli.options import Sets
-from skindx_bench import BENCHES, COMPARE, compare_results, run_bench
-
-app = typer.Typer(
-    pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+from skindx_bench.subjects import (
+    ALIASES,
+    ALL,
+    BENCHES,
+    COMPARE,
+    GROUPS,
+    compare_results,
+    known,
+    run_bench,
 )
 
+_ABOUT = {
+    "data": "Images on their way into a dataset and a training",
+    "train": "Trainings: accuracy, time to it, overhead",
+    "cluster": "Several ranks on an emulated cluster; root on Linux",
+    "serve": "Answers: runtimes, server, container, command line",
+    "scan": "Photos of whole bodies, and their detector",
+    "devices": "This machine's processor or accelerator",
+    "honesty": "Whether figures, intervals and warnings say the truth",
+}
+_HELP = {"help_option_names": ["-h", "--help"]}
 
-@app.command()
-def bench(  # noqa: PLR0917
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}; or {COMPARE}.")],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="For compare: JSON files that benches wrote, of two machines or more."),
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", help="Also write a page, of all, devices or compare."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="For all: at most ten minutes on two cores.")
-    ] = False,
-    fit: Annotated[
-        bool, typer.Option("--fit", help="For gemm: let skindx multiply by what it learns.")
-    ] = False,
-    smallest: Annotated[
-        bool,
-        typer.Option(
-            "--smallest", help="Only check that the bench runs; its figures mean nothing."
-        ),
-    ] = False,
-    sets: Sets = None,
-) -> None:
-    """Measure, and print a table with hardware, versions, n and spread.
 
-    To list the keys of --set, give a wrong one: skindx bench dedup --set help=1
+class Subjects(TyperGroup):
+    """The subjects of a group; one with the group's own name is meant where none is named."""
 
-    Example: skindx bench dedup --json dedup.json
-    """
-    if name == COMPARE:
-        compare_results(
-            files or [], html, others=bool(json_file or quick or fit or smallest or sets)
+    subjects = True
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the group's subject first, where options begin at once."""
+        own = self.name in self.commands
+        if own and (not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)):
+            args = [str(self.name), *args]
+        return super().parse_args(ctx, args)
+
+
+class Groups(TyperGroup):
+    """All groups; every subject is also a command of its own, by all names it ever had."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that `args` name. Raises UserError for one that does not exist."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            args = [known(args[0]), *args[1:]]
+        return super().resolve_command(ctx, args)
+
+
+def _measuring(name: str) -> Callable[..., None]:
+    """Return the command of a benchmark."""
+
+    def measure(  # noqa: PLR0917
+        files: Annotated[
+            list[Path] | None,
+            typer.Argument(help="JSON files of two machines or more.", hidden=name != COMPARE),
+        ] = None,
+        json_file: Annotated[
+            Path | None, typer.Option("--json", help="Also write the figures to this file.")
+        ] = None,
+        html: Annotated[
+            Path | None,
+            typer.Option("--html", help="Also write a page: all, devices, frameworks, compare."),
+        ] = None,
+        quick: Annotated[
+            bool, typer.Option("--quick", help="For all: at most ten minutes on two cores.")
+        ] = False,
+        fit: Annotated[
+            bool, typer.Option("--fit", help="For gemm: let skindx multiply by what it learns.")
+        ] = False,
+        smallest: Annotated[
+            bool,
+            typer.Option("--smallest", help="Only check that it runs; its figures mean nothing."),
+        ] = False,
+        sets: Sets = None,
+    ) -> None:
+        if name == COMPARE:
+            others = bool(json_file or quick or fit or smallest or sets)
+            compare_results(files or [], html, others=others)
+            return
+        run_bench(
+            name,
+            json_file,
+            sets or [],
+            smallest=smallest,
+            quick=quick,
+            fit=fit,
+            html=html,
+            files=files or [],
         )
-        return
-    run_bench(
-        name,
-        json_file,
-        sets or [],
-        smallest=smallest,
-        quick=quick,
-        fit=fit,
-        html=html,
-        files=files or [],
+
+    return measure
+
+
+app = typer.Typer(
+    cls=Groups,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings=_HELP,
+    help=(
+        "Measure, and print a table with hardware, versions, n and spread.\n\n"
+        "To list the keys of --set, give a wrong one: skindx bench data dedup --set help=1\n\n"
+        "Example: skindx bench data dedup --json dedup.json"
+    ),
+)
+for group, subjects in GROUPS.items():
+    of_group = typer.Typer(
+        cls=Subjects,
+        no_args_is_help=group not in subjects,
+        context_settings=_HELP,
+        help=f"{_ABOUT[group]} ({', '.join(subjects)}).\n\n"
+        f"Each is also a command without its group: skindx bench {next(iter(subjects))}",
     )
+    for name, subject in subjects.items():
+        of_group.command(name, help=subject.about)(_measuring(name))
+    app.add_typer(of_group, name=group)
+app.command("all", help=ALL.about)(_measuring("all"))
+app.command(
+    COMPARE,
+    help="Lay JSON files of benchmarks side by side: which differences are real?\n\n"
+    "Example: skindx bench compare desk.json server.json --html compare.html",
+)(_measuring(COMPARE))
+for name in [*BENCHES, *ALIASES]:
+    if name != "all" and name not in GROUPS:
+        app.command(name, hidden=True, help=f"As in its group: {ALIASES.get(name, name)}.")(
+            _measuring(ALIASES.get(name, name))
+        )
 
 
 def main() -> None:

@@ -36,13 +36,25 @@ def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
             complete()
         yield words, command
         return
+    if getattr(command, "subjects", False):  # they have the same options: one section for all
+        yield words, command
+        return
     for name, child in children.items():
-        yield from _leaves(child, (*words, name))
+        if not child.hidden:
+            yield from _leaves(child, (*words, name))
+
+
+def _parameters_of(command: Any) -> list[Any]:
+    """Return what a command takes; of a group of subjects, what each of them takes."""
+    if not getattr(command, "subjects", False):
+        return list(command.params)
+    of_one = next(iter(command.commands.values())).params
+    return [parameter for parameter in of_one if not getattr(parameter, "hidden", False)]
 
 
 def _usage(words: tuple[str, ...], command: Any) -> str:
-    arguments = []
-    for parameter in command.params:
+    arguments = ["SUBJECT"] if getattr(command, "subjects", False) else []
+    for parameter in _parameters_of(command):
         if not _is_option(parameter):
             name = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
             arguments.append(name if parameter.required else f"[{name}]")
@@ -63,7 +75,7 @@ def _help(command: Any) -> Iterator[str]:
 
 def _parameters(command: Any) -> str:
     rows = []
-    for parameter in command.params:
+    for parameter in _parameters_of(command):
         names = [*parameter.opts, *parameter.secondary_opts]
         if not _is_option(parameter):
             names = [parameter.name.upper()]

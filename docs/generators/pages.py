@@ -32,22 +32,24 @@ def _settings(title: str, model: str, lead: str) -> Callable[[], str]:
 
 
 def _benches() -> str:
-    from skindx_bench import BENCHES
+    from skindx_bench.subjects import BENCHES, GROUPS
 
-    return "\n".join(["# Settings of the benches\n", _BENCHES_LEAD, *_sections(BENCHES)])
+    group_of = {name: f"{group} {name}" for group, own in GROUPS.items() for name in own}
+    sections = _sections({group_of.get(name, name): module for name, module in BENCHES.items()})
+    return "\n".join(["# Settings of the benches\n", _BENCHES_LEAD, *sections])
 
 
 def _sections(benches: dict[str, str]) -> Iterator[str]:
-    for name, module in benches.items():
+    for name, module in sorted(benches.items()):
         bench = importlib.import_module(module)
-        text = Page(bench.Config, f"settings-bench-{name}").text()
+        text = Page(bench.Config, f"settings-bench-{name.split()[-1]}").text()
         yield f"## `skindx bench {name}`\n"
         yield text.replace("\n## ", "\n### ")
 
 
-_BENCHES_LEAD = """`skindx bench NAME` measures and prints a table with hardware, versions, n and
-spread; `--set KEY=VALUE` changes a setting, `--json FILE` writes the figures, `--smallest` only
-sees that it runs.
+_BENCHES_LEAD = """`skindx bench GROUP SUBJECT` measures and prints a table with hardware,
+versions, n and spread; `--set KEY=VALUE` changes a setting, `--json FILE` writes the figures,
+`--smallest` only sees that it runs.
 """
 
 _PAGES: dict[str, Callable[[], str]] = {

@@ -15,7 +15,6 @@ import pytest
 
 from skindx.core.errors import JobError, UserError
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
-from skindx_bench import run_bench
 from skindx_bench.data import clean, clean_peers
 from skindx_bench.data.clean import plain_values
 from skindx_bench.data.clean_answers import (
@@ -36,6 +35,7 @@ from skindx_bench.data.clean_plants import (
 )
 from skindx_bench.data.copy_variants import OVERLAYS
 from skindx_bench.harness.environments import CLEAN_PEERS, make_environments
+from skindx_bench.subjects import run_bench
 
 
 def ranking(scores, hits, units, hits_of_units) -> AnswerRanking:

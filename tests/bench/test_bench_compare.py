@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench import compare_results, run_bench
 from skindx_bench.devices import devices
 from skindx_bench.harness.compare import compare, difference, interval
 from skindx_bench.harness.result import changed_settings
+from skindx_bench.subjects import compare_results, run_bench
 
 MACHINE = {"cpu": "A <b>", "cores": 2, "memory_gb": 8.0, "accelerator": "none"}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx_bench import run_bench
 from skindx_bench.data import dedup
+from skindx_bench.subjects import run_bench
 
 KEYS = ["pairs_1m_r4_s", "pairs_200k_r4_s", "faiss_200k_r4_s", "exact"]
 

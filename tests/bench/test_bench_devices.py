@@ -11,7 +11,6 @@ import torch
 
 from skindx.core.errors import UserError
 from skindx.energy import Energy, EnergyMeter
-from skindx_bench import run_bench
 from skindx_bench.devices import devices, measure
 from skindx_bench.devices.figures import Machine, summarise
 from skindx_bench.devices.measure import (
@@ -32,6 +31,7 @@ from skindx_bench.devices.networks import (
 )
 from skindx_bench.devices.operators import OPERATORS
 from skindx_bench.devices.power_model import CALIBRATED
+from skindx_bench.subjects import run_bench
 
 CPU = torch.device("cpu")
 TINY = [*devices.SMALLEST, "device=cpu"]

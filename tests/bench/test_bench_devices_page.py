@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from skindx_bench import run_bench
 from skindx_bench.devices import devices
 from skindx_bench.devices.page import _labels, attainable, offers, page
 from skindx_bench.harness.compare import Measurement
+from skindx_bench.subjects import run_bench
 
 TINY = [*devices.SMALLEST, "device=cpu"]
 

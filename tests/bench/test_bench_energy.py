@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
 from skindx_bench.devices import energy
 from skindx_bench.devices.power_model import (
     Board,
@@ -21,6 +20,7 @@ from skindx_bench.devices.power_model import (
     readings_of,
     use_of_time,
 )
+from skindx_bench.subjects import run_bench
 
 BOARD = Board(200, 1000, 4000)
 HEAD = "appName,coreF,memF,time/s,power/W\n"

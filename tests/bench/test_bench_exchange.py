@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
 from skindx_bench.cluster.exchange import Config, choice
 from skindx_bench.cluster.exchange_rows import ExchangeRow, markdown
 from skindx_bench.cluster.gradient_load import heavy_tailed, load_of
+from skindx_bench.subjects import run_bench
 
 KEYS = [
     "gtopk_over_fp32",

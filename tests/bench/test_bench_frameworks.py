@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from skindx.core.cost.collectives import Cost
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
 from skindx_bench.frameworks import frameworks, measure
 from skindx_bench.frameworks.model import (
     ARMS,
@@ -46,6 +45,7 @@ from skindx_bench.frameworks.turns import (
 )
 from skindx_bench.harness import environments
 from skindx_bench.harness.environments import NotInstalledError, PeerEnvironment
+from skindx_bench.subjects import run_bench
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

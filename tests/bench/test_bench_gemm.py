@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from skindx.core.errors import UserError
 from skindx.models.nt_record import ProductShape, choice_in_force
-from skindx_bench import run_bench
 from skindx_bench.devices import gemm
 from skindx_bench.devices.gemm import TINY, asking_tree
 from skindx_bench.gemm.learning import TimedProduct
+from skindx_bench.subjects import run_bench
 
 KEYS = [
     *("nt_wins", "nt_regret", "nt_over_always_nt", "nt_over_always_transposed"),

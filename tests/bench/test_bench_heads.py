@@ -1,7 +1,7 @@
 import pytest
 from ranks import run_ranks
 
-from skindx_bench import run_bench
+from skindx_bench.subjects import run_bench
 
 
 def _measure() -> dict[str, float]:

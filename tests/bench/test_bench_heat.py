@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx_bench import run_bench
 from skindx_bench.honesty.heat import CELL, PEERS, PER_SIDE, TASKS, plant
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

@@ -5,8 +5,8 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.workers.lease_queue import TaskState
-from skindx_bench import run_bench
 from skindx_bench.cluster.hop import record, simulate
+from skindx_bench.subjects import run_bench
 
 KEYS = [
     "hop_over_dense",

@@ -4,8 +4,8 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.models.exports import runtimes
-from skindx_bench import run_bench
 from skindx_bench.serve import int8
+from skindx_bench.subjects import run_bench
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from skindx_bench import run_bench
 from skindx_bench.honesty import intervals
 from skindx_bench.honesty.intervals import Cell, cells_of, is_approximate, table
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

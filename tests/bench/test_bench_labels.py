@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from skindx_bench import run_bench
 from skindx_bench.honesty.labels import RANKINGS, indicator
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
 from skindx_bench.data import loader
+from skindx_bench.subjects import run_bench
 
 KEYS = [
     "loader_over_decode",

@@ -10,7 +10,6 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
 from skindx.models.ood.ood_detectors import DETECTORS
-from skindx_bench import run_bench
 from skindx_bench.honesty.dataset_views import class_view, paired_classes
 from skindx_bench.honesty.ood import (
     CANDIDATES,
@@ -22,6 +21,7 @@ from skindx_bench.honesty.ood import (
     merit,
     refusals,
 )
+from skindx_bench.subjects import run_bench
 
 DATASET = Path(__file__).parents[1] / "fixtures" / "v0_1" / "dataset"
 TRAINING = """

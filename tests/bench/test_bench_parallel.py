@@ -10,9 +10,9 @@ from torch import nn
 
 from skindx.training.forms.owt import OwtSettings
 from skindx.training.methods.sharding.owt import wide_layers
-from skindx_bench import run_bench
 from skindx_bench.cluster.parallel_arms import agreement, agreement_figure
 from skindx_bench.cluster.parallel_rank import AlexNet
+from skindx_bench.subjects import run_bench
 
 ARMS = ["dense", "fused", "bf16", "factored", "gtopk", "powersgd", "owt", "owt_gtopk"]
 

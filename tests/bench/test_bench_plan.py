@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from skindx.core.cost.network import TCP_FACTOR, TCP_SPREAD
-from skindx_bench import run_bench
 from skindx_bench.cluster.plan_published import (
     errors,
     published_figures,
@@ -15,6 +14,7 @@ from skindx_bench.cluster.plan_published import (
     tcp_factor,
 )
 from skindx_bench.cluster.plan_rows import PlannedRow, figures
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
 from skindx_bench.data.copy_search import FAR, Images, extrapolated, measure
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

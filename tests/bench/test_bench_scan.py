@@ -13,7 +13,6 @@ from skindx.data.box import Box
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.scan.scanned_lesions import ScannedLesion
-from skindx_bench import run_bench
 from skindx_bench.scan.compose import compose, visible
 from skindx_bench.scan.lesion_set import write_lesion_set
 from skindx_bench.scan.material import CutOut, Material, read_material, shows_one_lesion, side_of
@@ -21,6 +20,7 @@ from skindx_bench.scan.photos import Truth
 from skindx_bench.scan.scoring import Photo, UrgencyRanking, average_precision, recall_at, shares
 from skindx_bench.scan.texture import grow
 from skindx_bench.scan.training_set import write_training_set
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

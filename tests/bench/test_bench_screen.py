@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from skindx_bench import run_bench
 from skindx_bench.data import screen
 from skindx_bench.harness import images
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

@@ -5,7 +5,7 @@ import pytest
 from ranks import run_ranks
 
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
+from skindx_bench.subjects import run_bench
 from skindx_bench.train.second_order import Config, tuned
 from skindx_bench.train.second_order_runs import ARMS, Curve, Reached
 

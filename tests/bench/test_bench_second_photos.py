@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
 from skindx_bench.data import second_photos
 from skindx_bench.data.second_photos import HALVES, Photo, photos_of
+from skindx_bench.subjects import run_bench
 
 ROWS = [
     *((f"{lesion}-{at}", lesion, "nv") for lesion in "ABCDEFGH" for at in range(2)),

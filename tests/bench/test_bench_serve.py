@@ -7,9 +7,9 @@ import pytest
 
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import check_photos
-from skindx_bench import run_bench
 from skindx_bench.harness.conditions import ProcessTree
 from skindx_bench.serve.server import photo_jpeg
+from skindx_bench.subjects import run_bench
 
 # It waits with its second child, after the first one has ended.
 BURN = """

@@ -5,10 +5,10 @@ import pytest
 from skindx.core.compiled_loops import compiler
 from skindx.core.errors import UserError
 from skindx.models.bounded_files import save_tensors
-from skindx_bench import run_bench
 from skindx_bench.serve import sparse
 from skindx_bench.serve.backends import network_of
 from skindx_bench.serve.sparse import LAYERS, measure_end_to_end, relu_input
+from skindx_bench.subjects import run_bench
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")

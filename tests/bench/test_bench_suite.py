@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench import BENCHES, run_bench
 from skindx_bench.devices import suite
 from skindx_bench.devices.suite import WORDS, tables, words
 from skindx_bench.harness.conditions import Conditions
 from skindx_bench.harness.parts import Outcome, Part
 from skindx_bench.harness.result import Figure, Result
+from skindx_bench.subjects import BENCHES, run_bench
 
 
 def test_a_bench_that_runs_and_one_that_cannot_stand_on_the_page(tmp_path: Path) -> None:

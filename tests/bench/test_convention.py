@@ -12,8 +12,8 @@ from skindx.core import measurement
 from skindx.core.errors import UserError
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
-from skindx_bench import ALIASES, BENCHES, run_bench
 from skindx_bench.harness.result import MEANS, Figure, Result, hardware, median, ratio, versions
+from skindx_bench.subjects import ALIASES, BENCHES, run_bench
 
 
 class FakeTime:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import timm
 
-from skindx_bench import run_bench
+from skindx_bench.subjects import run_bench
 from skindx_bench.train.families import MODELS, STAGES, Config, try_apart
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from skindx.core.errors import UserError
-from skindx_bench import run_bench
 from skindx_bench.serve import startup
+from skindx_bench.subjects import run_bench
 
 
 def test_figures_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

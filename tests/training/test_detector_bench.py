@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx_bench import run_bench
+from skindx_bench.subjects import run_bench
 
 
 @pytest.mark.lab

@@ -198,7 +198,7 @@ def run(settings: Config) -> Result:
     After Ctrl-C the benches so far are kept, marked as partial, with what the interrupted one has
     measured; so is that of a bench that is out of time. Raises UserError for an unknown bench.
     """
-    from skindx_bench import BENCHES
+    from skindx_bench.subjects import BENCHES
 
     for name in settings.benches:
         if name not in BENCHES or name == "all":

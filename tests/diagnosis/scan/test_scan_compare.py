@@ -26,8 +26,8 @@ from skindx.scan.compare.changes import (
 from skindx.scan.compare.constellation import constellation
 from skindx.scan.compare.registration import register
 from skindx.scan.compare.scan_view import ScanView
-from skindx_bench import run_bench
 from skindx_bench.scan.bodies import Body, Camera, paint_body, seen_again, view_of
+from skindx_bench.subjects import run_bench
 
 SIZE = (720, 540)
 

@@ -1,0 +1,155 @@
+"""Benchmarks by group: `skindx bench GROUP SUBJECT` measures one and compares it with peers.
+
+A benchmark is a module with `class Config(Settings)`, `run(settings: Config) -> Result` and
+`SMALLEST`: settings under which it ends as soon as it can. They show that it runs; they measure
+nothing.
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from skindx.core.errors import UserError
+from skindx_bench.harness.result import Result, changed_settings
+
+
+class Subject(NamedTuple):
+    """The module of a benchmark, and what `--help` says of it."""
+
+    module: str
+    about: str
+
+
+GROUPS: dict[str, dict[str, Subject]] = {
+    "data": {
+        "clean": Subject("data.clean", "Copies and images without skin, planted and found again."),
+        "dedup": Subject("data.dedup", "Near copies by hashes, beside imagededup and faiss."),
+        "loader": Subject("data.loader", "Images a second for training, beside torchvision."),
+        "scale": Subject("data.scale", "Joining hashes and searching copies in large pools."),
+        "screen": Subject("data.screen", "Checking files by the strict decoder, beside others."),
+        "second-photos": Subject("data.second_photos", "Recall of second photos of a lesion."),
+    },
+    "train": {
+        "convergence": Subject("train.convergence", "Does a changed training learn as well?"),
+        "families": Subject("train.families", "Which of timm's families can serve as members."),
+        "heads": Subject("train.heads", "Many heads on features that are computed once."),
+        "model-comparison": Subject("train.model_comparison", "Members and ensembles on folds."),
+        "second-order": Subject("train.second_order", "K-FAC beside AdamW, SGD and Muon."),
+        "trainer": Subject("train.trainer", "The trainer beside bare PyTorch loops."),
+    },
+    "cluster": {
+        "exchange": Subject("cluster.exchange", "Gradient exchanges on an emulated cluster."),
+        "frameworks": Subject("frameworks.frameworks", "One training in eight frameworks."),
+        "hop": Subject("cluster.hop", "Hopping members beside data-parallel ones."),
+        "parallel": Subject("cluster.parallel", "Wide layers split over ranks."),
+        "plan": Subject("cluster.plan", "Predictions of `skindx plan` against measurements."),
+    },
+    "serve": {
+        "container": Subject("serve.container", "What a container costs, in pairs of tasks."),
+        "int8": Subject("serve.int8", "Exports in int8 beside every higher precision."),
+        "serve": Subject("serve.serve", "Runtimes, what HTTP adds, and the page in a browser."),
+        "sparse": Subject("serve.sparse", "Convolutions that skip zeros beside dense ones."),
+        "startup": Subject("serve.startup", "How long the command line takes to answer."),
+    },
+    "scan": {
+        "detector": Subject("scan.detector", "Our training of the detector beside ultralytics'."),
+        "scan": Subject("scan.scan", "Lesions on photos of bodies, beside SAHI."),
+        "scan-compare": Subject("scan.scan_compare", "Two scans of one body, lesion by lesion."),
+    },
+    "devices": {
+        "devices": Subject("devices.devices", "Operators and networks: speed, peak, joules."),
+        "energy": Subject("devices.energy", "Joules modelled where no counter can be read."),
+        "gemm": Subject("devices.gemm", "Products with a transposed matrix, two ways."),
+        "gpu": Subject("devices.gpu", "All that needs a GPU: its tests, and the trainer."),
+    },
+    "honesty": {
+        "heat": Subject("honesty.heat", "Do heat maps show what decided an answer?"),
+        "intervals": Subject("honesty.intervals", "How often an interval holds the true figure."),
+        "labels": Subject("honesty.labels", "How many planted wrong labels are found."),
+        "ood": Subject("honesty.ood", "Out-of-distribution detectors on left-out classes."),
+    },
+}
+"""Group -> subject -> its module below this package, imported when it is called."""
+
+ALL = Subject("devices.suite", "Devices, exchange, loader, serve and container, on one page.")
+
+BENCHES: dict[str, str] = {
+    name: f"{__package__}.{subject.module}"
+    for name, subject in sorted(
+        {"all": ALL, **{k: v for own in GROUPS.values() for k, v in own.items()}}.items()
+    )
+}
+"""Name -> module of every benchmark."""
+
+COMPARE = "compare"
+"""What stands in the place of a benchmark to lay JSON files side by side."""
+
+ALIASES = {"zoo": "model-comparison"}
+"""Older name of a benchmark -> its name."""
+
+
+def known(name: str) -> str:
+    """Return the name of a benchmark, of which `name` may be an older one. Raises UserError."""
+    name = ALIASES.get(name, name)
+    if name not in BENCHES:
+        near = difflib.get_close_matches(name, BENCHES, n=1, cutoff=0.0)[0]
+        raise UserError(
+            f"there is no bench {name!r}; did you mean {near!r}? Valid: {', '.join(BENCHES)}."
+        )
+    return name
+
+
+def run_bench(
+    name: str,
+    json_file: Path | None = None,
+    sets: Iterable[str] = (),
+    *,
+    smallest: bool = False,
+    quick: bool = False,
+    fit: bool = False,
+    html: Path | None = None,
+    files: Iterable[Path] = (),
+) -> Result:
+    """Run a benchmark with its settings overridden by `sets`, print its table, write its JSON.
+
+    `smallest` starts from the benchmark's smallest settings instead of its usual ones. `quick`,
+    `fit` and `html` set the settings of these names, of benchmarks that have them.
+
+    Raises UserError for an unknown name, a bad setting, a `json_file` that is a folder, `files`.
+    """
+    from rich.console import Console
+
+    name = known(name)
+    for option, file in (("--json", json_file), ("--html", html)):
+        if file is not None and file.is_dir():
+            raise UserError(f"{option} {file} is a folder; name a file in it.")
+    if listed := [str(file) for file in files]:
+        raise UserError(f"bench {name} takes no files ({listed[0]}); bench {COMPARE} does.")
+    module = importlib.import_module(BENCHES[name])
+    start = list(module.SMALLEST) if smallest else []
+    flags = (("quick", "true" if quick else None), ("fit", "true" if fit else None), ("html", html))
+    for setting, value in flags:
+        if value is not None and setting not in module.Config.model_fields:
+            raise UserError(f"bench {name} has no --{setting}; leave it out.")
+        start += [] if value is None else [f"{setting}={value}"]
+    settings = module.Config.load(None, [*start, *sets])
+    result: Result = replace(module.run(settings), settings=changed_settings(settings))
+    Console().print(result.table(), soft_wrap=True)
+    if json_file is not None:
+        result.to_json(json_file)
+    return result
+
+
+def compare_results(files: Iterable[Path], html: Path | None = None, *, others: bool) -> None:
+    """Print JSON files of benchmarks side by side, and write a page when asked.
+
+    Raises UserError for files that no benchmark wrote, and for `others`: options of a benchmark.
+    """
+    from skindx_bench.harness.compare import compare
+
+    if others:
+        raise UserError(f"bench {COMPARE} measures nothing; it takes JSON files and --html alone.")
+    compare(list(files), html)
