@@ -37,7 +37,7 @@ MUTANTS = {
         "tests/training/test_stages.py",
     ),
     "split layers: a bad gradient that one rank knows of": Mutant(
-        "skindx/training/methods/sharding/split_gradients.py",
+        "skindx/training/methods/sharding/parts.py",
         "float(links.sum(own + math.nan if known_bad else own))",
         "float(links.sum(own))",
         "tests/training/test_stages.py",

@@ -11,7 +11,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.method import Method, RunMethod
 from skindx.training.parallel.mesh import Mesh
 
-_OF_EVERY_RUN = ("skindx.training.methods.towers:Towers",)
+_OF_EVERY_RUN = ("skindx.training.methods.tower_members:Towers",)
 
 
 def run_methods(settings: TrainSettings) -> list[RunMethod]:

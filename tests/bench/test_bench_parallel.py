@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from skindx.training.forms.owt import OwtSettings
-from skindx.training.methods.sharding.owt import wide_layers
+from skindx.training.methods.sharding.wide_layers import wide_layers
 from skindx_bench.cluster.parallel_arms import agreement, agreement_figure
 from skindx_bench.cluster.parallel_rank import AlexNet
 from skindx_bench.subjects import run_bench

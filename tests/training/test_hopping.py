@@ -21,10 +21,10 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.models.classifier.classifier import Classifier
 from skindx.training.checkpoint.finished import load_member, member_folder
 from skindx.training.config.run import TrainSettings
+from skindx.training.methods.hopping.hop_units import Unit, hop_tasks
 from skindx.training.methods.hopping.local_workers import line, progress_of
 from skindx.training.methods.hopping.partition_images import Partitions, Visits, check_partitions
 from skindx.training.methods.hopping.run_queue import conclude, raise_problems
-from skindx.training.methods.hopping.units import Unit, hop_tasks
 from skindx.workers.lease_queue import ASIDE, DONE, FAILED, OPEN, TaskState, WorkerState
 
 PARTITIONS = 2

@@ -16,10 +16,10 @@ from ranks import run_ranks
 from skindx.core.errors import UserError
 from skindx.training.checkpoint.finished import load_member
 from skindx.training.config.run import TrainSettings
+from skindx.training.methods.hopping.hop_units import open_queue
 from skindx.training.methods.hopping.hop_worker import launch_workers
 from skindx.training.methods.hopping.local_workers import Manager
 from skindx.training.methods.hopping.run_queue import RunJobs, fill
-from skindx.training.methods.hopping.units import open_queue
 from skindx.workers.lease_queue import LeaseQueue, LeaseTask
 from skindx.workers.leases import Leases
 

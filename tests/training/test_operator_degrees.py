@@ -21,9 +21,9 @@ from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.operators import OperatorsSettings
 from skindx.training.forms.parallel_form import DataSettings
 from skindx.training.gradient_sync import GRADIENTS
-from skindx.training.methods.sharding.owt import layers_of
 from skindx.training.methods.sharding.parts import parts_of
-from skindx.training.methods.sharding.splitting import split_network
+from skindx.training.methods.sharding.split_network import split_network
+from skindx.training.methods.sharding.wide_layers import layers_of
 from skindx.training.parallel.mesh import leave, mesh_of_all
 
 RANKS, IMAGES, STEPS = 4, 11, 20

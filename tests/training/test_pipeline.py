@@ -19,7 +19,7 @@ from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.methods.sharding.parts import parts_of
 from skindx.training.methods.sharding.pieces import counts_of, pieces_of
-from skindx.training.methods.sharding.splitting import split_network
+from skindx.training.methods.sharding.split_network import split_network
 from skindx.training.parallel.mesh import leave, mesh_of_all, sizes_of
 from skindx.training.tasks.optimizer import WeightAverage, build_optimizer
 

@@ -25,8 +25,8 @@ from skindx.plan.trace_plan import preset
 from skindx.plan.training_plan import given_choice, keep, kfac_of, recorded_steps, workload_of
 from skindx.training.config.run import TrainSettings
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
-from skindx.training.methods.sharding.owt import layers_of
 from skindx.training.methods.sharding.pieces import counts_of, pieces_of
+from skindx.training.methods.sharding.wide_layers import layers_of
 from skindx.training.recorded_step import timeline_file
 
 

@@ -14,8 +14,8 @@ from skindx.core.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.methods.sharding.communicator import Communicator
+from skindx.training.methods.sharding.parts import SplitGradients
 from skindx.training.methods.sharding.pieces import counts_of, micro_batches_of, pieces_of
-from skindx.training.methods.sharding.split_gradients import SplitGradients
 from skindx.training.methods.sharding.whole import PIPELINE, share_statistics
 
 

@@ -22,7 +22,7 @@ from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.tensor3d import Tensor3dSettings
 from skindx.training.methods.sharding.cubes import CubeLinear, can_be_split
 from skindx.training.methods.sharding.parts import parts_of
-from skindx.training.methods.sharding.splitting import split_network
+from skindx.training.methods.sharding.split_network import split_network
 from skindx.training.parallel.mesh import leave, mesh_of_all
 from skindx.training.tasks.optimizer import WeightAverage
 

@@ -19,7 +19,7 @@ from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.tensor import TensorSettings
 from skindx.training.methods.sharding.parts import parts_of
-from skindx.training.methods.sharding.splitting import split_network
+from skindx.training.methods.sharding.split_network import split_network
 from skindx.training.parallel.mesh import Mesh, leave, mesh_of_all
 
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3

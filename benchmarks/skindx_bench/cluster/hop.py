@@ -22,8 +22,8 @@ from skindx.data.layout import store_bytes
 from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.config.run import SETTINGS, TrainSettings
+from skindx.training.methods.hopping.hop_units import Unit, open_queue
 from skindx.training.methods.hopping.run_queue import RunJobs, fill
-from skindx.training.methods.hopping.units import Unit, open_queue
 from skindx.workers.lease_queue import TaskState
 from skindx.workers.leases import Leases
 from skindx_bench.cluster.hop_storage import PORT

@@ -24,7 +24,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.forms.form_kinds import AnyParallel
-from skindx.training.methods.sharding.splitting import split_network
+from skindx.training.methods.sharding.split_network import split_network
 from skindx.training.parallel.mesh import mesh_of_all
 from skindx_bench.harness.answering import Commands, answer_commands
 from skindx_bench.harness.netlab import transmitted

@@ -19,7 +19,7 @@ from skindx.data.loader.ahead import Pool, work_ahead
 from skindx.data.loader.crops import Window, draw_windows, sample_seeds
 from skindx.data.loader.load import fill_random_crops, load
 from skindx.data.loader.pixels import open_pixels
-from skindx.data.loader.source import Files, InMemory, Source
+from skindx.data.loader.source import Files, ImageSource, InMemory
 from skindx.data.manifest import Record
 from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv
 from skindx_bench.harness.images import HEIGHT, WIDTH, describe, noisy_jpegs
@@ -71,7 +71,7 @@ def run(settings: Config) -> Result:
         views, fresh = _views(pixels, n), _views(in_memory, BATCH)
         pool = Pool()
 
-        def epoch(source: Source) -> Callable[[], object]:
+        def epoch(source: ImageSource) -> Callable[[], object]:
             return lambda: _epoch(source, n, threads, pool)
 
         with _imagefolder(files.dataset, threads) as peers:
@@ -157,7 +157,7 @@ def _copy(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
     np.array(image_HW3, copy=True)
 
 
-def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
+def _epoch(source: ImageSource, n: int, threads: int, pool: Pool) -> None:
     def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
         fill_random_crops(
             source, indices, sample_seeds((0, 0), indices), SCALE, RATIO, out_TSS3=out_TSS3
@@ -170,7 +170,7 @@ def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
     assert seen == n
 
 
-def _views(source: Source, n: int) -> list[NDArray[np.uint8]]:
+def _views(source: ImageSource, n: int) -> list[NDArray[np.uint8]]:
     """Return the windows that an epoch's crops show of each image."""
     sizes_N2 = np.array([source.size(index) for index in range(n)])
     windows_N4 = draw_windows(sizes_N2, sample_seeds((0, 0), range(n)), SCALE, RATIO)

@@ -19,7 +19,7 @@ from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.shuffler import Ranks, ShardShuffler, gloo_group
-from skindx.data.loader.source import Files, InMemory, Source
+from skindx.data.loader.source import Files, ImageSource, InMemory
 
 KEEP = 0.5
 """Share of the free memory that images may take; the rest is the training's own."""
@@ -74,7 +74,7 @@ class CacheContext:
 class CachedSource:
     """Source of a training's images."""
 
-    source: Source
+    source: ImageSource
     sharded: bool
     """This rank sees a share of the images alone."""
     redrawn: bool = False
@@ -86,7 +86,7 @@ class CachedSource:
 class Shard:
     """Every `world`-th image of a larger set, asked for by its number there."""
 
-    def __init__(self, source: Source, world: int) -> None:
+    def __init__(self, source: ImageSource, world: int) -> None:
         self.source = source
         self.world = world
 

@@ -11,7 +11,7 @@ from skindx.core.machine import cpu_count
 from skindx.data.loader.ahead import Allocate, Pool, work_ahead
 from skindx.data.loader.crops import Window, draw_windows, resize_into
 from skindx.data.loader.pixels import Pixels
-from skindx.data.loader.source import Source
+from skindx.data.loader.source import ImageSource
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ def _tasks(
 
 
 def fill_random_crops(
-    source: Source,
+    source: ImageSource,
     indices: Sequence[int],
     seeds: Sequence[int],
     scale: tuple[float, float],
@@ -94,7 +94,7 @@ def fill_random_crops(
 
 
 def fill_crops(
-    source: Source,
+    source: ImageSource,
     indices: Sequence[int],
     windows_T4: NDArray[np.float64],
     out_TSS3: NDArray[np.uint8],

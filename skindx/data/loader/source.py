@@ -19,7 +19,7 @@ from skindx.imaging.image_formats import DamagedImage
 _GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Images by number."""
 
     def size(self, index: int) -> tuple[int, int]:

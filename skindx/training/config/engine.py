@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from skindx.core.errors import UserError
 from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
-from skindx.training.config.method_settings import Schedule, name_in
+from skindx.training.config.method_settings import MemberSchedule, name_in
 from skindx.training.forms.form_kinds import AnyParallel
 from skindx.training.forms.parallel_form import DataSettings
 
-_SCHEDULES = "skindx.training.methods.hopping.schedules"
+_SCHEDULES = "skindx.training.methods.hopping.hop_units"
 SCHEDULES = Family(
     "engine.schedule",
     "skindx.member_schedules",
@@ -89,9 +89,9 @@ class EngineSettings(Settings):
     """A rank that does not report for this long counts as dead; others take over its work."""
 
     @property
-    def schedule_kind(self) -> Schedule:
+    def schedule_kind(self) -> MemberSchedule:
         """What `schedule` stands for."""
-        kind: type[Schedule] = SCHEDULES.load(self.schedule)
+        kind: type[MemberSchedule] = SCHEDULES.load(self.schedule)
         return kind()
 
     @model_validator(mode="after")

@@ -36,7 +36,7 @@ class Greedy(Settings):
     rounds: int = Field(20, ge=1, le=200)
 
 
-class Vote(Settings):
+class MajorityVote(Settings):
     """A majority vote; the mean probability decides ties."""
 
     kind: Literal["vote"] = "vote"
@@ -48,7 +48,7 @@ class Auto(Settings):
     kind: Literal["auto"] = "auto"
 
 
-Combiner = Mean | Weighted | Greedy | Vote
+Combiner = Mean | Weighted | Greedy | MajorityVote
 Combine = Annotated[Combiner | Auto, Field(discriminator="kind")]
 
 

@@ -31,7 +31,7 @@ class PreconditionerSettings(Settings):
         return self.model_dump(mode="json")
 
 
-class Schedule:
+class MemberSchedule:
     """All ranks train one member after the other, each rank a part of every batch."""
 
     together = True

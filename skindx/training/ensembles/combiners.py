@@ -20,7 +20,15 @@ from skindx.metrics import (
 )
 from skindx.models.combination import Combination, combine, fit_weights, log, pool, select_greedily
 from skindx.models.probability_correction import apply_temperature, fit_temperature
-from skindx.training.config.ensemble import Auto, Combine, Combiner, Greedy, Mean, Vote, Weighted
+from skindx.training.config.ensemble import (
+    Auto,
+    Combine,
+    Combiner,
+    Greedy,
+    MajorityVote,
+    Mean,
+    Weighted,
+)
 from skindx.training.ensembles.member_refs import Mask, out_of_fold_P
 
 if TYPE_CHECKING:
@@ -39,7 +47,7 @@ COMBINERS: dict[str, Combiner] = {
     "weighted logits": Weighted(space="logit"),
     "greedy, probabilities": Greedy(),
     "greedy, logits": Greedy(space="logit"),
-    "majority vote": Vote(),
+    "majority vote": MajorityVote(),
 }
 """What is scored in every run, and what `auto` chooses among."""
 
@@ -131,7 +139,7 @@ def _combination(combiner: Combiner, soft_UNC: Floats, truth_N: Ints) -> Combina
         return Combination()
     if isinstance(combiner, Mean):
         return Combination(rule=combiner.space)
-    if isinstance(combiner, Vote):
+    if isinstance(combiner, MajorityVote):
         return Combination(rule="vote")
     if isinstance(combiner, Weighted):
         weights_U = fit_weights(soft_UNC, truth_N, combiner.space, combiner.prior)

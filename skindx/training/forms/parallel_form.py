@@ -123,9 +123,9 @@ class ParallelSettings(Settings):
     """Ranks are groups that share every split layer, and other groups hold the same."""
     price: ClassVar[type[ParallelForm] | None] = None
     """What a plan compares it by; none: it has no price."""
-    changes_network: ClassVar[str] = "skindx.training.methods.sharding.splitting:split_network"
+    changes_network: ClassVar[str] = "skindx.training.methods.sharding.split_network:split_network"
     """"module:function", called as the registry's `change_network` is; none: nothing changes it."""
-    run_method: ClassVar[str] = "skindx.training.methods.sharding.splitting:SplitRun"
+    run_method: ClassVar[str] = "skindx.training.methods.sharding.split_network:SplitRun"
     """"module:class" of the `RunMethod` that checks a run; none: there is nothing to check."""
 
     def group_size(self, ranks: int) -> int:

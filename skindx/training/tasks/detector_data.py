@@ -20,7 +20,7 @@ from skindx.data.loader.cache import cache_folder, kept_share, node_of
 from skindx.data.loader.load import Reading, memory_for, threads_for
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
-from skindx.data.loader.source import Files, InMemory, Source
+from skindx.data.loader.source import Files, ImageSource, InMemory
 from skindx.data.manifest import Record, Split, split_of
 from skindx.models.detector import GREY, letterbox
 from skindx.training.config.ensemble import BoxAugment, DetectorSettings
@@ -115,7 +115,7 @@ def _colour(augment: BoxAugment) -> "Compose":
 class BoxedSet:
     """Reviewed images; one without boxes teaches what is no lesion."""
 
-    source: Source
+    source: ImageSource
     records: Sequence[Record]
     labels: tuple[str, ...]
     reading: Reading
@@ -174,7 +174,7 @@ def open_boxed(
         threads_for(loader.threads, node.ranks), loader.prefetch, memory_for(mesh.device)
     )
     files = Files(dataset, train)
-    source: Source = files
+    source: ImageSource = files
     if isinstance(loader.cache, DiskCache):
         file = cache_folder(dataset, loader.cache) / f"boxes-{size}.pixels"
         source = open_pixels(file, files, size, threads=reading.threads)

@@ -24,7 +24,7 @@ from skindx.data.loader.crops import sample_seeds
 from skindx.data.loader.load import Reading, fill_random_crops, load, memory_for, threads_for
 from skindx.data.loader.settings import Augment, LoaderSettings
 from skindx.data.loader.shuffler import ShardShuffler
-from skindx.data.loader.source import Files, Source
+from skindx.data.loader.source import Files, ImageSource
 from skindx.data.manifest import Record
 from skindx.models.bounded_files import load_tensors
 from skindx.models.classifier.preprocess import Preprocess, centre_square
@@ -43,7 +43,7 @@ _VALIDATION_BATCH = 64
 class TrainingSet:
     """The training images of all ranks, as far as this rank reads them."""
 
-    source: Source
+    source: ImageSource
     labels_N: NDArray[np.int64]
     sharded: bool
     """This rank sees its own shard alone."""
@@ -80,7 +80,7 @@ class TrainingSet:
 class ValidationSet:
     """This rank's validation images, as evaluation and diagnosis see them, bit for bit."""
 
-    source: Source
+    source: ImageSource
     labels_N: NDArray[np.int64]
     preprocess: Preprocess
     reading: Reading

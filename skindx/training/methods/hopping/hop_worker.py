@@ -36,6 +36,7 @@ from skindx.training.launching.supervise import (
     end_with_parent,
 )
 from skindx.training.method import RunMethod
+from skindx.training.methods.hopping.hop_units import DATABASE, Unit, open_queue
 from skindx.training.methods.hopping.local_workers import Watcher
 from skindx.training.methods.hopping.member_visits import Answer, States, UnitStoppedError, Visitor
 from skindx.training.methods.hopping.partition_images import (
@@ -45,7 +46,6 @@ from skindx.training.methods.hopping.partition_images import (
     partitions_of,
 )
 from skindx.training.methods.hopping.run_queue import RunJobs, check_memory, conclude, fill
-from skindx.training.methods.hopping.units import DATABASE, Unit, open_queue
 from skindx.training.parallel.mesh import (
     Mesh,
     leave,

@@ -22,8 +22,8 @@ from skindx.training.checkpoint.finished import FinishedMember, read_arrays, sna
 from skindx.training.checkpoint.keeper import At, checkpoint_folder
 from skindx.training.checkpoint.resume import keeper_of
 from skindx.training.loop import refuse_diverged, take_steps
+from skindx.training.methods.hopping.hop_units import Unit, done_of
 from skindx.training.methods.hopping.partition_images import PartitionImages, VisitedSet
-from skindx.training.methods.hopping.units import Unit, done_of
 from skindx.training.parallel.mesh import Mesh, peak_memory
 from skindx.training.position import WHAT_TO_TRY, Position
 from skindx.training.state import DivergedError, EpochSpeed, Row, Training, ValidationStoppedError

@@ -15,7 +15,7 @@ from skindx.data.loader.cache import Node, Say, cache_folder, kept_share
 from skindx.data.loader.load import Reading, memory_for, threads_for
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
-from skindx.data.loader.source import Files, InMemory, Source
+from skindx.data.loader.source import Files, ImageSource, InMemory
 from skindx.data.manifest import Record, split_of
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh
@@ -153,7 +153,7 @@ class VisitedSet(TrainingSet):
 class Renumbered:
     """Images of a partition, asked for by their number among a member's training images."""
 
-    def __init__(self, source: Source, place_N: NDArray[np.int64]) -> None:
+    def __init__(self, source: ImageSource, place_N: NDArray[np.int64]) -> None:
         self._source, self._place_N = source, place_N
 
     def size(self, index: int) -> tuple[int, int]:
@@ -175,7 +175,7 @@ class PartitionImages:
     partitions: Partitions
     loader: LoaderSettings
     mesh: Mesh
-    _sources: dict[tuple[int, int], Source] = field(default_factory=dict, init=False)
+    _sources: dict[tuple[int, int], ImageSource] = field(default_factory=dict, init=False)
     """By partition and, for a cache on disk, side."""
     _squares: dict[int, tuple[str, ValidationSet]] = field(default_factory=dict, init=False)
     """By partition: validation squares as the last member saw them."""
@@ -241,7 +241,7 @@ class PartitionImages:
 
     def _source(
         self, number: int, own: Sequence[Record], member: MemberSettings, say: Say
-    ) -> Source:
+    ) -> ImageSource:
         cache = self.loader.cache
         side = round(member.preprocess.margin_size * cache.margin) if cache.kind == "disk" else 0
         if (number, side) not in self._sources:
@@ -255,7 +255,7 @@ class PartitionImages:
                 ) from None
         return self._sources[number, side]
 
-    def _opened(self, number: int, files: Files, side: int, say: Say) -> Source:
+    def _opened(self, number: int, files: Files, side: int, say: Say) -> ImageSource:
         cache = self.loader.cache
         if isinstance(cache, DiskCache):
             part = f"{number}of{self.partitions.count}"

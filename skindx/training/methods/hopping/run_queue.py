@@ -26,12 +26,19 @@ from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.jobs import Job, jobs_of
+from skindx.training.methods.hopping.hop_units import (
+    DATABASE,
+    HOPS,
+    NAME,
+    Unit,
+    hop_tasks,
+    whole_task,
+)
 from skindx.training.methods.hopping.partition_images import (
     Partitions,
     check_partitions,
     partitions_of,
 )
-from skindx.training.methods.hopping.units import DATABASE, HOPS, NAME, Unit, hop_tasks, whole_task
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.classifier_job import MemberJob
 from skindx.training.tasks.detector_job import DetectorJob

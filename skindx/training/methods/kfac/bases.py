@@ -93,7 +93,7 @@ def _summed(tensors: list[Tensor]) -> list[Tensor]:
     return done
 
 
-class Bases:
+class EigenBases:
     """This rank's eigenvectors, and the groups in which they are sent."""
 
     def __init__(self, shapes: Mapping[Key, tuple[int, int, int]], sharing: Sharing, mesh: Mesh):

@@ -26,7 +26,7 @@ from skindx.models.nt_product import (
     onednn_is_faster,
 )
 from skindx.training.method import Method, State
-from skindx.training.methods.kfac.bases import Bases, Factors, Key, LayerMatrices
+from skindx.training.methods.kfac.bases import EigenBases, Factors, Key, LayerMatrices
 from skindx.training.methods.kfac.collector import Collector, Draw
 from skindx.training.methods.kfac.eigen import Eigen, Inverse, make_inverse
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
@@ -188,7 +188,7 @@ class Kfac(Method):
         self.factors = Factors(self.layers, mesh.data.size, mesh.device)
         shapes = {layer.name: layer.shapes for layer in self.layers}
         sharing = plan_sharing(shapes, mesh.data.size, settings.gradient_workers)
-        self.bases = Bases(self.factors.shapes, sharing, mesh)
+        self.bases = EigenBases(self.factors.shapes, sharing, mesh)
         self._onednn = onednn_on_all(mesh)
         self._multiply_by(choice_of_run(mesh))
         self._collector = Collector(module, self.layers, draw)

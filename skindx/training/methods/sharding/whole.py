@@ -24,9 +24,7 @@ from skindx.training.methods.sharding.cubes import (
     cubes_of,
 )
 from skindx.training.methods.sharding.layerwise import SPLIT_OPTIMIZERS, split_groups
-from skindx.training.methods.sharding.owt import SplitConv, SplitLinear
-from skindx.training.methods.sharding.parts import PARTS, Part, parts_of
-from skindx.training.methods.sharding.split_gradients import build_split_sync
+from skindx.training.methods.sharding.parts import PARTS, Part, build_split_sync, parts_of
 from skindx.training.methods.sharding.transformer import (
     WHOLE_VALUES,
     ColumnLinear,
@@ -34,6 +32,7 @@ from skindx.training.methods.sharding.transformer import (
     enter,
     leave,
 )
+from skindx.training.methods.sharding.wide_layers import SplitConv, SplitLinear
 from skindx.training.parallel.mesh import Mesh, Watch
 
 PIPELINE = "pipeline"

@@ -16,11 +16,12 @@ from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.forms.tensor import TensorSettings
 from skindx.training.forms.tensor3d import Tensor3dSettings
 from skindx.training.method import RunMethod
-from skindx.training.methods.sharding import cubes, owt, transformer
+from skindx.training.methods.sharding import cubes, transformer
+from skindx.training.methods.sharding import wide_layers as owt
 from skindx.training.methods.sharding.communicator import Communicator
 from skindx.training.methods.sharding.cubes import Cube
-from skindx.training.methods.sharding.owt import wide_layers
 from skindx.training.methods.sharding.whole import SplitLayers
+from skindx.training.methods.sharding.wide_layers import wide_layers
 from skindx.training.parallel.mesh import Mesh
 
 
