@@ -19,9 +19,9 @@ SCHEDULES = Family(
     "engine.schedule",
     "skindx.member_schedules",
     {
-        "data": "skindx.training.config.method_settings:Schedule",
-        "members": f"{_SCHEDULES}:Members",
-        "hop": f"{_SCHEDULES}:Hop",
+        "data": "skindx.training.config.method_settings:MemberSchedule",
+        "members": f"{_SCHEDULES}:MembersSchedule",
+        "hop": f"{_SCHEDULES}:HopSchedule",
     },
 )
 

@@ -1,6 +1,7 @@
-"""The units of a run (a member's visit of a partition), and the database of their leases.
+"""Schedules in which each rank trains a member alone, their units of work, and the leases of these.
 
-Nothing here loads torch.
+`members`: a rank trains a whole member. `hop`: a member visits one partition of the training images
+after the other, which stay where they are. Nothing here loads torch.
 """
 
 import os
@@ -132,12 +133,6 @@ def _name(file: Path) -> str:
         finally:
             own.unlink()
     return file.read_text(encoding="ascii")
-
-
-# Schedules of an ensemble in which each rank trains a member alone; no torch.
-#
-# `members`: a rank trains a whole member. `hop`: a member visits one partition of the training images
-# after the other, which stay where they are.
 
 
 class MembersSchedule(MemberSchedule):

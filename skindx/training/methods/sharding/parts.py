@@ -1,4 +1,4 @@
-"""The part of a weight that a rank holds, the whole weight, and the norm of all gradients."""
+"""The part of a weight that a rank holds, the whole weight, and the exchange of its gradient."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,9 +117,6 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, Part]]:
         own: dict[str, Part] = getattr(layer, PARTS, {})
         for name, part in own.items():
             yield f"{place}.{name}" if place else name, part
-
-
-# The gradients of a network of which no rank has all parts: their exchange, and their norm.
 
 
 class SplitGradientSync(GradientSync):
