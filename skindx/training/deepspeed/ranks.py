@@ -90,18 +90,10 @@ def join(settings: EngineSettings) -> Mesh:
         os.environ.setdefault(name, alone)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
-    local_rank = int(os.environ["LOCAL_RANK"])
-    if accelerator == "cpu":
-        keep_freed_memory()
-        _share_cores()
-    if accelerator == "cuda":
-        torch.cuda.set_device(local_rank)
-        torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
+    backend, device = _prepare_device(accelerator, int(os.environ["LOCAL_RANK"]))
     choose_interface(settings.interface, os.environ["MASTER_ADDR"])
     try:
-        init_distributed(
-            "nccl" if accelerator == "cuda" else "gloo", timedelta(seconds=settings.timeout_s)
-        )
+        init_distributed(backend, timedelta(seconds=settings.timeout_s))
     except (dist.DistError, RuntimeError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(
@@ -109,8 +101,18 @@ def join(settings: EngineSettings) -> Mesh:
             f"{where} in {settings.timeout_s:g} s ({_first_line(error)}); check that every rank "
             "was started, that the nodes reach this address, and engine.interface."
         ) from None
-    device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return mesh_of_all(device, settings)
+
+
+def _prepare_device(accelerator: str, local_rank: int) -> tuple[str, torch.device]:
+    """Let this rank compute on its GPU, or its part of the cores; return backend and device."""
+    if accelerator == "cpu":
+        keep_freed_memory()
+        _share_cores()
+        return "gloo", torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
+    return "nccl", torch.device("cuda", local_rank)
 
 
 def join_nobody(settings: EngineSettings) -> Mesh:
@@ -121,21 +123,14 @@ def join_nobody(settings: EngineSettings) -> Mesh:
     accelerator = resolve_accelerator(settings.accelerator)
     check_precision(settings, accelerator)
     settle_place()
-    beside, local_rank = ranks_on_node(), int(os.environ.get("LOCAL_RANK", "0"))
+    beside = ranks_on_node()
     os.environ.update(accelerator_variables(accelerator))
-    if accelerator == "cpu":
-        keep_freed_memory()
-        _share_cores()
+    backend, device = _prepare_device(accelerator, int(os.environ.get("LOCAL_RANK", "0")))
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(alone)
-    if accelerator == "cuda":
-        torch.cuda.set_device(local_rank)
-        torch.backends.cudnn.benchmark = True
-    backend = "nccl" if accelerator == "cuda" else "gloo"
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     init_distributed(backend)
-    device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Mesh(ProcessGroup(0, 1), device, settings, beside)
 
 

@@ -82,10 +82,6 @@ class Cube:
         block = self.j.rank * q + self.i.rank
         return _block(w_KN, rows // q**2, block, columns // q, self.l.rank)
 
-    def own_output(self, y_MK: Tensor) -> Tensor:
-        """Return what this rank gets of Y."""
-        return self.next.own_input(y_MK)
-
 
 def place_of(rank: int, q: int) -> tuple[int, int, int]:
     """Return i, j and l of a rank of a cube."""

@@ -84,10 +84,6 @@ class GPipe:
         self._trained = [weight for weight in net.parameters() if weight.requires_grad]
 
     @property
-    def _is_first(self) -> bool:
-        return self.links.rank == 0
-
-    @property
     def _is_last(self) -> bool:
         return self.links.rank == self.links.size - 1
 
