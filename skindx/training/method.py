@@ -154,8 +154,8 @@ PLAIN = Method()
 
 def method_of(module: nn.Module) -> Method:
     """Return the method that has changed a network; the plain one for any other network."""
-    found: Method = getattr(module, METHOD, PLAIN)
-    return found
+    result: Method = getattr(module, METHOD, PLAIN)
+    return result
 
 
 class RunMethod:

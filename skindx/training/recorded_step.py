@@ -105,10 +105,10 @@ class _Recorder:
         """Return the tasks: layers forward and backward, what was waited for, the update."""
         engine, compute = self._engine, "cores" if self._device.type == "cpu" else "device"
         start = self._start
-        found: list[tuple[str, str, float, float]] = []
+        result: list[tuple[str, str, float, float]] = []
 
         def add(name: str, resource: str, begin: Mark, end: Mark) -> None:
-            found.append((name, resource, begin.seconds_since(start), end.seconds_since(start)))
+            result.append((name, resource, begin.seconds_since(start), end.seconds_since(start)))
 
         entered = [*self._clock.entered, ("", engine.backward_begin)]
         for (name, begin), (_, end) in pairwise(entered):
@@ -123,8 +123,10 @@ class _Recorder:
             if name == GRADIENTS:
                 moved = end
         add("update", compute, moved, engine.end)
-        tasks = tuple(StepTask(name, resource, end - begin) for name, resource, begin, end in found)
-        return Step(tasks, tuple(Span(begin, end) for *_, begin, end in found))
+        tasks = tuple(
+            StepTask(name, resource, end - begin) for name, resource, begin, end in result
+        )
+        return Step(tasks, tuple(Span(begin, end) for *_, begin, end in result))
 
     def _gradients(self, start: Mark) -> list[tuple[str, Mark]]:
         """Return layers with the time of their last gradient, in the order of these."""

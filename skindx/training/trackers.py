@@ -106,10 +106,10 @@ class Mlflow:
         self._id.keep(run, 0)
 
     def _experiment(self) -> str:
-        found = self._client.get_experiment_by_name(self._settings.experiment)
+        result = self._client.get_experiment_by_name(self._settings.experiment)
         experiment: str = (
-            found.experiment_id
-            if found
+            result.experiment_id
+            if result
             else self._client.create_experiment(self._settings.experiment)
         )
         return experiment

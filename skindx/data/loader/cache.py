@@ -180,7 +180,7 @@ def _share_memory(sizes_N: NDArray[np.int64], node: Node, mesh: Ranks) -> int | 
         descriptor = node_memory.attach(handle) if handle else None
     # Copies of some beside memory shared by others would take more than the budget knows of. The
     # first rank's process goes on holding its descriptor until all have answered.
-    reached = [name for name, found in mesh.gather((host, descriptor is not None)) if found]
+    reached = [name for name, result in mesh.gather((host, descriptor is not None)) if result]
     if reached.count(host) == node.ranks:
         return descriptor
     if descriptor is not None:

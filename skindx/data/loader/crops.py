@@ -188,11 +188,11 @@ def window_places(
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    found = SOURCE.kernel()
-    if found is None:
+    result = SOURCE.kernel()
+    if result is None:
         return None
     library, whole, real, pointer = (
-        found.library,
+        result.library,
         ctypes.c_int64,
         ctypes.c_double,
         ctypes.c_void_p,

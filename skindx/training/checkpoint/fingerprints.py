@@ -141,7 +141,7 @@ def matches(file: Path, expected: str) -> bool:
     """
     if not file.is_file():
         return False
-    found = read_json(file, finite=False)
-    if found.get("fingerprint") != expected:
-        raise otherwise(file.parent, found, expected)
+    result = read_json(file, finite=False)
+    if result.get("fingerprint") != expected:
+        raise otherwise(file.parent, result, expected)
     return True

@@ -60,7 +60,7 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
                     raise UserError(f"{path} unpacks to more than {_MOST_BYTES} bytes.")
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in wanted}
+                result = {name: arrays[name] for name in wanted}
     except UserError:
         raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, MemoryError) as error:
@@ -68,10 +68,10 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
         raise UserError(
             f"{path} is no whole archive of arrays ({detail}); train it again."
         ) from None
-    kinds = {name: (array.dtype.kind, array.ndim) for name, array in found.items()}
+    kinds = {name: (array.dtype.kind, array.ndim) for name, array in result.items()}
     if kinds != wanted:
         raise UserError(f"{path} does not hold what a training writes there; train it again.")
-    return found
+    return result
 
 
 WEIGHTS, VALIDATION, HISTORY = "model.safetensors", "validation.npz", "history.csv"
@@ -228,14 +228,14 @@ def load_parts(run: Path) -> DetectorParts:
     """Read a run's finished detector. Raises UserError when there is none."""
     file = run / FOLDER / INDEX
     index = _index(run)
-    spec, found = index.get("spec"), index.get("recall")
+    spec, result = index.get("spec"), index.get("recall")
     if not isinstance(spec, dict):
         raise UserError(f"{file} has no detector spec; train one first.")
     asked = DetectorSpec.parse(spec, str(file), expand=False)
     with suppress(NoUltralyticsError):  # which compares layers and weights
         load_detector(run / FOLDER, asked)
     config, state = read_detector(run / FOLDER)
-    recall = DetectorRecall.parse(found, str(file), expand=False) if found is not None else None
+    recall = DetectorRecall.parse(result, str(file), expand=False) if result is not None else None
     return DetectorParts(asked, config, state, recall)
 
 

@@ -327,14 +327,14 @@ class Keeper:
         for _, reason in answers:
             if reason:
                 raise _NotSavedError(reason)
-        return [found for found, _ in answers]
+        return [detected for detected, _ in answers]
 
     def resume(self) -> At | None:
         """Go on from the newest whole checkpoint and return its place; None: there is none."""
-        found = self._mesh.gather(self._newest() if self._mesh.is_main else None)[0]
-        if found is None:
+        result = self._mesh.gather(self._newest() if self._mesh.is_main else None)[0]
+        if result is None:
             return None
-        self._last, ranks = At(*found[0]), found[1]
+        self._last, ranks = At(*result[0]), result[1]
         checkpoint = path_of(self._folder, self._last)
         shared = read_shared(checkpoint)
         try:

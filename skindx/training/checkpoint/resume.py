@@ -48,16 +48,16 @@ class Buffers:
     def load_state_dict(self, states: Sequence[State]) -> None:
         """Take this rank's own; on another number of ranks the mean of all (counts: the first)."""
         if len(states) == self._world:
-            found = states[self._rank]
-            check_like(found, self._named(), "statistics")
+            result = states[self._rank]
+            check_like(result, self._named(), "statistics")
         else:
             every = list(states)
             for state in every:
                 check_like(state, self._named(), "statistics")
-            found = {name: _mean([state[name] for state in every]) for name in every[0]}
+            result = {name: _mean([state[name] for state in every]) for name in every[0]}
         with torch.no_grad():
             for name, buffer in self._named().items():
-                buffer.copy_(found[name])
+                buffer.copy_(result[name])
 
     def remember(self) -> None:
         """Keep a copy to go back to: of a hundred small tensors in each step, so all at once."""
@@ -72,11 +72,11 @@ class Buffers:
             torch._foreach_copy_(buffers, self._kept[dtype])
 
     def _by_dtype(self) -> dict[torch.dtype, list[Tensor]]:
-        found: dict[torch.dtype, list[Tensor]] = {}
+        result: dict[torch.dtype, list[Tensor]] = {}
         for network in self._networks:
             for buffer in network.buffers():
-                found.setdefault(buffer.dtype, []).append(buffer)
-        return found
+                result.setdefault(buffer.dtype, []).append(buffer)
+        return result
 
 
 def average_buffers(module: nn.Module, mesh: Mesh) -> None:

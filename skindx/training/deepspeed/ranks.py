@@ -238,8 +238,8 @@ def ranks_on_hosts(engine: EngineSettings, hostfile: Path) -> int:
     resolve_ranks(engine)
     _on_hosts(engine, hostfile)
     lines = hostfile.read_text(encoding="utf-8").splitlines()
-    found = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
-    return sum(int(match["slots"]) for match in found if match)
+    result = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
+    return sum(int(match["slots"]) for match in result if match)
 
 
 def read_hosts(hostfile: Path) -> list[str]:
@@ -281,5 +281,5 @@ def read_hosts(hostfile: Path) -> list[str]:
 def users_of(hostfile: Path) -> list[str]:
     """Return the hosts of a hostfile that name a user, as `user@host`."""
     lines = hostfile.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
-    return [f"{match['user']}{match['host']}" for match in found if match and match["user"]]
+    result = (_HOST_LINE.fullmatch(line.strip()) for line in lines)
+    return [f"{match['user']}{match['host']}" for match in result if match and match["user"]]

@@ -162,7 +162,7 @@ def cross_fit(combiners: dict[str, Combiner], evidence: Evidence) -> list[Score]
         return []
     fold_of = fold_groups(pairs, folds, 0)
     fold_N = np.array([fold_of[group] for group in evidence.groups])
-    found = {name: np.empty(evidence.log_UNC.shape[1:]) for name in combiners}
+    result = {name: np.empty(evidence.log_UNC.shape[1:]) for name in combiners}
     for fold in sorted(set(fold_N.tolist())):
         held_N = fold_N == fold
         learned = evidence.rows(~held_N)
@@ -170,9 +170,9 @@ def cross_fit(combiners: dict[str, Combiner], evidence: Evidence) -> list[Score]
         soft_UNC = soften(learned.log_UNC, temperatures)
         for name, combiner in combiners.items():
             fitted = _fit_softened(combiner, learned, temperatures, soft_UNC)
-            found[name][held_N] = fitted.probabilities(evidence.log_UNC[:, held_N])
-    first_NC = next(iter(found.values()))
-    return [_score(name, each_NC, first_NC, evidence) for name, each_NC in found.items()]
+            result[name][held_N] = fitted.probabilities(evidence.log_UNC[:, held_N])
+    first_NC = next(iter(result.values()))
+    return [_score(name, each_NC, first_NC, evidence) for name, each_NC in result.items()]
 
 
 def _score(name: str, own_NC: Floats, first_NC: Floats, evidence: Evidence) -> Score:

@@ -60,19 +60,19 @@ def reaches(run: Path, settings: TrainSettings, dataset: Path) -> list[str]:
     for member in settings.members:
         files |= {f"start {member.name} from": member.weights}
         files |= {f"teach {member.name} the targets": member.targets}
-    found = [
+    result = [
         f"{what} {path}"
         for what, path in files.items()
         if path and not any(_is_inside(path, folder) for folder in (run, dataset))
     ]
     if engine.hostfile:
-        found.append(f"start processes on the hosts of {engine.hostfile}")
+        result.append(f"start processes on the hosts of {engine.hostfile}")
     for monitor in settings.monitors:
         if isinstance(monitor, WandbSettings) and monitor.mode == "online":
-            found.append("send its figures to Weights & Biases")
+            result.append("send its figures to Weights & Biases")
         if isinstance(monitor, MlflowSettings) and monitor.uri:
-            found.append(f"send its figures to {monitor.uri}")
-    return found
+            result.append(f"send its figures to {monitor.uri}")
+    return result
 
 
 def refuse_special_files(settings: TrainSettings, member: MemberSettings, file: Path) -> None:
@@ -191,10 +191,10 @@ def units(
     """
     held = {name: ref.held_P(records) for name, ref in trained.items()}
     left_out = {name for soup in settings.soups if soup.instead for name in soup.of}
-    found: dict[str, dict[str, Mask]] = {}
+    result: dict[str, dict[str, Mask]] = {}
     for name, ref in trained.items():
         if name not in left_out:
-            found.setdefault(ref.family, {})[name] = held[name]
+            result.setdefault(ref.family, {})[name] = held[name]
     for soup in settings.soups:
         mask_P = np.logical_and.reduce([held[name] for name in soup.of])
         if not mask_P.any():
@@ -202,14 +202,14 @@ def units(
                 f"soup {soup.name}: its ingredients leave out different folds, so that together "
                 "they trained on every image; take ingredients of one fold, or none with a fold."
             )
-        found[soup.name] = {soup.name: mask_P}
-    if not out_of_fold_P(found).any():
-        names = ", ".join(name for unit in found.values() for name in unit)
+        result[soup.name] = {soup.name: mask_P}
+    if not out_of_fold_P(result).any():
+        names = ", ".join(name for unit in result.values() for name in unit)
         raise UserError(
             f"there is no image that none of {names} trained on, so their weights and "
             "temperature cannot be fitted; train all folds (fold: each), or leave some out."
         )
-    return found
+    return result
 
 
 def out_of_fold_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
@@ -310,7 +310,7 @@ def _fingerprint(file: Path) -> str | None:
     """Return the fingerprint of the targets; None for a file that is not ours: it is replaced."""
     try:
         with safe_open(file, framework="numpy") as opened:
-            found: str | None = (opened.metadata() or {}).get("mark")
+            result: str | None = (opened.metadata() or {}).get("mark")
     except (OSError, SafetensorError):
         return None
-    return found
+    return result

@@ -161,15 +161,15 @@ def _chosen(train: Split, classes: int) -> float:
 
 def _path_losses(learned: Split, held: Split, classes: int) -> Floats:
     """Return the loss on `held` by strength; infinite beyond where it rose twice in a row."""
-    found = np.full(len(STRENGTHS), np.inf)
+    result = np.full(len(STRENGTHS), np.inf)
     path = fit_path(learned.features_ND, learned.labels_N, _balance(learned, classes), classes)
     for at, (_, (weight_CD, bias_C)) in enumerate(path):
         log_VC = _log_softmax(held.features_ND @ weight_CD.T + bias_C)
         own_V = _balance(held, classes)
-        found[at] = -float((own_V * log_VC[np.arange(len(log_VC)), held.labels_N]).sum())
-        if at > 1 and found[at] > found[at - 1] > found[at - 2]:
+        result[at] = -float((own_V * log_VC[np.arange(len(log_VC)), held.labels_N]).sum())
+        if at > 1 and result[at] > result[at - 1] > result[at - 2]:
             break
-    return found
+    return result
 
 
 def _balance(split: Split, classes: int) -> Floats:
@@ -259,12 +259,12 @@ def suggest(dataset: Path, settings: TrainSettings, out: Path | None) -> list[Su
             "no trunk is available: no member starts from weights; set pretrained: true, or give "
             "--weights FILE, or a model: local-dir:FOLDER with pretrained: true."
         )
-    found: dict[tuple[str, str], Suggestion] = {}
+    result: dict[tuple[str, str], Suggestion] = {}
     for member in members:
         key = (load_trunk(member).key, member.preprocess.model_dump_json())
-        if key not in found:
-            found[key] = _suggestion(dataset, settings, member, records, classes)
-    best = sorted(found.values(), key=lambda own: -own.probe.linear.value)
+        if key not in result:
+            result[key] = _suggestion(dataset, settings, member, records, classes)
+    best = sorted(result.values(), key=lambda own: -own.probe.linear.value)
     if out is not None:
         write_json(out / "suggest.json", {"trunks": [_plain(own) for own in best]})
     return best

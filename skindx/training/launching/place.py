@@ -154,8 +154,8 @@ def choose_interface(wanted: str | None, master: str) -> None:
                 f"which has {', '.join(names)}."
             )
         os.environ[_GLOO] = os.environ[_NCCL] = wanted
-    elif _GLOO not in os.environ and (found := interface_to(master)):
-        os.environ[_GLOO] = found
+    elif _GLOO not in os.environ and (result := interface_to(master)):
+        os.environ[_GLOO] = result
 
 
 def interface_to(address: str) -> str | None:

@@ -250,9 +250,9 @@ def supervise(
             _wait(process, received, ask, grace_s)
         finally:
             _end(process, ask, grace_s)
-    found = read_notes(notes)
+    result = read_notes(notes)
     shutil.rmtree(notes, ignore_errors=True)
-    _raise_error(process.returncode, found, received, ranks)
+    _raise_error(process.returncode, result, received, ranks)
 
 
 class _Lifeline:
@@ -326,14 +326,14 @@ def _members(group: int) -> list[int]:
     """Return the living processes of a process group."""
     import psutil
 
-    found = []
+    result = []
     for process in psutil.process_iter(["status"]):
         try:
             if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+                result.append(process.pid)
         except ProcessLookupError:
             continue
-    return found
+    return result
 
 
 def _raise_error(

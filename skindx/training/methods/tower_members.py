@@ -44,13 +44,13 @@ def _resolved(member: MemberSettings) -> MemberSettings:
         )
     except UserError as error:
         raise UserError(f"member {member.name}: {error}") from None
-    found = tower.network
+    result = tower.network
     return member.model_copy(
         update={
-            "model": found.model,
-            "model_args": found.model_args,
-            "preprocess": found.preprocess,
-            "attention_pool": found.attention_pool,
+            "model": result.model,
+            "model_args": result.model_args,
+            "preprocess": result.preprocess,
+            "attention_pool": result.attention_pool,
             "weights": tower.weights or member.weights,
             "pretrained": False,
             "tower": tower.origin,

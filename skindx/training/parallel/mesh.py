@@ -251,5 +251,5 @@ def _of_files() -> int:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return 0
-    found = re.search(r"^RssFile:\s+(\d+) kB", status, re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
+    result = re.search(r"^RssFile:\s+(\d+) kB", status, re.MULTILINE)
+    return 1024 * int(result[1]) if result else 0

@@ -45,7 +45,7 @@ def score_detector(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectionSc
     pairs = list(zip(_truth(own), _find(detector, own, LEAST_CONFIDENCE), strict=True))
     everyone = [pair for part in mesh.gather(pairs) for pair in part]
     return mean_average_precision(
-        [truth for truth, _ in everyone], [found for _, found in everyone]
+        [truth for truth, _ in everyone], [result for _, result in everyone]
     )
 
 
@@ -56,8 +56,8 @@ def measure_recall(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectorRec
     """
     confidence, size = detector.spec.confidence, detector.spec.size
     sized = [
-        SizedTruth(truth, found, size / max(record.width, record.height))
-        for record, truth, found in zip(
+        SizedTruth(truth, result, size / max(record.width, record.height))
+        for record, truth, result in zip(
             own.records, _truth(own), _find(detector, own, confidence), strict=True
         )
     ]
@@ -73,13 +73,13 @@ def _truth(own: BoxedSet) -> list[Boxes]:
 
 
 def _find(detector: Detector, own: BoxedSet, confidence: float) -> Sequence[Boxes]:
-    found: list[Boxes] = []
+    result: list[Boxes] = []
     ahead = 2 * _BATCH
     images = work_ahead(own.source.image, range(len(own)), threads=own.reading.threads, ahead=ahead)
     with closing(images):
         while batch := list(islice(images, _BATCH)):
-            found += detector.detect(batch, confidence)
-    return found
+            result += detector.detect(batch, confidence)
+    return result
 
 
 # ultralytics' v8 loss as a sum, so that N ranks with uneven shares equal one process.
@@ -109,9 +109,9 @@ class DetectionLoss:
         assigner = self._loss.assigner
 
         def assign(*arguments: Any, **named: Any) -> Any:
-            found = assigner(*arguments, **named)
-            self._scores = found[2].sum()
-            return found
+            result = assigner(*arguments, **named)
+            self._scores = result[2].sum()
+            return result
 
         self._loss.assigner = assign
 
@@ -252,5 +252,5 @@ class DetectorTask:
         """Return what the bundle holds of the detector."""
         net: Any = network
         config = {**net.yaml, "nc": len(self.training.labels)}
-        found = measure_recall(Detector(network.eval(), self.spec), self.validation, self.mesh)
-        return DetectorParts(self.spec, config, net.state_dict(), found)
+        result = measure_recall(Detector(network.eval(), self.spec), self.validation, self.mesh)
+        return DetectorParts(self.spec, config, net.state_dict(), result)

@@ -78,9 +78,9 @@ class FeatureFiles:
                 for rank, part in enumerate(parts):
                     whole_ND[rank :: mesh.data.size] = part[view]
                 self._write(view, whole_ND)
-        found = [self._map(view) for view in range(self.views)]
-        assert all(part is not None for part in found)
-        return [part for part in found if part is not None]
+        result = [self._map(view) for view in range(self.views)]
+        assert all(part is not None for part in result)
+        return [part for part in result if part is not None]
 
     def _compute(self, views: Sequence[int], mesh: Mesh) -> dict[int, Halves]:
         """Return this rank's rows of some views."""
@@ -255,14 +255,14 @@ class HeadsJob:
         )
         features = files.open(mesh, say)
         labels_P = class_numbers(images, self.classes)
-        found = []
+        result = []
         for member in self.members:
             train, val = _rows(self.records, member, self.settings.folds)
             targets = None
             if member.targets:
                 learned = [images[row] for row in train]
                 targets = load_targets(member.targets, learned, len(self.classes))
-            found.append(
+            result.append(
                 HeadData(
                     member,
                     features,
@@ -273,7 +273,7 @@ class HeadsJob:
                     targets,
                 )
             )
-        return found
+        return result
 
     def setup(self, mesh: Mesh, say: Callable[[str], None]) -> Training[list[FinishedMember]]:
         """Return their training before the first step; every rank calls this."""
@@ -291,11 +291,11 @@ class HeadsJob:
         heads = self.data(mesh, say)
         recipe = self.settings.recipe_of(self.members[0])
         place = self.trunk.head
-        found: list[Solved] = mesh.broadcast_from_main(
+        result: list[Solved] = mesh.broadcast_from_main(
             lambda: [solve(head, recipe, place) for head in heads]
         )
-        history = [{"heads": [one.history for one in found]}]
-        return [one.finished for one in found], history
+        history = [{"heads": [one.history for one in result]}]
+        return [one.finished for one in result], history
 
     def save(self, result: list[FinishedMember], history: list[Row]) -> None:
         """Write RUN/members/NAME of each head, with the trunk that it stands on."""

@@ -226,8 +226,8 @@ def setup_heads(
 ) -> Training[list[FinishedMember]]:
     """Return heads of one shape, recipe and number of steps before their first step."""
     recipe, kind = settings.recipe_of(heads[0].member), heads[0].member.head
-    found = [head.scale() for head in heads]
-    scales = [(torch.from_numpy(mean_D), torch.from_numpy(std_D)) for mean_D, std_D in found]
+    result = [head.scale() for head in heads]
+    scales = [(torch.from_numpy(mean_D), torch.from_numpy(std_D)) for mean_D, std_D in result]
     classes = heads[0].classes
     stack = HeadStack(kind, scales, classes, [head.member.seed for head in heads]).to(mesh.device)
     criteria = [

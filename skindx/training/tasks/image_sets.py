@@ -214,16 +214,16 @@ def targets_of(member: MemberSettings, data: TrainingData) -> NDArray[np.float32
 def load_targets(file: Path, records: Sequence[Record], classes: int) -> NDArray[np.float32]:
     """Read the soft targets of these training images, N x C of `classes`. Raises UserError."""
     try:
-        found = load_tensors(file)
+        result = load_tensors(file)
         like_NC = torch.empty(len(records), classes, device="meta")
-        check_like(found, {"targets": like_NC}, "it")
-        check_finite(found, "it")
+        check_like(result, {"targets": like_NC}, "it")
+        check_finite(result, "it")
     except (UserError, UnfitStateError) as error:
         raise UserError(
             f"{file} does not hold soft targets for {len(records)} training images and {classes} "
             f"classes ({str(error).rstrip('.')}); remove it and distil again on this dataset."
         ) from None
-    targets_NC: NDArray[np.float32] = found["targets"].numpy()
+    targets_NC: NDArray[np.float32] = result["targets"].numpy()
     return targets_NC
 
 

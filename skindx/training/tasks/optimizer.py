@@ -220,20 +220,20 @@ def add_low_rank(classifier: Classifier, settings: LoraSettings) -> None:
     """
     net = classifier.net
     place = head_place(net)
-    found = [
+    result = [
         (name, module)
         for name, module in net.named_modules()
         if isinstance(module, nn.Linear)
         and name.split(".")[: place.count(".") + 1] != place.split(".")
     ]
-    if not found:
+    if not result:
         raise UserError(
             f"trunk=lora updates linear layers, and {type(net).__name__} has none below its head; "
             "take a transformer, or trunk=frozen."
         )
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name.startswith(f"{place}."))
-    for _, module in found:
+    for _, module in result:
         parametrize.register_parametrization(
             module, "weight", LowRank(module.weight, settings), unsafe=True
         )
@@ -243,8 +243,8 @@ def plain_state(net: nn.Module) -> dict[str, Tensor]:
     """Return a network's tensors under their own names, low-rank updates added."""
     state = {}
     for name, tensor in net.state_dict().items():
-        module, found, rest = name.partition(".parametrizations.")
-        if not found:
+        module, result, rest = name.partition(".parametrizations.")
+        if not result:
             state[name] = tensor
         elif rest == "weight.original":
             weight = net.get_submodule(module).weight

@@ -93,14 +93,14 @@ def whole_task(name: str, weight: float) -> LeaseTask:
 
 def done_of(tasks: Sequence[TaskState], epoch: int, kind: Kind) -> list[TaskState]:
     """Return a member's finished units of an epoch, in the order in which they ended."""
-    found = [
+    result = [
         (task.ended, task)
         for task in tasks
         if task.ended is not None
         and (unit := Unit.of(task.key)).epoch == epoch
         and unit.kind == kind
     ]
-    return [task for _, task in sorted(found, key=lambda pair: pair[0])]
+    return [task for _, task in sorted(result, key=lambda pair: pair[0])]
 
 
 DATABASE = "leases.sqlite"

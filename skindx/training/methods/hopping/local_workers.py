@@ -64,11 +64,11 @@ def progress_of(
     groups: dict[str, list[TaskState]] = {}
     for task in tasks:
         groups.setdefault(Unit.of(task.key).member, []).append(task)
-    found = [_member(name, group, hosts, overall) for name, group in groups.items()]
-    lefts = [member.left_s for member in found if member.left_s is not None]
-    if len(lefts) < len(found) or not workers:
-        return found, None
-    return found, max(max(lefts, default=0.0), sum(lefts) / len(workers))
+    result = [_member(name, group, hosts, overall) for name, group in groups.items()]
+    lefts = [member.left_s for member in result if member.left_s is not None]
+    if len(lefts) < len(result) or not workers:
+        return result, None
+    return result, max(max(lefts, default=0.0), sum(lefts) / len(workers))
 
 
 def _host(worker: WorkerState) -> str:
@@ -171,12 +171,12 @@ class Watcher:
         with live or nullcontext():
             while not self._ended.wait(_TERMINAL_S if on_terminal else _LINES_S):
                 try:
-                    found, left_s = progress_of(self._leases.tasks(), self._leases.workers())
+                    result, left_s = progress_of(self._leases.tasks(), self._leases.workers())
                 except UserError:
                     continue  # a database that is away for a moment
                 if live:
-                    live.update(table(found, left_s))
-                elif found and (now := line(found, left_s)) != said:
+                    live.update(table(result, left_s))
+                elif result and (now := line(result, left_s)) != said:
                     self.print(now)
                     said = now
 

@@ -211,15 +211,15 @@ class PartitionImages:
         if number in self._squares and self._squares[number][0] == key:
             return self._squares[number][1]
         own = self.partitions.of_partition(data.val, number)
-        found = ValidationSet(
+        result = ValidationSet(
             Files(self.dataset, own),
             class_numbers(own, data.classes),
             member.preprocess,
             self._reading(),
             keep=self.loader.cache.kind != "none",
         )
-        self._squares[number] = (key, found)
-        return found
+        self._squares[number] = (key, result)
+        return result
 
     def has(self, number: int) -> bool:
         """True when the images of a partition are open."""

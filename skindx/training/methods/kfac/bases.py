@@ -156,8 +156,8 @@ class EigenBases:
             steep = largest * float(torch.linalg.matrix_norm(factor).max()) > STEEPEST * damping
             if not steep and largest > 0:
                 least = negligible * damping / largest
-                if found := leading(factor, least, self.found.get(key), multiply):
-                    return found
+                if result := leading(factor, least, self.found.get(key), multiply):
+                    return result
         return decompose(factor, damping)
 
     def whole(self) -> dict[Key, Eigen]:
@@ -294,8 +294,8 @@ class LayerMatrices:
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return views in the shape of the gradients that there are, and these."""
-        found = [(view, weight.grad) for weight, view in self._views if weight.grad is not None]
-        return [view for view, _ in found], [own for _, own in found]
+        result = [(view, weight.grad) for weight, view in self._views if weight.grad is not None]
+        return [view for view, _ in result], [own for _, own in result]
 
     @cached_property
     def _views(self) -> list[tuple[Tensor, Tensor]]:

@@ -37,8 +37,8 @@ def decompose(factor_SWW: Tensor, damping: float) -> Eigen | None:
     more and more damping on its diagonal. None when that does not help.
     """
     for added in (0.0, *(damping * more for more in _MORE)):
-        if found := _try(factor_SWW, added):
-            return found
+        if result := _try(factor_SWW, added):
+            return result
     return None
 
 
@@ -125,9 +125,9 @@ def leading(
     span_WR = _known(before, width, least)
     if span_WR is None:
         span_WR = factor_WW.new_empty(width, 0)
-    found = span_WR.shape[1]
-    wanted = max(_FIRST, found + max(_LEAST_MORE, int(_BEYOND * found)))
-    rounds = _ROUNDS_AGAIN if found else _ROUNDS
+    result = span_WR.shape[1]
+    wanted = max(_FIRST, result + max(_LEAST_MORE, int(_BEYOND * result)))
+    rounds = _ROUNDS_AGAIN if result else _ROUNDS
     while wanted <= most:
         fresh = torch.randn(width, wanted - span_WR.shape[1], generator=generator)
         span_WR = torch.cat([span_WR, fresh.to(factor_WW)], dim=1)

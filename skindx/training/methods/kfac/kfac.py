@@ -51,13 +51,13 @@ def choice_of_run(mesh: Mesh) -> NtChoice | None:
         choice = learned(device)
         return choice.tree.model_dump(mode="json") if choice else None
 
-    found = mesh.broadcast_from_main(of_main) if mesh.data.size > 1 else of_main()
-    if found is None:
+    result = mesh.broadcast_from_main(of_main) if mesh.data.size > 1 else of_main()
+    if result is None:
         return None
     ranks = mesh.gather([free_bytes(mesh.device), current_threads(device)])
     return NtChoice.parse(
         {
-            "tree": found,
+            "tree": result,
             "copy_bytes": int(SHARE_OF_FREE * min(free for free, _ in ranks)),
             "threads": ranks[0][1],
         },
@@ -135,13 +135,13 @@ def _walk(state: State, part: str, shapes: Shapes) -> list[tuple[Key, Any]]:
     layers = state.get(part)
     if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
         raise UnfitStateError(f"kfac has no {part}")
-    found = [
+    result = [
         ((name, factor), value) for name, own in layers.items() for factor, value in own.items()
     ]
-    for key, _ in found:
+    for key, _ in result:
         if key not in shapes:
             raise UnfitStateError(f"kfac has {part} of {key[0]}, which it must not have")
-    return found
+    return result
 
 
 # How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
@@ -292,11 +292,11 @@ class Kfac(Method):
         """Return what these layers are multiplied by, made again when anything of it changes."""
         key = (frozenset(names), self.damping)
         if self._made is None or self._made[0] != key:
-            found = {
+            result = {
                 name: (self.bases.found[name, INSIDE], self.bases.found.get((name, OUTSIDE)))
                 for name in names
             }
-            self._made = key, make_inverse(found, self.damping, self._settings.negligible)
+            self._made = key, make_inverse(result, self.damping, self._settings.negligible)
         return self._made[1]
 
     def _exchange(self, natural: dict[str, Tensor]) -> None:

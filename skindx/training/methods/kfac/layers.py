@@ -273,7 +273,7 @@ def find_layers(module: nn.Module, widest: int) -> tuple[list[Layer], list[str]]
 
     Layers without a weight that learns are neither.
     """
-    found: list[Layer] = []
+    result: list[Layer] = []
     wide: list[str] = []
     other: list[str] = []
     seen: set[int] = set()
@@ -289,13 +289,13 @@ def find_layers(module: nn.Module, widest: int) -> tuple[list[Layer], list[str]]
         elif max(width for _, width in layer.shapes.values()) > widest:
             wide.append(name)
         else:
-            found.append(layer)
+            result.append(layer)
     said = []
     if wide:
         said.append(f"K-FAC skips {_names(wide)}: a factor is wider than widest={widest}")
     if other:
         said.append(f"K-FAC knows no factors of {_names(other)}, which keep their plain gradient")
-    return found, said
+    return result, said
 
 
 def _layer(name: str, part: nn.Module) -> Layer | None:

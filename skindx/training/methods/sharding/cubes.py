@@ -393,5 +393,5 @@ def _split(
 
 def cubes_of(net: nn.Module) -> list[Cube]:
     """Return the cubes that a network's layers are on."""
-    found = (getattr(layer, CUBE, None) for layer in net.modules())
-    return list({id(place.cube.i): place.cube for place in found if place}.values())
+    result = (getattr(layer, CUBE, None) for layer in net.modules())
+    return list({id(place.cube.i): place.cube for place in result if place}.values())

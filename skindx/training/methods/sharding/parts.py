@@ -59,10 +59,10 @@ class Part:
 
     def own(self, whole: Tensor) -> Tensor:
         """Return this rank's part of a whole weight, or of what an optimizer keeps of it."""
-        found = [
+        result = [
             whole.narrow(self.dim, start, end - start) for start, end in self.spans[self.links.rank]
         ]
-        return torch.cat(found, self.dim)
+        return torch.cat(result, self.dim)
 
     def whole(self, own: Tensor) -> Tensor:
         """Return the whole of this rank's part; every rank of the axis calls this."""
@@ -256,11 +256,11 @@ def _gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:
 
 def _square(weights: Sequence[nn.Parameter]) -> Tensor:
     """Return the squared norm of what these weights have of gradients, as a tensor of one."""
-    found = _gradients(weights)
-    if not found:
+    result = _gradients(weights)
+    if not result:
         device = weights[0].device if weights else None
         return torch.zeros(1, dtype=torch.float64, device=device)
-    return torch.stack(torch._foreach_norm(found)).double().square().sum().view(1)
+    return torch.stack(torch._foreach_norm(result)).double().square().sum().view(1)
 
 
 def _split_gradients(

@@ -156,10 +156,10 @@ def pieces_of(net: nn.Module, image: Tensor, *, half: bool = False) -> Pieces:
             "another model, or leave engine.parallel out."
         )
     graph, root = traced
-    found = _measured(root, graph, image, half)
+    result = _measured(root, graph, image, half)
     nodes = [node for node in graph.nodes if node.op in _COMPUTING]
-    pieces = tuple(_cut(root, graph, nodes, found))
-    return Pieces(graph, root, pieces, _border(found[_first(graph)]))
+    pieces = tuple(_cut(root, graph, nodes, result))
+    return Pieces(graph, root, pieces, _border(result[_first(graph)]))
 
 
 _COMPUTING = ("call_module", "call_function", "call_method")
@@ -266,19 +266,19 @@ def _is_border(live: Sequence[fx.Node], found: dict[fx.Node, _Value]) -> bool:
 
 def _weights(net: nn.Module, node: fx.Node) -> set[int]:
     """Return the identities of what a node uses of the network's parameters and statistics."""
-    found: set[int] = set()
+    result: set[int] = set()
     if node.op == "call_module":
         layer = net.get_submodule(str(node.target))
-        found |= {id(weight) for weight in layer.parameters()}
-        found |= {id(buffer) for buffer in layer.buffers()}
+        result |= {id(weight) for weight in layer.parameters()}
+        result |= {id(buffer) for buffer in layer.buffers()}
     for used in node.all_input_nodes:
         if used.op == "get_attr":
             value: Any = net
             for part in str(used.target).split("."):
                 value = getattr(value, part)
             if isinstance(value, nn.Parameter):
-                found.add(id(value))
-    return found
+                result.add(id(value))
+    return result
 
 
 def check_stages(net: nn.Module, image: Tensor, parallel: ModelSettings, images: int) -> None:

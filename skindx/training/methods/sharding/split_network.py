@@ -49,32 +49,32 @@ def split_network(
         SplitLayers(net, mesh)
         return
     before = _weights(net)
-    found: Mapping[str, nn.Module]
+    result: Mapping[str, nn.Module]
     if isinstance(parallel, OwtSettings):
         links = Communicator(mesh.tensor)
-        found = wide_layers(net, image, batch, ranks, parallel)
-        for layer in found.values():
+        result = wide_layers(net, image, batch, ranks, parallel)
+        for layer in result.values():
             owt.split_layer(layer, links, scheme=parallel.scheme)
     elif isinstance(parallel, OperatorsSettings):
-        found = owt.split(net, mesh, parallel)
+        result = owt.split(net, mesh, parallel)
     elif isinstance(parallel, Tensor3dSettings):
-        found = _put_on_cubes(net, mesh, parallel)
+        result = _put_on_cubes(net, mesh, parallel)
     else:
         assert isinstance(parallel, TensorSettings)
         links = Communicator(mesh.tensor)
-        found = {
+        result = {
             name: block
             for name, block in net.named_modules()
             if transformer.can_be_split(block, ranks)
         }
-        for block in found.values():
+        for block in result.values():
             transformer.split_block(block, links)
     what = f"engine.parallel.kind={parallel.kind}"
-    if not found:
+    if not result:
         say(f"{what}: nothing of this network can be split, so all of it is data-parallel")
         return
     SplitLayers(net, mesh)
-    names = [*found] if len(found) <= _SHOWN else [*list(found)[:_SHOWN], "…"]
+    names = [*result] if len(result) <= _SHOWN else [*list(result)[:_SHOWN], "…"]
     most = "up to " if isinstance(parallel, OperatorsSettings) else ""
     say(
         f"{what}: {', '.join(names)} are split over {most}{ranks} ranks; this one holds "
@@ -90,14 +90,14 @@ def _put_on_cubes(
 ) -> Mapping[str, nn.Module]:
     """Split all blocks that have equal parts for a cube, and return them by name."""
     q = parallel.side
-    found = {name: block for name, block in net.named_modules() if cubes.can_be_split(block, q)}
+    result = {name: block for name, block in net.named_modules() if cubes.can_be_split(block, q)}
     rank, peers = dist.get_rank(), mesh.replicas or ()
     first = rank - mesh.tensor.rank
     cube = Cube.of(first, q, timedelta(seconds=mesh.settings.timeout_s))
     links, keep = Communicator(mesh.tensor), not parallel.gather_again
-    for block in found.values():
+    for block in result.values():
         cubes.split_block(block, links, cube, peers, keep=keep)
-    return found
+    return result
 
 
 def _weights(net: nn.Module) -> int:

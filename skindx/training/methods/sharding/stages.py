@@ -190,15 +190,15 @@ class GPipe:
         if self.links.rank != at:
             self.links.wait([self.links.send(own_b, at)])
             return None
-        found = own_b.new_empty(sum(self._rows), *own_b.shape[1:])
+        result = own_b.new_empty(sum(self._rows), *own_b.shape[1:])
         works = []
-        for rank, part in enumerate(torch.split(found, list(self._rows))):
+        for rank, part in enumerate(torch.split(result, list(self._rows))):
             if rank == at:
                 part.copy_(own_b)
             else:
                 works.append(self.links.receive(part, rank))
         self.links.wait(works)
-        return found
+        return result
 
     def _from_last(self) -> Tensor:
         """Return this rank's rows of what the last stage gives."""
@@ -238,16 +238,16 @@ def place_stages(
     parallel, engine = mesh.settings.parallel, mesh.settings
     assert isinstance(parallel, ModelSettings)
     links, half = Communicator(mesh.tensor), engine.precision == "bf16"
-    found = pieces_of(net, image, half=half)
-    counts = counts_of(found, parallel)
+    result = pieces_of(net, image, half=half)
+    counts = counts_of(result, parallel)
     images = batch // (mesh.data.size // links.size)
     micro = micro_batches_of(parallel, images)
     starts = [0, *accumulate(counts)]
-    stages = [list(found.pieces[begin:end]) for begin, end in pairwise(starts)]
+    stages = [list(result.pieces[begin:end]) for begin, end in pairwise(starts)]
     own = stages[links.rank]
-    into = _border(stages[links.rank - 1]) if links.rank else found.images
+    into = _border(stages[links.rank - 1]) if links.rank else result.images
     nodes = [node for piece in own for node in piece.nodes]
-    graph = fx.GraphModule(found.root, _part_of(found.graph, nodes))
+    graph = fx.GraphModule(result.root, _part_of(result.graph, nodes))
     norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm)]
     before = _numbers(net)
     owners = _owners(net, stages)

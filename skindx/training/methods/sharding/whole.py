@@ -68,8 +68,8 @@ class Pipeline(Protocol):
 
 def pipeline_of(module: nn.Module) -> Pipeline | None:
     """Return the pipeline of a network, or of a copy of it; None: it has none."""
-    found: Pipeline | None = getattr(module, PIPELINE, None)
-    return found
+    result: Pipeline | None = getattr(module, PIPELINE, None)
+    return result
 
 
 with light_imports():

@@ -43,14 +43,14 @@ def rounds_of(rows: Sizes, scheme: Scheme) -> list[Sizes]:
     """Return the rows of each rank in each round; there is none without any."""
     ranks = len(rows)
     if scheme == "b":
-        found = [
+        result = [
             tuple(count if rank == turn else 0 for rank, count in enumerate(rows))
             for turn in range(ranks)
         ]
     else:
         parts = [sizes_of(count, ranks) for count in rows]
-        found = [tuple(part[turn] for part in parts) for turn in range(ranks)]
-    return [own for own in found if sum(own)]
+        result = [tuple(part[turn] for part in parts) for turn in range(ranks)]
+    return [own for own in result if sum(own)]
 
 
 def in_rounds(
@@ -102,13 +102,13 @@ class _InRounds(torch.autograd.Function):
         below = ctx.needs_input_grad[0]
         for (x_r, y_rc), rows, dy_rc in zip(ctx.kept, rounds, coming, strict=True):
             inputs = [*([x_r] if below else []), *ctx.weights]
-            found = list(torch.autograd.grad(y_rc, inputs, dy_rc())) if inputs else []
+            result = list(torch.autograd.grad(y_rc, inputs, dy_rc())) if inputs else []
             if below:
-                leaving.append(links.start_sum_rows(found.pop(0), rows))
+                leaving.append(links.start_sum_rows(result.pop(0), rows))
             if totals:
-                torch._foreach_add_(totals, found)
+                torch._foreach_add_(totals, result)
             else:
-                totals = found
+                totals = result
         ctx.kept = []
         dx_b = torch.cat([part() for part in leaving]).mul_(links.size) if below else None
         totals = totals or [torch.zeros_like(weight) for weight in ctx.weights]
@@ -240,7 +240,7 @@ def wide_layers(
     holders = Counter(
         id(parameter) for layer in net.modules() for parameter in layer.parameters(recurse=False)
     )
-    found = {}
+    result = {}
     for name, layer, use in _uses(net, image):
         weight = layer.get_parameter("weight")
         tied = any(holders[id(parameter)] > 1 for parameter in layer.parameters(recurse=False))
@@ -251,8 +251,8 @@ def wide_layers(
         if least == "auto":
             least = batch * use.values_in + batch * use.values_out // ranks
         if weight.numel() >= least:
-            found[name] = layer
-    return found
+            result[name] = layer
+    return result
 
 
 def _uses(net: nn.Module, image: Tensor) -> list[tuple[str, nn.Module, _Use]]:
@@ -291,7 +291,7 @@ def layers_of(net: nn.Module, parallel: OperatorsSettings) -> dict[str, nn.Modul
     holders = Counter(
         id(parameter) for layer in net.modules() for parameter in layer.parameters(recurse=False)
     )
-    named, found = dict(net.named_modules()), {}
+    named, result = dict(net.named_modules()), {}
     for name, degree in parallel.degrees.items():
         if name not in named:
             continue
@@ -303,18 +303,18 @@ def layers_of(net: nn.Module, parallel: OperatorsSettings) -> dict[str, nn.Modul
                 "a plain linear layer or convolution with an output for each rank, whose weights "
                 "no other layer shares; take it out."
             )
-        found[name] = layer
-    return found
+        result[name] = layer
+    return result
 
 
 def split(net: nn.Module, mesh: Mesh, parallel: OperatorsSettings) -> dict[str, nn.Module]:
     """Split the layers of a plan, in place, and return them; every rank calls this."""
-    found, ranks, rank = layers_of(net, parallel), mesh.data.size, mesh.data.rank
+    result, ranks, rank = layers_of(net, parallel), mesh.data.size, mesh.data.rank
     axes = {degree: _axis(mesh, degree) for degree in sorted(set(parallel.degrees.values()))}
-    for name, layer in found.items():
+    for name, layer in result.items():
         degree = parallel.degrees[name]
         split_layer(layer, axes[degree], tuple(range(rank % degree, ranks, degree)))
-    return found
+    return result
 
 
 def _axis(mesh: Mesh, degree: int) -> Communicator:
