@@ -36,7 +36,6 @@ class History:
     """Writes the whole file each time: no row is doubled or cut, whatever was there before."""
 
     def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
-        """Begin."""
         self._file = info.folder / HISTORY
         if history:
             write_history(self._file, history)
@@ -47,7 +46,6 @@ class History:
         """Steps are not kept."""
 
     def epoch(self, history: Sequence[Row]) -> None:
-        """Write all rows."""
         write_history(self._file, history)
 
     def close(self, *, finished: bool) -> None:
@@ -236,7 +234,6 @@ class CallbackList:
         self._bar.__exit__()
 
     def start(self, history: Sequence[Row]) -> None:
-        """Training begins, or goes on after the epochs of `history`."""
         for name, monitor in self._waiting:
             if self._careful(name, partial(monitor.start, self._info, history)):
                 self._started.append((name, monitor))
@@ -256,7 +253,6 @@ class CallbackList:
             self._careful(name, partial(monitor.epoch, history))
 
     def line(self, text: str) -> None:
-        """Show a message."""
         self._bar.line(text)
 
     def _careful(self, name: str, call: Callable[[], None]) -> bool:

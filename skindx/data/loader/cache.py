@@ -91,11 +91,9 @@ class Shard:
         self.world = world
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return (height, width)."""
         return self.source.size(index // self.world)
 
     def image(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-        """Return an image."""
         return self.source.image(index // self.world, at_least)
 
 

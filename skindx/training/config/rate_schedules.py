@@ -39,7 +39,6 @@ class Cosine(RateSchedule):
     """Final learning rate, as a share of the peak."""
 
     def rate(self, step: int, per_epoch: int, epochs: int, warmup: int, peak: float) -> float:
-        """Return the rate of a step."""
         return rate_at(step, per_epoch * epochs, warmup, peak, peak * self.minimum)
 
 
@@ -59,7 +58,6 @@ class Steps(RateSchedule):
         return epochs
 
     def rate(self, step: int, per_epoch: int, epochs: int, warmup: int, peak: float) -> float:
-        """Return the rate of a step."""
         fallen: float = self.factor ** sum(step >= epoch * per_epoch for epoch in self.epochs)
         return peak * min(1.0, (step + 1) / max(1, warmup)) * fallen
 

@@ -230,7 +230,6 @@ class AloneMesh(Mesh):
         """Return at once: there is no other rank."""
 
     def broadcast_from_main(self, work: Callable[[], Value]) -> Value:
-        """Return what `work` returns."""
         return work()
 
 

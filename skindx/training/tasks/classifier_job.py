@@ -48,17 +48,14 @@ class MemberJob:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
         return f"member {self.member.name}"
 
     @property
     def key(self) -> str:
-        """The name of its folder among the run's checkpoints."""
         return self.member.name
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of everything that decides its weights."""
         return fingerprint(self.settings, self.member, self.dataset)
 
     @cached_property
@@ -72,18 +69,15 @@ class MemberJob:
         return is_finished(self.run, self.member.name, self.fingerprint)
 
     def callbacks(self, *, shown: bool) -> CallbackList:
-        """Return its bar, its history and the trackers of the settings."""
         images = len(self.data.train)
         return member_callbacks(self.run, self.settings, self.member, images, shown=shown)
 
     def setup(self, mesh: Mesh, say: Callable[[str], None]) -> Training[FinishedMember]:
-        """Return its training before the first step; every rank calls this."""
         epochs = self.settings.recipe_of(self.member).epochs
         keep = snapshot_keeper(self.run, self.member, epochs, mesh)
         return setup_member(self.settings, self.member, self.data, mesh, say, keep=keep)
 
     def save(self, result: FinishedMember, history: list[Row]) -> None:
-        """Write RUN/members/NAME."""
         save_member(self.run, self.member.name, result, history, self.fingerprint)
 
 

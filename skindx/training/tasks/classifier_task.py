@@ -133,31 +133,25 @@ class ClassifierTask:
 
     @property
     def name(self) -> str:
-        """The member's."""
         return self.member.name
 
     @property
     def seed(self) -> int:
-        """The member's."""
         return self.member.seed
 
     @property
     def epochs(self) -> int:
-        """The recipe's."""
         return self.recipe.epochs
 
     @property
     def images(self) -> int:
-        """Training images of all ranks."""
         return len(self.training)
 
     @property
     def batch(self) -> int:
-        """The recipe's."""
         return self.recipe.batch
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
-        """Yield this rank's batches of an epoch, from step `first` on."""
         rank = self.mesh.data.rank
         plan = self.training.plan(self.batch, self.seed, epoch, self.mesh)[first:]
         mixtures = self._mixtures(plan, epoch, first)
@@ -209,18 +203,15 @@ class ClassifierTask:
         return pieces
 
     def loss(self, outputs: Any, targets: Any, count: int) -> Tensor:
-        """Return the summed loss of some images."""
         loss_sum: Tensor = self.criterion(outputs.float(), targets)
         return loss_sum
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
         return rate_of(self.recipe, step, steps_of(self.images, self.batch))
 
     def validate(
         self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
     ) -> dict[str, Any]:
-        """Return accuracy on the validation images, and the speed."""
         self._finished = self._validate(network, asked)
         return figures(self._finished, speed)
 
@@ -229,18 +220,14 @@ class ClassifierTask:
         return validate(network, self.member, self.validation, self.mesh, asked)
 
     def after_epoch(self, epoch: int) -> None:
-        """Keep the weights, where the member keeps snapshots."""
         assert self._finished is not None
         self.keep(epoch, self._finished)
 
     def enough(self, history: Sequence[Row]) -> str:
-        """Return nothing: a member is trained for all its epochs."""
         return ""
 
     def line(self, row: Row) -> str:
-        """Return an epoch's figures as a line."""
         return epoch_line(row)
 
     def result(self, network: nn.Module, asked: Callable[[], bool]) -> FinishedMember:
-        """Return the member as the last epoch left it."""
         return self._finished or self._validate(network, asked)

@@ -116,12 +116,10 @@ class MovingAverage:
         self._average.update_parameters(module.net)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold."""
         state: dict[str, Any] = self._average.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
         check_like(state, self._average.state_dict(), "average")
         self._average.load_state_dict(state)
 
@@ -148,7 +146,6 @@ class DetectorJob:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of everything that decides its weights."""
         return detector_fingerprint(self.settings, self.dataset)
 
     def is_finished(self) -> bool:
@@ -156,12 +153,10 @@ class DetectorJob:
         return is_trained(self.run, self.settings, self.dataset)
 
     def callbacks(self, *, shown: bool) -> CallbackList:
-        """Return its bar."""
         images = len(looked_at(self.records, "train"))
         return detector_callbacks(self.run, self.settings, images, shown=shown)
 
     def setup(self, mesh: Mesh, say: Callable[[str], None]) -> Training[DetectorParts]:
-        """Return its training before the first step; every rank calls this."""
         own = self.settings.detector
         assert own is not None
         training, validation = open_boxed(
@@ -183,7 +178,6 @@ class DetectorJob:
         )
 
     def save(self, result: DetectorParts, history: list[Row]) -> None:
-        """Write RUN/detector."""
         save_parts(self.run, self.dataset, result, history, self.fingerprint)
 
 

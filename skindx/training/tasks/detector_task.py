@@ -155,22 +155,18 @@ class DetectorTask:
 
     @property
     def seed(self) -> int:
-        """The detector's."""
         return self.settings.seed
 
     @property
     def epochs(self) -> int:
-        """How many there will be at most."""
         return self.settings.epochs
 
     @property
     def images(self) -> int:
-        """Training images of all ranks."""
         return len(self.training)
 
     @property
     def batch(self) -> int:
-        """The detector's."""
         return self.settings.batch
 
     @property
@@ -179,7 +175,6 @@ class DetectorTask:
         return DetectorSpec(size=self.settings.size, labels=self.training.labels)
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
-        """Yield this rank's batches of an epoch, from step `first` on."""
         plan = epoch_plan(
             *(self.images, self.batch, self.seed, epoch, self.mesh.data.size), sharded=False
         )[first:]
@@ -208,7 +203,6 @@ class DetectorTask:
         return loss_sum * (count / all_scores(scores, self.mesh))
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
         per_epoch, own = steps_of(self.images, self.batch), self.settings
         warmup = int(per_epoch * own.warmup_epochs)
         return rate_at(step, per_epoch * own.epochs, warmup, own.learning_rate)
@@ -242,14 +236,12 @@ class DetectorTask:
         return ""
 
     def line(self, row: Row) -> str:
-        """Return an epoch's figures as a line."""
         return (
             f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val mAP50 {row['map50']:.3f}  "
             f"mAP50-95 {row['map50_95']:.3f}"
         )
 
     def result(self, network: nn.Module, asked: Callable[[], bool]) -> DetectorParts:
-        """Return what the bundle holds of the detector."""
         net: Any = network
         config = {**net.yaml, "nc": len(self.training.labels)}
         result = measure_recall(Detector(network.eval(), self.spec), self.validation, self.mesh)

@@ -194,7 +194,6 @@ class HeadsJob:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
         names = [member.name for member in self.members]
         return f"member {names[0]}" if len(names) == 1 else f"heads {', '.join(names)}"
 
@@ -212,7 +211,6 @@ class HeadsJob:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of everything that decides the heads."""
         if len(self.members) == 1:
             return self.fingerprints[0]
         return fingerprint_of({"heads": list(self.fingerprints)})

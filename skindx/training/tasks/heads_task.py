@@ -42,7 +42,6 @@ class HeadsTask:
 
     @property
     def name(self) -> str:
-        """The names of the heads."""
         return self.label
 
     @property
@@ -52,7 +51,6 @@ class HeadsTask:
 
     @property
     def epochs(self) -> int:
-        """The recipe's."""
         return self.recipe.epochs
 
     @property
@@ -62,11 +60,9 @@ class HeadsTask:
 
     @property
     def batch(self) -> int:
-        """The recipe's."""
         return self.recipe.batch
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
-        """Yield this rank's batches of an epoch, from step `first` on."""
         plans = [self._plan(head, epoch) for head in self.heads]
         views = [_views(head, epoch) for head in self.heads]
         for step in range(first, len(plans[0])):
@@ -134,7 +130,6 @@ class HeadsTask:
         return torch.stack(losses).sum()
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
         return rate_of(self.recipe, step, steps_of(self.images, self.batch))
 
     def validate(
@@ -168,11 +163,9 @@ class HeadsTask:
         """Nothing: heads keep no snapshots."""
 
     def enough(self, history: Sequence[Row]) -> str:
-        """Return nothing: heads are trained for all their epochs."""
         return ""
 
     def line(self, row: Row) -> str:
-        """Return an epoch's figures as a line."""
         return (
             f"epoch {row['epoch']:>3}  loss {row['loss'] / len(self.heads):.3f}  "
             f"val top-1 {row['val_top1']:.3f}  balanced {row['val_balanced']:.3f}  "
@@ -180,7 +173,6 @@ class HeadsTask:
         )
 
     def result(self, network: nn.Module, asked: Callable[[], bool]) -> list[FinishedMember]:
-        """Return the heads as the last epoch left them."""
         return self._finished or self._validated(network)
 
 

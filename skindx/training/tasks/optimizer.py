@@ -174,11 +174,9 @@ class WeightAverage:
         self._average.update(module, step=steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold; every rank calls this."""
         return method_of(self.module).whole_state(self.module)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
         method = method_of(self.module)
         shapes = method.whole_shapes(self.module)
         like = {

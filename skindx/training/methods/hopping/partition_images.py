@@ -157,11 +157,9 @@ class Renumbered:
         self._source, self._place_N = source, place_N
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return (height, width)."""
         return self._source.size(int(self._place_N[index]))
 
     def image(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-        """Return an image."""
         return self._source.image(int(self._place_N[index]), at_least)
 
 
