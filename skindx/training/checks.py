@@ -18,7 +18,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import check_monitors
 from skindx.training.checkpoint.finished import load_parts
 from skindx.training.config.engine import EngineSettings, read_extra_of
-from skindx.training.config.optimizers import OPTIMIZERS
+from skindx.training.config.optimizers import optimizer_kinds
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.ranks import ranks_on_hosts
 from skindx.training.ensembles.member_refs import check_soup, member_refs, units
@@ -157,7 +157,7 @@ def _check_layer_norms(settings: TrainSettings) -> None:
     for member in settings.members:
         recipe = settings.recipe_of(member)
         if settings.engine.zero and recipe.optimizer_kind.layerwise:
-            others = [kind for kind in OPTIMIZERS if not OPTIMIZERS.load(kind).layerwise]
+            others = [name for name, kind in optimizer_kinds().items() if not kind.layerwise]
             raise UserError(
                 f"member {member.name}: recipe.optimizer={recipe.optimizer} goes by the norm of "
                 f"each layer, and engine.zero={settings.engine.zero} mixes layers; set "

@@ -16,7 +16,7 @@ from skindx.training.forms.parallel_form import DataSettings
 
 _SCHEDULES = "skindx.training.methods.hopping.hop_units"
 SCHEDULES = Family(
-    "engine.schedule",
+    "schedule of members",
     "skindx.member_schedules",
     {
         "data": "skindx.training.config.method_settings:MemberSchedule",

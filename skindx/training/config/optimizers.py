@@ -8,7 +8,7 @@ from typing import ClassVar
 from skindx.core.kinds import Family
 
 OPTIMIZERS = Family(
-    "recipe.optimizer",
+    "optimizer",
     "skindx.optimizers",
     {
         "adamw": "skindx.training.config.optimizers:AdamW",
@@ -70,12 +70,18 @@ class Lamb(OptimizerKind):
     preconditioned = False
 
 
+def optimizer_kinds() -> dict[str, type[OptimizerKind]]:
+    """Return all kinds by name, without entry points that are none."""
+    kinds = OPTIMIZERS.loaded().items()
+    return {name: kind for name, kind in kinds if issubclass(kind, OptimizerKind)}
+
+
 def readers_of(setting: str) -> list[str]:
     """Return the kinds that read a setting which others do not."""
-    return [kind for kind in OPTIMIZERS if setting in OPTIMIZERS.load(kind).reads]
+    return [name for name, kind in optimizer_kinds().items() if setting in kind.reads]
 
 
 def special_settings() -> list[str]:
     """Return the settings of a recipe that some kinds alone read."""
-    reads = [name for kind in OPTIMIZERS for name in OPTIMIZERS.load(kind).reads]
+    reads = [setting for kind in optimizer_kinds().values() for setting in kind.reads]
     return list(dict.fromkeys(reads))

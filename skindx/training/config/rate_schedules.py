@@ -9,7 +9,7 @@ from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
 
 RATE_SCHEDULES = Family(
-    "recipe.schedule.kind",
+    "learning-rate schedule",
     "skindx.rate_schedules",
     {
         "cosine": "skindx.training.config.rate_schedules:Cosine",

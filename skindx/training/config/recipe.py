@@ -13,13 +13,14 @@ from skindx.training.config.method_settings import PreconditionerSettings, name_
 from skindx.training.config.optimizers import (
     OPTIMIZERS,
     OptimizerKind,
+    optimizer_kinds,
     readers_of,
     special_settings,
 )
 from skindx.training.config.rate_schedules import AnyRateSchedule, Cosine
 
 PRECONDITIONERS = Family(
-    "recipe.preconditioner.kind",
+    "preconditioner",
     "skindx.preconditioners",
     {"kfac": "skindx.training.methods.kfac.kfac_settings:KfacSettings"},
 )
@@ -161,7 +162,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _one_second_moment(self) -> Self:
         if self.preconditioner and not self.optimizer_kind.preconditioned:
-            takes = [kind for kind in OPTIMIZERS if OPTIMIZERS.load(kind).preconditioned]
+            takes = [name for name, kind in optimizer_kinds().items() if kind.preconditioned]
             raise ValueError(
                 f"optimizer={self.optimizer} divides by second moments, which undoes "
                 f"preconditioner.kind={self.preconditioner.kind}; take {', '.join(takes[:-1])} or "

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fused import FusedSettings
-from skindx.comm.kinds import EXCHANGES
 from skindx.core.cost.cells import Cell, chain_of
 from skindx.core.cost.events import Flow
 from skindx.core.cost.network import UNMEASURED, Network, Timed
@@ -191,6 +190,8 @@ class ParallelSettings(Settings):
     def check_exchange(self, exchange: ExchangeSettings) -> None:
         """Raise ValueError for one that cannot act among the ranks with equal parts alone."""
         if self.by_peers and not exchange.among_peers:
+            from skindx.comm.kinds import EXCHANGES  # kinds from outside may import this module
+
             *first, last = (kind for kind, own in EXCHANGES.loaded().items() if own.among_peers)
             raise ValueError(
                 f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "
