@@ -29,7 +29,7 @@ from skindx.models.exports.runtimes import Backend
 from skindx.models.ood.feature_extraction import features_of, try_check
 from skindx.models.ood.ood_check import OodCheck
 from skindx.models.probability_correction import Prevalence
-from skindx.models.urgent_risk import UrgentRisk, check_level, why_no_threshold
+from skindx.models.urgent_risk import UrgentRiskRule, check_level, why_no_threshold
 from skindx.taxonomy import Taxonomy
 
 
@@ -160,7 +160,7 @@ class Predictor:
         )
 
     @property
-    def urgent_risk(self) -> UrgentRisk | None:
+    def urgent_risk(self) -> UrgentRiskRule | None:
         """The thresholds of the urgent risk, fitted on answers as this predictor gives them.
 
         None: the next step follows the sets of classes; `no_urgent_risk` says why.

@@ -17,7 +17,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.models.conformal import ALL, Conformal
 from skindx.models.ensemble import Prediction
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import SkinClass, Urgency
 
 # N = images, C = classes, M = members
@@ -48,7 +48,7 @@ class Answers:
     """The same of urgent classes; None where they have no threshold of their own."""
     fitted_types: tuple[int, ...] = ()
     """Skin types that have thresholds of their own."""
-    urgent_risk: UrgentRisk | None = None
+    urgent_risk: UrgentRiskRule | None = None
     """The thresholds of the urgent risk; None for a bundle without any."""
     miss_rate: float | None = None
     """The level of the urgent risk that the next steps go by; None: its default."""
@@ -213,7 +213,7 @@ def read_predictions(evaluation: Path) -> Answers:
             level=metadata["level"],
             urgent_level=metadata.get("urgent_level"),
             fitted_types=tuple(metadata.get("fitted_types", ())),
-            urgent_risk=UrgentRisk.model_validate(rule) if rule else None,
+            urgent_risk=UrgentRiskRule.model_validate(rule) if rule else None,
             miss_rate=_rate(metadata.get("miss_rate")),
             steps=_steps(table),
         )

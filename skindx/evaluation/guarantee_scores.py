@@ -22,7 +22,7 @@ from skindx.evaluation.breakdown import (
 from skindx.evaluation.figures import LEVEL, SEED
 from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.models.conformal import ALL
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
 # N = images, C = classes
 
@@ -198,7 +198,7 @@ def urgent_scores(answers: Answers) -> UrgentRiskScores | None:
 
 
 def _level(
-    rule: UrgentRisk, level: RiskLevel, answers: Answers, risk_N: Floats, urgent_N: Bools
+    rule: UrgentRiskRule, level: RiskLevel, answers: Answers, risk_N: Floats, urgent_N: Bools
 ) -> LevelScore:
     sent_N = risk_N >= rule.thresholds(level, answers.skin_types)
     missed_N, raised_N = urgent_N & ~sent_N, ~urgent_N & sent_N

@@ -105,7 +105,7 @@ class RiskLevel(Settings):
         return self
 
 
-class UrgentRisk(Settings):
+class UrgentRiskRule(Settings):
     """The rule by which a next step is urgent: risk at or above the threshold of a level."""
 
     urgent_columns: tuple[int, ...] = Field(min_length=1)
@@ -178,7 +178,7 @@ class UrgentRisk(Settings):
 
 
 def check_level(
-    rule: UrgentRisk | None, miss_rate: float | None, classes: Iterable[SkinClass]
+    rule: UrgentRiskRule | None, miss_rate: float | None, classes: Iterable[SkinClass]
 ) -> None:
     """Raise UserError for a miss rate that the rule has no threshold for; None is always there.
 
@@ -208,7 +208,7 @@ Bools = NDArray[np.bool_]
 
 def fit_risk_on_records(
     probabilities_NC: Floats, records: Sequence[Record], taxonomy: Taxonomy
-) -> UrgentRisk | None:
+) -> UrgentRiskRule | None:
     """Fit on the probabilities of calibration images; None where they are too few."""
     number = {key: index for index, key in enumerate(taxonomy.keys)}
     # Which image of a lesion counts is left to its hash: no order of the manifest chooses it.
@@ -230,7 +230,7 @@ def fit_urgent_risk(
     groups: ArrayLike | None = None,
     skin_types: Sequence[int | None] | None = None,
     miss_rates: Sequence[float] = MISS_RATES,
-) -> UrgentRisk | None:
+) -> UrgentRiskRule | None:
     """Fit a threshold for each miss rate that the urgent lesions are enough for.
 
     A miss rate r needs 1 / r - 1 lesions: 49 for 0.02, 19 for 0.05, 9 for 0.1. None when there are
@@ -267,7 +267,7 @@ def fit_urgent_risk(
         return None
     used = {name for level in levels for name in level.thresholds}
     lesions = {name: len(risk_G) for name, risk_G in risks.items() if name in used}
-    return UrgentRisk(urgent_columns=columns, lesions=lesions, levels=tuple(levels))
+    return UrgentRiskRule(urgent_columns=columns, lesions=lesions, levels=tuple(levels))
 
 
 def _one_a_group(of_N: Bools, groups_N: NDArray[np.generic]) -> NDArray[np.intp]:

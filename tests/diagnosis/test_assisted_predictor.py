@@ -20,7 +20,7 @@ from skindx.models.combination import FusionSpec, box_crop
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.ood.feature_extraction import features_of
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
 
@@ -147,7 +147,7 @@ def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> 
 
 def test_a_risk_threshold_fitted_with_crops_is_not_used_without_them(tmp_path: Path) -> None:
     fused, whole = (
-        UrgentRisk(
+        UrgentRiskRule(
             urgent_columns=(3,),
             lesions={"all": 57},
             levels=(RiskLevel(miss_rate=0.05, thresholds={"all": threshold}),),
@@ -171,7 +171,7 @@ def test_a_risk_threshold_fitted_with_crops_is_not_used_without_them(tmp_path: P
 
 
 def test_the_operator_chooses_among_the_levels_of_the_bundle(tmp_path: Path) -> None:
-    rule = UrgentRisk(
+    rule = UrgentRiskRule(
         urgent_columns=(3,),
         lesions={"all": 57},
         levels=tuple(

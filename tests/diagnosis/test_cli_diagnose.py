@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refused
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -
         for candidate in json.loads(typed(plain.path, photos[0], "--json"))["candidates"]
         if candidate["urgency"] == "urgent"
     )
-    rule = UrgentRisk(
+    rule = UrgentRiskRule(
         urgent_columns=tuple(urgent),
         lesions={"all": 57},
         levels=(

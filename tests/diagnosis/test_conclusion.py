@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from skindx.diagnosis.conclusion import Conclusion, conclude
 from skindx.models.conformal import Conformal, MeasuredShare
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 from skindx.taxonomy import SkinClass, Urgency
 
 URGENCIES: list[Urgency] = ["routine", "soon", "urgent", "unknown"] + ["routine"] * 8
@@ -35,7 +35,7 @@ def concluded(
     *photos: np.ndarray,
     conformal: Conformal | None = RULE,
     members: list[np.ndarray] | None = None,
-    urgent_risk: UrgentRisk | None = None,
+    urgent_risk: UrgentRiskRule | None = None,
     miss_rate: float | None = None,
     classes: tuple[SkinClass, ...] = CLASSES,
     **facts: object,
@@ -137,7 +137,7 @@ def test_no_class_of_the_set_is_more_urgent_than_the_advice(
     assert sum(shares) == pytest.approx(1)
 
 
-RISK = UrgentRisk(
+RISK = UrgentRiskRule(
     urgent_columns=(2,),
     lesions={"all": 57, "skin type 5": 20},
     levels=(

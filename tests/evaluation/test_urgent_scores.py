@@ -32,9 +32,9 @@ from skindx.metrics import share_interval
 from skindx.models.bundle.model_card import measured_risk_lines
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 
-RISK = UrgentRisk(
+RISK = UrgentRiskRule(
     urgent_columns=(1, 2),
     lesions={"all": 57, "skin type 6": 20},
     levels=(
@@ -154,7 +154,7 @@ def _evaluate(
     folder: Path,
     labels: list[str],
     table: list[Prediction],
-    rule: UrgentRisk | None,
+    rule: UrgentRiskRule | None,
     miss_rate: float | None = None,
 ) -> tuple[Path, Evaluation]:
     records: list[Record] = records_of(labels)

@@ -14,7 +14,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.models.urgent_risk import (
     RiskPromise,
-    UrgentRisk,
+    UrgentRiskRule,
     check_level,
     fit_risk_on_records,
     fit_urgent_risk,
@@ -30,7 +30,7 @@ URGENT_C = np.array([True, False, False, True, False])
 TWO = np.array([True, False])
 
 
-def fitted(risk_N: Floats, truth_N: Ints, **facts: object) -> UrgentRisk | None:
+def fitted(risk_N: Floats, truth_N: Ints, **facts: object) -> UrgentRiskRule | None:
     """Fit on two classes, the first urgent."""
     rows_NC = np.column_stack([risk_N, 1 - risk_N])
     return fit_urgent_risk(rows_NC, truth_N, urgent_C=TWO, **facts)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def test_invariants(urgent: int, other: int, miss_rate: float, seed: int) -> Non
     assert (level.sent_on is None) == (other == 0)
     thresholds = [level.thresholds["all"] for level in rule.levels]
     assert thresholds == sorted(thresholds)
-    assert UrgentRisk.parse(rule.model_dump(mode="json")) == rule
+    assert UrgentRiskRule.parse(rule.model_dump(mode="json")) == rule
 
 
 def test_a_skin_type_with_enough_lesions_has_its_own_threshold() -> None:
@@ -235,7 +235,7 @@ def test_what_does_not_fit_is_refused() -> None:
         "lesions": {"all": 57},
         "levels": [{"miss_rate": 0.05, "thresholds": {"all": 0.1}}],
     }
-    assert UrgentRisk.parse(good).default == 0.05
+    assert UrgentRiskRule.parse(good).default == 0.05
     for change, said in (
         ({"lesions": {"all": 10}}, "too few lesions for a level of 0.05"),
         ({"lesions": {}}, "too few lesions"),
@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"levels": [*good["levels"]] * 2}, "ascending"),  # type: ignore[misc]
     ):
         with pytest.raises(UserError, match=said):
-            UrgentRisk.parse(good | change)
+            UrgentRiskRule.parse(good | change)
 
 
 def test_too_few_images_are_not_blamed_where_no_class_is_urgent() -> None:

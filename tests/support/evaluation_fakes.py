@@ -15,7 +15,7 @@ from skindx.evaluation.answers import Answers
 from skindx.evaluation.score import Evaluation, score, score_boxes
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
 
@@ -38,7 +38,7 @@ class FakePredictor:
     members: tuple[str, ...] = ("alpha", "beta")
     taxonomy: Taxonomy = TAXONOMY
     conformal: Conformal | None = None
-    urgent_risk: UrgentRisk | None = None
+    urgent_risk: UrgentRiskRule | None = None
     miss_rate: float | None = None
     weights: tuple[float, ...] | None = None
     trained_on: str = ""

@@ -21,7 +21,7 @@ from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import Features
 from skindx.models.ood.stored_check import OodImages, OodPart, OodRow
-from skindx.models.urgent_risk import UrgentRisk, fit_urgent_risk
+from skindx.models.urgent_risk import UrgentRiskRule, fit_urgent_risk
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 MODELS = {"resnet": "test_resnet", "vit": "test_vit"}
@@ -50,7 +50,7 @@ def pack_tiny(
     temperature: float = 0.5,
     broken: bool = False,
     conformal: Conformal | None = None,
-    urgent_risk: UrgentRisk | None = None,
+    urgent_risk: UrgentRiskRule | None = None,
     gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
     seen: Sequence[Record] | None = None,

@@ -57,7 +57,7 @@ from skindx.models.ood.stored_check import (
 )
 from skindx.models.ood.stored_check import ROWS as OOD_ROWS
 from skindx.models.probability_correction import Prevalence, read_prevalence
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import Taxonomy
 
 TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
@@ -189,7 +189,7 @@ def pack(
     combination: Combination = EQUAL,
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
-    urgent_risk: UrgentRisk | None = None,
+    urgent_risk: UrgentRiskRule | None = None,
     gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,

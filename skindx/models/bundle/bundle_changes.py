@@ -36,7 +36,7 @@ from skindx.models.combination import FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex
 from skindx.models.ood.stored_check import OodPart
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRiskRule
 
 GALLERY, OOD = "gallery", "ood"
 """Folders of a bundle that one part fills alone."""
@@ -58,8 +58,8 @@ def set_fusion(
     conformal: Conformal | None,
     whole_conformal: Conformal | None = None,
     *,
-    urgent_risk: UrgentRisk | None = None,
-    whole_urgent_risk: UrgentRisk | None = None,
+    urgent_risk: UrgentRiskRule | None = None,
+    whole_urgent_risk: UrgentRiskRule | None = None,
 ) -> Bundle:
     """Put how the crop around the best box is judged, and the rules for it, into the bundle.
 

@@ -25,7 +25,7 @@ from skindx.models.detector import DetectorRecall, DetectorSpec
 from skindx.models.embedding_index import EmbeddingIndexSpec
 from skindx.models.ood.ood_check import OodSpec, OodSpecV01
 from skindx.models.towers import TowerOrigin
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRiskRule
 
 
 class MemberSpec(Settings):
@@ -68,10 +68,10 @@ class BundleSpec(Settings):
     """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
     whole_conformal: Conformal | None = None
     """Those of answers by the whole image alone, where `conformal` is of answers with a crop."""
-    urgent_risk: UrgentRisk | None = None
+    urgent_risk: UrgentRiskRule | None = None
     """From which risk the next step is urgent; None for an older bundle, and where there were too
     few calibration images of urgent classes. The next step then follows the set of classes."""
-    whole_urgent_risk: UrgentRisk | None = None
+    whole_urgent_risk: UrgentRiskRule | None = None
     """That of answers by the whole image alone, where `urgent_risk` is of answers with a crop."""
     gallery: EmbeddingIndexSpec | None = None
     ood: OodSpec | None = None

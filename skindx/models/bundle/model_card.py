@@ -7,7 +7,7 @@ from skindx.models.bundle.bundle_index import BundleSpec, card_title, origin_of_
 from skindx.models.conformal import ALL
 from skindx.models.ood.ood_check import FEWEST, rate_interval
 from skindx.models.towers import origin_lines
-from skindx.models.urgent_risk import UrgentRisk, why_no_threshold
+from skindx.models.urgent_risk import UrgentRiskRule, why_no_threshold
 from skindx.taxonomy import SkinClass, Taxonomy
 
 _FIGURES = (
@@ -195,7 +195,7 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def urgent_risk_lines(rule: UrgentRisk | None, taxonomy: Taxonomy) -> list[str]:
+def urgent_risk_lines(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> list[str]:
     """Return a line on the score and one for each level."""
     if all(skin_class.urgency != "urgent" for skin_class in taxonomy.classes):
         return ["urgent risk: none, because no class is urgent; answers say nothing of urgency"]

@@ -12,7 +12,7 @@ from skindx.core.untrusted import read_json
 from skindx.models.bundle.bundle_index import EXPORTS
 from skindx.models.conformal import Conformal
 from skindx.models.exports.runtimes import Precision, Runtime, backend_of
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRiskRule
 
 RULES = ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk")
 """What a bundle and the calibration of an export have under the same names."""
@@ -71,8 +71,8 @@ class ExportCalibration(Settings):
     """Of the ensemble."""
     conformal: Conformal | None = None
     whole_conformal: Conformal | None = None
-    urgent_risk: UrgentRisk | None = None
-    whole_urgent_risk: UrgentRisk | None = None
+    urgent_risk: UrgentRiskRule | None = None
+    whole_urgent_risk: UrgentRiskRule | None = None
 
 
 class ExportSpec(Settings):

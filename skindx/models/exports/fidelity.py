@@ -36,7 +36,7 @@ from skindx.models.exports.runtimes import (
     with_export,
 )
 from skindx.models.probability_correction import apply_temperature, fit_temperature
-from skindx.models.urgent_risk import UrgentRisk, fit_risk_on_records
+from skindx.models.urgent_risk import UrgentRiskRule, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 
 # M = members, N = images, C = classes
@@ -211,7 +211,7 @@ def refit_rules(
     if not any(getattr(spec, rule) for rule in RULES):
         return calibration
     fused_NC, whole_NC = _answers(bundle, exported, dataset, held)
-    change: dict[str, Conformal | UrgentRisk | None] = {}
+    change: dict[str, Conformal | UrgentRiskRule | None] = {}
     for prefix, answers_NC in (("", fused_NC), ("whole_", whole_NC)):
         old = getattr(spec, f"{prefix}conformal")
         if old:

@@ -40,7 +40,7 @@ from skindx.models.ensemble import Ensemble, outputs_of_records
 from skindx.models.ood.feature_extraction import CAP, OodCollector
 from skindx.models.ood.ood_check import FEWEST
 from skindx.models.ood.stored_check import OodPart
-from skindx.models.urgent_risk import UrgentRisk, fit_risk_on_records, why_no_threshold
+from skindx.models.urgent_risk import UrgentRiskRule, fit_risk_on_records, why_no_threshold
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import (
@@ -246,7 +246,7 @@ def fit_on_calibration(
     records: Sequence[Record],
     taxonomy: Taxonomy,
     collector: OodCollector,
-) -> tuple[Conformal | None, OodPart | None, UrgentRisk | None]:
+) -> tuple[Conformal | None, OodPart | None, UrgentRiskRule | None]:
     """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
 
     Nothing else looks at that split. None, and a line that says so, where it has too few images.
@@ -274,7 +274,7 @@ def fit_on_calibration(
     return fit_on_records(said_NC, held, taxonomy), ood, urgent_risk
 
 
-def _risk_shown(rule: UrgentRisk | None, taxonomy: Taxonomy) -> str:
+def _risk_shown(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> str:
     if rule is None:
         return (
             f"no urgent-risk threshold: {why_no_threshold(taxonomy.classes)}; the next step "
