@@ -16,7 +16,7 @@ from skindx.diagnosis.record import NextStep, Promise, UrgentRisk, percent
 from skindx.diagnosis.scope import UNSURE, urgent_known
 from skindx.models.combination import mutual_information
 from skindx.models.conformal import ALL, Conformal
-from skindx.models.urgent_risk import UrgentRiskRule as UrgentRiskRule
+from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy, Urgency
 
 CARRIED = 0.9
