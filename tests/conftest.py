@@ -93,6 +93,15 @@ def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return running(monkeypatch, capsys)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> Iterator[None]:
+    """Let trainings of this process start their launchers from the ranks' server."""
+    from warm_launcher import warm_launchers
+
+    with warm_launchers():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a bundle of two small networks and a detector, untrained; do not change it."""
