@@ -18,8 +18,7 @@ from skindx.core.machine import cpu_count
 from skindx.core.measurement import MeasurementOrigin, hardware, versions
 from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.manifest import Record, Split, read_manifest, split_of
-from skindx.data.stored_image import check_sample
+from skindx.data.manifest import Record, Split, check_sample, read_manifest, split_of
 from skindx.diagnosis.conclusion import ConclusionRules, conclude
 from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
 from skindx.evaluation.assisted import measure_assistance

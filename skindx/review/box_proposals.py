@@ -22,8 +22,7 @@ from skindx.core.atomic_files import only_writer, sha256_file
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, now, read_proposals, write_proposals
-from skindx.data.manifest import read_manifest
-from skindx.data.stored_image import read_image
+from skindx.data.manifest import read_image, read_manifest
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.bundle_index import INDEX
 from skindx.models.detector import Detector

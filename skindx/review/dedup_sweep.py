@@ -27,9 +27,8 @@ from skindx.data.copies.hash_links import near_links
 from skindx.data.image_tables import Embeddings
 from skindx.data.layout import stored_file
 from skindx.data.ledger import LedgerRow
-from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.manifest import Record, read_image, read_manifest, split_of
 from skindx.data.screening.screen import Screened
-from skindx.data.stored_image import read_image
 from skindx.evaluation.figures import bounds, percent, points
 from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval

@@ -22,8 +22,7 @@ from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.image_tables import Embeddings, write_embeddings
 from skindx.data.layout import store_files
-from skindx.data.manifest import Record, read_issues, read_manifest
-from skindx.data.stored_image import read_image
+from skindx.data.manifest import Record, read_image, read_issues, read_manifest
 from skindx.models.classifier.classifier import (
     Classifier,
     ClassifierSettings,

@@ -24,8 +24,7 @@ from skindx.core.text import html_environment, printable
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import Embeddings
 from skindx.data.layout import LABEL_REVIEW
-from skindx.data.manifest import Record
-from skindx.data.stored_image import read_image
+from skindx.data.manifest import Record, read_image
 from skindx.imaging.sandboxed_images import small_jpeg
 
 FOLDS = 5

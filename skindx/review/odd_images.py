@@ -15,8 +15,7 @@ from skindx.core.machine import require_extra
 from skindx.core.progress import Progress, silent
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import Embeddings, OodScores, write_ood
-from skindx.data.manifest import Record, read_manifest
-from skindx.data.stored_image import read_image
+from skindx.data.manifest import Record, read_image, read_manifest
 from skindx.models.ood.ood_detectors import unusual_scores
 
 if TYPE_CHECKING:

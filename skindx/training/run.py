@@ -13,8 +13,7 @@ from skindx.core.atomic_files import only_writer
 from skindx.core.errors import JobError, UserError
 from skindx.data.layout import RECIPE
 from skindx.data.loader.batches import learning
-from skindx.data.manifest import Record, read_manifest
-from skindx.data.stored_image import check_sample
+from skindx.data.manifest import Record, check_sample, read_manifest
 from skindx.models.bundle.bundle import BUNDLE, Bundle
 from skindx.taxonomy import Taxonomy
 from skindx.taxonomy.label_matches import check_urgencies

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from paint_images import save
 
 from skindx.core.errors import UserError
-from skindx.data.answer_review import CopyReview, reviewing_copies
 from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.copies.copy_records import COPIES, read_answers, read_copies, write_answer
 from skindx.data.copies.shards import DescriptionLibrary
@@ -21,6 +20,7 @@ from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.summary import BuildSummary
 from skindx.data.synthetic.painter import CLASSES, paint
+from skindx.review.answer_review import CopyReview, reviewing_copies
 
 COPIED = {"acne": (0, 1), "wart": (0, 1)}
 """Images of each class that have a crop; acne's first has a second one."""

@@ -16,12 +16,11 @@ from skindx.data.boxes.box_exchange import export_boxes
 from skindx.data.layout import LEDGER, STORE, store_bytes, store_files, stored_files, sweep_store
 from skindx.data.ledger import read_ledger
 from skindx.data.loader.source import Files
-from skindx.data.manifest import read_manifest, write_manifest
+from skindx.data.manifest import read_image, read_manifest, write_manifest
 from skindx.data.publish.assemble import drop, publish
 from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.publish.publish_formats import FORMATS, Format
 from skindx.data.publish.published_rows import read_published, write_rows
-from skindx.data.stored_image import read_image
 
 
 @pytest.fixture

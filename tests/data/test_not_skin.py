@@ -14,7 +14,6 @@ from paint_images import encode, save
 from skin_photo import skin_pixels
 
 from skindx.core.errors import UserError
-from skindx.data.answer_review import reviewing_skin
 from skindx.data.build.build_dataset import BuildSummary, build, load_build_settings
 from skindx.data.build.build_run import as_before
 from skindx.data.decisions import (
@@ -39,6 +38,7 @@ from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening.screen import ScreenSettings, read_shard, screen_bytes, write_shard
+from skindx.review.answer_review import reviewing_skin
 from skindx_bench.honesty.no_skin_images import KINDS, WARM
 
 FOREIGN = {"document": KINDS["document"], "screenshot": WARM["warm screenshot"]}

@@ -11,8 +11,7 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.loader.source import Files, InMemory
-from skindx.data.manifest import Record
-from skindx.data.stored_image import check_sample
+from skindx.data.manifest import Record, check_sample
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from skindx.data.build.build_dataset import build, load_build_settings
 from skindx.data.layout import BLOCKLIST, store_bytes
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.removal import removed_copies
+from skindx.data.removal import exclusions
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening import screen
 from skindx.data.screening.screen import Screened, screen_bytes
@@ -26,7 +26,7 @@ def screened_here(files, settings, hashes, **_: object) -> list[Screened]:
     return [screen_bytes(file.read_bytes(), settings, hashes) for file in files]
 
 
-screen.screen_files = removed_copies.screen_files = screened_here
+screen.screen_files = exclusions.screen_files = screened_here
 
 
 def fill(root: Path, labels: str, first: int = 0) -> None:

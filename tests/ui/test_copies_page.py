@@ -7,8 +7,8 @@ import pytest
 from copies_of_three import three_images
 from starlette.testclient import TestClient
 
-from skindx.data.answer_review import CopyReview, reviewing_copies
 from skindx.data.copies.copy_records import Pair, read_answers, write_answer
+from skindx.review.answer_review import CopyReview, reviewing_copies
 from skindx.ui.annotator.question_pages import CopyController
 from skindx.ui.annotator.review_canvas import PairImages
 

@@ -8,9 +8,9 @@ from flagged_images import DETAIL, flagged_images
 from starlette.testclient import TestClient
 
 from skindx.core.errors import UserError
-from skindx.data.answer_review import SkinReview, reviewing_skin
 from skindx.data.decisions import SKIN_ANSWERS, read_skin_answers, undecided, write_skin_answer
 from skindx.data.manifest import write_issues
+from skindx.review.answer_review import SkinReview, reviewing_skin
 from skindx.ui.annotator.question_pages import SkinController
 from skindx.ui.annotator.review_canvas import ReviewImages
 

@@ -27,8 +27,7 @@ from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
 from skindx.data.image_tables import THRESHOLD
 from skindx.data.layout import MANIFEST
-from skindx.data.manifest import read_manifest
-from skindx.data.stored_image import read_image
+from skindx.data.manifest import read_image, read_manifest
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage

@@ -20,8 +20,7 @@ from pydantic import Field, TypeAdapter
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import JobError, UserError
 from skindx.core.settings_base import Settings
-from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.data.stored_image import read_image
+from skindx.data.manifest import Record, read_image, read_manifest, split_of
 from skindx.metrics import Interval, share_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble import Ensemble

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.core.measurement import hardware, versions
-from skindx.data.manifest import read_manifest, split_of
-from skindx.data.stored_image import read_image
+from skindx.data.manifest import read_image, read_manifest, split_of
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.diagnosis.predictor import Predictor
 from skindx.evaluation.evaluate import leave_out_seen

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.data.layout import stored_file
-from skindx.data.manifest import Record
-from skindx.data.stored_image import check_size
+from skindx.data.manifest import Record, check_size
 from skindx.imaging.decode import decode
 from skindx.imaging.image_formats import DamagedImage
 

@@ -23,13 +23,13 @@ from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY, store_files
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.removal.purge import purge
-from skindx.data.removal.removed_copies import (
+from skindx.data.removal.exclusions import (
     looked_for_copies,
     near_copies,
     upright_codes,
     verified_copies,
 )
+from skindx.data.removal.purge import purge
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
 

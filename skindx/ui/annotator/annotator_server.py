@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.core.machine import go_offline, require_extra
-from skindx.data.answer_review import AnswerReview, reviewing_copies, reviewing_skin
+from skindx.review.answer_review import AnswerReview, reviewing_copies, reviewing_skin
 from skindx.review.box_review import reviewing
 from skindx.ui.page_basics import LOOPBACK, check_free, gradio_options, stoppable, uploads_folder
 

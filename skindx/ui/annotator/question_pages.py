@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
-from skindx.data.answer_review import AnswerReview, CopyReview, SkinReview
 from skindx.data.copies.copy_records import Pair
 from skindx.data.copies.verify import ACCEPT
 from skindx.data.manifest import Record
+from skindx.review.answer_review import AnswerReview, CopyReview, SkinReview
 from skindx.ui.annotator.box_page import message_html
 from skindx.ui.annotator.review_canvas import Names, image_address
 

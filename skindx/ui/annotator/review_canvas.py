@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from skindx.core.errors import UserError
-from skindx.data.answer_review import CopyReview, SkinReview
 from skindx.data.box import Box, RawBox, boxed
+from skindx.data.manifest import read_image
 from skindx.data.publish.gallery_tiles import draw_pair
-from skindx.data.stored_image import read_image
 from skindx.diagnosis.photo_checks import view_jpeg
 from skindx.imaging.image_formats import DamagedImage
+from skindx.review.answer_review import CopyReview, SkinReview
 from skindx.review.box_review import Review
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.http.asgi import App, Message, Receive, Send, respond

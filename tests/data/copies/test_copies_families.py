@@ -19,7 +19,7 @@ from skindx.data.copies.copy_records import (
     write_copies,
 )
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
-from skindx.data.removal.removed_copies import verified_copies
+from skindx.data.removal.exclusions import verified_copies
 
 TURN = (0.0, -2.0, 30.0, 2.0, 0.0, -4.0)
 
