@@ -1,4 +1,4 @@
-"""The manifest: one row an image, everything else is derived from it."""
+"""The manifest: one row an image, from which everything else is derived; and its pixels."""
 
 import dataclasses
 import hashlib
@@ -207,9 +207,6 @@ def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[d
         raise UserError(f"{path} lacks the columns {', '.join(missing)}; {mend or advice}.")
     rows: list[dict] = table.select(wanted).to_pylist()  # type: ignore[type-arg]
     return rows
-
-
-# Pixels of a dataset's stored images, or one sentence about why there are none.
 
 
 class StoredImage(Protocol):

@@ -1,4 +1,7 @@
-"""Images that a build excludes: taken down or rejected, and their near copies."""
+"""Images that a build excludes: taken down or rejected, and their copies.
+
+Copies are found by hashes of stored images, and by pairs that a build verified.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +40,9 @@ from skindx.data.recipe import BuildSettings
 from skindx.data.removal.purge import purge, taken_down
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 
+# N = images, K = kinds of hash, O = orientations
+
+
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(
     min_side=8,
@@ -47,8 +53,6 @@ _ANYTHING = ScreenSettings(
     min_detail=0,
     not_skin="off",
 )
-
-# N = images, K = kinds of hash, O = orientations
 
 
 def upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -134,8 +138,6 @@ def looked_for_copies(dataset: Path) -> bool:
     """Whether the dataset's last build compared images beyond their hashes."""
     return (dataset / COPIES).exists()
 
-
-# Copies of what is taken down: by hashes of stored images, and by pairs that a build verified.
 
 _REMOVE, _NO_SKIN = "decided to remove it", "said that it shows no skin"
 
