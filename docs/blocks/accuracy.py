@@ -32,14 +32,19 @@ def headline(load: Load) -> str:
         (f"sets for {whole(sets['level'])} hold the true class", cell(sets["coverage"])),
         (f"{urgent['n']} urgent images: the likeliest class is not urgent", cell(urgent["rate"])),
         (
-            f"the same images missed by the urgent risk (asked: {whole(level['miss_rate'])})",
+            "urgent images missed by the rule for urgent risk "
+            f"(target: {whole(level['miss_rate'])})",
             cell(level["misses"]["rate"]),
         ),
-        ("price: other images called urgent", cell(level["false_alarms"]["rate"])),
-        (f"{own['n']} own test images refused by the OOD check, one member", refused(own)),
-        (f"{other['n']} photos by another camera refused by the same check", refused(other)),
         (
-            f"{chosen['left out']['n']} images of two classes left out of a training, refused",
+            "other images that this rule calls urgent (false alarms)",
+            cell(level["false_alarms"]["rate"]),
+        ),
+        (f"{own['n']} test images refused by the OOD check of one member", refused(own)),
+        (f"{other['n']} photos by another camera refused by that check", refused(other)),
+        (
+            f"{chosen['left out']['n']} images of two classes that a training left out, "
+            "refused by its check",
             refused(chosen["left out"]),
         ),
     )
@@ -102,7 +107,7 @@ def isic9_text(load: Load) -> str:
         f"urgent: {cell(urgent['rate'])}. Sets for {whole(sets['level'])} hold the true "
         f"class for {cell(sets['coverage'])} and have {sets['size']['value']:.2f} classes.",
         "",
-        "| miss rate asked | urgent images missed | other images called urgent | confidence |",
+        "| target of the miss rate | urgent images missed | false alarms | confidence |",
         "|---|---|---|---|",
     ]
     lines += [
