@@ -1,0 +1,1 @@
+"""`skindx demo`: everything once, on painted images and without a network."""

@@ -1,0 +1,1 @@
+"""The server around the page: guard, login, limits, the API, PDF reports."""

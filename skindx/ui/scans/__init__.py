@@ -1,0 +1,1 @@
+"""Scans that users ask for: their queue, process and answer."""
