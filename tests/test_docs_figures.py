@@ -38,7 +38,6 @@ SETTINGS = {
     "docs/measured/isic9.md": (
         "95 % intervals",
         "at most 55 %",
-        "at 5 %",
         "for 5 %",
         "for 10 %",
     ),
