@@ -129,10 +129,10 @@ def make(
     from skindx.plan.plan_page import write_page
     from skindx.plan.plan_text import plan_values, render
     from skindx.plan.search import PlanLimits
-    from skindx.plan.trace_plan import Asked, plan_of_trace
+    from skindx.plan.trace_plan import PlanRequest, plan_of_trace
 
     limits = PlanLimits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
-    asked = Asked(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
+    asked = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
     if config is None and dataset is None:
         made = plan_of_trace(asked)
     elif config is None or dataset is None:
@@ -286,9 +286,9 @@ def check(
     from skindx.core.atomic_files import write_json
     from skindx.core.cost.cluster import Cluster
     from skindx.core.cost.events import lay_beside
+    from skindx.plan.readable import seconds, size
     from skindx.plan.saved_plan import compare, learnt
     from skindx.plan.training_plan import happened, read_kept, recorded_steps
-    from skindx.plan.units import seconds, size
 
     pairs = compare(read_kept(run), happened(run, dataset))
     if timeline:

@@ -16,7 +16,7 @@ from skindx.core.cost.events import Feeding, Step
 from skindx.core.cost.network import Network
 from skindx.core.cost.pricing import Load, Strategy
 from skindx.core.cost.profile import AtBatch, Profile, Profiles, Trace, compute_scale, scaled
-from skindx.core.cost.step import Schedule, simulate_step
+from skindx.core.cost.step import StepSchedule, simulate_step
 from skindx.plan import kfac_price
 from skindx.plan.choice import Choice
 
@@ -36,7 +36,7 @@ class Simulated:
     """A step, and all that it was simulated of."""
 
     trace: Trace
-    schedule: Schedule
+    schedule: StepSchedule
     network: Network
     profile: Profile
     profiles: Profiles
@@ -222,7 +222,7 @@ class Estimate:
     """Inputs outside the calibration, in sentences -> how far over what was measured."""
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> StepSchedule:
         """The communication of a step."""
         return self.simulated.schedule
 

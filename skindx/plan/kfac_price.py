@@ -19,7 +19,7 @@ from skindx.core.cost.assignment import Sharing, plan_sharing
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.placing import RankAxis, axis_of
 from skindx.core.cost.profile import Profile, ProfiledLayer, Rates
-from skindx.core.cost.step import Message, Schedule
+from skindx.core.cost.step import Message, StepSchedule
 from skindx.core.errors import UserError
 
 INSIDE, OUTSIDE = "inside", "outside"
@@ -144,7 +144,7 @@ class Priced:
     memory_bytes: float
     spread: float
 
-    def added_to(self, schedule: Schedule) -> Schedule:
+    def added_to(self, schedule: StepSchedule) -> StepSchedule:
         """Return a schedule with it, between the exchange and the update."""
         return replace(
             schedule,

@@ -15,8 +15,8 @@ from sklearn.isotonic import IsotonicRegression
 from torch import nn
 
 from skindx.comm.bucketed_exchange import BucketedExchange
+from skindx.comm.exchange_kinds import EXCHANGES, build_exchange
 from skindx.comm.fabric import Fabric, GradientBuffer, Transfer
-from skindx.comm.kinds import EXCHANGES, build_exchange
 from skindx.core.cost.cluster import Collective, Kind, Link
 from skindx.core.cost.collectives import fit
 from skindx.core.cost.events import Resource, StepTask, run

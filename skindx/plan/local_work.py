@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from skindx.comm.exchange_kinds import EXCHANGES, AnyExchange, build_exchange
 from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.kinds import EXCHANGES, AnyExchange, build_exchange
 from skindx.comm.sparse_vectors import Sparse, merge
 from skindx.comm.topk import DENSITY
 from skindx.core.cost.profile import LocalWork, Rates

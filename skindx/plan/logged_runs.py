@@ -9,7 +9,7 @@ from skindx.core.cost.cluster import Cluster, Link
 from skindx.core.cost.collectives import fit_overhead
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.profile import MOST_BYTES, Trace
-from skindx.core.cost.step import Message, Schedule, simulate_step
+from skindx.core.cost.step import Message, StepSchedule, simulate_step
 from skindx.core.errors import UserError
 from skindx.plan.public_traces import refuse_many, seconds, short_lines
 
@@ -53,7 +53,7 @@ class Logged:
         for count, size, timed in zip(self.groups, self.sizes_bytes, times, strict=True):
             last += count
             messages.append(Message(last, size, timed))
-        return simulate_step(self.trace, Schedule(tuple(messages)), network).seconds
+        return simulate_step(self.trace, StepSchedule(tuple(messages)), network).seconds
 
 
 _NOWHERE = Network(Cluster(nodes=1, backend="mpi"))

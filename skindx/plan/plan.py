@@ -14,9 +14,9 @@ from skindx.core.errors import UserError
 from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate, largest_batch
 from skindx.plan.outcome import PlanOutcome
+from skindx.plan.readable import percent, seconds
 from skindx.plan.search import PlanLimits, SearchResult, search
 from skindx.plan.strategies import strategy_of
-from skindx.plan.units import percent, seconds
 
 
 @dataclass(frozen=True)

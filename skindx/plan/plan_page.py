@@ -24,7 +24,7 @@ from skindx.core.text import html_environment, keep_units
 from skindx.plan.outcome import PlanOutcome
 from skindx.plan.plan import Plan, SpeedupPoint
 from skindx.plan.plan_text import candidates, summary
-from skindx.plan.units import seconds
+from skindx.plan.readable import seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from skindx import __version__
 from skindx.plan.estimate import Estimate
 from skindx.plan.outcome import PlanOutcome
 from skindx.plan.plan import Plan
-from skindx.plan.units import count, percent, rounded, seconds, size, within
+from skindx.plan.readable import count, percent, rounded, seconds, size, within
 
 _ROWS = 12
 

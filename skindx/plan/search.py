@@ -10,7 +10,7 @@ from skindx.core.errors import UserError
 from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.outcome import PlanOutcome, outcome
-from skindx.plan.strategies import Exchanging, Hopping, Members, searched, strategy_of
+from skindx.plan.strategies import Exchanging, Hopping, SideBySide, searched, strategy_of
 
 VARIANTS = tuple(searched(parallel=False))
 """Strategy and options of each row that a search looks at."""
@@ -206,7 +206,7 @@ def _choices(workload: Workload, machine: Machine, limits: PlanLimits) -> Iterat
             if workload.weak or batch >= 2 * ranks * first.accumulate or ranks == 1:
                 yield Choice(strategy, nodes, per_node, batch, first.accumulate)
     if limits.side_by_side and len(workload.members) > 1 and not workload.weak:
-        for kind in (Members, Hopping):
+        for kind in (SideBySide, Hopping):
             if limits.strategy not in (None, kind.name) or _refusal(kind(), workload):
                 continue
             for nodes, per_node in layouts:
@@ -250,7 +250,7 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
 def _variants(limits: PlanLimits) -> Sequence[tuple[str, dict[str, Any]]]:
     if limits.strategy is None:
         return (*VARIANTS, *PARALLEL)
-    if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
+    if limits.side_by_side and limits.strategy in (SideBySide.name, Hopping.name):
         return ()
     name, _, wire = limits.strategy.partition("+")
     return ((name, {"wire": wire} if wire else {}),)

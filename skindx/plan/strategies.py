@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_kinds import EXCHANGES
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.comm.kinds import EXCHANGES
 from skindx.core.cost.network import UNMEASURED
 from skindx.core.cost.pricing import Load, Network, Schedule, Strategy, after_backward
 from skindx.core.cost.step import Message
@@ -117,7 +117,7 @@ class Zero3(Zero):
     zero: ClassVar[int] = 3
 
 
-class Members(Strategy):
+class SideBySide(Strategy):
     """`engine.schedule: members`: each rank trains a whole member, and reads all images."""
 
     name: ClassVar[str] = "members"
@@ -131,7 +131,7 @@ class Members(Strategy):
         return {"exchange": {"kind": "dense"}, "engine": {"zero": 0, "schedule": self.name}}
 
 
-class Hopping(Members):
+class Hopping(SideBySide):
     """`engine.schedule: hop`: a member visits one partition of the data after the other.
 
     Each (member, partition) pair once an epoch; a member is on one rank at a time, and takes its

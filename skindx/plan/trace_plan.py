@@ -214,7 +214,7 @@ _LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanRequest:
     """A request beside settings and dataset."""
 
     limits: PlanLimits
@@ -230,7 +230,7 @@ class Asked:
     """Files of `skindx bench devices`: of the device of the trace, and of the one to plan for."""
 
 
-def plan_of_trace(asked: Asked) -> Plan:
+def plan_of_trace(asked: PlanRequest) -> Plan:
     """Price a step of a trace's first network; each rank has its batch. Raises UserError."""
     if asked.trace is None or asked.cluster is None:
         raise UserError(
@@ -245,7 +245,7 @@ def plan_of_trace(asked: Asked) -> Plan:
     return make(Workload((member,), weak=True), machine, asked.limits)
 
 
-def machine_of(profiles: Profiles, cluster: Cluster, asked: Asked) -> Machine:
+def machine_of(profiles: Profiles, cluster: Cluster, asked: PlanRequest) -> Machine:
     """Return the part of a cluster that is to be used, with times as measured on one rank."""
     cluster = only_ranks(
         cluster, asked.nodes or cluster.nodes, asked.ranks_per_node or cluster.ranks_per_node

@@ -23,7 +23,7 @@ from skindx.plan.plan import Plan, make
 from skindx.plan.public_traces import read_profiles
 from skindx.plan.saved_plan import Happened, Predicted, happened_of, merged, read_fragment
 from skindx.plan.strategies import strategy_of
-from skindx.plan.trace_plan import Asked, machine_of, read_cluster
+from skindx.plan.trace_plan import PlanRequest, machine_of, read_cluster
 from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.method_settings import PreconditionerSettings
@@ -36,7 +36,7 @@ _NAMED = 5
 """Networks of a trace that a message names."""
 
 
-def plan_of_config(settings: TrainSettings, dataset: Path, asked: Asked) -> Plan:
+def plan_of_config(settings: TrainSettings, dataset: Path, asked: PlanRequest) -> Plan:
     """Plan the training of `settings` on a dataset; without a trace it is measured now.
 
     Raises UserError.

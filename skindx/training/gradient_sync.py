@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from skindx.comm.exchange import Exchange, Reducer
+from skindx.comm.exchange_kinds import build_exchange
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.fused_exchange import Fused
-from skindx.comm.kinds import build_exchange
 from skindx.comm.tuner import Tuner
 from skindx.training.parallel.mesh import Mesh, Watch
 

@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import nn
 
-from skindx.training.forms.owt import OwtSettings
+from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.methods.sharding.wide_layers import wide_layers
 from skindx_bench.cluster.parallel_arms import agreement, agreement_figure
 from skindx_bench.cluster.parallel_rank import AlexNet

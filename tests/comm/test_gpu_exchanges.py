@@ -14,13 +14,13 @@ from ranks import free_port, run_ranks
 
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange import Reducer
+from skindx.comm.exchange_kinds import EXCHANGES, build_exchange
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.factored import FactoredSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
-from skindx.comm.kinds import EXCHANGES, build_exchange
 from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.sparse_vectors import Sparse, add_all, add_and_select, largest, merge

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from generators.kinds import families
 
-from skindx.comm.kinds import EXCHANGES
+from skindx.comm.exchange_kinds import EXCHANGES
 from skindx.core.kinds import Family
 
 PACKAGE = ROOT / "skindx"
@@ -26,7 +26,7 @@ from pydantic import Field
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.cost.pricing import Schedule, after_backward
 from skindx.core.settings_base import Settings
-from skindx.training.forms.owt import OwtForm
+from skindx.training.forms.owt_form import OwtForm
 from skindx.training.forms.parallel_form import ParallelSettings
 
 class ToyExchange(ExchangeSettings):

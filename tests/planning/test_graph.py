@@ -10,7 +10,7 @@ from skindx.core.cost.events import Feeding
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.pricing import Load
 from skindx.core.cost.profile import Trace
-from skindx.core.cost.step import Message, Schedule, simulate, simulate_step
+from skindx.core.cost.step import Message, StepSchedule, simulate, simulate_step
 from skindx.plan.strategies import strategy_of
 
 ONE_LINK = Network(cluster(4))
@@ -24,7 +24,7 @@ def test_with_one_link_a_step_is_the_timeline(trace: Trace, cost: Cost, rule: st
         size = sum(trace.sizes_bytes[last : last + count])
         last += count
         messages.append(Message(last, size, Timed(0.0, cost(size))))
-    step = simulate_step(trace, Schedule(tuple(messages)), ONE_LINK)
+    step = simulate_step(trace, StepSchedule(tuple(messages)), ONE_LINK)
     assert step.seconds == pytest.approx(simulate(trace, plan, cost).finish_s, abs=1e-9)
     assert sum(step.parts.values()) == pytest.approx(step.seconds, abs=1e-9)
 
@@ -74,13 +74,13 @@ def test_on_cores_images_and_bytes_slow_computing_down_and_beside_a_gpu_they_do_
     own = profile()
     load = Load(own.trace(), own, "cpu")
     reads = Feeding(read_s=4.0)
-    beside = simulate_step(load.trace, Schedule(), ONE_LINK, feeding=reads)
+    beside = simulate_step(load.trace, StepSchedule(), ONE_LINK, feeding=reads)
     assert beside.seconds == pytest.approx(10.5)
-    shared = simulate_step(load.trace, Schedule(), ONE_LINK, device="cpu", feeding=reads)
+    shared = simulate_step(load.trace, StepSchedule(), ONE_LINK, device="cpu", feeding=reads)
     assert shared.seconds == pytest.approx(14.5)
-    slow = simulate_step(load.trace, Schedule(), ONE_LINK, feeding=Feeding(read_s=12.0))
+    slow = simulate_step(load.trace, StepSchedule(), ONE_LINK, feeding=Feeding(read_s=12.0))
     assert slow.parts["read"] == pytest.approx(1.5)
-    pushed = Schedule((Message(1, 8000, Timed(0.0, 1.0, 2.0)),))
+    pushed = StepSchedule((Message(1, 8000, Timed(0.0, 1.0, 2.0)),))
     busy = simulate_step(load.trace, pushed, ONE_LINK, device="cpu")
     assert busy.seconds == pytest.approx(12.5)
 
@@ -90,10 +90,10 @@ def test_two_at_once_share_a_link() -> None:
     trace = Trace(names=("a", "b"), sizes_bytes=(1, 1), backward_s=(1.0, 1.0))
     messages = (Message(1, 1, Timed(0.0, 3.0)), Message(2, 1, Timed(0.0, 3.0)))
     # The first alone from 1 to 2 s, both at half speed until 6 s, the second alone to 7 s.
-    assert simulate_step(trace, Schedule(messages), two).seconds == pytest.approx(7.0)
-    serial = Schedule(messages, serial=True)
+    assert simulate_step(trace, StepSchedule(messages), two).seconds == pytest.approx(7.0)
+    serial = StepSchedule(messages, serial=True)
     assert simulate_step(trace, serial, two).seconds == pytest.approx(7.0)
     late = (Message(1, 1, Timed(2.0, 1.0)), Message(2, 1, Timed(2.0, 1.0)))
     # Latencies pass at the same time: 1 to 4 s, and 2 to 5 s; one after the other 7 s.
-    assert simulate_step(trace, Schedule(late), two).seconds == pytest.approx(5.0)
-    assert simulate_step(trace, Schedule(late, serial=True), two).seconds == pytest.approx(7.0)
+    assert simulate_step(trace, StepSchedule(late), two).seconds == pytest.approx(5.0)
+    assert simulate_step(trace, StepSchedule(late, serial=True), two).seconds == pytest.approx(7.0)

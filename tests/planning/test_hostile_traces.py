@@ -24,7 +24,7 @@ from skindx.plan.plan_text import candidates, plan_values, summary
 from skindx.plan.public_traces import read_allreduce, read_profiles
 from skindx.plan.saved_plan import read_fragment
 from skindx.plan.search import PlanLimits
-from skindx.plan.trace_plan import Asked, on_other_device, plan_of_trace, read_cluster
+from skindx.plan.trace_plan import PlanRequest, on_other_device, plan_of_trace, read_cluster
 from skindx.training.forms import operators
 from skindx.training.forms.operators import search_placements
 
@@ -44,7 +44,7 @@ def refused(tmp_path: Path, text: str, name: str = "trace.json") -> str:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(UserError) as caught:
-        plan_of_trace(Asked(PlanLimits(), file, "10gbe:4x2+nvlink"))
+        plan_of_trace(PlanRequest(PlanLimits(), file, "10gbe:4x2+nvlink"))
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert len(sentence) < 1500
@@ -216,7 +216,7 @@ def test_a_trace_at_every_limit_makes_a_plan_of_finite_figures(tmp_path: Path) -
         layer.update(forward_s=1e8, backward_s=1e8, shapes=[], parameter_bytes=10**14,
                      activation_bytes=10**15, outputs=10**12)  # fmt: skip
     (tmp_path / "trace.json").write_text(json.dumps(raw))
-    asked = Asked(
+    asked = PlanRequest(
         PlanLimits(extrapolate=True), tmp_path / "trace.json", "10gbe:100000", batch=10**6
     )
     made = plan_of_trace(asked)

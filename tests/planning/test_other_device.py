@@ -11,7 +11,7 @@ from some_plans import profile, profiles
 from skindx.core.cost.profile import LocalWork, Rates
 from skindx.core.errors import UserError
 from skindx.plan.search import PlanLimits
-from skindx.plan.trace_plan import ONE_NETWORK, Asked, on_other_device, plan_of_trace
+from skindx.plan.trace_plan import ONE_NETWORK, PlanRequest, on_other_device, plan_of_trace
 
 
 def written(
@@ -78,7 +78,7 @@ def test_a_plan_says_the_device_and_is_less_certain(tmp_path: Path) -> None:
     there = written(tmp_path / "server.json", {"a": 20}, bandwidth=None)
 
     def plan(devices: tuple[Path, Path] | None) -> Any:
-        asked = Asked(PlanLimits(), tmp_path / "trace.json", "10gbe:1", devices=devices)
+        asked = PlanRequest(PlanLimits(), tmp_path / "trace.json", "10gbe:1", devices=devices)
         return plan_of_trace(asked)
 
     known, other = plan(None), plan((here, there))

@@ -23,7 +23,7 @@ from skindx.plan.estimate import Machine
 from skindx.plan.search import PlanLimits, search
 from skindx.plan.strategies import strategy_of
 from skindx.plan.trace_plan import preset
-from skindx.training.forms.owt import in_rounds
+from skindx.training.forms.owt_form import in_rounds
 from skindx.training.forms.pipeline import PipelineFlow, PipelineStage
 from skindx.training.forms.tensor import pairs_of, tensor_cells
 from skindx.training.forms.tensor3d import cube_cells

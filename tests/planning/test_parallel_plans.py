@@ -19,7 +19,7 @@ from skindx.plan.public_traces import read_profiles
 from skindx.plan.saved_plan import write_fragment
 from skindx.plan.search import PlanLimits
 from skindx.plan.trace_plan import preset
-from skindx.training.forms.owt import OwtForm
+from skindx.training.forms.owt_form import OwtForm
 from skindx.training.forms.parallel_form import ParallelForm
 
 OWN = alexnet(224, 1000, 128)

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.comm.exchange import Exchange, Reducer
+from skindx.comm.exchange_kinds import EXCHANGES, build_exchange
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.kinds import EXCHANGES, build_exchange
 from skindx.training.parallel.mesh import is_lost
 
 STEPS_PER_EPOCH = 2

@@ -19,7 +19,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.forms.owt import OwtSettings
+from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.methods.sharding.parts import parts_of
 from skindx.training.methods.sharding.split_network import split_network
 from skindx.training.methods.sharding.wide_layers import rounds_of

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_kinds import AnyExchange
 from skindx.comm.fused import FusedSettings
 from skindx.comm.fused_exchange import Fused
-from skindx.comm.kinds import AnyExchange
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine

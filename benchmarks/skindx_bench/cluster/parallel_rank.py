@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from skindx.comm.clocks import HostMark, LayerClock, layers_of
-from skindx.comm.kinds import AnyExchange
+from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.cost.profile import AtBatch, Profile
 from skindx.data.loader.batches import global_batches, share
 from skindx.plan.local_work import local_work

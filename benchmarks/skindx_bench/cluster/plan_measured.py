@@ -23,7 +23,7 @@ from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.saved_plan import happened_of
 from skindx.plan.search import PlanLimits
 from skindx.plan.strategies import strategy_of
-from skindx.plan.trace_plan import Asked
+from skindx.plan.trace_plan import PlanRequest
 from skindx.plan.training_plan import plan_of_config
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.training.checkpoint.finished import HISTORY, member_folder
@@ -209,7 +209,9 @@ def _trained(
     rate = lab.link.rate_mbit
     config = _write_config(folder / "train.yaml", settings, model, kind)
     limits = PlanLimits(strategy=kind, extrapolate=True, lossy=True)
-    made = plan_of_config(TrainSettings.load(config), dataset, Asked(limits, trace, str(cluster)))
+    made = plan_of_config(
+        TrainSettings.load(config), dataset, PlanRequest(limits, trace, str(cluster))
+    )
     run = folder / f"{model}-{kind}-{rate:g}"
     _in_lab(lab, "train", dataset, "--config", config, "--out", run)
     with (member_folder(run, "m") / HISTORY).open() as file:

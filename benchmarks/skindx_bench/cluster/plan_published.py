@@ -20,7 +20,7 @@ from skindx.plan.choice import PlannedMember, Workload
 from skindx.plan.logged_runs import Logged, overhead_of, read_runs
 from skindx.plan.public_traces import read_allreduce, read_profiles
 from skindx.plan.search import PlanLimits, search
-from skindx.plan.trace_plan import Asked, machine_of
+from skindx.plan.trace_plan import PlanRequest, machine_of
 from skindx_bench.cluster.plan_rows import PlannedRow
 from skindx_bench.harness.result import Figure
 
@@ -143,7 +143,7 @@ def published_rows(traces: Path) -> list[PlannedRow]:
                     ),
                     one_rank_s=IMAGES / ONE_GPU,
                 )
-                machine = machine_of(profiles, cluster, Asked(PlanLimits()))
+                machine = machine_of(profiles, cluster, PlanRequest(PlanLimits()))
                 profile = machine.profiles.networks[0]
                 work = Workload((PlannedMember("resnet50", profile, profile.batch),), weak=True)
                 first = search(work, machine, PlanLimits(strategy=strategy)).chosen.first

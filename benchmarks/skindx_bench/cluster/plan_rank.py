@@ -12,8 +12,8 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 
 from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_kinds import AnyExchange
 from skindx.comm.fused_exchange import Fused
-from skindx.comm.kinds import AnyExchange
 from skindx.plan.local_work import local_work
 from skindx.plan.network_probe import cluster_of
 from skindx.training.config.engine import EngineSettings

@@ -268,7 +268,7 @@ class Skindx(DeepSpeed):
         """Wrap the network."""
         from pydantic import TypeAdapter
 
-        from skindx.comm.kinds import AnyExchange
+        from skindx.comm.exchange_kinds import AnyExchange
         from skindx.training.deepspeed.engine import Engine
 
         self._own = Engine(

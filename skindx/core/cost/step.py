@@ -30,7 +30,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """The communication of one step."""
 
     messages: tuple[Message, ...] = ()
@@ -58,7 +58,7 @@ class Schedule:
     preconditions: tuple[Message, ...] = ()
     """And what is sent for it, one after the other."""
 
-    def scaled(self, factor: float) -> "Schedule":
+    def scaled(self, factor: float) -> "StepSchedule":
         """Return the schedule whose messages take `factor` times as long on the wire."""
         flow = self.flow.slower(wire=factor) if self.flow else None
         return replace(self._timed(lambda timed: timed.scaled(factor)), flow=flow)
@@ -69,11 +69,11 @@ class Schedule:
         every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
         return sum(message.timed.latency_sd_s for message in every)
 
-    def later(self) -> "Schedule":
+    def later(self) -> "StepSchedule":
         """Return the schedule whose messages have latencies a standard deviation longer."""
         return self._timed(Timed.later)
 
-    def _timed(self, change: Callable[[Timed], Timed]) -> "Schedule":
+    def _timed(self, change: Callable[[Timed], Timed]) -> "StepSchedule":
         """Return the schedule with another time for each message."""
 
         def changed(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -87,13 +87,13 @@ class Schedule:
             preconditions=changed(self.preconditions),
         )
 
-    def computing_slower(self, *, compute: float = 1.0, update: float = 1.0) -> "Schedule":
+    def computing_slower(self, *, compute: float = 1.0, update: float = 1.0) -> "StepSchedule":
         """Return the schedule with what its flow computes and updates taking so much longer."""
         if not self.flow:
             return self
         return replace(self, flow=self.flow.slower(compute=compute, update=update))
 
-    def with_local(self, factor: float) -> "Schedule":
+    def with_local(self, factor: float) -> "StepSchedule":
         """Return the schedule whose work of the cores takes `factor` times as long."""
         messages = tuple(
             replace(message, before_s=message.before_s * factor, after_s=message.after_s * factor)
@@ -129,7 +129,7 @@ def _add_message(build: StepTasks, name: str, message: Message, after: Sequence[
     return ends
 
 
-def _add_preconditioning(build: StepTasks, schedule: Schedule, last: int) -> int:
+def _add_preconditioning(build: StepTasks, schedule: StepSchedule, last: int) -> int:
     """Add the work on summed gradients and its messages; return where both are done."""
     ends = [build.add("precondition", build.compute, schedule.precondition_s, [last])]
     for number, message in enumerate(schedule.preconditions):
@@ -142,7 +142,7 @@ _UNFED = Feeding()
 
 def simulate_step(
     trace: Trace,
-    schedule: Schedule,
+    schedule: StepSchedule,
     network: Network,
     *,
     device: Literal["cpu", "cuda"] = "cuda",
@@ -214,7 +214,7 @@ def simulate_step(
 _ORDER = ("read", "forward", "backward", "communicate", "precondition", "update")
 
 
-def step_s(trace: Trace, schedule: Schedule, network: Network) -> float:
+def step_s(trace: Trace, schedule: StepSchedule, network: Network) -> float:
     """Return the seconds of a step that waits for no images and shares no cores."""
     return simulate_step(trace, schedule, network).seconds
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from skindx.comm.dense import DenseSettings
-from skindx.comm.kinds import AnyExchange
+from skindx.comm.exchange_kinds import AnyExchange
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings

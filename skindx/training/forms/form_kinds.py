@@ -10,7 +10,7 @@ PARALLEL_FORMS = Family(
     "skindx.parallel_forms",
     {
         "data": "skindx.training.forms.parallel_form:DataSettings",
-        "owt": "skindx.training.forms.owt:OwtSettings",
+        "owt": "skindx.training.forms.owt_form:OwtSettings",
         "tensor": "skindx.training.forms.tensor:TensorSettings",
         "model": "skindx.training.forms.pipeline:ModelSettings",
         "tensor3d": "skindx.training.forms.tensor3d:Tensor3dSettings",

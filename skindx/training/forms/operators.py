@@ -13,7 +13,7 @@ from skindx.core.cost.cells import Cell, Chain, MessageSeconds, cached, step_sec
 from skindx.core.cost.events import Flow
 from skindx.core.cost.placing import Ground, cells_of, degrees_of, placed, wide
 from skindx.core.errors import UserError
-from skindx.training.forms.owt import gathered_bytes
+from skindx.training.forms.owt_form import gathered_bytes
 from skindx.training.forms.parallel_form import ParallelForm, ParallelSettings, PlacedForm
 
 Degrees = tuple[int, ...]

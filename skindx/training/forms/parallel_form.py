@@ -15,7 +15,7 @@ from skindx.core.cost.events import Flow
 from skindx.core.cost.network import UNMEASURED, Network, Timed
 from skindx.core.cost.placing import Ground
 from skindx.core.cost.pricing import Load, Strategy
-from skindx.core.cost.step import Schedule
+from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 
@@ -53,7 +53,7 @@ class ParallelForm(Strategy):
 class PlacedForm(ParallelForm):
     """All ranks alike: each operator is data-parallel, or split over some of them."""
 
-    def schedule(self, load: Load, network: Network) -> Schedule:
+    def schedule(self, load: Load, network: Network) -> StepSchedule:
         """Return the cells of a step as a flow. Raises UserError where the network has none."""
         ground, cells = self._placed(load, network)
         half = self.lossy
@@ -62,7 +62,7 @@ class PlacedForm(ParallelForm):
             return ground.summed(split, size_bytes // 2 if half else size_bytes)
 
         own_s = own_s_per_byte(load, cast=half)
-        return Schedule(
+        return StepSchedule(
             flow=chain_of(cells, summed, own_s),
             spread=max(UNMEASURED, network.price("all_reduce").spread),
             local_spread=FusedSettings().local(load).spread,
@@ -190,7 +190,9 @@ class ParallelSettings(Settings):
     def check_exchange(self, exchange: ExchangeSettings) -> None:
         """Raise ValueError for one that cannot act among the ranks with equal parts alone."""
         if self.by_peers and not exchange.among_peers:
-            from skindx.comm.kinds import EXCHANGES  # kinds from outside may import this module
+            from skindx.comm.exchange_kinds import (
+                EXCHANGES,  # kinds from outside may import this module
+            )
 
             *first, last = (kind for kind, own in EXCHANGES.loaded().items() if own.among_peers)
             raise ValueError(

@@ -13,7 +13,7 @@ from skindx.core.cost.events import Feeding, Flow, Span, Step, StepTask
 from skindx.core.cost.network import UNMEASURED, Network, Timed
 from skindx.core.cost.placing import Ground, Operator
 from skindx.core.cost.pricing import Load
-from skindx.core.cost.step import Schedule
+from skindx.core.cost.step import StepSchedule
 from skindx.core.errors import UserError
 from skindx.training.forms.parallel_form import (
     ParallelForm,
@@ -178,13 +178,13 @@ class PipelineForm(ParallelForm):
 
     name: ClassVar[str] = "model"
 
-    def schedule(self, load: Load, network: Network) -> Schedule:
+    def schedule(self, load: Load, network: Network) -> StepSchedule:
         """Return the fastest number of stages as a flow. Raises UserError where none is possible.
 
         Ranks beyond the stages are further pipelines, whose gradients are summed.
         """
         flow, _, _ = self._piped(load, network)
-        return Schedule(
+        return StepSchedule(
             flow=flow,
             spread=max(UNMEASURED, network.price("all_reduce").spread),
             local_spread=FusedSettings().local(load).spread,

@@ -11,11 +11,11 @@ import torch
 from torch import Size, Tensor, nn
 
 from skindx.comm.exchange import Exchange, Reducer
+from skindx.comm.exchange_kinds import build_exchange
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import Fabric, GradientBuffer
 from skindx.comm.fused import FusedSettings
 from skindx.comm.fused_exchange import Fused
-from skindx.comm.kinds import build_exchange
 from skindx.training.gradient_sync import GradientSync
 from skindx.training.methods.sharding.communicator import Communicator
 from skindx.training.parallel.mesh import Mesh, sizes_of

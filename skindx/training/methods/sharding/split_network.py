@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.forms.operators import OperatorsSettings
-from skindx.training.forms.owt import OwtSettings
+from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.forms.pipeline import ModelSettings
 from skindx.training.forms.tensor import TensorSettings
 from skindx.training.forms.tensor3d import Tensor3dSettings

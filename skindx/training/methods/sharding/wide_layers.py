@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from skindx.core.errors import UserError
 from skindx.training.forms.operators import OperatorsSettings
-from skindx.training.forms.owt import OwtSettings
+from skindx.training.forms.owt_form import OwtSettings
 from skindx.training.methods.sharding.communicator import Communicator, Sizes
 from skindx.training.methods.sharding.parts import Part, take_part
 from skindx.training.parallel.mesh import Mesh, ProcessGroup, sizes_of
