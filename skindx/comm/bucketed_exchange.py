@@ -231,16 +231,16 @@ def rounds(trees: list[Tree], chunks: int) -> list[list[Edge]]:
     round behind it, up to the root and down again.
     """
     last = chunks + 2 * max(tree.height for tree in trees) - 1
-    found: list[list[Edge]] = [[] for _ in range(last)]
+    result: list[list[Edge]] = [[] for _ in range(last)]
     for color, tree in enumerate(trees):
         for place in range(1, len(tree.order)):
             child, parent = tree.order[place], tree.order[tree.parent(place)]
             depth = tree.depth(place)
             for chunk in range(chunks):
                 up, down = chunk + tree.height - depth, chunk + tree.height + depth - 1
-                found[up].append(Edge(color, chunk, "up", child, parent))
-                found[down].append(Edge(color, chunk, "down", parent, child))
-    return found
+                result[up].append(Edge(color, chunk, "up", child, parent))
+                result[down].append(Edge(color, chunk, "down", parent, child))
+    return result
 
 
 class Multicolor(BucketedExchange):

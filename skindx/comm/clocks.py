@@ -186,7 +186,7 @@ def layers_of(
         if (owned := _owned(clock, name))
     }
     order = sorted(last, key=last.__getitem__)
-    found, before = [], 0.0
+    result, before = [], 0.0
     for place, name in enumerate(order):
         owned = _owned(clock, name)
         end_s = max(last[name], backward_s) if place == len(order) - 1 else last[name]
@@ -194,7 +194,7 @@ def layers_of(
         owned.sort(key=lambda own: median(ready.get(own, 0.0) for ready in readies))
         shapes = tuple(tuple(parameters[own].shape) or (1,) for own in owned)
         forward = [times[name] for times in forwards]
-        found.append(
+        result.append(
             ProfiledLayer(
                 name=name,
                 operator=type(clock.layers[name]).__name__,
@@ -211,7 +211,7 @@ def layers_of(
             )
         )
         before = max(before, end_s)
-    return tuple(reversed(found))
+    return tuple(reversed(result))
 
 
 def _owned(clock: LayerClock, name: str) -> list[str]:
@@ -225,8 +225,8 @@ def _owned(clock: LayerClock, name: str) -> list[str]:
 
 def _count(layer: nn.Module, *names: str) -> int:
     """Return the first of some attributes that is a whole number; 0 where none is."""
-    found = (getattr(layer, name, None) for name in names)
-    return next((value for value in found if isinstance(value, int)), 0)
+    result = (getattr(layer, name, None) for name in names)
+    return next((value for value in result if isinstance(value, int)), 0)
 
 
 def _spread(values: Sequence[float]) -> float:

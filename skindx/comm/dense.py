@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.cost.pricing import Load, Network, Schedule, after_backward
+from skindx.core.cost.pricing import Load, Network, StepSchedule, after_backward
 from skindx.core.cost.profile import Profile
 
 
@@ -18,10 +18,10 @@ class DenseSettings(ExchangeSettings):
     among_peers: ClassVar[bool] = True
     beside_parts: ClassVar[bool] = True
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Copy into one buffer, sum it, copy back."""
         if network.ranks == 1:
-            return Schedule()
+            return StepSchedule()
         price, local = network.price("all_reduce"), self.local(load)
         message = after_backward(
             load,
@@ -30,7 +30,7 @@ class DenseSettings(ExchangeSettings):
             before_s=local.base_s / 2,
             after_s=local.base_s / 2,
         )
-        return Schedule(
+        return StepSchedule(
             (message,), spread=price.spread, local_spread=local.spread, measured=price.measured
         )
 

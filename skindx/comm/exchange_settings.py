@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from skindx.comm.grouping import fixed_buckets
 from skindx.core.cost.network import Price
-from skindx.core.cost.pricing import Load, Network, Schedule, in_groups
+from skindx.core.cost.pricing import Load, Network, StepSchedule, in_groups
 from skindx.core.cost.profile import LocalWork, Profile
 from skindx.core.settings_base import Settings
 
@@ -60,7 +60,7 @@ class ExchangeSettings(Settings):
         """
         return
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Return the communication of a step, as a plan prices it."""
         raise NotImplementedError
 
@@ -101,12 +101,12 @@ class BucketedSettings(ExchangeSettings):
         """Return what its collective takes."""
         raise NotImplementedError
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Send a bucket when it is complete and the one before is through."""
         if network.ranks == 1:
-            return Schedule()
+            return StepSchedule()
         price, local, sizes = self.price(network), self.local(load), load.trace.sizes_bytes
-        return Schedule(
+        return StepSchedule(
             in_groups(fixed_buckets(sizes, self.bucket_mb), sizes, price),
             serial=True,
             finish_s=local.base_s,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.grouping import MB, fixed_buckets
-from skindx.core.cost.pricing import Load, Network, Schedule
+from skindx.core.cost.pricing import Load, Network, StepSchedule
 from skindx.core.cost.profile import Profile
 from skindx.core.cost.step import Message
 
@@ -51,10 +51,10 @@ class FactoredSettings(ExchangeSettings):
                 "recipe.preconditioner takes another one; set exchange.kind=fused"
             )
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Send the factors when the last of them is there, and then buckets of the others."""
         if network.ranks == 1:
-            return Schedule()
+            return StepSchedule()
         local, factors = self.local(load), self._factors(load, network.ranks)
         summed, gathered = network.price("all_reduce"), network.price("all_gather")
         messages = []
@@ -71,7 +71,7 @@ class FactoredSettings(ExchangeSettings):
             ready = 1 + others[first - 1]  # groups go in order, so the factors are there by then
             messages.append(Message(ready, size, summed(size)))
         layers = f"{len(factors)} layer{'s' * (len(factors) > 1)} by factors"
-        return Schedule(
+        return StepSchedule(
             tuple(messages),
             finish_s=local.base_s + _product_s(load, network.ranks, factors),
             spread=max(summed.spread_of(len(messages)), gathered.spread if factors else 0.0),

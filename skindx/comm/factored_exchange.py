@@ -227,8 +227,8 @@ class Factored(Exchange):
     def _fits(self, layer: CollectedFactors) -> bool:
         assert self._rows is not None
         most, kind = self._rows[layer.name]
-        found = layer.dtype
-        return layer.rows <= most and (found is None or torch.promote_types(found, kind) == kind)
+        result = layer.dtype
+        return layer.rows <= most and (result is None or torch.promote_types(result, kind) == kind)
 
     def _places(
         self, sent_PM: Tensor, layer: CollectedFactors, begin: int
@@ -270,10 +270,10 @@ class Factored(Exchange):
 
     def _views(self) -> list[Tensor]:
         count = len(self._sending)
-        found = dict(
+        result = dict(
             zip(map(id, self.gradients.parameters[:count]), self.gradients.views, strict=False)
         )
-        return [found[id(layer.weight)] for layer in self._sending]
+        return [result[id(layer.weight)] for layer in self._sending]
 
     def _multiply(self) -> None:
         _, ends = self._message()
@@ -295,8 +295,8 @@ class Factored(Exchange):
         known, facts = self._rows or {}, list[int]()
         for layer in self._layers:
             before, kind = known.get(layer.name, (0, None))
-            found = layer.dtype
-            both = torch.promote_types(found, kind) if found and kind else found or kind
+            result = layer.dtype
+            both = torch.promote_types(result, kind) if result and kind else result or kind
             facts += [max(before, layer.rows), 1 + _TYPES.index(both) if both in _TYPES else 0]
         every_PF, alike = self._gathered(facts), self._alike()
         rows: dict[str, tuple[int, torch.dtype]] = {}

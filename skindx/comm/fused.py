@@ -7,7 +7,7 @@ from pydantic import Field
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.grouping import Plan, ddp_buckets, rules
-from skindx.core.cost.pricing import Load, Network, Schedule, in_groups
+from skindx.core.cost.pricing import Load, Network, StepSchedule, in_groups
 from skindx.core.cost.profile import Trace
 from skindx.core.cost.step import step_s
 
@@ -54,13 +54,13 @@ class FusedSettings(ExchangeSettings):
         """Return groups of a fixed size."""
         return cls(tune=False)
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Take the grouping of the rule; without one, what the simulation finds the fastest.
 
         The tuner times these very groupings and keeps the fastest.
         """
         if network.ranks == 1:
-            return Schedule()
+            return StepSchedule()
         trace = self._sent(load)
         if not self.tune:
             # The trainer cuts by the gradient's own bytes, whatever travels.
@@ -85,10 +85,10 @@ class FusedSettings(ExchangeSettings):
 
     def _schedule(
         self, load: Load, plan: Plan, network: Network, sizes_bytes: Sequence[int]
-    ) -> Schedule:
+    ) -> StepSchedule:
         price, local = network.price("all_reduce"), self.local(load)
         cast_s = load.cast().base_s / 2 if self.lossy else 0.0
-        return Schedule(
+        return StepSchedule(
             in_groups(plan, sizes_bytes, price, before_s=cast_s, after_s=cast_s),
             finish_s=local.base_s,
             spread=price.spread_of(len(plan)),

@@ -20,20 +20,20 @@ def add_and_find(  # noqa: PLR0917 - two vectors, a threshold, and room for what
     bits: NDArray[np.int32],
     residual: NDArray[np.float32],
     threshold: np.int32,
-    found: NDArray[np.int32],
+    result: NDArray[np.int32],
     values: NDArray[np.float32],
 ) -> tuple[int, bool]:
     """Add `residual` to `gradient` in place, and find what is at least `threshold` in magnitude.
 
     `bits` is the gradient's own memory as integers, and `threshold` the bits of a float >= 0.
-    Writes the first indices into `found`, in order, and their elements into `values`; returns how
+    Writes the first indices into `result`, in order, and their elements into `values`; returns how
     many there are in all, and whether all elements of the sum are finite.
 
     IEEE 754 magnitudes are ordered as their bits are, infinity and NaN above all numbers. A maximum
     of integers is one that compilers vectorise on every processor (a maximum of floats is not,
     because of NaN), so the time is that of one pass over memory.
     """
-    size, room = gradient.size, found.size
+    size, room = gradient.size, result.size
     count, largest = 0, np.int32(0)
     for start in range(0, size, _BLOCK):
         end = min(start + _BLOCK, size)
@@ -49,7 +49,7 @@ def add_and_find(  # noqa: PLR0917 - two vectors, a threshold, and room for what
             for i in range(bits_B.size):
                 if bits_B[i] & _MAGNITUDE >= threshold:
                     if count < room:
-                        found[count], values[count] = start + i, sum_B[i]
+                        result[count], values[count] = start + i, sum_B[i]
                     count += 1
     return count, bool(largest < _INFINITY)
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field
 
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.cost.pricing import Load, Network, Schedule
+from skindx.core.cost.pricing import Load, Network, StepSchedule
 from skindx.core.cost.profile import Profile
 from skindx.core.cost.step import Message
 
@@ -34,18 +34,18 @@ class PowerSGDSettings(ExchangeSettings):
         """Return the defaults."""
         return cls()
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Send the left ones with what is too small to gain, then the right ones."""
         local = self.local(load)
         if network.ranks == 1:
-            return Schedule(finish_s=local.base_s)
+            return StepSchedule(finish_s=local.base_s)
         price, third = network.price("all_reduce"), local.base_s / 3
         left, right = _thin_bytes(load.profile, self.rank)
         messages = (
             Message(load.count, left, price(left), before_s=third, after_s=third),
             Message(load.count, right, price(right), after_s=third),
         )
-        return Schedule(
+        return StepSchedule(
             messages,
             serial=True,
             spread=price.spread,

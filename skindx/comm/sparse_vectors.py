@@ -161,14 +161,14 @@ def add_and_select(gradient_M: Tensor, residual_M: Tensor, k: int) -> Sparse | N
     room = min(len(gradient), 4 * k + 1024)
     guessing = k < _DENSE * len(gradient)
     threshold = _guess(gradient, residual, k) if guessing else np.float32(np.inf)
-    found, values = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float32)
+    result, values = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float32)
     count, finite = add_and_find(
-        gradient, gradient.view(np.int32), residual, threshold.view(np.int32), found, values
+        gradient, gradient.view(np.int32), residual, threshold.view(np.int32), result, values
     )
     if not finite:
         return None
     if k <= count <= room:
-        at_N, values_N = torch.from_numpy(found[:count]), torch.from_numpy(values[:count])
+        at_N, values_N = torch.from_numpy(result[:count]), torch.from_numpy(values[:count])
         kept_N = largest(values_N, k)
         return Sparse(at_N[kept_N], values_N[kept_N])
     return _whole(gradient_M, k)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.cost.network import Timed
-from skindx.core.cost.pricing import Load, Network, Schedule, after_backward
+from skindx.core.cost.pricing import Load, Network, StepSchedule, after_backward
 
 Density = Annotated[float, Field(gt=0, le=1)]
 
@@ -40,16 +40,16 @@ class SparseSettings(ExchangeSettings):
     def agree(self, size_bytes: int, network: Network) -> tuple[Timed, int, float, bool]:
         """Return what messages of one size take, merges a rank, spread; and: it was measured."""
 
-    def schedule(self, load: Load, network: Network, rule: str = "") -> Schedule:
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Send one message, or one a round, after all of backward; at the last density."""
         local = self.local(load)
         if network.ranks == 1:
-            return Schedule(finish_s=local.base_s)
+            return StepSchedule(finish_s=local.base_s)
         k = math.ceil(self.density * load.size_bytes / 4)
         timed, merges, spread, measured = self.agree(8 * k, network)
         merge_s = merges * local.merge_s * self.density / (local.density or DENSITY)
         message = after_backward(load, 8 * k, timed, before_s=local.base_s, after_s=merge_s)
-        return Schedule((message,), spread=spread, local_spread=local.spread, measured=measured)
+        return StepSchedule((message,), spread=spread, local_spread=local.spread, measured=measured)
 
     def memory_bytes(self, load: Load, network: Network) -> int:
         """Count the residual."""

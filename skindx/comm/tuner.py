@@ -125,12 +125,12 @@ class Tuner:
         self._keep(plans, [median(seconds) for seconds in times], trace, cost)
 
     def _record(self, steps: int) -> Generator[bool, None, list[Recorder]]:
-        found = []
+        result = []
         for _ in range(steps):
             self._recorder = Recorder(self._mesh.device)
             yield True
-            found.append(self._recorder)
-        return found
+            result.append(self._recorder)
+        return result
 
     def _trace(self, recorders: Sequence[Recorder]) -> Trace:
         """Lay gradients out in the order in which the main rank's come, and say when."""

@@ -162,8 +162,8 @@ def largest_batch(
     """Return the most images of one rank that fit; 0: not even one."""
 
     def fits(batch: int) -> bool:
-        found = memory_of(strategy, load, network, batch, base_bytes, checkpointing=False)
-        return found.peak_bytes <= limit_bytes
+        result = memory_of(strategy, load, network, batch, base_bytes, checkpointing=False)
+        return result.peak_bytes <= limit_bytes
 
     if not fits(1):
         return 0
@@ -335,26 +335,26 @@ def _computed_again(trace: Trace, profile: Profile) -> Trace:
 
 def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) -> dict[str, float]:
     """Return what lies outside the calibration: sentence -> how far over what was measured."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     cluster = machine.cluster
     if memory.measured and memory.extrapolated > FARTHEST:
-        found[
+        result[
             f"a piece of {choice.piece} images is {memory.extrapolated:.1f} times the largest "
             "batch whose memory was measured"
         ] = memory.extrapolated
     if network.ranks == 1:
-        return found
+        return result
     fastest = cluster.fastest_beta_s_per_byte
     beta = network.between.beta_s_per_byte if network.nodes > 1 else network.inside.beta_s_per_byte
     if fastest and beta < fastest / NETWORK_FARTHEST:
-        found[
+        result[
             f"a link of {beta:.3g} s a byte is {fastest / beta:.0f} times as fast as any that was "
             "measured"
         ] = fastest / beta
     if cluster.source == "measured" and cluster.collectives:
         most = max(known.ranks for known in cluster.collectives)
         if network.ranks > RANKS_FARTHEST * most:
-            found[
+            result[
                 f"{network.ranks} ranks are more than {RANKS_FARTHEST:g} times the {most} measured"
             ] = network.ranks / most
-    return found
+    return result

@@ -109,7 +109,7 @@ class Conditioned:
 
 def conditioned(profile: Profile, widest: int) -> tuple[Conditioned, ...]:
     """Return the layers of a network that K-FAC knows and that are not too wide."""
-    found = []
+    result = []
     value = 4 if profile.precision == "fp32" else 2
     for layer in profile.layers:
         shapes = _factors(layer)
@@ -117,8 +117,8 @@ def conditioned(profile: Profile, widest: int) -> tuple[Conditioned, ...]:
             values = layer.activation_bytes / value / profile.batch
             outputs = shapes[OUTSIDE][0] * shapes[OUTSIDE][1] if OUTSIDE in shapes else 0
             rows = max(1, round(values / outputs)) if outputs else 1
-            found.append(Conditioned(layer.name, shapes, rows, values))
-    return tuple(found)
+            result.append(Conditioned(layer.name, shapes, rows, values))
+    return tuple(result)
 
 
 def _factors(layer: ProfiledLayer) -> dict[str, tuple[int, int]]:

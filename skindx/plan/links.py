@@ -160,19 +160,19 @@ class _Meter:
     def calls(self) -> dict[Kind, Callable[[int], None]]:
         """Return what sends so many elements, for each collective that a training may use."""
         fabric, world = self.fabric, self.fabric.world
-        found: dict[Kind, Callable[[int], None]] = {
+        result: dict[Kind, Callable[[int], None]] = {
             "all_reduce": lambda count: _drop(fabric.all_reduce(self.buffer[:count]).wait()),
             "all_gather": lambda count: _drop(fabric.all_gather(self.buffer[:count])),
         }
         if world & (world - 1) == 0:
-            found["exchange"] = self._butterfly
+            result["exchange"] = self._butterfly
         for settings in EXCHANGES.loaded().values():
             if probed := settings.probed(self.nodes, self.per_node):
                 exchange = build_exchange(probed)
                 assert isinstance(exchange, BucketedExchange)
                 exchange.attach(fabric, self.gradients, 1)
-                found[settings.collective] = partial(self._sum, exchange)
-        return found
+                result[settings.collective] = partial(self._sum, exchange)
+        return result
 
     def _sum(self, exchange: BucketedExchange, count: int) -> None:
         exchange.sum(self.buffer[:count])
@@ -192,21 +192,21 @@ class _Meter:
         rounds = max(1, self.fabric.world.bit_length() - 1) if kind == "exchange" else 1
         most = 1 << 22 if kind in ("all_gather", "exchange") else SIZES_BYTES[-1]
         sizes = list(earlier[0].seconds) if earlier else [n for n in SIZES_BYTES if n <= most]
-        found, cpu = {}, 0.0
+        result, cpu = {}, 0.0
         began = time.monotonic()
         for size in sizes:
             before = time.process_time()
             first, repeats = int(not earlier), REPEATS[size >= _LARGE_BYTES]
             times = self._times(lambda size=size: call(size // 4), repeats, first)  # type: ignore[misc]
             cpu = (time.process_time() - before) / (repeats + first) / rounds / size
-            found[size] = [seconds / rounds for seconds in times]
+            result[size] = [seconds / rounds for seconds in times]
             if not earlier and self._enough(size, median(times), began):
                 break
-        return Visit(found, self._slowest([cpu])[0])
+        return Visit(result, self._slowest([cpu])[0])
 
     def share(self, collectives: list[Collective]) -> int:
         """Send several at once: how many go at once, and what of a link one leaves free."""
-        one = next(found for found in collectives if found.collective == "all_reduce")
+        one = next(result for result in collectives if result.collective == "all_reduce")
         large = min(_BOTH_BYTES, one.points[-1][0])
         times = {(count, large): self._several(count, large) for count in (1, 2, 4)}
         times[8, _SMALL_BYTES] = self._several(8, _SMALL_BYTES)
@@ -214,13 +214,13 @@ class _Meter:
         alpha_s = min(one.alpha_s, alone_s)
         wire_s = min(max(0.0, two_s - alone_s), alone_s - alpha_s)
         own = 1 - wire_s / (alone_s - alpha_s) if alone_s > alpha_s else 0.0
-        found = {
+        result = {
             slots: one.model_copy(update={"own_share": own if slots > 1 else 0.0})
             for slots in (1, 2, 4)
         }
-        unlike = {slots: _unlike(found[slots], slots, times) for slots in found}
+        unlike = {slots: _unlike(result[slots], slots, times) for slots in result}
         best = min(unlike, key=unlike.__getitem__)
-        collectives[collectives.index(one)] = found[best].model_copy(
+        collectives[collectives.index(one)] = result[best].model_copy(
             update={"together_spread": min(10.0, unlike[best] / len(times))}
         )
         return best
@@ -244,7 +244,7 @@ class _Meter:
         received = torch.empty_like(self.buffer)
         visits: list[Visit] = []
         for _ in range(VISITS):
-            found, began = {}, time.monotonic()
+            result, began = {}, time.monotonic()
             for size in visits[0].seconds if visits else SIZES_BYTES[:-2]:
 
                 def swap(count: int = size // 4) -> None:
@@ -255,10 +255,10 @@ class _Meter:
                         )
 
                 repeats = REPEATS[size >= _LARGE_BYTES]
-                found[size] = self._times(swap, repeats, int(not visits))
-                if not visits and self._enough(size, median(found[size]), began):
+                result[size] = self._times(swap, repeats, int(not visits))
+                if not visits and self._enough(size, median(result[size]), began):
                     break
-            visits.append(Visit(found, 0.0))
+            visits.append(Visit(result, 0.0))
         return link_of(visits)
 
     def _times(self, call: Callable[[], None], repeats: int, first: int = 1) -> list[float]:

@@ -39,26 +39,26 @@ def local_work(
     before = {parameter: parameter.grad for parameter in gradients.parameters}
     generator = torch.Generator().manual_seed(0)
     source_M = torch.randn(gradients.flat.shape, generator=generator).pow_(3).to(device)
-    found = {
+    result = {
         name: _exchange(settings, fabric, gradients, source_M, part_s)
         for name, settings in timed.items()
     }
     for name, code in engines.items():
-        found[name] = timed_work(partial(load_object(code), gradients), device, part_s)
-    found["bf16"] = timed_work(
+        result[name] = timed_work(partial(load_object(code), gradients), device, part_s)
+    result["bf16"] = timed_work(
         lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device, part_s
     )
     merging = timed_work(_merging(source_M), device, part_s)
     for name, settings in timed.items():
         if density := getattr(settings, "density", None):
             merged = {"merge_s": merging.base_s, "density": density}
-            found[name] = found[name].model_copy(update=merged)
+            result[name] = result[name].model_copy(update=merged)
     for name, kind in kinds.items():
-        if kind.local_as in found:
-            found[name] = found[kind.local_as]
+        if kind.local_as in result:
+            result[name] = result[kind.local_as]
     for parameter, gradient in before.items():
         parameter.grad = gradient
-    return found
+    return result
 
 
 class _Alone(Fabric):
@@ -105,9 +105,9 @@ def _exchange(
         exchange.finish()
         gradients.flat.copy_(source_M)  # as the next backward brings its gradients
 
-    found = timed_work(work, fabric.device, budget_s, fill)
+    result = timed_work(work, fabric.device, budget_s, fill)
     exchange.close()
-    return found
+    return result
 
 
 def _merging(source_M: Tensor) -> Callable[[], object]:

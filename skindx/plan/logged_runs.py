@@ -102,10 +102,10 @@ def read_runs(path: Path) -> list[Logged]:
             "leave the columns of other runs out."
         )
     runs = [_run(f"{path.stem}/{column}", block, column) for column in range(columns)]
-    found = [run for run in runs if run]
-    if not found:
+    result = [run for run in runs if run]
+    if not result:
         raise UserError(f"{path} has no times of messages; give a log of B-Caffe on several nodes.")
-    return found
+    return result
 
 
 def _run(name: str, block: list[tuple[int, float, list[float]]], column: int) -> Logged | None:

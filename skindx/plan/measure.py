@@ -71,7 +71,7 @@ def measure(
     }
     os.environ.update(accelerator_variables(accelerator))
     budget_s = seconds / len(networks)
-    found = [
+    result = [
         _on_ranks(_Work(settings, member, data[key], here, budget_s))
         for key, member in networks.items()
     ]
@@ -83,8 +83,8 @@ def measure(
         cores=max(1, cpu_count() // here),
         dataset=sha256_file(dataset / MANIFEST),
         images=len(next(iter(data.values())).train),
-        base_bytes=min(base for _, base in found),
-        networks=tuple(profile for profile, _ in found),
+        base_bytes=min(base for _, base in result),
+        networks=tuple(profile for profile, _ in result),
     )
 
 
@@ -93,11 +93,11 @@ def distinct(settings: TrainSettings) -> dict[Key, MemberSettings]:
 
     Without heads on frozen trunks, which take no steps of their own through a network.
     """
-    found: dict[Key, MemberSettings] = {}
+    result: dict[Key, MemberSettings] = {}
     for member in settings.members:
         if member.trunk != "frozen":
-            found.setdefault(key_of(settings, member), member)
-    return found
+            result.setdefault(key_of(settings, member), member)
+    return result
 
 
 def key_of(settings: TrainSettings, member: MemberSettings) -> Key:

@@ -100,20 +100,20 @@ def profile_member(
     )
     part_s = budget_s * (1 - _LOCAL) / (len(batches) + again)
     points: list[AtBatch] = []
-    found: Profile | None = None
+    result: Profile | None = None
     for size in batches:
         steps = _Steps(plain, member, data, mesh, batch=size, budget_s=part_s)
         points.append(steps.point())
         if size == batches[-1]:
-            found = steps.profile(member, plain, tuple(points), budget_s * _LOCAL)
+            result = steps.profile(member, plain, tuple(points), budget_s * _LOCAL)
         steps.close()
-    assert found is not None
+    assert result is not None
     if not again:
-        return found
+        return result
     steps = _Steps(settings, member, data, mesh, batch=whole, budget_s=part_s)
-    found = found.model_copy(update={"checkpointing": steps.point()})
+    result = result.model_copy(update={"checkpointing": steps.point()})
     steps.close()
-    return found
+    return result
 
 
 class _Steps:

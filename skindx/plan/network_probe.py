@@ -98,14 +98,14 @@ def cluster_of(
     plain = {**common, "backend": backend, "host": host, "memory_gb": round(memory_bytes / 1e9, 1)}
     if world == 1:
         return Cluster.model_validate(plain)
-    found = measure_links(fabric, nodes, per_node, budget_s)
-    links = [link for link in (found.between, found.inside) if link]
+    result = measure_links(fabric, nodes, per_node, budget_s)
+    links = [link for link in (result.between, result.inside) if link]
     return Cluster.model_validate(
         {
             **plain,
-            "at_once": found.at_once,
-            "links": Links(between=found.between, inside=found.inside),
-            "collectives": found.collectives,
+            "at_once": result.at_once,
+            "links": Links(between=result.between, inside=result.inside),
+            "collectives": result.collectives,
             "fastest_beta_s_per_byte": min(link.beta_s_per_byte for link in links),
         }
     )

@@ -103,18 +103,18 @@ def make(
     workload: Workload, machine: Machine, limits: PlanLimits, given: Choice | None = None
 ) -> Plan:
     """Search, and say what follows. Raises UserError."""
-    found = search(workload, machine, limits, given)
-    profile, chosen = workload.members[0].profile, found.chosen.first
+    result = search(workload, machine, limits, given)
+    profile, chosen = workload.members[0].profile, result.chosen.first
     return Plan(
         workload,
         machine,
         limits,
-        found,
+        result,
         _bottleneck(chosen),
         _changes(profile, chosen, machine),
         _advice(profile, chosen, machine),
         _curve(profile, chosen, machine),
-        _notes(workload, machine, found, limits),
+        _notes(workload, machine, result, limits),
     )
 
 
@@ -297,17 +297,17 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Speedu
             side_by_side=1,
         )
         try:
-            found = estimate(profile, choice, machine)
+            result = estimate(profile, choice, machine)
         except ValueError:
             if chosen.choice.strategy.parallel:
                 continue  # it needs several ranks, or a cube of them
             break  # nothing is known of a network between nodes
-        base = base or found
-        speedup = nodes * here * base.step_s / found.step_s
+        base = base or result
+        speedup = nodes * here * base.step_s / result.step_s
         # Computing is the same on one rank and on many: what is not known of it cancels.
-        width = math.sqrt(max(0.0, found.half_width**2 - base.half_width**2))
+        width = math.sqrt(max(0.0, result.half_width**2 - base.half_width**2))
         width += DOUBLING * math.log2(max(1.0, ranks))
-        beyond = bool(found.beyond) or ranks > machine.cluster.ranks
+        beyond = bool(result.beyond) or ranks > machine.cluster.ranks
         if ranks > machine.cluster.ranks:
             width += DOUBLING * math.log2(ranks / machine.cluster.ranks)
         points.append(
@@ -317,7 +317,7 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Speedu
 
 
 def _notes(
-    workload: Workload, machine: Machine, found: SearchResult, limits: PlanLimits
+    workload: Workload, machine: Machine, result: SearchResult, limits: PlanLimits
 ) -> tuple[str, ...]:
     cluster, profiles = machine.cluster, machine.profiles
     notes = []
@@ -325,7 +325,7 @@ def _notes(
         notes.append(f"The network is a preset ({cluster.name}), from data sheets, not measured.")
     elif cluster.source == "given":
         notes.append("The times of the network were given by hand; they were not measured here.")
-    choice = found.chosen.choice
+    choice = result.chosen.choice
     if choice.side_by_side == 1 and machine.network(choice.nodes, choice.ranks_per_node).published:
         notes.append(
             f"Published all-reduces over Ethernet are priced x {TCP_FACTOR:g} within a training "
@@ -342,11 +342,11 @@ def _notes(
             f"devices (one more network: +-{width:.0%}). Reading of images and memory are those of "
             "the measured device."
         )
-    if not found.chosen.first.schedule.measured and found.chosen.choice.ranks > 1:
+    if not result.chosen.first.schedule.measured and result.chosen.choice.ranks > 1:
         notes.append(
             "The chosen exchange was not measured among so many ranks: it is derived from links."
         )
-    if found.chosen.first.memory.measured is False:
+    if result.chosen.first.memory.measured is False:
         notes.append("Memory is computed from the layers, not measured.")
     if cluster.corrections:
         learnt = ", ".join(
@@ -354,51 +354,51 @@ def _notes(
             for part, known in cluster.corrections.items()
         )
         notes.append(f"Corrected by what earlier runs took: {learnt}.")
-    if found.refused:
-        notes.append(f"{found.refused} of the choices do not fit the memory.")
-    if found.chosen.beyond:
-        notes.append(f"Beyond what was measured: {'; '.join(found.chosen.beyond)}.")
-    return (*notes, *_of_limits(found, limits), *workload.unpriced)
+    if result.refused:
+        notes.append(f"{result.refused} of the choices do not fit the memory.")
+    if result.chosen.beyond:
+        notes.append(f"Beyond what was measured: {'; '.join(result.chosen.beyond)}.")
+    return (*notes, *_of_limits(result, limits), *workload.unpriced)
 
 
-def _of_limits(found: SearchResult, limits: PlanLimits) -> list[str]:
+def _of_limits(result: SearchResult, limits: PlanLimits) -> list[str]:
     """Say what the limits let through, and what they keep back."""
-    notes = _overlap(found, limits)
-    if limits.hours is not None and found.chosen.seconds > limits.hours * 3600:
+    notes = _overlap(result, limits)
+    if limits.hours is not None and result.chosen.seconds > limits.hours * 3600:
         notes.append(f"No choice takes less than {limits.hours:g} hours; this is the fastest.")
     if limits.money is not None:
-        if found.chosen.money is None:
+        if result.chosen.money is None:
             notes.append("The cluster has no price_per_node_hour, so --money decides nothing.")
-        elif found.chosen.money > limits.money:
+        elif result.chosen.money > limits.money:
             notes.append(f"No choice costs less than {limits.money:g}; this is the cheapest.")
-    if not found.chosen.choice.strategy.executed:
+    if not result.chosen.choice.strategy.executed:
         notes.append(
-            f"{found.chosen.choice.strategy.name} is not executed by this version: its time is for "
-            "comparison, and --write refuses it."
+            f"{result.chosen.choice.strategy.name} is not executed by this version: its time is "
+            "for comparison, and --write refuses it."
         )
     if not limits.strategy:
-        others = (one for one in found.every if not one.choice.strategy.executed)
-        best = next(others, found.chosen)
-        if best.score_s < found.chosen.score_s:
+        others = (one for one in result.every if not one.choice.strategy.executed)
+        best = next(others, result.chosen)
+        if best.score_s < result.chosen.score_s:
             notes.append(
                 f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
-                f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but is not "
+                f"({percent(result.chosen.score_s / best.score_s - 1, signed=True)}), but is not "
                 "executed by this version."
             )
-    best = next(one for one in found.every if one.choice.strategy.executed or one is found.chosen)
+    best = next(one for one in result.every if one.choice.strategy.executed or one is result.chosen)
     kept_back = best.choice.strategy.lossy and not (limits.lossy or limits.strategy)
-    if kept_back and best.score_s < found.chosen.score_s:
+    if kept_back and best.score_s < result.chosen.score_s:
         notes.append(
             f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
-            f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but it changes "
+            f"({percent(result.chosen.score_s / best.score_s - 1, signed=True)}), but it changes "
             "the gradient; --lossy lets it be chosen."
         )
     return notes
 
 
-def _overlap(found: SearchResult, limits: PlanLimits) -> list[str]:
+def _overlap(result: SearchResult, limits: PlanLimits) -> list[str]:
     """Say which choice is better by less than what is known of it."""
-    best, chosen = found.fastest, found.chosen
+    best, chosen = result.fastest, result.chosen
     faster, cheaper = chosen.score_s / best.score_s - 1, 0.0
     if limits.hours is not None and chosen.seconds:
         cheaper = 1 - best.nodes * best.seconds / (chosen.nodes * chosen.seconds)

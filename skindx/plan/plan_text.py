@@ -197,15 +197,15 @@ def outcome_values(outcome: PlanOutcome) -> dict[str, Any]:
     }
 
 
-def _step(found: Estimate) -> dict[str, Any]:
+def _step(result: Estimate) -> dict[str, Any]:
     return {
-        "batch": found.choice.batch,
-        "step_s": found.step_s,
-        "low_s": found.low_s,
-        "high_s": found.high_s,
-        "images_per_s": found.images_per_s,
-        "parts": dict(found.step.parts),
-        "sent_bytes": found.schedule.sent_bytes,
-        "measured": found.schedule.measured,
-        "groups": len(found.schedule.messages),
+        "batch": result.choice.batch,
+        "step_s": result.step_s,
+        "low_s": result.low_s,
+        "high_s": result.high_s,
+        "images_per_s": result.images_per_s,
+        "parts": dict(result.step.parts),
+        "sent_bytes": result.schedule.sent_bytes,
+        "measured": result.schedule.measured,
+        "groups": len(result.schedule.messages),
     }

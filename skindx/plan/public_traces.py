@@ -228,8 +228,8 @@ def _pipedream_nodes(path: Path) -> list[_Node]:
 
 def _outputs(words: str) -> int:
     """Return the output features of a linear layer, or channels of a convolution; else 0."""
-    found = _OUTPUTS.match(words)
-    return int(found[1]) if found else 0
+    result = _OUTPUTS.match(words)
+    return int(result[1]) if result else 0
 
 
 def _refuse_cycles(path: Path, numbers: Collection[int], edges: Sequence[tuple[int, int]]) -> None:

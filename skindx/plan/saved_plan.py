@@ -79,16 +79,16 @@ class Predicted(Settings):
         )
 
 
-def _member(name: str, found: Estimate, epoch_s: float, seconds: float) -> PredictedMember:
+def _member(name: str, result: Estimate, epoch_s: float, seconds: float) -> PredictedMember:
     return PredictedMember(
         name=name,
-        step_s=found.step_s,
-        half_width=found.half_width,
-        parts=found.step.parts,
-        images_per_s=found.images_per_s,
+        step_s=result.step_s,
+        half_width=result.half_width,
+        parts=result.step.parts,
+        images_per_s=result.images_per_s,
         epoch_s=epoch_s,
         seconds=seconds,
-        memory_bytes=found.memory.peak_bytes,
+        memory_bytes=result.memory.peak_bytes,
     )
 
 
@@ -120,13 +120,13 @@ def read_fragment(path: Path) -> tuple[dict[str, Any], Predicted]:
             f"{path} has format {predicted.get('format')!r}, and this version reads {FORMAT}; make "
             "the plan again."
         )
-    found = Predicted.parse(predicted, origin=str(path), expand=False)
-    if found.version != __version__:
+    result = Predicted.parse(predicted, origin=str(path), expand=False)
+    if result.version != __version__:
         raise UserError(
-            f"{path} was made by skindx {found.version}, and this is {__version__}; make the plan "
+            f"{path} was made by skindx {result.version}, and this is {__version__}; make the plan "
             "again with `skindx plan make`."
         )
-    return raw, found
+    return raw, result
 
 
 def merged(settings: dict[str, Any], fragment: dict[str, Any]) -> dict[str, Any]:
@@ -235,15 +235,15 @@ def learnt(cluster: Cluster, pairs: Sequence[Compared]) -> Cluster:
             )
         factors.setdefault(part, []).append(factor)
     corrections = dict(cluster.corrections)
-    for part, found in factors.items():
+    for part, result in factors.items():
         before = corrections.get(part)
         runs = before.runs if before else 0
-        own = math.exp(fmean(math.log(factor) for factor in found))
+        own = math.exp(fmean(math.log(factor) for factor in result))
         # A new run says what is still missing; it weighs as one among all runs.
-        factor = (before.factor if before else 1.0) * own ** (len(found) / (runs + len(found)))
-        spread = pstdev(found) if len(found) > 1 else before.spread if before else 0.05
+        factor = (before.factor if before else 1.0) * own ** (len(result) / (runs + len(result)))
+        spread = pstdev(result) if len(result) > 1 else before.spread if before else 0.05
         corrections[part] = Correction(
-            factor=factor, runs=runs + len(found), spread=min(10.0, spread)
+            factor=factor, runs=runs + len(result), spread=min(10.0, spread)
         )
     return cluster.model_copy(update={"corrections": corrections})
 

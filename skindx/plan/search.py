@@ -73,7 +73,7 @@ def search(
     extrapolate.
     """
     as_given = _as_given(given, workload, machine) if given else None
-    found: list[PlanOutcome] = []
+    result: list[PlanOutcome] = []
     refused = 0
     for choice in _choices(workload, machine, limits):
         try:
@@ -85,23 +85,23 @@ def search(
         if priced is None:
             refused += 1
         elif limits.strategy or not _only_data(priced):
-            found.append(priced)
+            result.append(priced)
     if as_given and as_given.fits and not limits.strategy:
-        found = [outcome for outcome in found if not _alike(outcome.choice, as_given.choice)]
-        found.append(as_given)
-    if not found:
+        result = [outcome for outcome in result if not _alike(outcome.choice, as_given.choice)]
+        result.append(as_given)
+    if not result:
         raise UserError(_nothing_fits(workload, machine))
-    beyond = sorted({word for outcome in found for word in outcome.beyond})
+    beyond = sorted({word for outcome in result for word in outcome.beyond})
     if not limits.extrapolate:
-        found = [outcome for outcome in found if not outcome.beyond]
-        if not found:
+        result = [outcome for outcome in result if not outcome.beyond]
+        if not result:
             raise UserError(
                 f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
                 "--extrapolate for a figure with a wider interval."
             )
-    found.sort(key=_seconds)
-    chosen, fastest = _best(found, limits, as_given)
-    return SearchResult(chosen, fastest, as_given, tuple(found), refused)
+    result.sort(key=_seconds)
+    chosen, fastest = _best(result, limits, as_given)
+    return SearchResult(chosen, fastest, as_given, tuple(result), refused)
 
 
 def _as_given(given: Choice, workload: Workload, machine: Machine) -> PlanOutcome | None:
@@ -129,10 +129,10 @@ def _alike(first: Choice, second: Choice) -> bool:
 
 
 def _best(
-    found: Sequence[PlanOutcome], limits: PlanLimits, given: PlanOutcome | None
+    result: Sequence[PlanOutcome], limits: PlanLimits, given: PlanOutcome | None
 ) -> tuple[PlanOutcome, PlanOutcome]:
     """Return the plan within the limits, and the fastest; within some hours the cheapest."""
-    able = [outcome for outcome in found if outcome.choice.strategy.executed or limits.strategy]
+    able = [outcome for outcome in result if outcome.choice.strategy.executed or limits.strategy]
     exact = [
         outcome
         for outcome in able
@@ -144,7 +144,7 @@ def _best(
         for outcome in exact
         if limits.strategy or not outcome.choice.strategy.zero or outcome.as_given
     ]
-    allowed = whole or exact or able or list(found)
+    allowed = whole or exact or able or list(result)
     if limits.money is not None:
         within = [one for one in allowed if one.money is not None and one.money <= limits.money]
         if not within:

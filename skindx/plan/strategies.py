@@ -9,7 +9,7 @@ from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_kinds import EXCHANGES
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.cost.network import UNMEASURED
-from skindx.core.cost.pricing import Load, Network, Schedule, Strategy, after_backward
+from skindx.core.cost.pricing import Load, Network, StepSchedule, Strategy, after_backward
 from skindx.core.cost.step import Message
 from skindx.core.errors import UserError
 from skindx.training.forms.form_kinds import PARALLEL_FORMS
@@ -29,7 +29,7 @@ class Exchanging(Strategy):
         """As its settings say."""
         return self.settings.lossy
 
-    def schedule(self, load: Load, network: Network) -> Schedule:
+    def schedule(self, load: Load, network: Network) -> StepSchedule:
         """Ask the kind."""
         return self.settings.schedule(load, network, self.settings.also.get(self.name, ""))
 
@@ -58,10 +58,10 @@ class Zero(Strategy):
     gathers them before forward and once more in backward: half as many again.
     """
 
-    def schedule(self, load: Load, network: Network) -> Schedule:
+    def schedule(self, load: Load, network: Network) -> StepSchedule:
         """Return its collectives; a gather of all weights is one of a P-th from each rank."""
         if network.ranks == 1:
-            return Schedule()
+            return StepSchedule()
         reduce, gather = network.price("all_reduce"), network.price("all_gather")
         local = DenseSettings().local(load)
         size, part = load.size_bytes, load.size_bytes // network.ranks
@@ -72,7 +72,7 @@ class Zero(Strategy):
         )
         gathered = Message(0, part, gather(part))
         last = self.zero == 3
-        return Schedule(
+        return StepSchedule(
             (summed,),
             gathers=(gathered, gathered) if last else (),
             spreads=() if last else (gathered,),
@@ -122,9 +122,9 @@ class SideBySide(Strategy):
 
     name: ClassVar[str] = "members"
 
-    def schedule(self, load: Load, network: Network) -> Schedule:
+    def schedule(self, load: Load, network: Network) -> StepSchedule:
         """Send nothing in a step."""
-        return Schedule()
+        return StepSchedule()
 
     def fragment(self) -> dict[str, Any]:
         """Name the schedule."""

@@ -147,13 +147,13 @@ def _ratio(
 
 def _trainings(written: Mapping[str, Any], precision: str) -> dict[str, tuple[float, int, float]]:
     """Return key -> (samples a second, samples and operations of a call) of networks."""
-    found = {}
+    result = {}
     for key, part in written["parts"].items():
         rate = _value(written, f"{key}: samples")
         wanted = (part["kind"], part["mode"], part["precision"])
         if rate and wanted == ("network", "training", precision):
-            found[key] = (rate, part["samples"], part["flops"])
-    return found
+            result[key] = (rate, part["samples"], part["flops"])
+    return result
 
 
 def _value(written: Mapping[str, Any], key: str) -> float | None:

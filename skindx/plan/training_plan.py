@@ -272,20 +272,20 @@ def read_kept(run: Path) -> Predicted:
 def recorded_steps(run: Path) -> list[Path]:
     """Return the recorded steps of a run's members. Raises UserError where there is none."""
     names = [member.name for member in read_kept(run).members]
-    found = [file for name in names if (file := timeline_file(run, name)).is_file()]
-    if not found:
+    result = [file for name in names if (file := timeline_file(run, name)).is_file()]
+    if not result:
         raise UserError(
             f"{run} has no recorded step: a training that follows a plan records its fourth one; "
             "train some steps with `skindx train --plan`."
         )
-    return found
+    return result
 
 
 def happened(run: Path, dataset: Path) -> list[Happened]:
     """Return what the members' histories tell. Raises UserError for a history that is damaged."""
     settings = TrainSettings.load(run / SETTINGS)
     records = read_manifest(dataset)
-    found = []
+    result = []
     for member in settings.members:
         file = member_folder(run, member.name) / HISTORY
         if not file.is_file():
@@ -298,8 +298,8 @@ def happened(run: Path, dataset: Path) -> list[Happened]:
         except (ValueError, KeyError) as error:
             raise UserError(f"{file} is no history of a training ({error}).") from None
         if one:
-            found.append(one)
-    return found
+            result.append(one)
+    return result
 
 
 def _rows(file: Path) -> list[dict[str, float]]:

@@ -24,7 +24,7 @@ TOYS = '''
 from typing import ClassVar, Literal
 from pydantic import Field
 from skindx.comm.exchange_settings import ExchangeSettings
-from skindx.core.cost.pricing import Schedule, after_backward
+from skindx.core.cost.pricing import StepSchedule, after_backward
 from skindx.core.settings_base import Settings
 from skindx.training.forms.owt_form import OwtForm
 from skindx.training.forms.parallel_form import ParallelSettings
@@ -38,7 +38,7 @@ class ToyExchange(ExchangeSettings):
     def schedule(self, load, network, rule=""):
         price = network.price("all_reduce")
         size = self.tenths * load.size_bytes // 10
-        return Schedule((after_backward(load, size, price(size)),), spread=price.spread)
+        return StepSchedule((after_backward(load, size, price(size)),), spread=price.spread)
 
 class ToyForm(OwtForm):
     """Splits as owt does."""

@@ -21,12 +21,12 @@ Key = TypeVar("Key", bound=Hashable)
 def share_out(costs: Mapping[Key, float], places: int) -> dict[Key, int]:
     """Return a place for each key: the longest first, to where the least is (Graham 1969)."""
     loads = [0.0] * places
-    found = {}
+    result = {}
     for key in sorted(costs, key=lambda key: -costs[key]):
         place = loads.index(min(loads))
-        found[key] = place
+        result[key] = place
         loads[place] += costs[key]
-    return found
+    return result
 
 
 def cost(blocks: int, width: int) -> float:

@@ -156,10 +156,10 @@ def cached(message_s: MessageSeconds) -> MessageSeconds:
     known: dict[tuple[int, int], float] = {}
 
     def find(axis: int, size: int) -> float:
-        found = known.get((axis, size))
-        if found is None:
-            found = known[axis, size] = message_s(axis, size)
-        return found
+        result = known.get((axis, size))
+        if result is None:
+            result = known[axis, size] = message_s(axis, size)
+        return result
 
     return find
 

@@ -119,10 +119,10 @@ class Network:
         """
         key = (collective, variant)
         if key not in self._prices:
-            found = self._measured(collective)
+            result = self._measured(collective)
             self._prices[key] = self._in_training(
-                _as_measured(found) if found else self._derived(line or _LINES[collective]),
-                published=self._published(found),
+                _as_measured(result) if result else self._derived(line or _LINES[collective]),
+                published=self._published(result),
             )
         return self._prices[key]
 
@@ -141,26 +141,26 @@ class Network:
         """Tell whether an all-reduce among all ranks is a published line over Ethernet."""
         return not self.alone and self._published(self._measured("all_reduce"))
 
-    def _published(self, found: Collective | None) -> bool:
+    def _published(self, result: Collective | None) -> bool:
         """Tell whether all that is known is a published line of an all-reduce over Ethernet.
 
-        Such a line has neither spread nor points, nor anything that a training adds to it. `found`
+        Such a line has neither spread nor points, nor anything that a training adds to it. `result`
         is the collective itself; without it, it is derived from a link, or from an all-reduce.
         """
         known, cluster = self._known, self.cluster
-        if known is None or self.nodes == 1 or (found is None and cluster.links.between):
+        if known is None or self.nodes == 1 or (result is None and cluster.links.between):
             return False
         if cluster.source != "given" or cluster.overhead or cluster.corrections:
             return False
         low, high = _TCP_BITS_S
         over_tcp = low <= 8 / _one_step(known).beta_s_per_byte <= high
-        return over_tcp and _is_bare(known) and (found is None or _is_bare(found))
+        return over_tcp and _is_bare(known) and (result is None or _is_bare(result))
 
     def _measured(self, collective: Kind) -> Collective | None:
-        for found in self.cluster.collectives:
-            same = (found.nodes, found.ranks_per_node) == (self.nodes, self.per_node)
-            if found.collective == collective and same:
-                return found
+        for result in self.cluster.collectives:
+            same = (result.nodes, result.ranks_per_node) == (self.nodes, self.per_node)
+            if result.collective == collective and same:
+                return result
         return None
 
     @property
@@ -192,14 +192,14 @@ class Network:
     @cached_property
     def _known(self) -> Collective | None:
         """The measured all-reduce whose number of ranks is next to this one."""
-        found = [
+        result = [
             measured
             for measured in self.cluster.collectives
             if measured.collective == "all_reduce"
             and measured.ranks > 1
             and (measured.nodes > 1 or self.nodes == 1)
         ]
-        return min(found, key=lambda measured: abs(measured.ranks - self.ranks), default=None)
+        return min(result, key=lambda measured: abs(measured.ranks - self.ranks), default=None)
 
     @cached_property
     def between(self) -> Cost:
@@ -276,14 +276,14 @@ def _over_tcp(price: Price) -> Price:
     )
 
 
-def _as_measured(found: Collective) -> Price:
+def _as_measured(result: Collective) -> Price:
     return Price(
-        found.curve,
-        found.own_share,
-        found.cpu_s_per_byte,
-        found.spread,
+        result.curve,
+        result.own_share,
+        result.cpu_s_per_byte,
+        result.spread,
         measured=True,
-        together_spread=found.together_spread,
+        together_spread=result.together_spread,
     )
 
 

@@ -148,14 +148,14 @@ def kind_of(layer: ProfiledLayer) -> OperatorKind:
 
 def operators_of(profile: Profile) -> tuple[Operator, ...]:
     """Return the operators in forward order; a layer that was never timed counts as 0 s."""
-    found: list[Operator] = []
+    result: list[Operator] = []
     for layer in profile.layers:
         own = _operator(layer, profile.batch)
-        if found and (not layer.parameter_bytes or layer.operator in _BY_CHANNEL):
-            found[-1] = _joined(found[-1], own)
+        if result and (not layer.parameter_bytes or layer.operator in _BY_CHANNEL):
+            result[-1] = _joined(result[-1], own)
         else:
-            found.append(own)
-    return tuple(_chained(found))
+            result.append(own)
+    return tuple(_chained(result))
 
 
 def _operator(layer: ProfiledLayer, batch: int) -> Operator:
@@ -196,14 +196,14 @@ def _joined(first: Operator, second: Operator) -> Operator:
     )
 
 
-def _chained(found: Sequence[Operator]) -> Iterator[Operator]:
+def _chained(result: Sequence[Operator]) -> Iterator[Operator]:
     """Fill in what goes in by what came out before, and the other way round."""
-    for number, own in enumerate(found):
+    for number, own in enumerate(result):
         filled = own
         if not own.input_bytes and number:
-            filled = replace(own, input_bytes=found[number - 1].passed_bytes)
-        if number + 1 < len(found) and found[number + 1].input_bytes:
-            filled = replace(filled, passed_bytes=found[number + 1].input_bytes)
+            filled = replace(own, input_bytes=result[number - 1].passed_bytes)
+        if number + 1 < len(result) and result[number + 1].input_bytes:
+            filled = replace(filled, passed_bytes=result[number + 1].input_bytes)
         yield filled
 
 

@@ -9,7 +9,7 @@ from skindx.core.cost.network import Network as Network  # noqa: PLC0414 (of eve
 from skindx.core.cost.network import Price, Timed
 from skindx.core.cost.profile import LocalWork, Profile, Trace
 from skindx.core.cost.step import Message
-from skindx.core.cost.step import StepSchedule as Schedule  # noqa: PLC0414 (of every price)
+from skindx.core.cost.step import StepSchedule as StepSchedule  # noqa: PLC0414 (of every price)
 
 UNMEASURED_LOCAL = 0.5
 """Standard deviation, over the mean, of local work that was not measured."""
@@ -96,7 +96,7 @@ class Strategy(ABC):
         return f"{self.name} ({given})" if given else self.name
 
     @abstractmethod
-    def schedule(self, load: Load, network: Network) -> Schedule:
+    def schedule(self, load: Load, network: Network) -> StepSchedule:
         """Return the communication of a step."""
 
     @abstractmethod

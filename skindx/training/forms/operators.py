@@ -61,10 +61,10 @@ def search_placements(
     left = max(2 * len(starts), WORK // max(1, len(choices)))
 
     def price(degrees: Degrees) -> float:
-        found = known.get(degrees)
-        if found is None:
-            found = known[degrees] = seconds_of(degrees)
-        return found
+        result = known.get(degrees)
+        if result is None:
+            result = known[degrees] = seconds_of(degrees)
+        return result
 
     free = [number for number, own in enumerate(choices) if len(own) > 1]
     rng = random.Random(seed)  # noqa: S311 (a search, no secret)

@@ -74,8 +74,8 @@ class PlacedForm(ParallelForm):
         if key not in load.memo:
             ground = self.ground(load, network)
             load.memo[key] = (ground, self.cells(ground, own_s_per_byte(load)))
-        found: tuple[Ground, Sequence[Cell]] = load.memo[key]
-        return found
+        result: tuple[Ground, Sequence[Cell]] = load.memo[key]
+        return result
 
     @abstractmethod
     def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:

@@ -213,8 +213,8 @@ class PipelineForm(ParallelForm):
         if key not in load.memo:
             ground = self.ground(load, network)
             counts = self._counts(ground)
-            found = [(self._flow(ground, load, count), count) for count in counts]
-            flow, count = min(found, key=lambda pair: _seconds(pair[0]))
+            result = [(self._flow(ground, load, count), count) for count in counts]
+            flow, count = min(result, key=lambda pair: _seconds(pair[0]))
             load.memo[key] = (flow, ground, self._stages(ground, count))
         piped: tuple[PipelineFlow, Ground, list[list[Operator]]] = load.memo[key]
         return piped
@@ -222,13 +222,13 @@ class PipelineForm(ParallelForm):
     def _counts(self, ground: Ground) -> list[int]:
         given, most = self.options.get("stages"), len(ground.operators)
         counts = [int(given)] if given else [n for n in divisors(ground.ranks) if n <= MOST_STAGES]
-        found = [count for count in counts if ground.ranks % count == 0 and 1 < count <= most]
-        if not found:
+        result = [count for count in counts if ground.ranks % count == 0 and 1 < count <= most]
+        if not result:
             raise UserError(
                 f"model places {most} layers in {given or 'equal'} stages on {ground.ranks} ranks, "
                 "which cannot be: stages divide the ranks, and are no more than the layers."
             )
-        return found
+        return result
 
     def _flow(self, ground: Ground, load: Load, count: int) -> PipelineFlow:
         stages, images = self._stages(ground, count), count * ground.images

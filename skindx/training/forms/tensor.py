@@ -24,7 +24,7 @@ def pairs_of(operators: Sequence[Operator], ranks: int) -> list[tuple[int, int]]
 
     Blocks are known by the names that timm gives their layers.
     """
-    found = []
+    result = []
     linear = [number for number, own in enumerate(operators) if own.kind == "linear"]
     for first, second in pairwise(linear):
         (block, _, one), (other, _, two) = (
@@ -33,8 +33,8 @@ def pairs_of(operators: Sequence[Operator], ranks: int) -> list[tuple[int, int]]
         times, taken = _BLOCKS.get((one, two)), operators[second].inputs
         alike = block == other and times and operators[first].outputs == times * taken
         if alike and taken and taken % ranks == 0:
-            found.append((first, second))
-    return found
+            result.append((first, second))
+    return result
 
 
 def tensor_cells(ground: Ground, ranks: int) -> tuple[Cell, ...]:

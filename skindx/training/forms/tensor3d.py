@@ -30,8 +30,8 @@ def blocks_on_cubes(operators: Sequence[Operator], side: int) -> list[tuple[int,
 
     What a block gives is filled up with zeros where it does not.
     """
-    found = pairs_of(operators, side * side)
-    return [(first, second) for first, second in found if operators[first].inputs % side == 0]
+    result = pairs_of(operators, side * side)
+    return [(first, second) for first, second in result if operators[first].inputs % side == 0]
 
 
 def cube_cells(ground: Ground, side: int, *, gather_again: bool) -> tuple[Cell, ...]:
