@@ -61,7 +61,7 @@ from skindx.cli.plan import plan
 from skindx.core.errors import UserError
 from skindx.plan.plan import make
 from skindx.plan.plan_text import plan_values
-from skindx.plan.trace_plan import Asked, plan_of_trace
+from skindx.plan.trace_plan import PlanRequest, plan_of_trace
 from skindx.plan.search import PlanLimits
 from skindx.training.config.run import TrainSettings
 from pathlib import Path
@@ -80,7 +80,7 @@ def refusal(raw):
 command = typer.main.get_command(plan).commands["make"]
 command.complete()
 helps = next(option.help for option in command.params if option.name == "strategy")
-asked = Asked(PlanLimits(lossy=True, extrapolate=True), Path(TRACE), "10gbe:4")
+asked = PlanRequest(PlanLimits(lossy=True, extrapolate=True), Path(TRACE), "10gbe:4")
 rows = plan_values(plan_of_trace(asked))["candidates"]
 print(json.dumps({
     "kinds": [settings.exchange.kind, form.engine.parallel.kind],
