@@ -10,15 +10,16 @@ import pytest
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
 from skindx.models.ood.ood_detectors import DETECTORS
-from skindx_bench.honesty.dataset_views import class_view, paired_classes
 from skindx_bench.honesty.ood import (
     CANDIDATES,
     LEFT_OUT,
     OWN,
     Refusals,
     choose,
+    class_view,
     is_served,
     merit,
+    paired_classes,
     refusals,
 )
 from skindx_bench.subjects import run_bench

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from skindx.core.cost.network import TCP_FACTOR, TCP_SPREAD
-from skindx_bench.cluster.plan_published import (
+from skindx_bench.cluster.plan import (
     errors,
     published_figures,
     published_rows,

@@ -2,7 +2,7 @@ import cv2
 import numpy as np
 import pytest
 
-from skindx_bench.scan.composed_dataset import varied, varied_lesion, varied_skin
+from skindx_bench.scan.compose import varied, varied_lesion, varied_skin
 from skindx_bench.scan.material import CutOut, Material
 
 _SKIN = (205, 160, 140)

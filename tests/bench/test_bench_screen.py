@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from skindx_bench.data import screen
-from skindx_bench.harness import images
+from skindx_bench.harness import training
 from skindx_bench.subjects import run_bench
 
 
@@ -26,5 +26,5 @@ def test_a_peer_that_is_absent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_images_differ_and_repeat_by_seed() -> None:
-    assert images.noisy_jpegs(2, seed=5) == images.noisy_jpegs(2, seed=5)
-    assert len({*images.noisy_jpegs(2, seed=5), *images.noisy_jpegs(2, seed=6)}) == 4
+    assert training.noisy_jpegs(2, seed=5) == training.noisy_jpegs(2, seed=5)
+    assert len({*training.noisy_jpegs(2, seed=5), *training.noisy_jpegs(2, seed=6)}) == 4

@@ -8,7 +8,7 @@ from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.taxonomy import SkinClass, Taxonomy
-from skindx_bench.honesty.dataset_views import fold_view, refold
+from skindx_bench.honesty.ood import fold_view, refold
 
 
 def _records() -> list[Record]:

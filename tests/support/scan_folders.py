@@ -12,7 +12,7 @@ from skindx.scan.outputs.scan_files import write_scan
 from skindx.scan.outputs.scan_result import ScanResult
 from skindx.scan.pixel_store import ArrayPhoto
 from skindx.scan.scanned_lesions import ScannedPhoto
-from skindx_bench.scan.bodies import Body, Camera, paint_body, seen_again
+from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again
 
 SIZE = (480, 360)
 

@@ -12,9 +12,8 @@ from pydantic import Field
 from skindx.comm.fabric import ring_bytes
 from skindx.core.atomic_files import write_text
 from skindx.core.settings_base import Settings
-from skindx_bench.cluster import exchange_fusion
-from skindx_bench.cluster.exchange_fusion import Pair
-from skindx_bench.cluster.exchange_rows import ExchangeRow, Turns
+from skindx_bench.cluster import exchange_rows
+from skindx_bench.cluster.exchange_rows import ExchangeRow, Pair, Turns
 from skindx_bench.cluster.gradient_load import Load
 from skindx_bench.harness.cluster import EmulatedCluster
 from skindx_bench.harness.netlab import Link, NetLab, require
@@ -88,7 +87,7 @@ class Config(Settings):
     out: Path = Path("runs/exchange")
 
 
-_DENSE = exchange_fusion.EXCHANGE
+_DENSE = exchange_rows.EXCHANGE
 _KINDS: dict[str, dict[str, Any]] = {
     _DENSE: {"kind": "fused", "tune": False},
     "dense-bf16": {"kind": "fused", "tune": False, "wire": "bf16"},
@@ -205,7 +204,7 @@ def _alone(found: ExchangeResults, settings: Config, load: Load, cluster: Emulat
 def _fusion(found: ExchangeResults, settings: Config, load: Load, cluster: EmulatedCluster) -> None:
     """Keep the figures of the pair where fused does worst."""
     pairs = [
-        exchange_fusion.measure(cluster, load, pair, settings.trials, settings.rounds)
+        exchange_rows.measure(cluster, load, pair, settings.trials, settings.rounds)
         for pair in settings.pairs
     ]
     for pair in pairs:

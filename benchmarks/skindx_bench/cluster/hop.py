@@ -28,9 +28,9 @@ from skindx.workers.lease_queue import TaskState
 from skindx.workers.leases import Leases
 from skindx_bench.cluster.hop_storage import PORT
 from skindx_bench.harness.cluster import EmulatedCluster
-from skindx_bench.harness.images import HEIGHT, WIDTH, noisy_jpegs
 from skindx_bench.harness.netlab import Link, NetLab, require
 from skindx_bench.harness.result import Figure, Result, median, ratio
+from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
 
 
 class Config(Settings):

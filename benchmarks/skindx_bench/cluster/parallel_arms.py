@@ -208,7 +208,7 @@ def agreement_figure(right: Sequence[bool]) -> Figure:
     return Figure(interval.value, "of the pairs", len(right), (interval.low, interval.high))
 
 
-_WORKER = "skindx_bench.cluster.cube_rank"
+_WORKER = "skindx_bench.cluster.parallel_rank"
 _FORMS = ("line", "keep", "again")
 
 

@@ -22,9 +22,8 @@ from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files, ImageSource, InMemory
 from skindx.data.manifest import Record
 from skindx.imaging.resize import Resize, resize_bilinear, resize_by_opencv
-from skindx_bench.harness.images import HEIGHT, WIDTH, describe, noisy_jpegs
 from skindx_bench.harness.result import Figure, Result, median, ratio
-from skindx_bench.harness.training import kept_when_stopped
+from skindx_bench.harness.training import HEIGHT, WIDTH, describe, kept_when_stopped, noisy_jpegs
 
 # N = images, S = side
 

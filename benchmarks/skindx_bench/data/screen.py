@@ -11,8 +11,8 @@ from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
 from skindx.imaging.hashes import HashKind, hash_images
-from skindx_bench.harness.images import describe, noisy_jpegs
 from skindx_bench.harness.result import Figure, Result, median, ratio
+from skindx_bench.harness.training import describe, noisy_jpegs
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 

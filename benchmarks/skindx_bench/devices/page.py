@@ -20,10 +20,10 @@ from skindx_bench.harness.compare import (
     Measurement,
     compare_lines,
     other_settings,
+    pages,
     read_measurements,
     told,
 )
-from skindx_bench.harness.pages import pages
 from skindx_bench.harness.result import Result, new_plot
 
 OVERLAP = 1.3

@@ -242,7 +242,7 @@ def run(settings: Config) -> Result:
 def page(result: Result, found: list[Measurement]) -> str:
     """Return one HTML file on all benches that ran, and on those that did not."""
     from skindx_bench.devices.page import offers, roofline
-    from skindx_bench.harness.pages import pages
+    from skindx_bench.harness.compare import pages
 
     environment = pages()
     devices = [bench for bench in found if bench.written["bench"] == "devices"]

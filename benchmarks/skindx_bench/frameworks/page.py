@@ -69,7 +69,7 @@ def markdown(result: Result) -> str:
 
 def write_page(file: Path, result: Result) -> None:
     """Write one HTML file."""
-    from skindx_bench.harness.pages import pages
+    from skindx_bench.harness.compare import pages
 
     stages, more = tables(result.parts)
     page = (

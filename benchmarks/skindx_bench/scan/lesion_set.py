@@ -22,8 +22,7 @@ from skindx.scan.lesion_diagnosis import lesion_crop
 from skindx.scan.photo_store import photo_store
 from skindx.scan.scan_settings import ScanSettings
 from skindx.taxonomy import SkinClass, Taxonomy
-from skindx_bench.scan.compose import compose
-from skindx_bench.scan.composed_dataset import composed_record, split_of, write_dataset
+from skindx_bench.scan.compose import compose, composed_record, split_of, write_dataset
 from skindx_bench.scan.material import Material, read_material
 
 _TAXONOMY = Taxonomy(

@@ -17,9 +17,20 @@ from skindx.models.tile_detector import BatchDetector, Precision
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.tile_search import Grid, fast_precision
 from skindx_bench.harness.result import MEANS, Figure, Result, median
-from skindx_bench.scan.load import load_run, lost_tasks, write_mosaic, write_wide
 from skindx_bench.scan.material import Material, read_material
-from skindx_bench.scan.photos import Boxes, Ours, Sahi, Truth, sahi, whole_image, write_photos
+from skindx_bench.scan.photos import (
+    Boxes,
+    Ours,
+    Sahi,
+    Truth,
+    load_run,
+    lost_tasks,
+    sahi,
+    whole_image,
+    write_mosaic,
+    write_photos,
+    write_wide,
+)
 from skindx_bench.scan.scoring import (
     Photo,
     UrgencyRanking,

@@ -19,8 +19,15 @@ from skindx.core.machine import cpu_count
 from skindx.data.box import Box
 from skindx.data.manifest import Record, Split
 from skindx.taxonomy import SkinClass, Taxonomy
-from skindx_bench.scan.compose import SIZES, Composite, compose
-from skindx_bench.scan.composed_dataset import composed_record, split_of, varied, write_dataset
+from skindx_bench.scan.compose import (
+    SIZES,
+    Composite,
+    compose,
+    composed_record,
+    split_of,
+    varied,
+    write_dataset,
+)
 from skindx_bench.scan.material import Material, read_material
 
 TILE = 320

@@ -226,7 +226,7 @@ def _arms(settings: Config, inside: Inside, chosen: Chosen, work: Path, stack: E
         )
     )
     staying = [task for task in settings.tasks if task != START]
-    python = [sys.executable, "-m", "skindx_bench.serve.container_worker"]
+    python = [sys.executable, "-m", "skindx_bench.serve.container_tasks"]
     bare = [sys.executable, "-c", "pass"]
     started = iter(range(1 << 30))
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from skindx.core.errors import JobError
+from skindx_bench.harness.answering import Commands, answer_commands
 
 
 @dataclass(frozen=True)
@@ -246,3 +247,26 @@ class Agent:
         text = self._log.read_text(encoding="utf-8", errors="replace").strip()
         said = " | ".join(text.splitlines()[-_SHOWN_LINES:]) or "no message"
         return JobError(f"the worker {self.name} of bench container ended: {said}")
+
+
+# The process that does the container benchmark's tasks, outside of a container or inside.
+
+
+def start(job: dict[str, Any]) -> Commands:
+    """Prepare the tasks of a job and return the commands."""
+    stack = ExitStack()
+    folder = Path(job["folder"])
+    tasks = prepare(folder, Amounts(**job["amounts"]), job["tasks"], stack)
+
+    def run(task: str, slow: float, repeats: int) -> dict[str, Any]:
+        return {"seconds": timed(tasks[task], slow, repeats)}
+
+    def end() -> dict[str, Any]:
+        stack.close()
+        return {}
+
+    return {"run": run, "end": end}
+
+
+if __name__ == "__main__":
+    answer_commands(start)

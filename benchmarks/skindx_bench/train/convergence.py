@@ -16,7 +16,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.harness.training import end_on_sigterm, preset, read_history, run_skindx
-from skindx_bench.honesty.dataset_views import fold_view
+from skindx_bench.honesty.ood import fold_view
 from skindx_bench.train.convergence_pairs import (
     JUDGED,
     Compared,

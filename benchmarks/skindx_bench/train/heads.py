@@ -29,8 +29,8 @@ from skindx.training.tasks.head_data import HeadData
 from skindx.training.tasks.heads_job import FeatureFiles, Halves, load_trunk
 from skindx.training.tasks.heads_task import setup_heads
 from skindx.training.tasks.image_sets import class_numbers
-from skindx_bench.harness.images import HEIGHT, WIDTH, describe, noisy_jpegs
 from skindx_bench.harness.result import Figure, Result, median, ratio
+from skindx_bench.harness.training import HEIGHT, WIDTH, describe, noisy_jpegs
 
 _PASSES = 20
 """The cache is read so often in a timed round: once is too short to time."""

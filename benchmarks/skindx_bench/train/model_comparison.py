@@ -24,7 +24,7 @@ from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx_bench.harness.result import MEANS, Figure, Result, median
 from skindx_bench.harness.training import end_on_sigterm, preset, read_history, run_skindx
-from skindx_bench.honesty.dataset_views import fold_view
+from skindx_bench.honesty.ood import fold_view
 from skindx_bench.train.comparison_table import (
     ENSEMBLE,
     ModelRow,

@@ -14,8 +14,8 @@ from pydantic import Field
 from skindx.core.machine import free_port
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
-from skindx_bench.harness.images import describe, noisy_jpegs
 from skindx_bench.harness.result import Result, median, ratio
+from skindx_bench.harness.training import describe, noisy_jpegs
 
 SMALLEST = ("model=test_resnet", "size=32", "batch=4", "steps=2", "rounds=3")
 

@@ -37,8 +37,8 @@ from skindx.training.tasks.image_sets import (
 )
 from skindx.training.tasks.losses import build_loss
 from skindx.training.tasks.optimizer import build_optimizer
-from skindx_bench.harness.images import HEIGHT, WIDTH, noisy_jpegs
 from skindx_bench.harness.result import Figure, median, ratio
+from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
 
 _TFLOPS: tuple[tuple[str, float], ...] = (
     ("B200", 2250),

@@ -26,7 +26,7 @@ from skindx.scan.compare.changes import (
 from skindx.scan.compare.constellation import constellation
 from skindx.scan.compare.registration import register
 from skindx.scan.compare.scan_view import ScanView
-from skindx_bench.scan.bodies import Body, Camera, paint_body, seen_again, view_of
+from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again, view_of
 from skindx_bench.subjects import run_bench
 
 SIZE = (720, 540)

@@ -26,7 +26,7 @@ from skindx.scan.outputs.scan_files import write_scan
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
 from skindx.scan.pixel_store import ArrayPhoto
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
-from skindx_bench.scan.bodies import Body, Camera, paint_body, seen_again
+from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again
 
 SIZE = (640, 480)
 
