@@ -8,6 +8,7 @@ import pytest
 _RANK = """
 import threading, time
 from pathlib import Path
+from types import SimpleNamespace
 from skindx_bench.harness.answering import answer_commands
 from skindx.core.errors import UserError
 
@@ -21,7 +22,7 @@ def fail():
     raise KeyError("lost")
 
 threading.Thread(target=time.sleep, args=(600,)).start()  # would hold an exit up
-answer_commands(lambda job: {"first": first, "refuse": refuse, "fail": fail})
+answer_commands(lambda job: SimpleNamespace(first=first, refuse=refuse, fail=fail))
 """
 
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +20,7 @@ from skindx.comm.fused_exchange import Fused
 from skindx.comm.sparse_exchange import SparseExchange
 from skindx.comm.sparse_vectors import Sparse, add_and_select, merge
 from skindx_bench.cluster.gradient_load import heavy_tailed
-from skindx_bench.harness.answering import Commands, answer_commands
+from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 
 if TYPE_CHECKING:
@@ -228,18 +227,6 @@ class ExchangeRank:
         return {"seconds": self.deepspeed.step(kind, groups, ready_s)}
 
 
-COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
-    "step": ExchangeRank.step,
-    "local": ExchangeRank.local,
-    "core": ExchangeRank.core,
-    "memory": ExchangeRank.memory,
-    "agree": ExchangeRank.agree,
-    "sum": ExchangeRank.sum,
-    "backward": ExchangeRank.backward,
-    "engine": ExchangeRank.engine,
-}
-
-
 def _run(exchange: Exchange) -> None:
     for group in range(len(exchange.groups)):
         exchange.launch(group)
@@ -253,15 +240,5 @@ def _timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
-    """Answer the bench's commands."""
-    answer_commands(_commands)
-
-
-def _commands(job: dict[str, Any]) -> Commands:
-    rank = ExchangeRank(**job)
-    return {name: partial(command, rank) for name, command in COMMANDS.items()}
-
-
 if __name__ == "__main__":
-    main()
+    answer_commands(lambda job: ExchangeRank(**job))

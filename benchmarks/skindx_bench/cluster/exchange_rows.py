@@ -1,4 +1,4 @@
-"""Rows of measurements, one an exchange, as tables and as bars."""
+"""Rows of measurements, one an exchange, as tables and bars; fused against fixed groupings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -238,8 +238,6 @@ def _legend() -> list[Any]:
         Line2D([], [], color=_FLOOR, lw=2, label="wire floor"),
     ]
 
-
-# Fused against fixed groupings, during a backward pass that is emulated by waiting.
 
 EXCHANGE = "dense"
 """The exchange that executes the plans, by its key among the ranks' exchanges."""

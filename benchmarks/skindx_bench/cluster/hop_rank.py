@@ -25,7 +25,7 @@ from skindx.training.state import EpochSpeed, Training
 from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.workers import messages
 from skindx_bench.cluster.hop_storage import PORT
-from skindx_bench.harness.answering import Commands, answer_commands
+from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 
 
@@ -147,17 +147,12 @@ class Hopping:
 def _nothing(_: Any) -> None: ...
 
 
-def main() -> None:
-    """Answer the bench's commands."""
+def _rank_of(job: dict[str, Any]) -> DataParallel | Hopping:
     go_offline()
     torch.set_num_threads(1)
-    answer_commands(_commands)
-
-
-def _commands(job: dict[str, Any]) -> Commands:
-    role = {"data": DataParallel, "hop": Hopping}[job.pop("role")](**job)
-    return {name: getattr(role, name) for name in dir(role) if not name.startswith("_")}
+    roles: dict[str, type[DataParallel | Hopping]] = {"data": DataParallel, "hop": Hopping}
+    return roles[job.pop("role")](**job)
 
 
 if __name__ == "__main__":
-    main()
+    answer_commands(_rank_of)

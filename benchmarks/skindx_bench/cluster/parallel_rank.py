@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import partial
 from statistics import fmean, median, stdev
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ from skindx.training.methods.sharding.cubes import Cube, cube_product
 from skindx.training.methods.sharding.split_network import split_network
 from skindx.training.methods.sharding.transformer import split_pair
 from skindx.training.parallel.mesh import ProcessGroup, mesh_of_all, sizes_of
-from skindx_bench.harness.answering import Commands, answer_commands
+from skindx_bench.harness.answering import answer_commands
 from skindx_bench.harness.netlab import transmitted
 
 _CONVOLUTIONS = ((3, 64, 11), (64, 192, 5), (192, 384, 3), (384, 256, 3), (256, 256, 3))
@@ -318,26 +317,6 @@ def _normalised(images_BSS3: Tensor) -> Tensor:
 def _nothing(_: Any) -> None: ...
 
 
-def main() -> None:
-    """Answer the bench's commands."""
-    torch.set_num_threads(1)
-    answer_commands(_commands)
-
-
-def _commands(job: dict[str, Any]) -> Commands:
-    rank = ParallelRank(**job)
-    names = [name for name in dir(ParallelRank) if not name.startswith("_")]
-    return {name: partial(getattr(ParallelRank, name), rank) for name in names}
-
-
-if __name__ == "__main__":
-    main()
-
-
-# One rank of the comparison of 3-D with 1-D products, a process in a namespace.
-#
-# Commands and answers are lines of JSON; the first line is the job.
-
 _TIMEOUT = timedelta(minutes=3)
 
 
@@ -384,9 +363,10 @@ class CubeRank:
         return cube_product(between, second, self._cube.next, keep=keep)
 
 
-def _cube_rank_commands(job: dict[str, Any]) -> Commands:
-    return {"products": CubeRank(**job).products}
+def _rank_of(job: dict[str, Any]) -> ParallelRank | CubeRank:
+    torch.set_num_threads(1)
+    return CubeRank(**job) if "rows" in job else ParallelRank(**job)
 
 
 if __name__ == "__main__":
-    main()
+    answer_commands(_rank_of)

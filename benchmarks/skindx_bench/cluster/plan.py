@@ -1,4 +1,10 @@
-"""Predictions of `skindx plan` against measurements: steps, memory, order, intervals."""
+"""Predictions of `skindx plan` against measurements: steps, memory, order, intervals.
+
+Published ones: B-Caffe's GoogLeNet on 2, 4 and 8 nodes, message by message. ResNet-50 on 10 Gbit
+Ethernet and InfiniBand: HKBU-HPML/ddl-benchmarks, results of 2020-05-29 (64 images a GPU). Times of
+an all-reduce: the lines alpha + beta x bytes of MG-WFBP's authors for these clusters (mgwfbp/ in
+that repository). Layers: PipeDream's profile, scaled to the published speed of one GPU.
+"""
 
 import math
 import time
@@ -19,7 +25,7 @@ from skindx.plan.trace_plan import PlanRequest, machine_of
 from skindx_bench.cluster.plan_rows import Config, PlannedRow, figures
 from skindx_bench.harness.netlab import require
 from skindx_bench.harness.result import MEANS, Figure, Result
-from skindx_bench.harness.result import median as plan_median
+from skindx_bench.harness.result import median as figure_of
 
 LOGS = (("tmp2comm", 2), ("tmp4comm", 4), ("tmp4ocomm", 4), ("tmp8comm", 8), ("tmp8ocomm", 8))
 """Log and nodes; a log holds one run or two."""
@@ -37,7 +43,7 @@ class PublicRun:
     run: Logged
 
 
-def rows(folder: Path) -> list[PublicRun]:
+def public_runs(folder: Path) -> list[PublicRun]:
     """Return all runs on several nodes."""
     return [
         PublicRun(nodes, run) for log, nodes in LOGS for run in read_runs(folder / f"{log}.log")
@@ -50,7 +56,7 @@ def errors(folder: Path, calibration: str = CALIBRATION) -> dict[str, float]:
     What an all-reduce takes alone on 2, 4 and 8 nodes was measured apart. What training adds to it
     is learnt from one run, on one number of nodes, and holds for all.
     """
-    known = {row.run.name: row for row in rows(folder)}
+    known = {row.run.name: row for row in public_runs(folder)}
     chosen = known.pop(calibration)
     lines = {nodes: collective_alone(folder, nodes) for _, nodes in LOGS}
     overhead = overhead_of(chosen.run, network(lines[chosen.nodes], alone=True))
@@ -177,7 +183,7 @@ def tcp_factor(folder: Path) -> Figure:
     more run: none of the published rows above is looked at.
     """
     logs: dict[int, list[float]] = {nodes: [] for _, nodes in LOGS}
-    for row in rows(folder):
+    for row in public_runs(folder):
         price = network(collective_alone(folder, row.nodes), alone=True).price("all_reduce")
         alone_s = sum(price(size).alone_s for size in row.run.sizes_bytes)
         logs[row.nodes].append(math.log(sum(row.run.seconds) / alone_s))
@@ -188,13 +194,6 @@ def tcp_factor(folder: Path) -> Figure:
         math.exp(middle), "×", len(every), (math.exp(middle - apart), math.exp(middle + apart))
     )
 
-
-# Published measurements, and what a plan says of them.
-#
-# B-Caffe: GoogLeNet on 2, 4 and 8 nodes, message by message. ResNet-50 on 10 Gbit Ethernet and
-# InfiniBand: HKBU-HPML/ddl-benchmarks, results of 2020-05-29 (64 images a GPU). Times of an
-# all-reduce: the lines alpha + beta x bytes of MG-WFBP's authors for these clusters (mgwfbp/ in that
-# repository). Layers: PipeDream's profile of ResNet-50, scaled to the published speed of one GPU.
 
 SMALLEST = (
     "parts=[waiting]",
@@ -238,7 +237,9 @@ def run(settings: Config) -> Result:
         folder = settings.traces / "bcaffe_logdata"
         by_run = errors(folder)
         found["bcaffe_error_mean"] = _sizes(list(by_run.values()))
-        means = [_sizes(list(errors(folder, row.run.name).values())).value for row in rows(folder)]
+        means = [
+            _sizes(list(errors(folder, row.run.name).values())).value for row in public_runs(folder)
+        ]
         found["bcaffe_error_mean_any_run"] = _sizes(means)
         published = published_rows(settings.traces)
         found.update(published_figures(published))
@@ -317,7 +318,7 @@ def search_s(rounds: int = 5) -> Figure:
         started = time.perf_counter()
         make(work, machine, PlanLimits())
         times.append(time.perf_counter() - started)
-    return plan_median(times, "s")
+    return figure_of(times, "s")
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.gradient_sync import GradientSync, build_gradient_sync
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx_bench.cluster.gradient_load import Waiting, heavy_tailed
-from skindx_bench.harness.answering import Commands, answer_commands
+from skindx_bench.harness.answering import answer_commands
 
 _TIMEOUT = timedelta(minutes=5)
 
@@ -135,22 +134,5 @@ class _Still(torch.optim.SGD):
         """Do nothing."""
 
 
-COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
-    "links": PlanRank.links,
-    "load": PlanRank.load,
-    "step": PlanRank.step,
-}
-
-
-def main() -> None:
-    """Answer the bench's commands."""
-    answer_commands(_commands)
-
-
-def _commands(job: dict[str, Any]) -> Commands:
-    rank = PlanRank(**job)
-    return {name: partial(command, rank) for name, command in COMMANDS.items()}
-
-
 if __name__ == "__main__":
-    main()
+    answer_commands(lambda job: PlanRank(**job))

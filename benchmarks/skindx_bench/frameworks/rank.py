@@ -6,16 +6,15 @@ Every framework answers by this code; it takes nothing but numpy and safetensors
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from skindx_bench.frameworks.graph import Graph, network
-from skindx_bench.harness.answering import Commands, answer_commands
+from skindx_bench.harness.answering import answer_commands
 
 STAGES = ("read", "copy", "forward", "backward", "communicate", "update")
 COMPILED = "compiled"
@@ -173,10 +172,4 @@ def peak_mb() -> float:
 
 def answer(framework: Callable[[Answer], Framework]) -> None:
     """Answer the bench's commands with the framework that is made for the job."""
-    answer_commands(partial(_commands, framework))
-
-
-def _commands(framework: Callable[[Answer], Framework], job: Answer) -> Commands:
-    rank = FrameworkRank(framework(job), job)
-    names: Sequence[str] = ("hello", "begin", "steps", "end")
-    return {name: getattr(rank, name) for name in names}
+    answer_commands(lambda job: FrameworkRank(framework(job), job))

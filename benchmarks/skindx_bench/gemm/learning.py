@@ -107,8 +107,6 @@ PRODUCTS: dict[str, tuple[Sizes, ...]] = {
 """Where a product comes from -> its sizes."""
 
 
-# Both ways of a product, timed in turns on random matrices until the time is spent.
-
 _LEAST_S = 0.001
 """A sample repeats a product until it takes as long as this."""
 _MOST_REPEATS = 1000
@@ -250,8 +248,6 @@ def by_matrices(timed: Sequence[TimedProduct]) -> Mapping[Sizes, list[int]]:
         places.setdefault(one.shape.matrices, []).append(place)
     return places
 
-
-# A tree learned from timings: weighted by what a wrong choice costs, and NT where it is a tie.
 
 LEAST_GAIN = 1.05
 """Times as fast that a transposed copy must be: of a product, and on average of a leaf."""

@@ -5,21 +5,19 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from skindx.core.errors import UserError
 from skindx.training.launching.supervise import end_with_parent
 
-Commands = Mapping[str, Callable[..., dict[str, Any]]]
 
-
-def answer_commands(start: Callable[[dict[str, Any]], Commands]) -> None:
+def answer_commands(start: Callable[[dict[str, Any]], object]) -> None:
     """Answer until the input ends, then end this process; die with the bench.
 
-    The first line is the job, of which `start` makes the commands. Each later line names one by
-    `do`, beside its arguments.
+    The first line is the job, of which `start` makes the rank. Each later line names one of the
+    rank's public methods by `do`, beside its arguments; what it returns is the answer.
     """
     end_with_parent(signal.SIGKILL)
     _die_first()
@@ -27,10 +25,12 @@ def answer_commands(start: Callable[[dict[str, Any]], Commands]) -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     code = 0
     try:
-        commands = start(json.loads(sys.stdin.readline()))
+        rank = start(json.loads(sys.stdin.readline()))
         for line in sys.stdin:
             command = json.loads(line)
-            answer = commands[command.pop("do")](**command)
+            name = command.pop("do")
+            assert not name.startswith("_"), name
+            answer = getattr(rank, name)(**command)
             print(json.dumps(answer), file=answers, flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

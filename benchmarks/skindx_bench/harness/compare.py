@@ -43,8 +43,6 @@ def date(written: str) -> str:
         return written
 
 
-# Environment of the pages of benches: they share a base, tables, and how numbers are written.
-
 NOTCH = 1.57
 
 FEWEST = 3

@@ -1,4 +1,4 @@
-"""Shared parts of benchmarks that train: `skindx` as a process, its files, a clean end."""
+"""Shared parts of benchmarks that train: `skindx` as a process, images, files, a clean end."""
 
 import signal
 import subprocess
@@ -72,8 +72,6 @@ def preset(name: str) -> Path:
     """Return the YAML file of the settings that a benchmark takes unless it is given others."""
     return Path(__file__).parents[1] / "presets" / f"{name}.yaml"
 
-
-# The images that loading and screening are timed on: soft blobs under the grain of a camera.
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 GRAIN = 6.0

@@ -117,8 +117,6 @@ def paired_classes(records: Sequence[Record]) -> tuple[tuple[str, ...], ...]:
     return (*pairs, *((label,) for label in ordered[half : len(ordered) - half]))
 
 
-# Views of a dataset, whose images stay in place: a fold of all of it, or fewer classes.
-
 OWN, LEFT_OUT = "own", "left out"
 """Kinds of images: test images of the classes trained on, images of the others."""
 

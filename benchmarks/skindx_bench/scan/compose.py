@@ -1,4 +1,9 @@
-"""A composed photo: skin of any size with lesions whose boxes are known, and distractors."""
+"""Composed photos, lesions and distractors on skin, as images and as a dataset for `skindx train`.
+
+Lesions and skin may be varied. Blending takes the colour of the skin around a lesion, so what
+varies is the lesion's difference from its skin: its strength, its hue and its outline. Skin varies
+in tone and in the size and the strength of its texture.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -186,12 +191,6 @@ def _camera(photo_HW3: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[n
     result: NDArray[np.uint8] = np.clip(photo_HW3 + grain, 0, 255).astype(np.uint8)
     return result
 
-
-# Composed photos as a dataset that `skindx train` reads, and augmented lesions and skin.
-#
-# Blending takes the colour of the skin around a lesion, so what varies is the lesion's difference
-# from its skin: its strength, its hue and its outline. Skin varies in tone and in the size and the
-# strength of its texture.
 
 # H, W = image
 

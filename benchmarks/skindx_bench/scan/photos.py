@@ -1,4 +1,4 @@
-"""The composed photos of the bench as files, and what each arm finds on them."""
+"""Composed photos as files, what each arm finds on them, and scans with real worker processes."""
 
 import json
 import os
@@ -144,8 +144,6 @@ def sahi(peers: Path, bundle: Bundle, settings: ScanSettings, threads: int) -> I
         finally:
             process.kill()
 
-
-# Scans with real worker processes: how they scale, how much memory they take, what kills cost.
 
 _WINDOW = (0.3, 0.9)
 """Shares of the tiles between which the speed is measured."""

@@ -215,8 +215,6 @@ def view_of(
     return ScanView(photo, body.pixels_HW3, boxes_N4[numbers], colours_N3[numbers], tuple(rows))
 
 
-# Bodies painted with lesions, seen again by another camera, as a scan's folder gives them.
-
 SMALLEST = ("bodies=1", "lesions=20", "side=500")
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from skindx.core.errors import JobError
-from skindx_bench.harness.answering import Commands, answer_commands
+from skindx_bench.harness.answering import answer_commands
 
 
 @dataclass(frozen=True)
@@ -249,24 +249,22 @@ class Agent:
         return JobError(f"the worker {self.name} of bench container ended: {said}")
 
 
-# The process that does the container benchmark's tasks, outside of a container or inside.
+class ContainerWorker:
+    """The process that does the tasks of a job, outside of a container or inside."""
 
+    def __init__(self, folder: str, amounts: dict[str, int], tasks: Sequence[str]) -> None:
+        self._stack = ExitStack()
+        self._tasks = prepare(Path(folder), Amounts(**amounts), tasks, self._stack)
 
-def start(job: dict[str, Any]) -> Commands:
-    """Prepare the tasks of a job and return the commands."""
-    stack = ExitStack()
-    folder = Path(job["folder"])
-    tasks = prepare(folder, Amounts(**job["amounts"]), job["tasks"], stack)
+    def run(self, task: str, slow: float, repeats: int) -> dict[str, Any]:
+        """Return the seconds of so many calls of a task."""
+        return {"seconds": timed(self._tasks[task], slow, repeats)}
 
-    def run(task: str, slow: float, repeats: int) -> dict[str, Any]:
-        return {"seconds": timed(tasks[task], slow, repeats)}
-
-    def end() -> dict[str, Any]:
-        stack.close()
+    def end(self) -> dict[str, Any]:
+        """End what the tasks started."""
+        self._stack.close()
         return {}
-
-    return {"run": run, "end": end}
 
 
 if __name__ == "__main__":
-    answer_commands(start)
+    answer_commands(lambda job: ContainerWorker(**job))
