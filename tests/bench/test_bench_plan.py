@@ -8,9 +8,9 @@ import pytest
 from skindx.core.cost.network import TCP_FACTOR, TCP_SPREAD
 from skindx_bench.cluster.plan import (
     errors,
+    public_runs,
     published_figures,
     published_rows,
-    rows,
     tcp_factor,
 )
 from skindx_bench.cluster.plan_rows import PlannedRow, figures
@@ -64,7 +64,7 @@ def test_public_measurements_are_near_once_one_run_of_the_cluster_is_known(real:
     assert len(found) == 7
     assert sum(found) / len(found) < 0.05
     # With another run as the one that calibrates it is more: single iterations vary by as much.
-    others = [errors(folder, row.run.name) for row in rows(folder)]
+    others = [errors(folder, row.run.name) for row in public_runs(folder)]
     means = [sum(map(abs, own.values())) / len(own) for own in others]
     assert sum(means) / len(means) < 0.1
 
