@@ -24,7 +24,6 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, Frame, YoloColumns
-from skindx.imaging.decode import hushed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -432,7 +431,7 @@ def _upright(path: Path) -> _Framed | None:
     """Return the size of an image, None for what is no image."""
     from PIL import Image
 
-    from skindx.imaging.decode import FORMATS, MAX_PIXELS  # numpy: not for a crawl
+    from skindx.imaging.decode import FORMATS, MAX_PIXELS, hushed  # numpy: not for a crawl
     from skindx.imaging.decode_cost import check_size
 
     try:
