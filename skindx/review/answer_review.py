@@ -38,6 +38,7 @@ from skindx.data.layout import store_files
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 
 _WAIT_S = 0.5
+"""Longer than a boxes import takes to end, far shorter than a person's patience."""
 
 Question = TypeVar("Question")
 """What one question is about: an image or a pair."""
@@ -114,10 +115,17 @@ def held_for(dataset: Path, by: str) -> Iterator[str]:
     if not by.strip():
         raise UserError("a reviewer needs a name; give one with --by NAME.")
     check_person(by.strip())
+    with held_dataset(dataset):
+        yield by.strip()
+
+
+@contextmanager
+def held_dataset(dataset: Path) -> Iterator[None]:
+    """Hold a dataset. Raises UserError while a reviewer or a build holds it."""
     if not dataset.is_dir():
         raise UserError(f"dataset {dataset} does not exist; give a folder of `skindx build`.")
     with only_writer(dataset, "review or build", wait_s=_WAIT_S):
-        yield by.strip()
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import (
     Annotation,
     annotated,
-    check_person,
     now,
     read_annotations,
     read_proposals,
     store_drawings,
 )
 from skindx.data.manifest import Record, read_manifest
+from skindx.review.answer_review import held_dataset, held_for
 
 LESION = "lesion"
-_WAIT_S = 0.5
-"""Longer than a boxes import takes to end, far shorter than a person's patience."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,25 +133,14 @@ class Review:
 @contextmanager
 def reviewing(dataset: Path, by: str) -> Iterator[Review]:
     """Hold a dataset for one reviewer. Raises UserError while another reviewer holds it."""
-    if not by.strip():
-        raise UserError("a reviewer needs a name; give one with --by NAME.")
-    check_person(by.strip())
-    with _held(dataset):
-        yield Review(dataset, by.strip())
+    with held_for(dataset, by) as name:
+        yield Review(dataset, name)
 
 
 def unseen(dataset: Path) -> int:
     """Return how many images were not reviewed. Raises UserError as `reviewing` does."""
-    with _held(dataset):
+    with held_dataset(dataset):
         return sum(record.boxes is None for record in read_manifest(dataset))
-
-
-@contextmanager
-def _held(dataset: Path) -> Iterator[None]:
-    if not dataset.is_dir():
-        raise UserError(f"dataset {dataset} does not exist; give a folder of `skindx build`.")
-    with only_writer(dataset, "review or build", wait_s=_WAIT_S):
-        yield
 
 
 def _ordered(records: Iterable[Record], proposed: Iterable[str]) -> list[str]:
