@@ -113,11 +113,6 @@ class Job(Protocol):
         """Write the result into the run, whole or not at all."""
 
 
-# One rank: trains every member of a run, and its detector, that is not finished yet.
-#
-# `rank.py` is where its process begins, started by a launcher; RUN/train.yaml holds the settings.
-
-
 def train(
     run: Path,
     dataset: Path,

@@ -97,11 +97,6 @@ def resize_into(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> Non
     cv2.resize(image_HW3, (width, height), dst=out_SS3, interpolation=cv2.INTER_AREA)
 
 
-# Seeds and windows of many images at once: the same bits as one image at a time, in less time.
-#
-# A generator of NumPy takes 7 µs to seed and a window 3 µs to draw, both under the GIL: for images
-# from a cache that was half of the time.
-
 # T = images, K = words of entropy
 
 SOURCE = CppSource(

@@ -37,6 +37,15 @@ from skindx.training.registry import resolve
 from skindx.training.tasks.image_sets import class_numbers
 
 
+# Limits on settings of a run that another person made.
+#
+# A run is passed around like a bundle: `reused` takes a finished member of it. Where such a member
+# is not finished, its training would go on by the run's own train.yaml, which may start processes
+# on other machines, write elsewhere, send figures to a server or read any file. That is right in a
+# run of one's own, so it takes the user's word: a `config` with the same settings, or a training of
+# that run by its own command.
+
+
 def refuse_reaching_out(run: Path, settings: TrainSettings, dataset: Path, file: Path) -> None:
     """Raise UserError where training a run by its own settings reaches beyond run and dataset."""
     if reasons := reaches(run, settings, dataset):
@@ -94,14 +103,6 @@ def _yaml_of(model: str) -> Path | None:
 def _is_inside(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
-
-# Limits on settings of a run that another person made.
-#
-# A run is passed around like a bundle: `reused` takes a finished member of it. Where such a member
-# is not finished, its training would go on by the run's own train.yaml, which may start processes
-# on other machines, write elsewhere, send figures to a server or read any file. That is right in a
-# run of one's own, so it takes the user's word: a `config` with the same settings, or a training of
-# that run by its own command.
 
 # P = images of train and val, in manifest order
 

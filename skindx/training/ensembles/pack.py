@@ -58,6 +58,12 @@ from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.image_sets import class_numbers
 
 
+# Finds out whether a run's bundle was packed from the members that the run has now.
+#
+# Packing again would give the same predictions, and would drop what was added to the bundle since:
+# the figures of an evaluation, a fused crop, rules that were fitted again.
+
+
 def packing_fingerprint(
     run: Path, dataset: Path, settings: TrainSettings, members: Mapping[str, MemberRef]
 ) -> str:
@@ -152,11 +158,6 @@ def _looked(
         boxes = detector.detect(images)
         yield first, images, box_crops(images, boxes, detector.spec.confidence, margin)
 
-
-# Finds out whether a run's bundle was packed from the members that the run has now.
-#
-# Packing again would give the same predictions, and would drop what was added to the bundle since:
-# the figures of an evaluation, a fused crop, rules that were fitted again.
 
 REPORT = "ensemble.json"
 

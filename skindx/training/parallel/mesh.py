@@ -19,6 +19,13 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.training.config.engine import Accelerator, EngineSettings
 
+# Every rank's object on every rank, sent in pieces that gloo copies without OpenMP.
+#
+# gloo copies what arrives on threads of its own, and torch copies many numbers with OpenMP, which
+# keeps a team of threads for each of gloo's from then on. Once there are more of them than
+# processors, OpenMP puts threads to sleep between parallel loops: on two cores, a step of a small
+# network takes twice as long.
+
 _PIECE = 2**14
 """Numbers that are sent at once: half of those from which torch copies with OpenMP."""
 
@@ -52,13 +59,6 @@ def _gathered(own_N: Tensor, ranks: int) -> Tensor:
     dist.all_gather(list(all_PN.unbind()), own_N)
     return all_PN
 
-
-# Every rank's object on every rank, sent in pieces that gloo copies without OpenMP.
-#
-# gloo copies what arrives on threads of its own, and torch copies many numbers with OpenMP, which
-# keeps a team of threads for each of gloo's from then on. Once there are more of them than
-# processors, OpenMP puts threads to sleep between parallel loops: on two cores, a step of a small
-# network takes twice as long.
 
 Value = TypeVar("Value")
 

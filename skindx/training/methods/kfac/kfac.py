@@ -39,6 +39,13 @@ PAPER = (
     "docs/measured/second-order.json"
 )
 
+# How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
+#
+# NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute
+# the same gradient, and a training must go on to the bit: so the main rank's choice of copies goes
+# to all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN
+# is used where it is the faster one on the processors of all ranks, which needs no measurement.
+
 PRODUCTS = "products"
 """Key of the choice in a state; absent: NT."""
 
@@ -142,14 +149,6 @@ def _walk(state: State, part: str, shapes: Shapes) -> list[tuple[Key, Any]]:
         if key not in shapes:
             raise UnfitStateError(f"kfac has {part} of {key[0]}, which it must not have")
     return result
-
-
-# How K-FAC multiplies by a transpose: by one choice for all ranks and for the whole training.
-#
-# NT, a transposed copy and oneDNN may round differently in the last bits. All ranks must compute
-# the same gradient, and a training must go on to the bit: so the main rank's choice of copies goes
-# to all, a limit for copies takes the place of the free memory, and a checkpoint holds both. oneDNN
-# is used where it is the faster one on the processors of all ranks, which needs no measurement.
 
 
 class Kfac(Method):

@@ -14,7 +14,7 @@ class KfacSettings(PreconditionerSettings):
     """K-FAC (Martens and Grosse 2015; on many ranks Pauloski et al. 2020, arXiv 2007.00784).
 
     Linear layers, convolutions (grouped and depthwise too) and batch norms take a step along the
-    natural gradient; other weights keep their gradient, and the training says which.
+    natural gradient; other weights keep their plain gradient, and a message names them.
     """
 
     builds: ClassVar[str] = "skindx.training.methods.kfac.kfac:build_kfac"
@@ -29,8 +29,8 @@ class KfacSettings(PreconditionerSettings):
     negligible: float = Field(0.03, ge=0, lt=1)
     """Share of the damping that a curvature counts as at least, in large layers.
 
-    The natural gradient is too short by at most this share where the curvature is less, and the
-    products of a step leave out eigenvectors with no more than that. 0: none is left out."""
+    Directions of smaller curvature get a natural gradient that is shorter by at most this share, and
+    a step's products leave out eigenvectors that have no more. 0: none is left out."""
     damping_epochs: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = ()
     """Epochs that are done when the damping changes by `damping_factor`."""
     damping_factor: float = Field(0.5, gt=0, le=1e6)

@@ -34,6 +34,13 @@ PAPER = (
     "networks, arXiv 1404.5997, 2014 | tests/training/test_owt.py | docs/measured/parallel.json"
 )
 
+# A batch that passes a split layer in rounds, so that it travels while the layer computes.
+#
+# Krizhevsky 2014 (arXiv 1404.5997, section 4), schemes (b) and (c). In (b) a round has the images
+# of one rank, which sends them to all others; in (c) it has a part of the images of every rank, so
+# that all of them send at once. With P ranks there are P rounds, and what is sent in all is that of
+# scheme (a).
+
 # b = rows (images) of this rank, r = those of a round of all ranks, c = columns of this rank
 
 Scheme = Literal["a", "b", "c"]
@@ -114,13 +121,6 @@ class _InRounds(torch.autograd.Function):
         totals = totals or [torch.zeros_like(weight) for weight in ctx.weights]
         return dx_b, None, None, None, None, *totals
 
-
-# A batch that passes a split layer in rounds, so that it travels while the layer computes.
-#
-# Krizhevsky 2014 (arXiv 1404.5997, section 4), schemes (b) and (c). In (b) a round has the images
-# of one rank, which sends them to all others; in (c) it has a part of the images of every rank, so
-# that all of them send at once. With P ranks there are P rounds, and what is sent in all is that of
-# scheme (a).
 
 # b = rows (images) of this rank, B = those of all ranks, c = outputs of this rank, C = all outputs
 
