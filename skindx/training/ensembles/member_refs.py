@@ -36,7 +36,6 @@ from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.registry import resolve
 from skindx.training.tasks.image_sets import class_numbers
 
-
 # Limits on settings of a run that another person made.
 #
 # A run is passed around like a bundle: `reused` takes a finished member of it. Where such a member

@@ -57,7 +57,6 @@ from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, 
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.image_sets import class_numbers
 
-
 # Finds out whether a run's bundle was packed from the members that the run has now.
 #
 # Packing again would give the same predictions, and would drop what was added to the bundle since:

@@ -29,8 +29,8 @@ class KfacSettings(PreconditionerSettings):
     negligible: float = Field(0.03, ge=0, lt=1)
     """Share of the damping that a curvature counts as at least, in large layers.
 
-    Directions of smaller curvature get a natural gradient that is shorter by at most this share, and
-    a step's products leave out eigenvectors that have no more. 0: none is left out."""
+    In directions of smaller curvature the natural gradient is shorter, by at most this share, and a
+    step's products leave out eigenvectors that have no more. 0: none is left out."""
     damping_epochs: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = ()
     """Epochs that are done when the damping changes by `damping_factor`."""
     damping_factor: float = Field(0.5, gt=0, le=1e6)
