@@ -7,16 +7,16 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.layout import ISSUES, MANIFEST, is_inside, recover, stored_file
-from skindx.imaging.decode import decode
+
+if TYPE_CHECKING:  # numpy: not for a crawl, which reads recipes
+    import numpy as np
+    from numpy.typing import NDArray
 
 Split = Literal["train", "val", "calibration", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -216,8 +216,10 @@ class StoredImage(Protocol):
     def path(self) -> str: ...
 
 
-def read_image(dataset: Path, record: StoredImage) -> NDArray[np.uint8]:
+def read_image(dataset: Path, record: StoredImage) -> "NDArray[np.uint8]":
     """Return an image's pixels_HWC. Raises UserError for one that is gone or damaged."""
+    from skindx.imaging.decode import decode
+
     file = stored_file(dataset, record.path)
     try:
         return decode(file.read_bytes())
@@ -244,7 +246,7 @@ def check_sample(dataset: Path, records: Sequence[Record]) -> None:
 
 
 def check_size(
-    record: Record, pixels_HWC: NDArray[np.uint8], file: Callable[[], Path], *, scaled: bool
+    record: Record, pixels_HWC: "NDArray[np.uint8]", file: Callable[[], Path], *, scaled: bool
 ) -> None:
     """Raise UserError, which names the `file`, for an image of another size than the manifest's.
 
