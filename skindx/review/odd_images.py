@@ -44,7 +44,7 @@ def audit_quality(dataset: Path, progress: Progress = silent) -> Mapping[str, in
     from cleanvision import Imagelab
 
     records = read_manifest(dataset)
-    images = _Images(dataset, records, progress)
+    images = _DecodedImages(dataset, records, progress)
     lab = Imagelab(torchvision_dataset=images)
     # It draws bars of its own on the error stream.
     with contextlib.redirect_stderr(io.StringIO()):
@@ -63,7 +63,7 @@ def _detail(issue: str) -> str:
     return issue.replace("_", " ")
 
 
-class _Images:
+class _DecodedImages:
     """The images as cleanvision takes them from torchvision: decoded by us, never a file."""
 
     def __init__(self, dataset: Path, records: Sequence[Record], progress: Progress) -> None:
