@@ -60,7 +60,7 @@ class UnreadablePageError(Exception):
         self.detail = detail
 
 
-class ImageSource(Settings):
+class SourceSettings(Settings):
     """What is known of all images of a source."""
 
     modality: Modality = Field("", exclude_if=lambda modality: not modality)
@@ -90,7 +90,7 @@ class ImageSource(Settings):
         return self.modality
 
 
-class LocalSource(ImageSource):
+class LocalSource(SourceSettings):
     """Images that lie on this machine."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ class LocalSource(ImageSource):
         )
 
 
-class WebSource(ImageSource):
+class WebSource(SourceSettings):
     """Images on the web; the crawl asks for its pages and images and keeps all the rules."""
 
     disabled: str = ""
