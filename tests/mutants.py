@@ -88,19 +88,19 @@ MUTANTS = {
         "skindx/scan/compare/changes.py",
         "before.mm_per_pixel / after.mm_per_pixel)",
         "after.mm_per_pixel / before.mm_per_pixel)",
-        "tests/diagnosis/scan/test_scan_compare.py",
+        "tests/scan/test_scan_compare.py",
     ),
     "joining: the larger of two parts decides": Mutant(
         "skindx/scan/tile_search.py",
         "TOUCHING * min(_area(a_4), _area(b_4))",
         "TOUCHING * _area(a_4)",
-        "tests/diagnosis/scan/test_scan_join.py",
+        "tests/scan/test_scan_join.py",
     ),
     "ruler: one longest tick will do": Mutant(
         "skindx/scan/ruler.py",
         "(level_T == 0).sum() >= 2",
         "(level_T == 0).sum() >= 1",
-        "tests/diagnosis/scan/test_scan_ruler.py",
+        "tests/scan/test_scan_ruler.py",
     ),
     "urgent: a risk at the threshold is below it": Mutant(
         "skindx/diagnosis/record.py",

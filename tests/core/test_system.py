@@ -80,7 +80,7 @@ def test_what_adds_an_extra_works_in_a_checkout_and_with_a_wheel() -> None:
 
 
 def test_every_module_of_an_extra_is_named_with_one_that_brings_it() -> None:
-    metadata = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    metadata = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     extras = metadata["project"]["optional-dependencies"]
     named = {**import_names(), "pycocotools": "pycocotools"}
     for extra, needed in extras.items():

@@ -31,7 +31,7 @@ SPOTS: list[Spot] = [
     (150, 250, 7),
     (330, 40, 4),
 ]
-WORKER = Path(__file__).parents[2] / "support/spot_worker.py"
+WORKER = Path(__file__).parents[1] / "support/spot_worker.py"
 SETTINGS = ScanSettings(score_map=True, batch=4, least_side=4)
 
 

@@ -20,7 +20,7 @@ from skindx.scan.work.scan_worker import queue_name, work
 from skindx.scan.work.work_folder import WORK
 from skindx.workers.lease_queue import QUEUES, LeaseQueue
 
-WORKER = Path(__file__).parents[2] / "support/spot_worker.py"
+WORKER = Path(__file__).parents[1] / "support/spot_worker.py"
 
 
 @pytest.fixture
