@@ -30,7 +30,6 @@ from skindx.training.launching.rank import AS_WORKER
 from skindx.training.launching.supervise import (
     RANKS,
     WORKER,
-    Stop,
     StoppedError,
     StopRequest,
     end_with_parent,
@@ -38,7 +37,13 @@ from skindx.training.launching.supervise import (
 from skindx.training.method import RunMethod
 from skindx.training.methods.hopping.hop_units import DATABASE, Unit, open_queue
 from skindx.training.methods.hopping.local_workers import Watcher
-from skindx.training.methods.hopping.member_visits import Answer, States, UnitStoppedError, Visitor
+from skindx.training.methods.hopping.member_visits import (
+    Answer,
+    LeasedStop,
+    States,
+    UnitStoppedError,
+    Visitor,
+)
 from skindx.training.methods.hopping.partition_images import (
     PartitionImages,
     Partitions,
@@ -61,24 +66,6 @@ PAPER = (
     "Model hopping | Kumar et al., Cerebro: A Layered Data Platform for Scalable Deep Learning,"
     " CIDR 2021 | tests/training/test_hopping.py | docs/measured/hop.json"
 )
-
-
-class LeasedStop:
-    """A request to stop, for a unit that is dropped at once when its lease is another's."""
-
-    def __init__(self, stop: Stop, lost: Callable[[], bool]) -> None:
-        self._stop, self._lost = stop, lost
-
-    @property
-    def asked(self) -> bool:
-        """Raises UnitStoppedError when the lease is lost: nothing of the unit may be saved."""
-        if self._lost():
-            raise UnitStoppedError
-        return self._stop.asked
-
-    def done(self) -> None:
-        """All is saved."""
-        self._stop.done()
 
 
 _POLL_S = (0.05, 1.0)

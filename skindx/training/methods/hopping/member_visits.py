@@ -21,6 +21,7 @@ from skindx.training.callbacks import Silent, member_callbacks
 from skindx.training.checkpoint.finished import FinishedMember, read_arrays, snapshot_keeper
 from skindx.training.checkpoint.keeper import At, checkpoint_folder
 from skindx.training.checkpoint.resume import keeper_of
+from skindx.training.launching.supervise import Stop
 from skindx.training.loop import refuse_diverged, take_steps
 from skindx.training.methods.hopping.hop_units import Unit, done_of
 from skindx.training.methods.hopping.partition_images import PartitionImages, VisitedSet
@@ -119,6 +120,24 @@ Answer = dict[str, Any]
 
 class UnitStoppedError(Exception):
     """The worker was asked to stop, or its lease is over; what it did of the unit is dropped."""
+
+
+class LeasedStop:
+    """A request to stop, for a unit that is dropped at once when its lease is another's."""
+
+    def __init__(self, stop: Stop, lost: Callable[[], bool]) -> None:
+        self._stop, self._lost = stop, lost
+
+    @property
+    def asked(self) -> bool:
+        """Raises UnitStoppedError when the lease is lost: nothing of the unit may be saved."""
+        if self._lost():
+            raise UnitStoppedError
+        return self._stop.asked
+
+    def done(self) -> None:
+        """All is saved."""
+        self._stop.done()
 
 
 @dataclass(frozen=True)
