@@ -11,7 +11,7 @@ from paint_images import encode, paint
 from skindx.data.copies.deduplicate import LabelledImage, best_first, deduplicate, distinct
 from skindx.data.copies.hash_links import near_graph
 from skindx.data.ledger import LedgerRow
-from skindx.data.screening.measures import NOISE, effective_pixels, worth
+from skindx.data.screening.image_measures import NOISE, effective_pixels, worth
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_bytes
 
 

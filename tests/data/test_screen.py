@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from paint_images import encode, paint, save
 
-from skindx.data.screening.measures import measure
+from skindx.data.screening.image_measures import measure
 from skindx.data.screening.screen import (
     ScreenSettings,
     from_plain,

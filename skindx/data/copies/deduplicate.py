@@ -21,7 +21,7 @@ from skindx.data.copies.hash_links import NearGraph, centres, connected, near_gr
 from skindx.data.image_tables import EmbeddingSettings, read_embeddings
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
-from skindx.data.screening.measures import NOISE, worth
+from skindx.data.screening.image_measures import NOISE, worth
 from skindx.data.screening.screen import Screened
 from skindx.imaging.hashes import HashKind
 

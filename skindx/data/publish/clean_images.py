@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.machine import cpu_count
-from skindx.data.screening.measures import ScreenSettings
+from skindx.data.screening.image_measures import ScreenSettings
 from skindx.imaging.decode import FORMATS, MAX_PIXELS, decode, import_decoders
 from skindx.imaging.image_formats import DamagedImage, image_suffix
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed

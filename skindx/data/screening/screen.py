@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file, read_parquet
 from skindx.data.layout import stored_file
-from skindx.data.screening.measures import (
+from skindx.data.screening.image_measures import (
     ImageMeasures,
     ScreenSettings,
     effective_pixels,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.text import cell
-from skindx.data.screening.measures import ImageMeasures, ScreenSettings, measure
+from skindx.data.screening.image_measures import ImageMeasures, ScreenSettings, measure
 from skindx.data.screening.screen import Screened, screen_files
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import grey, thumbnail
