@@ -15,8 +15,8 @@ from skindx.core.settings_base import Settings
 from skindx_bench.cluster import exchange_rows
 from skindx_bench.cluster.exchange_rows import ExchangeRow, Pair, Turns
 from skindx_bench.cluster.gradient_load import Load
-from skindx_bench.harness.cluster import EmulatedCluster
 from skindx_bench.harness.netlab import Link, NetLab, require
+from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, Result, bracketed, markdown_table, median, ratio
 from skindx_bench.harness.training import kept_when_stopped
 

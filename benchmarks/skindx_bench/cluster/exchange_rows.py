@@ -15,8 +15,8 @@ from skindx.core.cost.profile import Trace
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx_bench.cluster.gradient_load import Load
-from skindx_bench.harness.cluster import EmulatedCluster
 from skindx_bench.harness.netlab import Link
+from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import (
     Figure,
     bracketed,

@@ -27,8 +27,8 @@ from skindx.training.methods.hopping.run_queue import RunJobs, fill
 from skindx.workers.lease_queue import TaskState
 from skindx.workers.leases import Leases
 from skindx_bench.cluster.hop_storage import PORT
-from skindx_bench.harness.cluster import EmulatedCluster
 from skindx_bench.harness.netlab import Link, NetLab, require
+from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, Result, median, ratio
 from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
 

@@ -18,8 +18,8 @@ from skindx_bench.cluster.parallel_arms import (
     arms_of,
     compare,
 )
-from skindx_bench.harness.cluster import EmulatedCluster
 from skindx_bench.harness.netlab import Link, NetLab, require
+from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, Result, median, ratio
 
 

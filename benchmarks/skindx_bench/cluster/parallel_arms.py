@@ -15,8 +15,8 @@ from skindx.metrics.share_intervals import share_interval
 from skindx.plan.choice import Choice
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.strategies import strategy_of
-from skindx_bench.harness.cluster import EmulatedCluster
 from skindx_bench.harness.netlab import Link, NetLab
+from skindx_bench.harness.ranks import EmulatedCluster
 from skindx_bench.harness.result import Figure, median, ratio
 
 
@@ -205,7 +205,7 @@ def agreement(
 def agreement_figure(right: Sequence[bool]) -> Figure:
     """Return the share of pairs in the plan's order, with a 95 % interval as of single pairs."""
     interval = share_interval(right, range(len(right)))
-    return Figure(interval.value, "of the pairs", len(right), (interval.low, interval.high))
+    return Figure.of(interval, "of the pairs", len(right))
 
 
 _WORKER = "skindx_bench.cluster.parallel_rank"

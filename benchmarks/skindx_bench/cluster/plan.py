@@ -166,9 +166,7 @@ def published_figures(found: list[PlannedRow]) -> dict[str, Figure]:
     for name, key in (("10 Gbit Ethernet", "ethernet"), ("InfiniBand", "infiniband")):
         own = [row for row in found if row.group.startswith(name)]
         share = share_interval([row.within for row in own], [row.group for row in own])
-        figures[f"{key}_coverage"] = Figure(
-            share.value, "of the steps", len(own), (share.low, share.high)
-        )
+        figures[f"{key}_coverage"] = Figure.of(share, "of the steps", len(own))
         widths = [row.half_width for row in own]
         figures[f"{key}_half_width"] = Figure(
             median(widths), "of the prediction", len(own), (min(widths), max(widths))

@@ -30,8 +30,8 @@ from skindx.training.checkpoint.finished import HISTORY, member_folder
 from skindx.training.config.run import TrainSettings
 from skindx_bench.cluster.gradient_load import load_of
 from skindx_bench.cluster.plan_rows import Config, Kind, Layout, PlannedRow
-from skindx_bench.harness.cluster import EmulatedCluster as Ranks
 from skindx_bench.harness.netlab import INTERFACE, Link, NetLab
+from skindx_bench.harness.ranks import EmulatedCluster as Ranks
 from skindx_bench.harness.training import HEIGHT, WIDTH, noisy_jpegs
 
 _WORKER = "skindx_bench.cluster.plan_rank"

@@ -189,7 +189,7 @@ def _group(row: PlannedRow) -> str:
 
 def _share(hits: Sequence[bool], rows: Sequence[PlannedRow], unit: str) -> Figure:
     interval = share_interval(hits, [_group(row) for row in rows])
-    return Figure(interval.value, unit, len(hits), (interval.low, interval.high))
+    return Figure.of(interval, unit, len(hits))
 
 
 def _drawn(

@@ -174,11 +174,11 @@ def _ratio(ours: Scored, other: Scored, draws: int) -> Figure:
         high=most,
     )
     interval = bootstrap_interval(measure, np.arange(top.images), draws=draws)
-    return Figure(interval.value, "×", top.images, (interval.low, interval.high))
+    return Figure.of(interval, "×", top.images)
 
 
 def _share(share: Interval, n: int) -> Figure:
-    return Figure(share.value, "", n, (share.low, share.high))
+    return Figure.of(share, "", n)
 
 
 def _count(share: Interval, n: int, unit: str) -> Figure:

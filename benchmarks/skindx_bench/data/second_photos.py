@@ -334,7 +334,7 @@ def _figures(photos: Sequence[Photo], followed: Followed) -> dict[str, Figure]:
         bound = proportion_interval(len(false) / max(1, pairs), pairs)
         spread = (bound.low * pairs, bound.high * pairs)
         figures[f"false_links{name}"] = Figure(len(false), "", pairs, spread)
-        figures[f"false_rate{name}"] = Figure(bound.value, "", pairs, (bound.low, bound.high))
+        figures[f"false_rate{name}"] = Figure.of(bound, "", pairs)
     count = len(photos)
     figures["pairs_verified"] = Figure(followed.verified, "", count, (followed.verified,) * 2)
     figures["search_minutes"] = Figure(followed.minutes, "min", 1, (followed.minutes,) * 2)

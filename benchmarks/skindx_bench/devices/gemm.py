@@ -236,7 +236,7 @@ def _regret(timed: TimedProduct, transposed: bool) -> float:
 
 
 def _figure(found: Interval, unit: str, count: int) -> Figure:
-    return Figure(found.value, unit, count, (found.low, found.high))
+    return Figure.of(found, unit, count)
 
 
 def _over_products(overheads: Sequence[float]) -> Figure:

@@ -16,8 +16,8 @@ from skindx_bench.frameworks.graph import Graph, layers, network
 from skindx_bench.frameworks.model import ARMS, FrameworkArm
 from skindx_bench.frameworks.turns import Case, Config, FrameworkTurns, Opening, turn_of
 from skindx_bench.harness.environments import ENVIRONMENTS, NotInstalledError, cache_folder
-from skindx_bench.harness.framework_ranks import FIRST_PORT, Ranks
 from skindx_bench.harness.netlab import NetLab
+from skindx_bench.harness.ranks import FIRST_PORT, PeerRanks
 
 _PATCHES = 3
 """On each side of an image."""
@@ -151,7 +151,7 @@ class Measurement:
                 for name, one in running.items()
                 if not (one.arm.alone and 1 < ranks < s.ranks)
             }
-            self._hosts: dict[tuple[str, str], Ranks] = {}
+            self._hosts: dict[tuple[str, str], PeerRanks] = {}
             try:
                 for name in s.networks:
                     for batch in batches:
@@ -160,14 +160,14 @@ class Measurement:
                 for host in self._hosts.values():
                     host.end()
 
-    def _started(self, name: str, ranks: int, ones: Sequence[Running]) -> Ranks:
+    def _started(self, name: str, ranks: int, ones: Sequence[Running]) -> PeerRanks:
         """Start the ranks of arms that share them. Raises JobError."""
         self._say(f"{name}: {ranks} ranks")
         self._starts += 1  # each start has a port and a folder of its own
         logs = self._folder / f"start{self._starts}"
         logs.mkdir()
         first = ones[0]
-        started = Ranks(
+        started = PeerRanks(
             self._lab,
             ranks,
             [first.python, "-m", first.arm.module],
@@ -228,7 +228,7 @@ class Measurement:
         wanted = self.settings.loss_steps if case.ranks == self.settings.ranks else 1
         return len(self.found.losses.get(case, ())) >= wanted
 
-    def _host(self, name: str, here: Mapping[str, Running], ranks: int) -> Ranks:
+    def _host(self, name: str, here: Mapping[str, Running], ranks: int) -> PeerRanks:
         """Return the processes that an arm shares, started when it is the first to want them."""
         one = here[name]
         if one.place not in self._hosts:
@@ -240,7 +240,7 @@ class Measurement:
             self._hosts[one.place] = self._started(name, ranks, sharing)
         return self._hosts[one.place]
 
-    def _begin(self, ranks: Ranks, arm: FrameworkArm, case: Case) -> None:
+    def _begin(self, ranks: PeerRanks, arm: FrameworkArm, case: Case) -> None:
         s = self.settings
         pieces = {"pieces": case.ranks} if arm.alone else {}
         answers = ranks.ask(
@@ -257,7 +257,7 @@ class Measurement:
         )
         self.found.versions[case.arm] = answers[0]["version"]
 
-    def _turn(self, ranks: Ranks, arm: FrameworkArm, case: Case, *, first: bool) -> None:
+    def _turn(self, ranks: PeerRanks, arm: FrameworkArm, case: Case, *, first: bool) -> None:
         s = self.settings
         only = 0 if arm.alone else None
         self._begin(ranks, arm, case)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from skindx.core import measurement
 from skindx.core.atomic_files import atomic_file, write_json
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from rich.console import Group
     from rich.table import Table
+
+    from skindx.metrics import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class Figure:
     unit: str
     n: int
     spread: tuple[float, float]
+
+    @classmethod
+    def of(cls, found: "Interval", unit: str, n: int, scale: float = 1) -> Self:
+        """Return an interval of `n` things, times `scale`."""
+        return cls(scale * found.value, unit, n, (scale * found.low, scale * found.high))
 
 
 def median(samples: Sequence[float], unit: str) -> Figure:

@@ -248,7 +248,7 @@ def _least(cells: Sequence[Cell], figure: str, size: int) -> Figure:
         key=lambda cell: cell.coverage.value,
     )
     found = worst.coverage
-    return Figure(100 * found.value, "%", worst.samples, (100 * found.low, 100 * found.high))
+    return Figure.of(found, "%", worst.samples, 100)
 
 
 def is_approximate(cell: Cell) -> bool:

@@ -381,7 +381,7 @@ def _train(home: Path, view: Path, training: TrainSettings) -> bool:
 
 def _figure(part: Refusals) -> Figure:
     share = part.share
-    return Figure(share.value, "", len(part.out_N), (share.low, share.high))
+    return Figure.of(share, "", len(part.out_N))
 
 
 def _values(kinds: dict[str, Refusals]) -> dict[str, object]:

@@ -176,9 +176,7 @@ def figures_of(rows: Sequence[ModelRow], answers: Sequence[Answers]) -> dict[str
         "ensemble_balanced": _figure(
             100 * ensemble["balanced_accuracy"].mean, ensemble["balanced_accuracy"].pooled
         ),
-        "ensemble_minus_best_balanced": Figure(
-            100 * gain.value, "points", n, (100 * gain.low, 100 * gain.high)
-        ),
+        "ensemble_minus_best_balanced": Figure.of(gain, "points", n, 100),
         "ensemble_calibration_error": Figure(
             ensemble["calibration_error"].pooled.value,
             "",

@@ -148,7 +148,7 @@ def run(settings: Config) -> Result:
 def _share(answers: Sequence[str]) -> Figure:
     n = len(answers)
     share = proportion_interval(answers.count("yes") / n, n)
-    return Figure(100 * share.value, "%", n, (100 * share.low, 100 * share.high))
+    return Figure.of(share, "%", n, 100)
 
 
 def try_apart(model: str, settings: Config) -> Mapping[str, Any]:

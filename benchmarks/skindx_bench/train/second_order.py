@@ -177,15 +177,11 @@ def run(settings: Config) -> Result:
         if any(found.hit for found in reached):
             figures |= _times(arm, reached, [curve.reaches(curve.best) for curve in base])
         hits = proportion_interval(statistics.fmean(found.hit for found in reached), len(own))
-        figures[f"{arm}_reached_adamw"] = Figure(
-            hits.value, "of runs", len(own), (hits.low, hits.high)
-        )
+        figures[f"{arm}_reached_adamw"] = Figure.of(hits, "of runs", len(own))
         gain = student_interval(
             [100 * (curve.best - other.best) for curve, other in zip(own, base, strict=True)]
         )
-        figures[f"{arm}_minus_adamw_balanced"] = Figure(
-            gain.value, "points", len(own), (gain.low, gain.high)
-        )
+        figures[f"{arm}_minus_adamw_balanced"] = Figure.of(gain, "points", len(own))
     figures["kfac_overhead_step"] = median(
         [with_it / without for with_it, without in zip(slow, plain, strict=True)], "of SGD's step"
     )
