@@ -182,7 +182,7 @@ class UnderDeepSpeed:
         if isinstance(engine.exchange, Fused):
             engine.exchange.plan(groups)
         module.ready_s = list(reversed(ready_s))  # they come in backward order
-        loss = engine(torch.zeros((), requires_grad=True))
+        loss = engine(torch.zeros(1, requires_grad=True)).sum()
         dist.barrier()
         module.start = time.perf_counter()
         engine.backward(loss, dist.get_world_size())

@@ -113,7 +113,7 @@ class PlanRank:
 
         def take() -> float:
             self._begin(module)
-            loss = engine(torch.zeros((), requires_grad=True))
+            loss = engine(torch.zeros(1, requires_grad=True)).sum()
             engine.backward(loss, dist.get_world_size())
             if not engine.step(0.0):
                 raise RuntimeError("the gradient is not finite")
