@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("skindx", "tests", "data", "pyproject.toml", "docs", "README.md")
+COPIED = ("skindx", "benchmarks", "tests", "data", "pyproject.toml", "docs", "README.md")
 TIMEOUT_S = 900
 
 
@@ -119,6 +119,114 @@ MUTANTS = {
         "return json.dumps(place).encode()",
         "return json.dumps(place[-1:]).encode()",
         "tests/casebook/test_binding.py tests/casebook/test_encryption.py",
+    ),
+    "urgent: the rank of a threshold without the new lesion": Mutant(
+        "skindx/models/urgent_risk.py",
+        "math.floor(round((lesions + 1) * miss_rate, 9))",
+        "math.floor(round(lesions * miss_rate, 9))",
+        "tests/models/test_urgent_risk.py",
+    ),
+    "urgent: a test image at the threshold is missed": Mutant(
+        "skindx/models/urgent_risk.py",
+        "share_interval(risk_N >= threshold, groups_N)",
+        "share_interval(risk_N > threshold, groups_N)",
+        "tests/models/test_urgent_risk.py",
+    ),
+    "urgent: no skin type has a threshold of its own": Mutant(
+        "skindx/models/urgent_risk.py",
+        "return name if name in level.thresholds else ALL",
+        "return ALL",
+        "tests/models/test_urgent_risk.py",
+    ),
+    "urgent: the confidence of one lesion more": Mutant(
+        "skindx/models/urgent_risk.py",
+        "betainc(rank, self.lesions + 1 - rank, self.miss_rate)",
+        "betainc(rank, self.lesions + 2 - rank, self.miss_rate)",
+        "tests/models/test_urgent_risk.py",
+    ),
+    "prevalence: weighed the wrong way round": Mutant(
+        "skindx/models/probability_correction.py",
+        "np.array(self.shares_C) / np.array(self.calibration_C)",
+        "np.array(self.calibration_C) / np.array(self.shares_C)",
+        "tests/diagnosis/test_prevalence.py",
+    ),
+    "prevalence: shares that sum to less than one": Mutant(
+        "skindx/models/probability_correction.py",
+        "if abs(total - 1) > _SUM_SLACK:",
+        "if total - 1 > _SUM_SLACK:",
+        "tests/diagnosis/test_prevalence.py",
+    ),
+    "prevalence: a share of nothing": Mutant(
+        "skindx/models/probability_correction.py",
+        "not 0 < value <= 1",
+        "not 0 <= value <= 1",
+        "tests/diagnosis/test_prevalence.py",
+    ),
+    "conformal: the rank without the new image": Mutant(
+        "skindx/models/conformal.py",
+        "math.ceil(round((n + 1) * level, 9))",
+        "math.ceil(round(n * level, 9))",
+        "tests/models/test_conformal.py",
+    ),
+    "conformal: a class at its threshold is out": Mutant(
+        "skindx/models/conformal.py",
+        "probabilities_NC >= least_NC",
+        "probabilities_NC > least_NC",
+        "tests/models/test_conformal.py",
+    ),
+    "boxes: a photo turned by a quarter and not mirrored": Mutant(
+        "skindx/data/boxes/box_join.py",
+        "size[::-1] if orientation >= 5 else size",
+        "size[::-1] if orientation > 6 else size",
+        "tests/data/test_box_matching.py",
+    ),
+    "boxes: below the photo is inside it": Mutant(
+        "skindx/data/boxes/box_join.py",
+        "box.x2 <= width + SLACK and box.y2 <= height + SLACK",
+        "box.x2 <= width + SLACK",
+        "tests/data/test_box_matching.py",
+    ),
+    "agreement: pairs below the threshold crowd out others": Mutant(
+        "skindx/data/boxes/agreement.py",
+        "np.where(iou_AB >= threshold, iou_AB, 0.0)",
+        "iou_AB",
+        "tests/data/test_boxes_agreement.py",
+    ),
+    "agreement: kappa forgets chance": Mutant(
+        "skindx/data/boxes/agreement.py",
+        "np.divide(observed_D - chance_D, 1 - chance_D",
+        "np.divide(observed_D, 1 - chance_D",
+        "tests/data/test_boxes_agreement.py",
+    ),
+    "copies: of few families none recurs": Mutant(
+        "skindx/data/copies/copy_candidates.py",
+        "return max(LEAST_FAMILIES, int(SHARE * families))",
+        "return min(LEAST_FAMILIES, int(SHARE * families))",
+        "tests/data/copies",
+    ),
+    "copies: every candidate leads": Mutant(
+        "skindx/data/copies/copy_candidates.py",
+        "rank_R < LEADING_IMAGES",
+        "rank_R >= 0",
+        "tests/data/copies",
+    ),
+    "patches: a step without their overlap": Mutant(
+        "skindx/scan/patches.py",
+        "range(0, last, patch - overlap)",
+        "range(0, last, patch)",
+        "tests/scan/test_scan_tiles.py",
+    ),
+    "changes: many lesions, none corrected for": Mutant(
+        "skindx/scan/compare/changes.py",
+        "false_discovery_control(p_N) <= _FALSE_SHARE",
+        "p_N <= _FALSE_SHARE",
+        "tests/scan/test_scan_compare.py",
+    ),
+    "int8: a faster median is enough": Mutant(
+        "skindx/models/exports/fidelity.py",
+        "if gain.low <= 1:",
+        "if gain.value <= 1:",
+        "tests/models/test_int8_exports.py tests/models/test_export_choice.py",
     ),
 }
 

@@ -188,6 +188,7 @@ _LINES = [f"{key}: 0.1111" for key in ISIC9.keys]
         ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: yes"]), "give a number above 0"),
         ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: rare"]), "give a number above 0"),
         ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0.9"]), "the shares sum to 1.789, not to 1"),
+        ("\n".join([*_LINES[1:], f"{ISIC9.keys[0]}: 0.01"]), "the shares sum to 0.89"),
         ("\n".join([*_LINES, f"{ISIC9.classes[0].name.upper()}: 0.1"]), "twice|is not valid"),
         ("a: [", "is not valid YAML"),
     ],

@@ -79,6 +79,17 @@ def test_threshold_by_hand(lesions: int, miss_rate: float, rank: int) -> None:
     assert binom.cdf(rank - 1, lesions, promise.bound) == pytest.approx(0.05)
 
 
+def test_another_class_at_the_threshold_is_sent_on() -> None:
+    """As the rule sends on a risk at the threshold, so the share that it announces counts it."""
+    risk_N = np.array([*np.arange(3, 12) / 20, 3 / 20, 3 / 20, 3 / 20, 1 / 20])
+    rule = fitted(risk_N, np.array([0] * 9 + [1] * 4), miss_rates=[0.1])
+    assert rule is not None
+    level = rule.level(0.1)
+    assert level.thresholds == {"all": 3 / 20}
+    assert level.sent_on is not None
+    assert level.sent_on.value == pytest.approx(3 / 4)
+
+
 def test_57_lesions_promise_what_they_can() -> None:
     promise = RiskPromise(miss_rate=0.05, lesions=57)
     assert promise.confidence == pytest.approx(0.785, abs=0.001)
