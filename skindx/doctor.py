@@ -66,12 +66,12 @@ import json, warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import torch
-    found = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     facts = {"version": torch.__version__, "cuda": torch.version.cuda, "device": "", "error": ""}
-    if found is not None:
-        facts["device"] = found.type
+    if accelerator is not None:
+        facts["device"] = accelerator.type
         try:
-            torch.ones(2, device=found).sum().item()
+            torch.ones(2, device=accelerator).sum().item()
         except Exception as error:
             facts["error"] = str(error)
     facts["warnings"] = [str(warning.message) for warning in caught]
@@ -217,10 +217,10 @@ def extras() -> list[DoctorFinding]:
 
 def opencv() -> DoctorFinding:
     have = [f"{name} {version}" for name in OPENCV if (version := installed(name))]
-    others = " ".join(name for name in OPENCV if name != "opencv-python-headless")
+    clashing = " ".join(name for name in OPENCV if name != "opencv-python-headless")
     headless = "pip install --force-reinstall --no-deps opencv-python-headless"
     advice = (
-        f"They overwrite each other's cv2. Run: pip uninstall -y {others} && {headless}"
+        f"They overwrite each other's cv2. Run: pip uninstall -y {clashing} && {headless}"
         if have
         else f"Run: {headless}"
     )

@@ -77,10 +77,10 @@ class EnergyCounters:
 
 def find_counters(rapl: Path = _RAPL) -> EnergyCounters:
     """Return the counters that this process may read."""
-    found = EnergyCounters()
-    _add_rapl(rapl, found)
-    _add_gpus(found)
-    return found
+    detected = EnergyCounters()
+    _add_rapl(rapl, detected)
+    _add_gpus(detected)
+    return detected
 
 
 class RaplPackage:
@@ -99,24 +99,26 @@ class RaplPackage:
             raise OSError(f"{self._energy} holds no number") from error
 
 
-def _add_rapl(folder: Path, found: EnergyCounters) -> None:
+def _add_rapl(folder: Path, detected: EnergyCounters) -> None:
     # intel-rapl:0 is a package, intel-rapl:0:1 a part of it that the package counts as well.
     packages = [file for file in sorted(folder.glob("intel-rapl:*")) if file.name.count(":") == 1]
     if not packages:
-        found.refused.append("this machine shows no RAPL counter (most virtual machines hide it)")
+        detected.refused.append(
+            "this machine shows no RAPL counter (most virtual machines hide it)"
+        )
     for package in packages:
         try:
             counter = RaplPackage(package)
         except PermissionError:
-            found.refused.append(
+            detected.refused.append(
                 f"{package.name} may only be read by root; run as root, or let its group read "
                 "energy_uj"
             )
         except (OSError, ValueError) as error:
-            found.refused.append(f"{package.name} cannot be read ({error})")
+            detected.refused.append(f"{package.name} cannot be read ({error})")
         else:
             if counter.name != "RAPL psys":  # the platform holds the packages: they count twice
-                found.counters.append(counter)
+                detected.counters.append(counter)
 
 
 class _ZeusGpu:
@@ -152,11 +154,11 @@ class _NvmlGpu:
             raise OSError(f"{self.name}: {error}") from error
 
 
-def _add_gpus(found: EnergyCounters) -> None:
+def _add_gpus(detected: EnergyCounters) -> None:
     try:
         from zeus.device import get_gpus
     except ImportError:
-        _add_nvml(found)
+        _add_nvml(detected)
         return
     try:
         gpus = get_gpus()
@@ -164,12 +166,12 @@ def _add_gpus(found: EnergyCounters) -> None:
         return
     for index in range(len(gpus)):
         if gpus.supports_get_total_energy_consumption(index):
-            found.counters.append(_ZeusGpu(gpus, index))
+            detected.counters.append(_ZeusGpu(gpus, index))
         else:
-            found.refused.append(f"GPU {index} has no energy counter")
+            detected.refused.append(f"GPU {index} has no energy counter")
 
 
-def _add_nvml(found: EnergyCounters) -> None:
+def _add_nvml(detected: EnergyCounters) -> None:
     try:
         import pynvml
     except ImportError:
@@ -181,9 +183,9 @@ def _add_nvml(found: EnergyCounters) -> None:
         return
     for index in range(count):
         try:
-            found.counters.append(_NvmlGpu(pynvml, index))
+            detected.counters.append(_NvmlGpu(pynvml, index))
         except (OSError, pynvml.NVMLError):
-            found.refused.append(f"GPU {index} has no energy counter")
+            detected.refused.append(f"GPU {index} has no energy counter")
 
 
 _EVERY_S = 10.0
@@ -209,8 +211,8 @@ class EnergyMeter:
     ) -> None:
         self._refused: Sequence[str] = ()
         if counters is None:
-            found = find_counters()
-            counters, self._refused = found.counters, found.refused
+            detected = find_counters()
+            counters, self._refused = detected.counters, detected.refused
         self._counters = counters
         self._every_s = every_s
         self._clock = clock
@@ -347,11 +349,11 @@ def _append(file: Path, verb: str, seconds: float, energy: Energy, *, finished: 
         runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
     except (OSError, ValueError, KeyError, TypeError):
         runs = []  # the first one, or a file that was cut off: joules are no reason to fail
-    own = {
+    run = {
         "verb": verb,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
         "finished": finished,
         **energy.as_dict(),
     }
-    write_json(file, {"runs": [*runs, own]})
+    write_json(file, {"runs": [*runs, run]})

@@ -78,9 +78,9 @@ def audit(
     from skindx.core.progress import progress_bars
 
     audits = {"--labels": labels, "--quality": quality, "--off-topic": off_topic}
-    asked = [name for name, wanted in audits.items() if wanted]
-    if len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} are audits of their own; run one after the other.")
+    chosen = [name for name, wanted in audits.items() if wanted]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)} are audits of their own; run one after the other.")
     tables = {"--embeddings": embeddings, "--weights": weights, "--bundle": bundle}
     given = [name for name, value in tables.items() if value is not None]
     if given and not (labels or off_topic):
@@ -129,10 +129,11 @@ def _off_topic(
         raise UserError(f"--threshold {least:g} must be above 0, the score of the median image.")
     out = dataset / OOD
     table = _embeddings(dataset, dataset / EMBEDDINGS, sources, sets, progress)
-    found = score(dataset, table, out, least)
+    result = score(dataset, table, out, least)
     return [
-        f"{int((found.scores_N >= least).sum())} of {len(found.sha256s)} images are unusual "
-        f"(score {least:g} or more) by {found.model}; `skindx gallery` shows them under To review.",
+        f"{int((result.scores_N >= least).sum())} of {len(result.sha256s)} images are unusual "
+        f"(score {least:g} or more) by {result.model}; `skindx gallery` shows them under To "
+        "review.",
         f"The scores are in {out}; a recipe takes them as `screen: {{ood: {{path: {out}}}}}`.",
     ]
 
@@ -140,8 +141,8 @@ def _off_topic(
 def _quality(dataset: Path, progress: "Progress") -> list[str]:
     from skindx.review.odd_images import audit_quality
 
-    found = audit_quality(dataset, progress)
-    return [f"{count} flagged: {issue}" for issue, count in found.items()] or ["nothing flagged"]
+    flagged = audit_quality(dataset, progress)
+    return [f"{count} flagged: {issue}" for issue, count in flagged.items()] or ["nothing flagged"]
 
 
 def _labels(

@@ -152,16 +152,16 @@ def agree(
     from skindx.data.boxes.agreement import agree as compare_annotators
 
     names = [name for name in (first, second) if name]
-    found = compare_annotators(dataset, names, threshold=threshold)
-    table = Table("agreement", f"{found.images} images, {found.groups} groups")
-    table.add_row(f"boxes of A, {cell(found.first)}", str(found.boxes_first))
-    table.add_row(f"boxes of B, {cell(found.second)}", str(found.boxes_second))
-    table.add_row(f"matched at IoU ≥ {found.threshold:g}", str(found.matched))
-    table.add_row("mean IoU of the matched", _shown(found.iou))
-    table.add_row("share of A's boxes matched", _shown(found.rate_first))
-    table.add_row("share of B's boxes matched", _shown(found.rate_second))
-    table.add_row("kappa: a lesion or none", _shown(found.kappa_presence))
-    table.add_row("kappa: class of matched boxes", _shown(found.kappa_class))
+    agreement = compare_annotators(dataset, names, threshold=threshold)
+    table = Table("agreement", f"{agreement.images} images, {agreement.groups} groups")
+    table.add_row(f"boxes of A, {cell(agreement.first)}", str(agreement.boxes_first))
+    table.add_row(f"boxes of B, {cell(agreement.second)}", str(agreement.boxes_second))
+    table.add_row(f"matched at IoU ≥ {agreement.threshold:g}", str(agreement.matched))
+    table.add_row("mean IoU of the matched", _shown(agreement.iou))
+    table.add_row("share of A's boxes matched", _shown(agreement.rate_first))
+    table.add_row("share of B's boxes matched", _shown(agreement.rate_second))
+    table.add_row("kappa: a lesion or none", _shown(agreement.kappa_presence))
+    table.add_row("kappa: class of matched boxes", _shown(agreement.kappa_class))
     console().print(table)
 
 

@@ -119,7 +119,7 @@ def sweep(
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)
     with progress_bars() as progress:
-        found = run_sweep(dataset, table, settings, progress)
-    write_sweep(out, found)
-    print_sweep(found, console())
+        result = run_sweep(dataset, table, settings, progress)
+    write_sweep(out, result)
+    print_sweep(result, console())
     print(f"plot: {out / 'sweep.png'}")

@@ -78,15 +78,15 @@ def _coarser(done: "ExportSpec") -> list[str]:
         lines.append(f"{gain.value:.2f} times as fast as {gain.over} ({spread})")
     for member, layers in done.kept.items():
         lines.append(f"{member}: in fp32 as before: {', '.join(layers)}")
-    if found := done.accuracy:
+    if result := done.accuracy:
         within = (
-            f", 95 % interval of the difference {100 * found.low:+.2f} to {100 * found.high:+.2f}"
-            if found.low is not None and found.high is not None
+            f", 95 % interval of the difference {100 * result.low:+.2f} to {100 * result.high:+.2f}"
+            if result.low is not None and result.high is not None
             else ""
         )
         lines.append(
-            f"balanced accuracy on {found.pictures} test images: {100 * found.exported:.2f} %, "
-            f"that of the networks {100 * found.eager:.2f} %{within}"
+            f"balanced accuracy on {result.pictures} test images: {100 * result.exported:.2f} %, "
+            f"that of the networks {100 * result.eager:.2f} %{within}"
         )
     elif gain:
         lines.append("balanced accuracy: not measured, the dataset has no labelled test images")

@@ -132,16 +132,16 @@ def make(
     from skindx.plan.trace_plan import PlanRequest, plan_of_trace
 
     limits = PlanLimits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
-    asked = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
+    request = PlanRequest(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s, devices)
     if config is None and dataset is None:
-        made = plan_of_trace(asked)
+        made = plan_of_trace(request)
     elif config is None or dataset is None:
         raise UserError("a plan of a training needs both, CONFIG and DATA.")
     else:
         from skindx.plan.training_plan import plan_of_config
         from skindx.training.config.run import TrainSettings
 
-        made = plan_of_config(TrainSettings.load(config, sets or []), dataset, asked)
+        made = plan_of_config(TrainSettings.load(config, sets or []), dataset, request)
     if write:  # first: it refuses what is not executed
         from skindx.plan.saved_plan import write_fragment
 
@@ -340,8 +340,8 @@ def _check_log(log: Path, learn: Path | None, nodes: int | None, json_file: Path
     cluster = Cluster.read(learn)
     network = Network(only_ranks(cluster, nodes or cluster.nodes, cluster.ranks_per_node))
     runs = read_runs(log)
-    found = {run.name: (run.predicted_s(network), run.measured_s) for run in runs}
-    for name, (predicted_s, measured_s) in found.items():
+    seconds = {run.name: (run.predicted_s(network), run.measured_s) for run in runs}
+    for name, (predicted_s, measured_s) in seconds.items():
         print(
             f"{name}: backward with its messages in {1000 * measured_s:.1f} ms, predicted "
             f"{1000 * predicted_s:.1f} ms ({predicted_s / measured_s - 1:+.1%})"
@@ -349,7 +349,7 @@ def _check_log(log: Path, learn: Path | None, nodes: int | None, json_file: Path
     if json_file:
         write_json(
             json_file,
-            {name: {"predicted_s": two[0], "happened_s": two[1]} for name, two in found.items()},
+            {name: {"predicted_s": two[0], "happened_s": two[1]} for name, two in seconds.items()},
         )
     bare = Network(network.cluster, alone=True)
     overhead = overhead_of(runs[0], bare)

@@ -216,10 +216,10 @@ def _print_plan(planned: "RemovalPlan", dry_run: bool) -> None:
     screen = console()
     screen.print("These would go:" if dry_run else "These go:")
     screen.print(table)
-    for why, said in _STAYING.items():
+    for why, sentence in _STAYING.items():
         rows = [row for row in planned.staying if row.why == why]
         if rows:
-            screen.print(said)
+            screen.print(sentence)
             beside = Table("dataset", "image", "label", "split", "URL")
             for staying in rows:
                 beside.add_row(*_cells(staying), cell(staying.known.url))

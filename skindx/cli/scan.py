@@ -38,14 +38,14 @@ class AskAboutRulers:
     """
 
     def __init__(self, out: Path, *, confirmed: bool) -> None:
-        self.out, self.confirmed, self.asked = out, confirmed, 0
+        self.out, self.confirmed, self.questions = out, confirmed, 0
 
     def __call__(self, ruler: "Ruler", image_HW3: "NDArray[np.uint8]") -> bool:
         """Return whether a person says that the lines lie on the ticks. Raises UserError."""
         from PIL import Image
 
-        self.asked += 1
-        file = self.out.with_name(f"{self.out.name}-ruler-{self.asked}.png")
+        self.questions += 1
+        file = self.out.with_name(f"{self.out.name}-ruler-{self.questions}.png")
         shown = file.is_file()
         with atomic_file(file) as temporary:
             Image.fromarray(image_HW3).save(temporary, "PNG")

@@ -25,5 +25,5 @@ def screen(
 
     settings = ScreenSettings.load(None, sets or [])
     with progress_bars() as progress:
-        found = report(folder, settings, on_progress=partial(progress, "screen"))
-    print_report(found, settings, console())
+        result = report(folder, settings, on_progress=partial(progress, "screen"))
+    print_report(result, settings, console())

@@ -36,11 +36,11 @@ def refuse_special_files(app: typer.Typer) -> None:
 
 def check(path: Path) -> None:
     """Raise UserError for a pipe, socket or device, also within a folder."""
-    for found, mode in _modes(path):
+    for file, mode in _modes(path):
         what = _KINDS.get(stat.S_IFMT(mode))
-        if what and os.fspath(found) != os.devnull:
+        if what and os.fspath(file) != os.devnull:
             raise UserError(
-                f"{found} is {what}, and a plain file is needed there; take it away, or write what "
+                f"{file} is {what}, and a plain file is needed there; take it away, or write what "
                 "comes out of it to a file first."
             )
 

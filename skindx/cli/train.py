@@ -154,11 +154,11 @@ def _without_config(
         )
     if given or not trains or not (dataset / MANIFEST).is_file():  # else that is what is wrong
         return settings
-    found = with_default_network(settings, random_weights=random_weights)
-    if found is not settings and os.environ.get("RANK", "0") == "0":
-        [member] = found.members
+    completed = with_default_network(settings, random_weights=random_weights)
+    if completed is not settings and os.environ.get("RANK", "0") == "0":
+        [member] = completed.members
         print(f"no --config: {member.model} starts from {member.weights}")
-    return found
+    return completed
 
 
 def _nothing() -> None: ...
@@ -169,9 +169,9 @@ def _suggest(dataset: Path, settings: "TrainSettings", out: Path | None) -> None
 
     from skindx.training.ensembles.suggest import curve_table, suggest
 
-    for own in suggest(dataset, settings, out):
-        Console().print(curve_table(own))
-        for sentence in own.sentences:
+    for suggestion in suggest(dataset, settings, out):
+        Console().print(curve_table(suggestion))
+        for sentence in suggestion.sentences:
             print(sentence)
 
 

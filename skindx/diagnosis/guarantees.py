@@ -25,7 +25,7 @@ _URGENT_APART = (
     "Urgent conditions have a threshold of their own: one may be in the set though it is less "
     "likely than another outside."
 )
-_OF_OTHERS = (
+_OF_OTHER_CONDITIONS = (
     "The threshold was set to miss at most {miss_rate:g} % of urgent lesions like the calibration "
     "lesions, which this photo may not be like."
 )
@@ -149,7 +149,7 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
     if diagnosis.abstained:
         if not warns:
             return ""
-        return _OF_OTHERS.format(miss_rate=100 * risk.miss_rate) + _called_urgent(risk)
+        return _OF_OTHER_CONDITIONS.format(miss_rate=100 * risk.miss_rate) + _called_urgent(risk)
     whose = "" if risk.group == "all" else f" of {risk.group}"
     return (
         f"The threshold was set on {counted(risk.lesions, 'calibration lesion')}{whose} with an "
@@ -178,8 +178,8 @@ def _called_urgent(risk: UrgentRisk) -> str:
     """
     text = ""
     if risk.sent_on:
-        others = shown_share(risk.sent_on)
-        text = f" Of calibration images of other conditions, {others} are urgent by it."
+        called = shown_share(risk.sent_on)
+        text = f" Of calibration images of other conditions, {called} are urgent by it."
     elif risk.group != ALL:
         text = (
             f" How many other conditions it calls urgent was not measured for {risk.group} alone."

@@ -65,10 +65,10 @@ def sensitivity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N
 def specificity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N802
     """Return the share of the other classes' images not called this one; NaN without any."""
     counts_CC = confusion_CC(probabilities_NC, truth_N)
-    others_C = counts_CC.sum() - counts_CC.sum(axis=1)
+    rest_C = counts_CC.sum() - counts_CC.sum(axis=1)
     called_C = counts_CC.sum(axis=0) - counts_CC.diagonal()
-    share_C = np.full(len(others_C), np.nan)
-    np.divide(others_C - called_C, others_C, out=share_C, where=others_C > 0)
+    share_C = np.full(len(rest_C), np.nan)
+    np.divide(rest_C - called_C, rest_C, out=share_C, where=rest_C > 0)
     return share_C
 
 

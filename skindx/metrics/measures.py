@@ -334,15 +334,15 @@ def by_confidence(probabilities_NC: Floats) -> tuple[Ints, Ints]:
 
 def _area(scores_N: Floats, class_N: Bools) -> Callable[[Floats], Floats]:
     """Return the function of weights_DN to the area of one class against the rest."""
-    class_P, others = np.flatnonzero(class_N), np.flatnonzero(~class_N)
-    others_M = others[np.argsort(scores_N[others], kind="stable")]
-    below_P = np.searchsorted(scores_N[others_M], scores_N[class_P], side="left")
-    up_to_P = np.searchsorted(scores_N[others_M], scores_N[class_P], side="right")
+    class_P, rest = np.flatnonzero(class_N), np.flatnonzero(~class_N)
+    rest_M = rest[np.argsort(scores_N[rest], kind="stable")]
+    below_P = np.searchsorted(scores_N[rest_M], scores_N[class_P], side="left")
+    up_to_P = np.searchsorted(scores_N[rest_M], scores_N[class_P], side="right")
 
     def area(weights_DN: Floats) -> Floats:
         weights_DP = weights_DN[:, class_P]
-        rising = np.zeros((len(weights_DN), len(others_M) + 1))
-        np.cumsum(weights_DN[:, others_M], axis=1, out=rising[:, 1:])
+        rising = np.zeros((len(weights_DN), len(rest_M) + 1))
+        np.cumsum(weights_DN[:, rest_M], axis=1, out=rising[:, 1:])
         beaten_DP = (rising[:, below_P] + rising[:, up_to_P]) / 2
         return _divide((weights_DP * beaten_DP).sum(axis=1), weights_DP.sum(axis=1) * rising[:, -1])
 

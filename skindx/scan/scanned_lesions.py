@@ -141,7 +141,7 @@ class LesionDifference:
     size: float
     """Negative: smaller than the others."""
     colour: float
-    others: int
+    compared_with: int
     """How many lesions it was compared with."""
 
     @property
@@ -196,8 +196,8 @@ def _appearance(embedding_ND: Floats) -> Floats:
     length_N1 = np.linalg.norm(embedding_ND, axis=1, keepdims=True)
     unit_ND = embedding_ND / np.where(length_N1 > 0, length_N1, 1)
     apart_NN = np.sqrt(np.clip(2 - 2 * unit_ND @ unit_ND.T, 0, 4))
-    others_NM = apart_NN[~np.eye(lesions, dtype=bool)].reshape(lesions, lesions - 1)
-    distance_N = np.median(others_NM, axis=1)
+    to_rest_NM = apart_NN[~np.eye(lesions, dtype=bool)].reshape(lesions, lesions - 1)
+    distance_N = np.median(to_rest_NM, axis=1)
     typical = _TYPICAL_APPEARANCE * float(np.median(distance_N))
     if typical <= 1e-4:  # all lesions look the same to the networks, but for rounding
         typical = _TYPICAL_APPEARANCE

@@ -95,7 +95,7 @@ class TilesAnswer:
     """Result of a batch of tiles."""
 
     rows_R8: Floats
-    """x1, y1, x2, y2, score, label, tile, part, as `join.Found.of` takes them."""
+    """x1, y1, x2, y2, score, label, tile, part, as `TileDetections.of` takes them."""
     skipped: int
     """Tiles without skin."""
     maps: dict[int, NDArray[np.float32]]
@@ -306,28 +306,28 @@ def _best(boxes_K4: Floats) -> Ints:
     return np.array(kept, np.int64)
 
 
-def held(box_4: Floats, others_N4: Floats) -> Bools:
+def held(box_4: Floats, boxes_N4: Floats) -> Bools:
     """Return which of others lie in a box and are not the same lesion outlined again, N."""
-    inside_N = _shared(box_4, others_N4) >= INSIDE * np.maximum(_areas(others_N4), 1e-12)
-    smaller_N = _areas(others_N4) < _area(box_4)
-    held_N: Bools = inside_N & smaller_N & (iou(box_4, others_N4) < SAME_TILE_IOU)
+    inside_N = _shared(box_4, boxes_N4) >= INSIDE * np.maximum(_areas(boxes_N4), 1e-12)
+    smaller_N = _areas(boxes_N4) < _area(box_4)
+    held_N: Bools = inside_N & smaller_N & (iou(box_4, boxes_N4) < SAME_TILE_IOU)
     return held_N
 
 
-def iou(box_4: Floats, others_N4: Floats) -> Floats:
+def iou(box_4: Floats, boxes_N4: Floats) -> Floats:
     """Return intersection over union of a box with each of others, N."""
-    shared_N = _shared(box_4, others_N4)
-    union_N: Floats = _area(box_4) + _areas(others_N4) - shared_N
+    shared_N = _shared(box_4, boxes_N4)
+    union_N: Floats = _area(box_4) + _areas(boxes_N4) - shared_N
     return shared_N / np.maximum(union_N, 1e-12)
 
 
-def _covered(box_4: Floats, others_N4: Floats) -> Floats:
-    return _shared(box_4, others_N4) / max(_area(box_4), 1e-12)
+def _covered(box_4: Floats, boxes_N4: Floats) -> Floats:
+    return _shared(box_4, boxes_N4) / max(_area(box_4), 1e-12)
 
 
-def _shared(box_4: Floats, others_N4: Floats) -> Floats:
-    low_N2 = np.maximum(box_4[:2], others_N4[:, :2])
-    high_N2 = np.minimum(box_4[2:], others_N4[:, 2:])
+def _shared(box_4: Floats, boxes_N4: Floats) -> Floats:
+    low_N2 = np.maximum(box_4[:2], boxes_N4[:, :2])
+    high_N2 = np.minimum(box_4[2:], boxes_N4[:, 2:])
     shared_N: Floats = np.maximum(high_N2 - low_N2, 0).prod(axis=1)
     return shared_N
 

@@ -49,13 +49,13 @@ class Methods:
 
     Gradio's page is mounted over every path, so the router takes one of ours with another method
     for a page that is not there and answers 404. `routes` are those of a FastAPI application,
-    `others` further paths.
+    `more_paths` further ones.
     """
 
     def __init__(
-        self, app: App, routes: Iterable[BaseRoute], others: Mapping[str, frozenset[str]]
+        self, app: App, routes: Iterable[BaseRoute], more_paths: Mapping[str, frozenset[str]]
     ) -> None:
-        self.app, self._others = app, others
+        self.app, self._more_paths = app, more_paths
         self._routes = [route for route in routes if not isinstance(route, Mount)]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -83,7 +83,7 @@ class Methods:
 
     def _allowed(self, scope: Message, path: str) -> frozenset[str]:
         """Return the methods of one of our paths; empty: it is none, and may be Gradio's."""
-        methods = self._others.get(path, frozenset())
+        methods = self._more_paths.get(path, frozenset())
         for method in _METHODS:
             probe = {**scope, "path": path, "method": method}
             if any(route.matches(probe)[0] is Match.FULL for route in self._routes):

@@ -305,7 +305,7 @@ def test_a_damaged_scan_is_one_sentence(text: str, words: str, tmp_path: Path) -
 def test_missed_lesions_by_hand() -> None:
     bands = (RecallBand(10, 20, 50, 100), RecallBand(20, 40, 90, 100), RecallBand(40, 80, 0, 0))
     small, large, none = missed_by_size(bands, [12, 15, 18, 19.9, 20, 30, 39, 50])
-    assert (small.found, large.found, none.found) == (4, 3, 1)
+    assert (small.detected, large.detected, none.detected) == (4, 3, 1)
     assert small.missed is not None
     assert small.missed.value == pytest.approx(4)  # half of them are found
     low, high = small.band.recall.low, small.band.recall.high

@@ -103,7 +103,7 @@ def test_a_planted_ugly_duckling_comes_first_and_says_why(seed: int, count: int,
     assert first.lesion.box == odd.box
     assert first.difference is not None
     assert first.difference.mostly == how
-    assert first.difference.others == count
+    assert first.difference.compared_with == count
     assert first.difference.score > STANDS_OUT
 
 

@@ -52,9 +52,9 @@ def match(before: ScanView, after: ScanView, registration: Registration) -> Matc
         again_N2 = _assigned(before, after, refined)
         if len(again_N2) < len(pairs_N2):
             break
-        found_more = len(again_N2) > len(pairs_N2)
+        more_matched = len(again_N2) > len(pairs_N2)
         warp, pairs_N2 = refined, again_N2
-        if not found_more:
+        if not more_matched:
             break
     final = Registration(warp, registration.points, registration.by_lesions)
     shown_L = final.covers(after, before.centres, before.sizes)
@@ -85,8 +85,8 @@ def _refined(warp: Warp, before: ScanView, after: ScanView, pairs_N2: Ints) -> W
 def _assigned(before: ScanView, after: ScanView, warp: Warp) -> Ints:
     from scipy.optimize import linear_sum_assignment
 
-    lesions, others = len(before.rows), len(after.rows)
-    if not lesions or not others:
+    count_before, count_after = len(before.rows), len(after.rows)
+    if not count_before or not count_after:
         return np.empty((0, 2), np.int64)
     moved_L2 = warp(before.centres)
     size_L = before.sizes * warp.scales(before.centres)
@@ -97,12 +97,12 @@ def _assigned(before: ScanView, after: ScanView, warp: Warp) -> Ints:
     cost_LK = (away_LK / gate_LK) ** 2 + 0.5 * (grown_LK / _LOG_SIZE) ** 2
     impossible = 1e6
     cost_LK[away_LK > gate_LK] = impossible
-    whole = np.full((lesions + others, lesions + others), 0.0)
-    whole[:lesions, :others] = cost_LK
-    whole[:lesions, others:] = np.where(np.eye(lesions), _UNMATCHED, impossible)
-    whole[lesions:, :others] = np.where(np.eye(others), _UNMATCHED, impossible)
+    whole = np.full((count_before + count_after, count_before + count_after), 0.0)
+    whole[:count_before, :count_after] = cost_LK
+    whole[:count_before, count_after:] = np.where(np.eye(count_before), _UNMATCHED, impossible)
+    whole[count_before:, :count_after] = np.where(np.eye(count_after), _UNMATCHED, impossible)
     rows, columns = linear_sum_assignment(whole)
-    real = (rows < lesions) & (columns < others)
+    real = (rows < count_before) & (columns < count_after)
     pairs_N2: Ints = np.stack([rows[real], columns[real]], axis=1).astype(np.int64)
     return pairs_N2
 

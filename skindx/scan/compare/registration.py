@@ -106,7 +106,7 @@ _ENOUGH = 1.03
 
 
 def grown(
-    warp: Warp, points: Points, others: Points, unit: float
+    warp: Warp, points_before: Points, points_after: Points, unit: float
 ) -> tuple[Warp, Floats, Floats] | None:
     """Return the warp through all points in common, and their places in both photos.
 
@@ -115,7 +115,7 @@ def grown(
     """
     best: tuple[Warp, Floats, Floats] | None = None
     for _ in range(_ROUNDS):
-        from_M2, to_M2 = _matched(warp, points, others, unit)
+        from_M2, to_M2 = _matched(warp, points_before, points_after, unit)
         kept_M = smooth(from_M2, to_M2 - warp(from_M2), unit * _CONTRADICTS)
         if kept_M.sum() < 2 * _NEIGHBOURS:
             return best
@@ -141,11 +141,13 @@ def smooth(from_M2: Floats, rest_M2: Floats, near: float) -> Bools:
     return np.asarray(np.hypot(*(rest_M2 - around_M2).T) <= near)
 
 
-def _matched(warp: Warp, points: Points, others: Points, unit: float) -> tuple[Floats, Floats]:
+def _matched(
+    warp: Warp, points_before: Points, points_after: Points, unit: float
+) -> tuple[Floats, Floats]:
     """Return places of points and of those that are most like them where they should lie."""
     from scipy.spatial import cKDTree
 
-    (from_P2, descriptors_PD), (to_Q2, descriptors_QD) = points, others
+    (from_P2, descriptors_PD), (to_Q2, descriptors_QD) = points_before, points_after
     count = min(_CANDIDATES, len(to_Q2))
     gate_P = np.minimum(_ERRORS * warp.errors(from_P2) + _SLACK * unit, _FARTHEST * unit)
     away, nearest = cKDTree(to_Q2).query(
@@ -225,12 +227,12 @@ def register(before: ScanView, after: ScanView) -> Registration:
 
 
 def _by_points(before: ScanView, after: ScanView) -> Registration | None:
-    points, others = points_of(before.pixels_HW3), points_of(after.pixels_HW3)
-    pairs_M2 = matches(points[1], others[1])
+    points_before, points_after = points_of(before.pixels_HW3), points_of(after.pixels_HW3)
+    pairs_M2 = matches(points_before[1], points_after[1])
     if len(pairs_M2) < LEAST_MATCHES:
         return None
     unit = max(after.size_wh) / _LONG_SIDE
-    from_M2, to_M2 = points[0][pairs_M2[:, 0]], others[0][pairs_M2[:, 1]]
+    from_M2, to_M2 = points_before[0][pairs_M2[:, 0]], points_after[0][pairs_M2[:, 1]]
     for near in (1.0, 3.0):  # a body that moved agrees with a plane only roughly
         fit = homography(from_M2, to_M2, near * 8 * unit)
         if fit is None:
@@ -240,7 +242,7 @@ def _by_points(before: ScanView, after: ScanView) -> Registration | None:
         if kept_M.sum() < agree_M.sum():
             kept_M = agree_M
         first = fit_warp(map_33, from_M2[kept_M], to_M2[kept_M])
-        more = grown(first, points, others, unit)
+        more = grown(first, points_before, points_after, unit)
         if more is None or len(more[1]) < LEAST_MATCHES:
             continue
         warp, from_all_M2, to_all_M2 = more

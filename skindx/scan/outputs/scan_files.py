@@ -104,7 +104,7 @@ def _row(result: ScanResult, ranked: RankedLesion, crop: str) -> dict[str, Any]:
         "difference_appearance": difference.appearance if difference else None,
         "difference_size": difference.size if difference else None,
         "difference_colour": difference.colour if difference else None,
-        "compared_with": difference.others if difference else None,
+        "compared_with": difference.compared_with if difference else None,
         **{f"colour_{axis}": lesion.colour_lab["lab".index(axis)] for axis in "lab"},
         "crop": crop,
         "not_known": result.scope.text,

@@ -158,15 +158,15 @@ def threshold_sentence(result: ScanResult) -> str:
         return result.no_urgent_risk
     if result.miss_rate is None:
         return "This bundle has no controlled threshold, so no lesion is marked as urgent."
-    others = ""
+    called_urgent = ""
     if result.sent_on:
-        others = (
+        called_urgent = (
             f" Of calibration images of other conditions, {shown_share(result.sent_on)} are urgent "
             "by it."
         )
     return (
         f"▲ marks a risk that reaches the bundle's threshold: of urgent lesions like those it was "
-        f"fitted on, at most {percent(result.miss_rate)} lie below it.{others} They were "
+        f"fitted on, at most {percent(result.miss_rate)} lie below it.{called_urgent} They were "
         f"photographed close up; for crops of a wide photo this is not shown."
     )
 
@@ -252,7 +252,7 @@ def _flags(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 def _compared(result: ScanResult) -> str:
     if not result.ranked or result.ranked[0].difference is None:
         return f"Below {LEAST_LESIONS} lesions nothing is compared."
-    return f"Every lesion was compared with {result.ranked[0].difference.others} others."
+    return f"Every lesion was compared with {result.ranked[0].difference.compared_with} others."
 
 
 def _sizes(photos: Sequence[ScannedPhoto]) -> str:

@@ -40,21 +40,23 @@ class RecallBand:
     least_px: float
     """Geometric mean of the box's sides, from here on and below `most_px`."""
     most_px: float
-    found: int
+    detected: int
     lesions: int
 
     @property
     def recall(self) -> Interval:
         """Return the share that was found, with its exact 95 % interval."""
-        return proportion_interval(self.found / self.lesions if self.lesions else 0, self.lesions)
+        return proportion_interval(
+            self.detected / self.lesions if self.lesions else 0, self.lesions
+        )
 
 
 @dataclass(frozen=True)
 class Missed:
-    """What that means for a scan: of `found` lesions of a size, so many more are there."""
+    """What that means for a scan: of `detected` lesions of a size, so many more are there."""
 
     band: RecallBand
-    found: int
+    detected: int
     missed: Interval | None
     """None: nothing bounds it."""
 
@@ -96,7 +98,7 @@ def missed_by_size(
         detected = sum(band.least_px <= size < band.most_px for size in diameters_px)
         recall = band.recall
         missed = None
-        if detected and band.found:
+        if detected and band.detected:
             missed = Interval(*(detected * (1 / share - 1) if share else float("inf")
                                 for share in (recall.value, recall.high, recall.low)))  # fmt: skip
         answers.append(Missed(band, detected, missed))
@@ -107,7 +109,7 @@ def missed_sentence(bands: Sequence[RecallBand] | None, diameters_px: Sequence[f
     """Return in a sentence what the scan may have missed; by size it is in a table."""
     if not bands:
         return UNKNOWN
-    detected, lesions = sum(band.found for band in bands), sum(band.lesions for band in bands)
+    detected, lesions = sum(band.detected for band in bands), sum(band.lesions for band in bands)
     recall = proportion_interval(detected / lesions if lesions else 0, lesions)
     if not lesions:
         return UNKNOWN
@@ -297,7 +299,7 @@ def summary_of(result: ScanResult, overviews: list[str], threshold: str = "") ->
 def _band(band: RecallBand) -> BandSummary:
     most_px = band.most_px if math.isfinite(band.most_px) else None
     return BandSummary(
-        least_px=band.least_px, most_px=most_px, found=band.found, lesions=band.lesions
+        least_px=band.least_px, most_px=most_px, found=band.detected, lesions=band.lesions
     )
 
 

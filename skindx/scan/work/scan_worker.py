@@ -201,7 +201,7 @@ def _serve(
 
 def _turn(leases: Leases, name: str, runner: ScanTaskRunner) -> bool:
     """Do one task as the worker of this name; False: there is none now."""
-    taken = leases.take(name, lambda found: found[0])
+    taken = leases.take(name, lambda waiting: waiting[0])
     if taken is None:
         return False
     with needs_room(runner.folder.path):

@@ -167,12 +167,12 @@ class Headers:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                others = [
+                remaining = [
                     (name, value)
                     for name, value in message.get("headers", ())
                     if name not in fields and not name.lower().startswith(b"access-control-")
                 ]
-                message["headers"] = [*others, *fields.items()]
+                message["headers"] = [*remaining, *fields.items()]
             await send(message)
 
         try:

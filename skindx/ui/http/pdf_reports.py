@@ -70,7 +70,7 @@ _BROKEN = (
     "this answer is not one that the server gave since it was started, so there is no report on "
     "it; look at the photos again."
 )
-_OTHERS = "this answer was given to another user; look at the photos again."
+_ANOTHER_USERS = "this answer was given to another user; look at the photos again."
 
 
 class Reports:
@@ -99,7 +99,7 @@ class Reports:
             raise UserError(_BROKEN)
         message = messages.receive(BytesIO(packed).read)
         if message["user"] != user:
-            raise UserError(_OTHERS)
+            raise UserError(_ANOTHER_USERS)
         answer = messages.rebuilt(CaseAnswer, message["answer"])
         return made_pdf(answer, self._metrics, datetime.fromisoformat(message["when"]))
 

@@ -75,10 +75,10 @@ def add_ruler_route(router: "APIRouter", jobs: ScanJobs | None, unable: NoScans 
             photo = await read_photo(request)
         except UserError as error:
             return problem(400, str(error))
-        return await _found(jobs, photo, client_of(request.scope))
+        return await _ruler_answer(jobs, photo, client_of(request.scope))
 
 
-async def _found(jobs: ScanJobs, photo: bytes, client: str) -> Response:
+async def _ruler_answer(jobs: ScanJobs, photo: bytes, client: str) -> Response:
     try:
         ruler = await jobs.rulers.find(photo, client)
     except ScanRefused as error:

@@ -93,7 +93,7 @@ def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         diagnosis=diagnosis,
         cannot_rule_out=CANNOT_RULE_OUT,
         likely=[candidate for candidate in diagnosis.candidates if candidate.in_set],
-        others=[candidate for candidate in diagnosis.candidates if not candidate.in_set],
+        remaining=[candidate for candidate in diagnosis.candidates if not candidate.in_set],
         rest=max(0.0, 1 - shown),
         tiers=TIERS,
         shown_tier=partial(shown_tier, diagnosis),

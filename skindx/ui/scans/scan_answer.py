@@ -207,12 +207,12 @@ def _recall(bands: list[RecallBand], sizes_px: list[float]) -> tuple[ScanRecall,
         ScanRecall(
             least_px=one.band.least_px,
             most_px=None if one.band.most_px == float("inf") else one.band.most_px,
-            found=one.band.found,
+            found=one.band.detected,
             lesions=one.band.lesions,
             recall=one.band.recall.value if one.band.lesions else None,
             low=one.band.recall.low if one.band.lesions else None,
             high=one.band.recall.high if one.band.lesions else None,
-            found_here=one.found,
+            found_here=one.detected,
             missed_here=one.missed.value if one.missed else None,
         )
         for one in missed_by_size(bands, sizes_px)
