@@ -206,9 +206,9 @@ def _planted(
     from skindx.review.label_doubts import plant_errors
 
     return [
-        f"of {planted.planted} planted errors {planted.found} are among the first {planted.looked} "
-        f"({100 * planted.recall:.0f} %; precision {100 * planted.precision:.0f} %, at random "
-        f"{100 * planted.by_chance:.0f} %)"
+        f"of {planted.planted} planted errors {planted.recovered} are among the first "
+        f"{planted.looked} ({100 * planted.recall:.0f} %; precision "
+        f"{100 * planted.precision:.0f} %, at random {100 * planted.by_chance:.0f} %)"
         for planted in plant_errors(records, table, share, seed, ranker=ranker, progress=progress)
     ]
 

@@ -13,7 +13,7 @@ from skindx.data.manifest import Record
 Modality = Literal["", "dermoscopic", "clinical", "mixed"]
 """Dermoscopic: through a dermatoscope. Clinical: by a camera or a phone. "": not stated."""
 
-PAINTED_BY_US = "painted by skindx"
+SYNTHETIC_ATTRIBUTION = "painted by skindx"
 """The attribution of the demo's images."""
 
 _ISIC_NAME = re.compile(r"(^|/)ISIC_\d{7}[^/]*$")
@@ -81,18 +81,18 @@ class ImageOrigin(Settings):
 
 
 def origin_of(dataset: Path, records: Sequence[Record]) -> ImageOrigin:
-    """Return what a dataset's recipe and manifest say of its images.
+    """Return what a dataset's recipe and manifest say its images are.
 
-    A recipe of an older version says nothing: then the attribution of each image and the file
-    names of the ISIC archive count.
+    A recipe of an older version does not say: then the attribution of each image and the file
+    names of the ISIC archive decide.
     """
     sources = _sources(dataset)
-    painted = {record.attribution == PAINTED_BY_US for record in records}
-    painted |= {bool(source.get("synthetic")) for source in sources if source.get("synthetic")}
+    synthetic = {record.attribution == SYNTHETIC_ATTRIBUTION for record in records}
+    synthetic |= {bool(source.get("synthetic")) for source in sources if source.get("synthetic")}
     share: Literal["none", "some", "all"] = "none"
-    if any(painted):
+    if any(synthetic):
         stated = [bool(source.get("synthetic")) for source in sources] or [False]
-        share = "all" if all(painted) or all(stated) else "some"
+        share = "all" if all(synthetic) or all(stated) else "some"
     return ImageOrigin(painted=share, modality=_modality(sources, records))
 
 

@@ -238,7 +238,7 @@ class ClassNames:
     def __init__(self, taxonomy: Taxonomy, labels: Iterable[str], *, closed: bool) -> None:
         """`closed`: the user chose the taxonomy, so that other labels belong to no class."""
         self._key: dict[str, str | None] = {}
-        others: dict[str, str] = {}
+        unlisted: dict[str, str] = {}
         for label in dict.fromkeys(labels):
             match = taxonomy.recognise(label)
             if match:
@@ -246,8 +246,8 @@ class ClassNames:
             elif closed or not normalise(label):
                 self._key[label] = None
             else:
-                self._key[label] = others.setdefault(normalise(label), label)
-        self.keys: tuple[str, ...] = (*taxonomy.keys, *others.values())
+                self._key[label] = unlisted.setdefault(normalise(label), label)
+        self.keys: tuple[str, ...] = (*taxonomy.keys, *unlisted.values())
 
     def count(self, labels: Iterable[str]) -> Counter[str]:
         """Count labels by their class; those of no class are left out."""

@@ -102,6 +102,6 @@ def _print_scores(truth: SiteTruth, dataset: Path, origin: str) -> None:
     print(f"  {'':24} planted  found  precision  recall")
     for score in score_build(truth, read_issues(dataset), origin):
         print(
-            f"  {score.name:24} {score.planted:7} {score.found:6}"
+            f"  {score.name:24} {score.planted:7} {score.reported:6}"
             f"  {score.precision:9.3f}  {score.recall:6.3f}"
         )

@@ -16,7 +16,7 @@ from skindx.imaging.resize import shrink
 # H, W = pixels, R = rows of pixels, S = strips
 
 Shows = Literal["", "colours", "flat", "text", "noise"]
-SAID: dict[str, str] = {
+DESCRIPTIONS: dict[str, str] = {
     "colours": "hardly any colour of skin, as in landscapes, printed pages and grey images",
     "flat": "flat colours, as in screenshots and drawings",
     "text": "lines of writing, as in documents",

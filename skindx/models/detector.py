@@ -264,26 +264,26 @@ class DetectorRecall(Settings):
 
 @dataclass(frozen=True)
 class SizedTruth:
-    """The lesions of one image, and what a detector found on it."""
+    """The lesions of one image, and the boxes that a detector gives on it."""
 
     truth: Sequence[Box]
-    found: Sequence[Box]
+    detected: Sequence[Box]
     px_a_pixel: float
     """Pixels of the detector's square in one of the image."""
 
 
 def recall_by_size(images: Iterable[SizedTruth], confidence: float) -> DetectorRecall | None:
-    """Count found lesions by size; None without any lesion of a size that counts."""
+    """Count detected lesions by size; None without any lesion of a size that counts."""
     lesions, hits, count = [0] * len(EDGES_PX), [0] * len(EDGES_PX), 0
     for image in images:
         count += 1
-        detected = {true for _, true, _ in match(image.found, image.truth, OVERLAP)}
+        matched = {true for _, true, _ in match(image.detected, image.truth, OVERLAP)}
         for number, box in enumerate(image.truth):
             side = image.px_a_pixel * math.sqrt((box.x2 - box.x1) * (box.y2 - box.y1))
             band = sum(side >= edge for edge in EDGES_PX) - 1
             if band >= 0:
                 lesions[band] += 1
-                hits[band] += number in detected
+                hits[band] += number in matched
     if not any(lesions):
         return None
     ends = (*EDGES_PX[1:], None)

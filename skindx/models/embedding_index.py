@@ -117,9 +117,9 @@ class EmbeddingIndex:
                 f"{self.embeddings_ND.shape[1]} numbers, theirs {embeddings_QD.shape[1]}); "
                 "pack the bundle again."
             )
-        others_QD = torch.from_numpy(np.ascontiguousarray(embeddings_QD))
+        queries_QD = torch.from_numpy(np.ascontiguousarray(embeddings_QD))
         chunks = torch.split(self.embeddings_ND, _CHUNK)
-        parts = [nt_gemm(part.float(), others_QD) for part in chunks]
+        parts = [nt_gemm(part.float(), queries_QD) for part in chunks]
         products_QN: NDArray[np.float32] = torch.cat(parts).T.nan_to_num(0).clamp(-1, 1).numpy()
         return products_QN
 

@@ -213,8 +213,8 @@ def choice_in_force(device: Device = "cpu") -> ChoiceInForce:
     """Return the choice of this machine; NT where none was learned or the file cannot be used."""
     file = record_file(device)
     if not file.exists():
-        others = kept_choices(device)
-        beside = f" ({others} in the cache of other machines or versions of torch)" * bool(others)
+        stored = kept_choices(device)
+        beside = f" ({stored} in the cache of other machines or versions of torch)" * bool(stored)
         return ChoiceInForce(None, f"none learned on this machine{beside}: {_NT}")
     try:
         record = NtRecord.read(file, device)

@@ -39,9 +39,9 @@ def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer
     if not np.isfinite(scores_NC).all():
         raise ValueError("scores must be finite: take log_softmax, not the log of probabilities")
     images_N, doubt = np.arange(len(truth_N)), 1 / (len(truth_N) + 2)
-    others_NC = scores_NC.copy()
-    others_NC[images_N, truth_N] = -np.inf
-    rival_N = others_NC.argmax(axis=1)
+    rivals_NC = scores_NC.copy()
+    rivals_NC[images_N, truth_N] = -np.inf
+    rival_N = rivals_NC.argmax(axis=1)
 
     def loss(log_temperature: float) -> float:
         log_NC = _log_softmax(scores_NC / math.exp(log_temperature))

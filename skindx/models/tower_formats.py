@@ -57,11 +57,11 @@ def open_clip_network(config: dict[str, Any], origin: str) -> tuple[dict[str, An
     preprocess["size"] = side
     if "timm_model_name" in vision:
         return _by_timm(vision, origin), preprocess
-    return _own(model, vision, side, origin), preprocess
+    return _by_open_clip(model, vision, side, origin), preprocess
 
 
 def _by_timm(vision: dict[str, Any], origin: str) -> dict[str, Any]:
-    _refuse_others(vision, _TIMM, origin)
+    _refuse_unknown(vision, _TIMM, origin)
     pool = vision.get("timm_pool") or ""
     if pool not in ("", "avg", "token", "map"):
         raise UserError(f"{origin}: the pooling timm_pool={pool!r} is not known; choose another.")
@@ -71,8 +71,10 @@ def _by_timm(vision: dict[str, Any], origin: str) -> dict[str, Any]:
     }
 
 
-def _own(model: dict[str, Any], vision: dict[str, Any], side: Any, origin: str) -> dict[str, Any]:
-    _refuse_others(vision, _PLAIN | _POOL, origin)
+def _by_open_clip(
+    model: dict[str, Any], vision: dict[str, Any], side: Any, origin: str
+) -> dict[str, Any]:
+    _refuse_unknown(vision, _PLAIN | _POOL, origin)
     layers, width = vision.get("layers", 12), vision.get("width", 768)
     head_width = vision.get("head_width", 64)
     whole = all(type(value) is int and value > 0 for value in (layers, width, head_width))
@@ -106,7 +108,7 @@ def _own(model: dict[str, Any], vision: dict[str, Any], side: Any, origin: str) 
     return network
 
 
-def _refuse_others(vision: dict[str, Any], known: set[str], origin: str) -> None:
+def _refuse_unknown(vision: dict[str, Any], known: set[str], origin: str) -> None:
     for key, value in vision.items():
         if key in known | _HARMLESS or (key in _DEFAULTS and value == _DEFAULTS[key]):
             continue
@@ -141,15 +143,15 @@ def timm_network(config: dict[str, Any], origin: str) -> Network:
 
 
 def _preprocess(cfg: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    preprocess: dict[str, Any] = {}
     size = cfg.get("input_size")
     side = arguments.get("img_size") or (size[-1] if isinstance(size, list) and size else None)
     if side is not None:
-        found["size"] = side[0] if isinstance(side, list) else side
+        preprocess["size"] = side[0] if isinstance(side, list) else side
     for key, name in (("mean", "mean"), ("std", "std"), ("crop_pct", "crop")):
         if cfg.get(key) is not None:
-            found[name] = cfg[key]
-    return found
+            preprocess[name] = cfg[key]
+    return preprocess
 
 
 CONFIGS: dict[str, Literal["timm", "open_clip"]] = {
@@ -255,12 +257,12 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
     if missing:
         raise _unfit(tower, f"{len(missing)} of {len(wanted)} are missing, such as {missing[0]}")
     for name, tensor in wanted.items():
-        found = state[name]
+        loaded = state[name]
         if (
-            found.shape != tensor.shape
-            or not found.is_floating_point() == tensor.is_floating_point()
+            loaded.shape != tensor.shape
+            or not loaded.is_floating_point() == tensor.is_floating_point()
         ):
-            raise _unfit(tower, f"{name} is {tuple(found.shape)} and not {tuple(tensor.shape)}")
+            raise _unfit(tower, f"{name} is {tuple(loaded.shape)} and not {tuple(tensor.shape)}")
     used = {name: state[name] for name in wanted}
     try:
         check_finite(used, "it")

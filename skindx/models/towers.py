@@ -88,14 +88,14 @@ def resolve_tower(
 ) -> Tower:
     """Return the network behind hf-hub:ORG/NAME or local-dir:FOLDER.
 
-    `own_args` and `own_preprocess` are what the user set, and win. Weights are converted once into
-    the cache, under the hash of everything that decides them. Raises UserError for a tower whose
-    preprocessing neither its configuration nor the user says.
+    `user_args` and `user_preprocess` are the user's settings, and win over the tower's. Weights are
+    converted once into the cache, under the hash of everything that decides them. Raises
+    UserError for a tower whose preprocessing neither its configuration nor the user states.
     """
     is_hub = model.startswith(HUB)
     name = model.removeprefix(HUB).removeprefix(LOCAL)
     path = hub_folder(name) if is_hub else Path(name).expanduser()
-    tower = _with_own(open_tower(path), user_args, user_preprocess)
+    tower = _with_user_settings(open_tower(path), user_args, user_preprocess)
     licence, url = card_licence(path)
     licence = licence or _configured_licence(path)
     weights = tower.weights() if pretrained else None
@@ -112,7 +112,7 @@ def resolve_tower(
     return Tower(tower.network, origin, _converted(tower, hashed) if weights else None)
 
 
-def _with_own(
+def _with_user_settings(
     tower: TowerFolder, user_args: dict[str, Any], user_preprocess: dict[str, Any]
 ) -> TowerFolder:
     network = tower.network

@@ -179,8 +179,8 @@ def propose(
             progress(done, len(wanted))
     ours = {row.sha256 for row in rows}
     with only_writer(dataset):
-        others = [row for row in read_proposals(dataset) if row.sha256 not in ours]
-        write_proposals(dataset, [*others, *rows])
+        existing = [row for row in read_proposals(dataset) if row.sha256 not in ours]
+        write_proposals(dataset, [*existing, *rows])
     return Proposed(
         model,
         len(rows),

@@ -119,9 +119,9 @@ class Review:
             return None
         before = self._saved[-1]
         sha256 = before.record.sha256
-        others = [row for row in self._rows if row.sha256 != sha256]
+        remaining = [row for row in self._rows if row.sha256 != sha256]
         records = (self._records | {sha256: before.record}).values()
-        self._store([*others, *before.rows], records)
+        self._store([*remaining, *before.rows], records)
         self._saved.pop()
         return sha256
 

@@ -202,19 +202,19 @@ class Recovery:
     """How many planted errors stand among the first `looked` of the ranking."""
 
     looked: int
-    found: int
+    recovered: int
     planted: int
     images: int
 
     @property
     def precision(self) -> float:
         """Share of planted errors among the listed images."""
-        return self.found / self.looked
+        return self.recovered / self.looked
 
     @property
     def recall(self) -> float:
         """Share of the planted errors that the person meets."""
-        return self.found / self.planted
+        return self.recovered / self.planted
 
     @property
     def by_chance(self) -> float:

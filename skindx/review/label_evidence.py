@@ -167,9 +167,9 @@ def training_margin(vectors_ND: NDArray[np.float32], labels_N: Ints) -> Floats:
 def _given_and_margin(scores_NC: Floats, labels_N: Ints) -> tuple[Floats, Floats]:
     rows = np.arange(len(labels_N))
     given_N = scores_NC[rows, labels_N]
-    others_NC = scores_NC.copy()
-    others_NC[rows, labels_N] = -np.inf
-    return given_N, given_N - others_NC.max(axis=1)
+    rivals_NC = scores_NC.copy()
+    rivals_NC[rows, labels_N] = -np.inf
+    return given_N, given_N - rivals_NC.max(axis=1)
 
 
 def _votes(

@@ -151,7 +151,7 @@ def _sqlite(path: Path) -> Engine:
     )
 
     @event.listens_for(engine, "connect")
-    def _own_transactions(connection: Any, _: object) -> None:
+    def _explicit_transactions(connection: Any, _: object) -> None:
         connection.isolation_level = None
         # A write-ahead log needs shared memory, which a network file system does not have.
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -322,14 +322,14 @@ class LeaseQueue:
             "facts": json.dumps(facts),
         }
         with database_errors(self.where):
-            if self._found() is None:
+            if self._queue_row() is None:
                 try:
                     with self.engine.begin() as connection:
                         connection.execute(insert(QUEUES), row)
                         self._fill(connection, tasks, places)
                 except IntegrityError:
                     pass  # another worker was first
-            stored = self._found()
+            stored = self._queue_row()
         assert stored is not None
         if stored.version != version:
             raise UserError(
@@ -348,10 +348,10 @@ class LeaseQueue:
     def facts(self) -> dict[str, Any] | None:
         """Return the description that the queue's first worker wrote; None: it is not filled."""
         with database_errors(self.where):
-            stored = self._found()
+            stored = self._queue_row()
         return json.loads(stored.facts) if stored is not None else None
 
-    def _found(self) -> Any:
+    def _queue_row(self) -> Any:
         with self.engine.begin() as connection:
             return connection.execute(select(QUEUES).where(QUEUES.c.queue == self.name)).first()
 

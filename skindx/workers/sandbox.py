@@ -214,21 +214,21 @@ class _SandboxPool:
         Each call gives a file up or makes its batch smaller, so there is an end to it.
         """
         late = code == -signal.SIGALRM
-        suspect, others = batch[done : done + 1], batch[:done] + batch[done + 1 :]
+        suspect, remaining = batch[done : done + 1], batch[:done] + batch[done + 1 :]
         if len(batch) == 1 or (late and suspect):
             ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else ""
             ending = ending or f"ended with code {code}"
             detail = f"took longer than {self._order['timeout_s']} s" if late else ending
             failure = Failure("decode-timeout" if late else "decode-crash", f"its decoder {detail}")
             self._answers.put(((suspect or batch)[0], failure))
-            others = others if suspect else ()
+            remaining = remaining if suspect else ()
         elif suspect:
             self._batches.appendleft(suspect)
         else:  # it died over the batch as a whole
-            self._batches.extendleft((at,) for at in others)
-            others = ()
-        if others:
-            self._batches.appendleft(others)
+            self._batches.extendleft((at,) for at in remaining)
+            remaining = ()
+        if remaining:
+            self._batches.appendleft(remaining)
 
     @contextmanager
     def _process(self, errors: IO[bytes]) -> Iterator[Forked]:

@@ -10,7 +10,7 @@ from small_dataset import SmallDataset
 
 from skindx.data.build.build_run import with_modalities
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.origin import PAINTED_BY_US, ImageOrigin, origin_of
+from skindx.data.origin import SYNTHETIC_ATTRIBUTION, ImageOrigin, origin_of
 from skindx.data.recipe import BuildSettings
 from skindx.models.bundle.bundle_index import BundleSpec, origin_of_bundle
 from skindx.models.bundle.model_card import model_card
@@ -53,7 +53,7 @@ def test_sources_say_what_their_images_are(
 
 
 def test_older_demos_are_recognised(records: list[Record], tmp_path: Path) -> None:
-    painted = [replace(record, attribution=PAINTED_BY_US) for record in records]
+    painted = [replace(record, attribution=SYNTHETIC_ATTRIBUTION) for record in records]
     assert origin_of(tmp_path, painted).painted == "all"
     assert origin_of(tmp_path, [*painted, *records]).painted == "some"
     member = {"name": "a", "classifier": {"model": "m", "preprocess": {"size": 64}}}

@@ -13,8 +13,8 @@ from skin_photo import TONES, skin_pixels
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.imaging.decode import decode
 from skindx.imaging.skin_content import (
+    DESCRIPTIONS,
     LIMIT,
-    SAID,
     SKIN,
     colour_roughness,
     content_of,
@@ -37,7 +37,7 @@ def test_what_is_no_skin_is_found_and_named(kind: str) -> None:
     for seed in range(3):
         found = content_of(FOUND[kind](np.random.default_rng(seed)))
         assert found.score >= LIMIT
-        assert found.shows in SAID
+        assert found.shows in DESCRIPTIONS
 
 
 @pytest.mark.parametrize(

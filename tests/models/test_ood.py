@@ -180,12 +180,12 @@ def test_a_typing_error_lists_the_kinds() -> None:
 @given(st.integers(0, 2**32))
 def test_p_values_count_who_scores_as_high(seed: int) -> None:
     random = np.random.default_rng(seed)
-    known_NK, asked_QK = random.normal(size=(40, 1)), random.normal(size=(5, 1)).round(1)
-    expected = [(1 + (known_NK[:, 0] >= asked).sum()) / 41 for asked in asked_QK[:, 0]]
-    np.testing.assert_allclose(p_values(known_NK, asked_QK), expected)
+    known_NK, queries_QK = random.normal(size=(40, 1)), random.normal(size=(5, 1)).round(1)
+    expected = [(1 + (known_NK[:, 0] >= query).sum()) / 41 for query in queries_QK[:, 0]]
+    np.testing.assert_allclose(p_values(known_NK, queries_QK), expected)
     # Of two detectors of which one says nothing the other decides.
-    both = np.hstack([known_NK, np.zeros((40, 1))]), np.hstack([asked_QK, np.zeros((5, 1))])
-    assert (p_values(*both) >= p_values(known_NK, asked_QK) - 1e-12).all()
+    both = np.hstack([known_NK, np.zeros((40, 1))]), np.hstack([queries_QK, np.zeros((5, 1))])
+    assert (p_values(*both) >= p_values(known_NK, queries_QK) - 1e-12).all()
 
 
 def test_a_combination_keeps_the_promise_exactly() -> None:
@@ -194,16 +194,16 @@ def test_a_combination_keeps_the_promise_exactly() -> None:
     scales = np.array([1.0, 100.0, 0.01])
     for _ in range(400):
         known_NK = random.standard_cauchy((49, 3)) * scales
-        asked_QK = random.standard_cauchy((20, 3)) * scales
-        refused.append((p_values(known_NK, asked_QK) <= rate_of(49)).mean())
+        queries_QK = random.standard_cauchy((20, 3)) * scales
+        refused.append((p_values(known_NK, queries_QK) <= rate_of(49)).mean())
     assert rate_of(49) == 1 / 50
     assert 0.015 <= np.mean(refused) <= 0.025
     assert rate_of(99) == rate_of(400) == 0.01
     # Any of three detectors may be the one that finds a photo.
     for k in range(3):
-        asked_QK = np.zeros((1, 3))
-        asked_QK[0, k] = 1e9 * scales[k]
-        assert p_values(known_NK, asked_QK) == 1 / 50
+        queries_QK = np.zeros((1, 3))
+        queries_QK[0, k] = 1e9 * scales[k]
+        assert p_values(known_NK, queries_QK) == 1 / 50
 
 
 def test_the_interval_of_the_rate_is_that_of_simulated_calibrations() -> None:

@@ -40,18 +40,19 @@ def place(matched: Sequence[tuple[BoxEntry, str, tuple[int, int], int]]) -> list
     """Put the boxes of entries into the upright frames of their images.
 
     Each comes with the image's SHA-256, its upright (width, height), and its EXIF orientation.
-    Where the sizes do not tell, all other entries do: if some were drawn on stored pixels and none
-    on upright ones, so was this one. An image whose boxes remain uncertain is taken as upright.
+    Where an entry's sizes do not tell its frame, the other entries imply it: stored pixels if some
+    were drawn on stored pixels and none on upright ones. An image whose boxes stay uncertain is
+    taken as upright.
     """
     frames = [_frame(entry, size, orientation) for entry, _, size, orientation in matched]
     sized = {frame for frame, (*_, turn) in zip(frames, matched, strict=True) if turn >= 5}
     known = sized & {"upright", "stored"}
-    others: DrawnOn = "unknown"
+    implied: DrawnOn = "unknown"
     if len(known) == 1:
-        others = "stored" if "stored" in known else "upright"
+        implied = "stored" if "stored" in known else "upright"
     placed = []
     for frame, (entry, sha256, size, orientation) in zip(frames, matched, strict=True):
-        final = others if frame == "unknown" and entry.frame != "unsized" else frame
+        final = implied if frame == "unknown" and entry.frame != "unsized" else frame
         turned = final == "stored" and bool(entry.image.boxes)
         image = entry.image
         if entry.frame == "either" and final != "missized":

@@ -184,8 +184,8 @@ def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: boo
                 )
                 unread += 1
         image = boxed(size, drawn, sha256, unread)
-        others = sum(_is_shape(result) for result in results) - len(regions)
-        image = replace(image, refused=image.refused + max(others, 0))
+        unsupported = sum(_is_shape(result) for result in results) - len(regions)
+        image = replace(image, refused=image.refused + max(unsupported, 0))
         views = {_view_deg(region) for region in regions}
         frame: Frame = "upright" if ours and sha256 else "sized"
         view_deg = views.pop() if len(views) == 1 else 0

@@ -32,7 +32,7 @@ from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.screening.screen import Screened, screen
-from skindx.imaging.skin_content import LIMIT, SAID
+from skindx.imaging.skin_content import DESCRIPTIONS, LIMIT
 from skindx.taxonomy import Taxonomy
 
 NOT_SKIN: Reason = "not-skin"
@@ -214,7 +214,7 @@ def not_skin_issues(
     wanted = {sha256 for sha256, decision in decisions.items() if decision.verdict == "keep"}
     wanted |= {sha256 for sha256, skin in answered_skin(run.out).items() if skin}
     return {
-        row.sha256: SAID[verdicts[row.path].shows]
+        row.sha256: DESCRIPTIONS[verdicts[row.path].shows]
         for row in rows
         if verdicts[row.path].not_skin >= LIMIT and row.sha256 not in wanted
     }
@@ -233,7 +233,9 @@ def flag_records(
         for record in records:
             screened = by_sha[record.sha256][0].screened
             if screened.not_skin >= LIMIT and record.sha256 not in answered:
-                flag = Flag(record.sha256, NOT_SKIN, screened.not_skin, SAID[screened.shows])
+                flag = Flag(
+                    record.sha256, NOT_SKIN, screened.not_skin, DESCRIPTIONS[screened.shows]
+                )
                 run.flags.append(flag)
     if settings.ood:
         high, known, model = unusual(settings.ood, [record.sha256 for record in records])

@@ -86,8 +86,8 @@ def _boxes(
             for image in kept
         }
         names = ((p.row.sha256, p.row.url) for same in by_sha.values() for p in same)
-        others = ((issue.sha256, issue.url) for issue in run.issues if issue.sha256)
-        joined = join(run.boxes, images, chain(names, others), cut=True)
+        issue_names = ((issue.sha256, issue.url) for issue in run.issues if issue.sha256)
+        joined = join(run.boxes, images, chain(names, issue_names), cut=True)
         if run.settings.boxes and run.settings.boxes.strict:
             refuse_all(run.settings.boxes.path, joined.problems())
         drawn = {each.sha256: each.image.boxes for each in joined.entries}

@@ -27,12 +27,12 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
     codes_QL: NDArray[np.int8],
     angle_Q: NDArray[np.int16],
     scale_Q: NDArray[np.int16],
-    others: int,
+    second_count: int,
     radius: int,
     least: int,
     rows_F3: NDArray[np.int64],
 ) -> int:
-    """Let the points of N images vote for `others` images whose points Q lie sorted by cell.
+    """Let the points of N images vote for `second_count` images whose points Q lie sorted by cell.
 
     A point of another image in one of the probed cells whose code lies within `radius` (squared)
     votes for that image, for a turn and for a change of size; a point has one vote an image. Rows
@@ -40,10 +40,10 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
     count is returned, also beyond its length. With `same_images` only a second after the first
     counts. Angles are in 1/16 of a bin, scales in 1/2 octave.
     """
-    histogram = np.zeros((others, 2, ANGLES, SCALES), np.uint8)
-    voter = np.full((others, 2), -1, np.int64)
-    total = np.zeros((others, 2), np.int32)
-    touched = np.empty(others, np.int32)
+    histogram = np.zeros((second_count, 2, ANGLES, SCALES), np.uint8)
+    voter = np.full((second_count, 2), -1, np.int64)
+    total = np.zeros((second_count, 2), np.int32)
+    touched = np.empty(second_count, np.int32)
     code_L = np.empty(codes_PL.shape[1], np.int32)
     width = codes_PL.shape[1]
     filled = 0
@@ -116,7 +116,7 @@ _TURNED = 45.0
 @compiled
 def likeness(  # noqa: PLR0917 (compiled functions are called by position)
     points_M4: NDArray[np.float32],
-    others_M4: NDArray[np.float32],
+    matched_M4: NDArray[np.float32],
     close_M: NDArray[np.float64],
     mirrored_width: int,
     near: float,
@@ -128,7 +128,7 @@ def likeness(  # noqa: PLR0917 (compiled functions are called by position)
     change of size and direction, agrees, by the cube of how close its two codes are. The first
     image is mirrored where it has a `mirrored_width`.
     """
-    from_M4, to_M4 = points_M4.astype(np.float64), others_M4.astype(np.float64)
+    from_M4, to_M4 = points_M4.astype(np.float64), matched_M4.astype(np.float64)
     if mirrored_width:
         from_M4[:, 0] = mirrored_width - 1 - from_M4[:, 0]
         from_M4[:, 3] = 180 - from_M4[:, 3]
@@ -183,20 +183,20 @@ def compare(  # noqa: PLR0912, PLR0917 (compiled functions are called by positio
     image_Q: NDArray[np.int32],
     codes_QL: NDArray[np.int8],
     points_Q4: NDArray[np.float32],
-    others: int,
+    second_count: int,
     radius: int,
     near: float,
     least: int,
     rows_F3: NDArray[np.int64],
 ) -> int:
-    """Compare the points of N images with those of `others` images, which lie sorted by cell.
+    """Compare the points of N images with those of `second_count` images, which lie sorted by cell.
 
     A point matches in each other image the nearest code within `radius` (squared) in the probed
     cells. Rows (first, second, 1000 x agreement) go into `rows_F3`; their count is returned, also
     beyond its length. With `same_images` only a second after the first counts.
     """
-    voter = np.full((others, 2), -1, np.int64)
-    slot = np.zeros((others, 2), np.int64)
+    voter = np.full((second_count, 2), -1, np.int64)
+    slot = np.zeros((second_count, 2), np.int64)
     point_M, at_M = np.empty(1 << 14, np.int64), np.empty(1 << 14, np.int64)
     pair_M, far_M = np.empty(1 << 14, np.int64), np.empty(1 << 14, np.int64)
     code_L = np.empty(codes_PL.shape[1], np.int32)
@@ -233,10 +233,10 @@ def compare(  # noqa: PLR0912, PLR0917 (compiled functions are called by positio
                         point_M[count], at_M[count], far_M[count] = point, at, far
                         pair_M[count] = 2 * second + mirrored
                         count += 1
-        starts, order_M = grouped(pair_M[:count], 2 * others)
+        starts, order_M = grouped(pair_M[:count], 2 * second_count)
         for m in range(count):
             voter[pair_M[m] >> 1, pair_M[m] & 1] = -1
-        for second in range(others):
+        for second in range(second_count):
             best = 0.0
             for mirrored in range(2):
                 these = order_M[starts[2 * second + mirrored] : starts[2 * second + mirrored + 1]]

@@ -227,11 +227,14 @@ def _contradictions(
         pairs += _pairs(members[first], members[second])
     # (centre, labels) of both ends of each link that contradicts, and of each node in itself.
     several_N = np.array([len(names) > 1 for names in number], bool)[number_N]
-    told_L = differ_L | several_N[first_L]
-    ends_2L, others_2L = near.links_L2[told_L].T.ravel(), near.links_L2[told_L, ::-1].T.ravel()
+    conflicting_L = differ_L | several_N[first_L]
+    ends_2L, opposite_2L = (
+        near.links_L2[conflicting_L].T.ravel(),
+        near.links_L2[conflicting_L, ::-1].T.ravel(),
+    )
     alone = np.array([node for node in members if len(united[node]) > 1], np.int64)
     where = centre_N[np.concatenate([ends_2L, ends_2L, alone])]
-    which = number_N[np.concatenate([ends_2L, others_2L, alone])]
+    which = number_N[np.concatenate([ends_2L, opposite_2L, alone])]
     names_of = list(number)
     contested: dict[int, set[str]] = defaultdict(set)
     for place, label in np.unique(np.stack([where, which], axis=1), axis=0).tolist():
@@ -239,9 +242,9 @@ def _contradictions(
     return contested, pairs
 
 
-def _pairs(some: Counter[frozenset[str]], others: Counter[frozenset[str]]) -> int:
-    """Return how many pairs of one of `some` and one of `others` are labelled otherwise."""
-    return some.total() * others.total() - sum(n * others[names] for names, n in some.items())
+def _pairs(first: Counter[frozenset[str]], second: Counter[frozenset[str]]) -> int:
+    """Return how many pairs of one of `first` and one of `second` have different labels."""
+    return first.total() * second.total() - sum(n * second[names] for names, n in first.items())
 
 
 def _issue(image: LabelledImage, reason: str, detail: str, kept_sha256: str = "") -> Issue:

@@ -110,9 +110,9 @@ def read_verified(
         ).astype(np.int64)
         key_P = np.where((at_P2 >= 0).all(axis=1), at_P2[:, 0] * count + at_P2[:, 1], -1)
         place_P = np.searchsorted(wanted_P, key_P).clip(max=len(wanted_P) - 1)
-        asked_P = wanted_P[place_P] == key_P
-        known_P[place_P[asked_P]] = True
-        sure_P = asked_P & (table["probability"].to_numpy() >= least)
+        requested_P = wanted_P[place_P] == key_P
+        known_P[place_P[requested_P]] = True
+        sure_P = requested_P & (table["probability"].to_numpy() >= least)
         values = [table[name].to_numpy()[sure_P] for name in VALUES]
         rows.append(np.column_stack([at_P2[sure_P], *values]).reshape(-1, 2 + len(VALUES)))
     # A kill between writing one file of all and deleting its parts leaves pairs twice.
@@ -218,8 +218,8 @@ def denied_pairs(
     sha256s = sorted({sha256_of(path) for path in paths})
     row = {sha256: number for number, sha256 in enumerate(sha256s)}
     row_N = np.array([row[sha256_of(path)] for path in paths], np.int64)
-    asked_P2 = np.sort(row_N[pairs_P2.reshape(-1, 2)], axis=1)
-    wanted_P2 = np.unique(asked_P2, axis=0)
+    requested_P2 = np.sort(row_N[pairs_P2.reshape(-1, 2)], axis=1)
+    wanted_P2 = np.unique(requested_P2, axis=0)
     files = verified_files(dataset)
     _, read_PV = read_verified(files, sha256s, wanted_P2, 0.0)
     probability_P, inliers_P = (
@@ -232,7 +232,7 @@ def denied_pairs(
         for i, j in doubtful_P2.tolist()
         if _differ(library[sha256s[i]], library[sha256s[j]])
     ]
-    key_P = asked_P2[:, 0] * len(sha256s) + asked_P2[:, 1]
+    key_P = requested_P2[:, 0] * len(sha256s) + requested_P2[:, 1]
     return np.isin(key_P, np.array(no, np.int64))
 
 

@@ -103,17 +103,17 @@ class CrawlState:
         for row in self._waiting.pop(address):
             self._write(replace(row, **self._answers[address]))
 
-    def forbid(self, refused: LedgerRow, others: Sequence[LedgerRow]) -> None:
-        """Let an owner's no to one address of an image count for its other addresses.
+    def forbid(self, refused: LedgerRow, addresses: Sequence[LedgerRow]) -> None:
+        """Apply an owner's refusal of one address of an image to its other `addresses`.
 
-        They are not asked for, whichever page shows them, and what was stored of them before is
-        taken back. Where the rules could only not be read nothing is: they may permit it tomorrow.
+        They are not fetched, whichever page shows them, and what was stored of them before is
+        withdrawn. Unreadable rules withdraw nothing: they may permit it tomorrow.
         """
         status = self.status(refused)
         kind = "opt-out" if status == TAKEN_DOWN else status
         unread = refused.url in self._unread
         no = FetchOutcome(kind, _ANOTHER_UNREAD if unread else _ANOTHER)
-        for url in (other.url for other in others if other.url != refused.url):
+        for url in (row.url for row in addresses if row.url != refused.url):
             self._forbidden.setdefault(url, no)
             for row in () if unread else self._stored.pop(url, ()):
                 self._write(replace(row, **_decided(no), retrieved=now()))

@@ -63,13 +63,13 @@ def composed_changer(augment: Augment) -> Change:
             steps.append(hole)
         return A.Compose(steps)
 
-    own = threading.local()  # a Compose carries the generator that it was seeded with last
+    local = threading.local()  # a Compose carries the generator that it was seeded with last
 
     def change(square_SS3: Square, seed: int) -> Square:
-        if not hasattr(own, "compose"):
-            own.compose = compose()
-        own.compose.set_random_seed(seed)
-        changed: Square = own.compose(image=square_SS3)["image"]
+        if not hasattr(local, "compose"):
+            local.compose = compose()
+        local.compose.set_random_seed(seed)
+        changed: Square = local.compose(image=square_SS3)["image"]
         return changed
 
     return change

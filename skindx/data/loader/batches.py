@@ -34,8 +34,8 @@ def epoch_plan(
     owner_N = owners(count, seed, epoch, world) if redrawn else np.arange(count) % world
     by_rank = []
     for rank in range(world):
-        own = np.flatnonzero(owner_N == rank)
-        order = np.random.default_rng((seed, epoch, rank)).permutation(own)
+        local = np.flatnonzero(owner_N == rank)
+        order = np.random.default_rng((seed, epoch, rank)).permutation(local)
         by_rank.append(np.array_split(order, steps))
     return [[parts[step] for parts in by_rank] for step in range(steps)]
 

@@ -159,8 +159,8 @@ def _sizes(files: Files, mesh: Ranks) -> NDArray[np.int64]:
     count = len(files.records)
     sizes_N = np.empty(count, np.int64)
     # Each rank asks for a part of the sizes: a network file system answers slowly.
-    own = shard(count, mesh.data.rank, mesh.data.size).tolist()
-    parts = mesh.gather([files.size_bytes(index) for index in own])
+    local = shard(count, mesh.data.rank, mesh.data.size).tolist()
+    parts = mesh.gather([files.size_bytes(index) for index in local])
     for rank, part in enumerate(parts):
         sizes_N[shard(count, rank, mesh.data.size)] = part
     return sizes_N

@@ -236,13 +236,13 @@ def _skin_sentence(rows: Sequence[PublishedRow]) -> str:
 
 
 def _source_sentence(rows: Sequence[PublishedRow]) -> str:
-    (name, most), *others = Counter(row.source for row in rows).most_common()
-    if not others:
+    (name, most), *remaining = Counter(row.source for row in rows).most_common()
+    if not remaining:
         return f"All images come from one source ({name}), with its cameras and its patients."
     share = 100 * most / len(rows)
     return (
         f"{share:.0f} % of the images come from one source ({name}), with its cameras and its "
-        f"patients; there are {len(others)} more."
+        f"patients; there are {len(remaining)} more."
     )
 
 

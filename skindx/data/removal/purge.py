@@ -52,7 +52,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _COLUMNS = ("sha256", "sha256_a", "sha256_b")
 
 
-def purge_others(
+def purge_other_tables(
     dataset: Path, staging: Path, sha256s: Collection[str], known: Collection[Path]
 ) -> None:
     """Write those tables of `dataset` that lose rows to `staging`, but for those `known` by name.
@@ -188,7 +188,7 @@ def _purge_tables(dataset: Path, blocked: BlockList) -> None:
         if (dataset / LEDGER).exists():
             _purge_ledger(dataset, staging, blocked)
         known = {dataset / name for name in (MANIFEST, ISSUES, LEDGER, BLOCKLIST)}
-        purge_others(dataset, staging, blocked.by_sha, known)
+        purge_other_tables(dataset, staging, blocked.by_sha, known)
 
 
 def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:

@@ -17,7 +17,7 @@ from skindx.data.screening.screen import Screened, screen_files
 from skindx.imaging.decode import decode
 from skindx.imaging.hashes import grey, thumbnail
 from skindx.imaging.image_formats import image_suffix
-from skindx.imaging.skin_content import SAID
+from skindx.imaging.skin_content import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,7 +92,7 @@ def report(
         np.array(copies),
         min_detail,
         lost,
-        Counter(SAID[shows] for shows in other.values()),
+        Counter(DESCRIPTIONS[shows] for shows in other.values()),
         next(iter(other), ""),
     )
 

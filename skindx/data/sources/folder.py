@@ -235,10 +235,10 @@ def _tops(root: Path, walk: _Walk) -> tuple[list[Path], tuple[str, ...]]:
     splits = [folder for folder in folders if folder.name.casefold() in _SPLIT_NAMES]
     if not any(entry.is_dir() for split in splits for entry in _visible(split)):
         return [root], ()
-    others = [folder.name for folder in folders if folder not in splits]
-    if others:
+    outside = [folder.name for folder in folders if folder not in splits]
+    if outside:
         raise UserError(
-            f"{root} mixes split folders ({splits[0].name}) with others ({others[0]}); put the "
+            f"{root} mixes split folders ({splits[0].name}) with others ({outside[0]}); put the "
             f"class folders either all inside split folders or all at the top."
         )
     return splits, tuple(split.name for split in splits)

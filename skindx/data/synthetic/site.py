@@ -332,25 +332,25 @@ def _coco(links: dict[str, SiteLink]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class FaultScore:
-    """How well one kind of fault was found; `name` is the reason an issue carries.
+    """How well a build reports one kind of fault; `name` is the reason an issue carries.
 
-    `planted`, `found` (reported under that reason) and `true_found` count URLs.
+    `planted`, `reported` (under that reason) and `true_reported` count URLs.
     """
 
     name: str
     planted: int
-    found: int
-    true_found: int
+    reported: int
+    true_reported: int
 
     @property
     def precision(self) -> float:
         """Share of the reports that are true; 1 when nothing was reported."""
-        return self.true_found / self.found if self.found else 1.0
+        return self.true_reported / self.reported if self.reported else 1.0
 
     @property
     def recall(self) -> float:
         """Share of the planted faults that were reported; 1 when nothing was planted."""
-        return self.true_found / self.planted if self.planted else 1.0
+        return self.true_reported / self.planted if self.planted else 1.0
 
 
 def score_build(truth: SiteTruth, issues: Sequence[Issue], origin: str) -> list[FaultScore]:
@@ -368,14 +368,14 @@ def score_build(truth: SiteTruth, issues: Sequence[Issue], origin: str) -> list[
     conflicting = [path for group in groups if truth.conflicting(group) for path in group]
 
     def listed(name: str, planted: Iterable[str]) -> FaultScore:
-        paths, found = set(planted), reported.get(name, {})
-        return FaultScore(name, len(paths), len(found), len(paths & found.keys()))
+        paths, by_path = set(planted), reported.get(name, {})
+        return FaultScore(name, len(paths), len(by_path), len(paths & by_path.keys()))
 
     def copies(name: str, planted: Iterable[tuple[str, ...]]) -> FaultScore:
         agreeing = [group for group in planted if not truth.conflicting(group)]
-        found = reported.get(name, {})
-        true = sum(_true_copies(truth, group, found) for group in agreeing)
-        return FaultScore(name, sum(len(group) - 1 for group in agreeing), len(found), true)
+        by_path = reported.get(name, {})
+        true = sum(_true_copies(truth, group, by_path) for group in agreeing)
+        return FaultScore(name, sum(len(group) - 1 for group in agreeing), len(by_path), true)
 
     return [
         listed("dead-link", truth.dead_links),
@@ -387,11 +387,11 @@ def score_build(truth: SiteTruth, issues: Sequence[Issue], origin: str) -> list[
     ]
 
 
-def _true_copies(truth: SiteTruth, group: tuple[str, ...], found: dict[str, Issue]) -> int:
+def _true_copies(truth: SiteTruth, group: tuple[str, ...], by_path: dict[str, Issue]) -> int:
     """Count the members of a group that were dropped for another member of it."""
     true = 0
     for path in group:
-        others = {truth.pictures[other].sha256 for other in group if other != path}
-        true += path in found and found[path].kept_sha256 in others
+        other_sha256s = {truth.pictures[other].sha256 for other in group if other != path}
+        true += path in by_path and by_path[path].kept_sha256 in other_sha256s
     # Dropping every member for another one loses the image: the last report is false.
     return min(true, len(group) - 1)

@@ -71,7 +71,7 @@ def attach(
                     _extract(opened, name, folder / name)
                 for key, member in _trunks(spec).items():
                     file = folder / trunk_file(key)
-                    _write_trunk(_found(member, tower, weights), file)
+                    _write_trunk(_trunk_of(member, tower, weights), file)
                     _check(file, spec.files.get(trunk_file(key), ""), member)
                 open_bundle(folder)  # every hash, before it takes its place
     except (zipfile.BadZipFile, OSError, RuntimeError) as error:
@@ -137,7 +137,7 @@ def _extract(opened: zipfile.ZipFile, name: str, file: Path) -> None:
             target.write(chunk)
 
 
-def _found(member: MemberSpec, tower: str | None, weights: Path | None) -> Trunk:
+def _trunk_of(member: MemberSpec, tower: str | None, weights: Path | None) -> Trunk:
     """Return the trunk of a member, from where the user or the bundle says."""
     network = member.classifier
     if weights:

@@ -68,8 +68,8 @@ def parity_with(
     eager_NC: Floats, exported: Member, dataset: Path, records: Sequence[Record]
 ) -> Parity:
     """Return the same of one member whose eager log-probabilities are known."""
-    others_2NC = predict_members([exported, *_alone([exported])], dataset, records)
-    return compare(exported.name, eager_NC, others_2NC, [record.group for record in records])
+    exported_2NC = predict_members([exported, *_alone([exported])], dataset, records)
+    return compare(exported.name, eager_NC, exported_2NC, [record.group for record in records])
 
 
 def _alone(members: Sequence[Member]) -> list[Member]:
@@ -84,12 +84,15 @@ class _OneByOne(Member):
 
 
 def compare(
-    member: str, eager_NC: Floats, others: Iterable[Floats], groups: Sequence[str]
+    member: str, eager_NC: Floats, exported: Iterable[Floats], groups: Sequence[str]
 ) -> Parity:
-    """Return how far tables of log-probabilities agree: an image counts by its worst."""
-    others = list(others)
+    """Return how far an export's tables of log-probabilities agree with the eager one.
+
+    An image is the same where every table agrees on its class; `cosine` is the least of all tables.
+    """
+    exported = list(exported)
     first_N = eager_NC.argmax(axis=1)
-    same_N = np.all([first_N == other_NC.argmax(axis=1) for other_NC in others], axis=0)
+    same_N = np.all([first_N == table_NC.argmax(axis=1) for table_NC in exported], axis=0)
     interval = share_interval(same_N, groups)
     return Parity(
         member=member,
@@ -99,8 +102,8 @@ def compare(
         high=interval.high,
         # An answer that is no number agrees with nothing.
         cosine=min(
-            float(np.nan_to_num(_cosines(eager_NC, other_NC), nan=-1.0).min())
-            for other_NC in others
+            float(np.nan_to_num(_cosines(eager_NC, table_NC), nan=-1.0).min())
+            for table_NC in exported
         ),
     )
 

@@ -92,7 +92,7 @@ class OpenVinoBackend(ExportBackend):
             for operation in model.get_ops()
             if operation.get_friendly_name().removesuffix(_BIAS_APART) in kept
         ]
-        others = {operation.get_type_name() for operation in model.get_ops()} - _KINDS
+        ignored_types = {operation.get_type_name() for operation in model.get_ops()} - _KINDS
         # Its own `set_log_level` also changes handlers that other loggers share.
         logging.getLogger("nncf").setLevel(logging.ERROR)
         # It always draws progress bars.
@@ -105,7 +105,9 @@ class OpenVinoBackend(ExportBackend):
                 preset=nncf.QuantizationPreset.PERFORMANCE,
                 subset_size=len(prepared.samples),
                 model_type=nncf.ModelType.TRANSFORMER if prepared.attends else None,
-                ignored_scope=nncf.IgnoredScope(names=names, types=sorted(others), validate=False)
+                ignored_scope=nncf.IgnoredScope(
+                    names=names, types=sorted(ignored_types), validate=False
+                )
                 if names
                 else None,
             )

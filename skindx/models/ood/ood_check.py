@@ -125,7 +125,7 @@ class OodCheck:
         return p_value <= self.rate
 
 
-def p_values(known_NK: Floats, asked_QK: Floats) -> Floats:
+def p_values(known_NK: Floats, queries_QK: Floats) -> Floats:
     """Return conformal p-values Q of photos among calibration images, by the combined score.
 
     The scales by which detectors are combined are those of the calibration images and the photo
@@ -133,12 +133,12 @@ def p_values(known_NK: Floats, asked_QK: Floats) -> Floats:
     """
     if known_NK.shape[1] == 1:
         ordered_N = np.sort(known_NK[:, 0])
-        lower_Q = np.searchsorted(ordered_N, asked_QK[:, 0], side="left")
+        lower_Q = np.searchsorted(ordered_N, queries_QK[:, 0], side="left")
         shares_Q: Floats = (len(ordered_N) - lower_Q + 1) / (len(ordered_N) + 1)
         return shares_Q
-    values_Q = np.empty(len(asked_QK))
-    for q, asked_K in enumerate(asked_QK):
-        all_NK = np.vstack([known_NK, asked_K])
+    values_Q = np.empty(len(queries_QK))
+    for q, query_K in enumerate(queries_QK):
+        all_NK = np.vstack([known_NK, query_K])
         combined_N = combine(all_NK, all_NK)
         values_Q[q] = (combined_N >= combined_N[-1]).mean()
     return values_Q

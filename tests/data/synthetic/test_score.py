@@ -41,7 +41,7 @@ def issue(path: str, reason: str, kept: str = "") -> Issue:
 
 def scored(truth: SiteTruth, *issues: Issue) -> dict[str, tuple[int, int, int]]:
     scores = score_build(truth, issues, ORIGIN)
-    return {score.name: (score.planted, score.found, score.true_found) for score in scores}
+    return {score.name: (score.planted, score.reported, score.true_reported) for score in scores}
 
 
 def test_a_perfect_build(truth: SiteTruth) -> None:
@@ -94,7 +94,7 @@ def test_precision_and_recall_by_hand(truth: SiteTruth) -> None:
 def test_nothing_reported_is_precise_but_recalls_nothing(truth: SiteTruth) -> None:
     for score in score_build(truth, [], ORIGIN):
         assert (score.precision, score.recall) == (1, 0)
-    assert FaultScore("dead-link", planted=0, found=0, true_found=0).recall == 1
+    assert FaultScore("dead-link", planted=0, reported=0, true_reported=0).recall == 1
 
 
 def test_dropping_every_member_of_a_group_is_not_all_true(truth: SiteTruth) -> None:
