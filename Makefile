@@ -47,8 +47,9 @@ dist: install
 screenshots: demo browser
 	$(BIN)/python docs/screenshots.py runs/demo/bundle
 
-# The cheap checks: style, types, who may import whom, and the guide.
+# The cheap checks: sizes and names, style, types, who may import whom, and the guide.
 check: install docs
+	$(BIN)/python .ci/structure.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -103,7 +103,10 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
     },
     "gemm": {
         "nt_wins": ("products A·Bᵀ in which a transposed copy is not faster", None),
-        "nt_regret": ("time of what is chosen over the faster one, less one, held out", 0.02),
+        "nt_regret": (
+            "excess time of the chosen variant over the faster one, on held-out shapes",
+            0.02,
+        ),
         "nt_overhead": ("tiny products: `nt_gemm` over `a @ b.T`, less one", 0.02),
         "fit_s": ("measuring and learning the choice", 60),
     },

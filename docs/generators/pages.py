@@ -8,6 +8,7 @@ from generators.command_line import command_line
 from generators.http import http_interface, prometheus_names
 from generators.kinds import kinds
 from generators.settings import Page
+from generators.systems import systems_page
 
 
 def write_pages(reference: Path) -> None:
@@ -57,6 +58,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     "http": http_interface,
     "kinds": kinds,
     "prometheus": prometheus_names,
+    "systems": systems_page,
     "benches": _benches,
     "settings-recipe": _settings(
         "Recipe of a dataset",

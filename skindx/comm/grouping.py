@@ -12,6 +12,12 @@ from skindx.core.cost.collectives import Cost
 from skindx.core.cost.profile import Trace
 from skindx.core.cost.step import simulate
 
+PAPER = (
+    "MG-WFBP | Shi et al., MG-WFBP: Efficient Data Communication for Distributed "
+    "Synchronous SGD Algorithms, arXiv 1811.11141, 2018 | tests/plan/test_bucketing.py | "
+    "docs/measured/exchange.json"
+)
+
 MB = 1 << 20
 
 

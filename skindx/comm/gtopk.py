@@ -5,6 +5,12 @@ from typing import ClassVar, Literal, Self
 from skindx.comm.topk import DENSITY, SparseSettings
 from skindx.core.cost.network import Network, Timed
 
+PAPER = (
+    "gTop-k | Shi et al., A Distributed Synchronous SGD Algorithm with Global Top-k "
+    "Sparsification for Low Bandwidth Networks, arXiv 1901.04359, 2019 | "
+    "tests/comm/test_exchanges.py | docs/measured/exchange.json"
+)
+
 
 class GTopKSettings(SparseSettings):
     """The largest elements of the sum over all ranks, merged in a butterfly.

@@ -10,6 +10,12 @@ from skindx.core.cost.collectives import Cost, pipelined, ring
 from skindx.core.cost.network import Network, Price
 from skindx.core.cost.profile import Profile
 
+PAPER = (
+    "Hierarchical all-reduce and large batches | Jia et al., Highly Scalable Deep Learning "
+    "Training System with Mixed-Precision, arXiv 1807.11205, 2018 | "
+    "tests/comm/test_exchanges.py | docs/measured/exchange.json"
+)
+
 
 class HierarchicalSettings(BucketedSettings):
     """Sums inside each node, then across nodes, then sends back, chunk after chunk.

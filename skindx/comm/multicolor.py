@@ -8,6 +8,12 @@ from skindx.comm.exchange_settings import BucketedSettings
 from skindx.core.cost.collectives import Cost, trees
 from skindx.core.cost.network import Network, Price
 
+PAPER = (
+    "Multi-color all-reduce | Kumar et al., Efficient Training of Convolutional Neural Nets "
+    "on Large Distributed Systems, arXiv 1711.00705, 2017 | tests/comm/test_trees.py | "
+    "docs/measured/exchange.json"
+)
+
 
 class MulticolorSettings(BucketedSettings):
     """Parts of the gradient are summed along different trees, all at once.

@@ -10,6 +10,12 @@ from skindx.core.cost.pricing import Load, Network, StepSchedule
 from skindx.core.cost.profile import Profile
 from skindx.core.cost.step import Message
 
+PAPER = (
+    "PowerSGD | Vogels et al., PowerSGD: Practical Low-Rank Gradient Compression for "
+    "Distributed Optimization, arXiv 1905.13727, 2019 | tests/comm/test_exchanges.py | "
+    "docs/measured/exchange.json"
+)
+
 
 class PowerSGDSettings(ExchangeSettings):
     """Sends each matrix as a product of two thin ones, with error feedback.

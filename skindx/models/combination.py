@@ -12,6 +12,12 @@ from skindx.core.settings_base import Settings
 from skindx.data.box import Box
 from skindx.models.probability_correction import COLDEST, HOTTEST, apply_temperature
 
+PAPER = (
+    "Ensembles of skin networks | He et al., Computer-Aided Clinical Skin Disease Diagnosis "
+    "Using CNN and Object Detection Models, arXiv 1911.08705, 2019 | "
+    "tests/models/test_combination.py | docs/measured/ensemble.json"
+)
+
 # M = members, N = images, K = images with a crop, C = classes, H, W = height, width,
 # S = side of the crop
 

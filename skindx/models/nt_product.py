@@ -21,6 +21,12 @@ from skindx.core.machine import cpu_flags, cpu_vendor, free_memory
 from skindx.core.settings_base import Settings
 from skindx.models.nt_record import DTYPES, Device, Dtype, ProductShape, ShapeTree, choice_in_force
 
+PAPER = (
+    "MTNN | Shi, Xu and Chu, Supervised Learning Based Algorithm Selection for Deep Neural "
+    "Networks, arXiv 1702.03192, 2017 | tests/models/test_nt_users.py | "
+    "docs/measured/gemm.json"
+)
+
 log = logging.getLogger(__name__)
 
 _DTYPES: dict[torch.dtype, Dtype] = {getattr(torch, name): name for name in DTYPES}

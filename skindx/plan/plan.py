@@ -18,6 +18,12 @@ from skindx.plan.readable import percent, seconds
 from skindx.plan.search import PlanLimits, SearchResult, search
 from skindx.plan.strategies import strategy_of
 
+PAPER = (
+    "Guidelines for workers and batches | Zou et al., Distributed Training Large-Scale Deep "
+    "Architectures, arXiv 1709.06622, 2017 | tests/plan/test_plan_report.py | "
+    "docs/measured/plan.json"
+)
+
 
 @dataclass(frozen=True)
 class Guideline:

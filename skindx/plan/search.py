@@ -12,6 +12,12 @@ from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.outcome import PlanOutcome, outcome
 from skindx.plan.strategies import Exchanging, Hopping, SideBySide, searched, strategy_of
 
+PAPER = (
+    "Search over parallel forms | Jia, Zaharia and Aiken, Beyond Data and Model Parallelism "
+    "for Deep Neural Networks (FlexFlow), arXiv 1807.05358, 2018 | "
+    "tests/plan/test_search.py | docs/measured/parallel.json"
+)
+
 VARIANTS = tuple(searched(parallel=False))
 """Strategy and options of each row that a search looks at."""
 

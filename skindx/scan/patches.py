@@ -22,6 +22,12 @@ from numpy.typing import NDArray
 from skindx.core.machine import require_extra
 from skindx.scan.pixel_store import Floats
 
+PAPER = (
+    "chunkflow | Wu et al., Chunkflow: Hybrid Cloud Processing of Large 3D Images by "
+    "Convolutional Nets, arXiv 1904.10489, 2019 | tests/scan/test_scan_tiles.py | "
+    "docs/measured/scan.json"
+)
+
 # A = axes
 
 

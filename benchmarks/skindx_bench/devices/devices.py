@@ -28,6 +28,12 @@ from skindx_bench.devices.operators import operator_cases
 from skindx_bench.harness.conditions import load_now
 from skindx_bench.harness.result import Figure, Result, changed_settings, hardware, ratio
 
+PAPER = (
+    "Performance and energy of processors | Wang et al., Performance and Power Evaluation "
+    "of AI Accelerators for Training Deep Learning Models, arXiv 1909.06842, 2019 | "
+    "tests/bench/test_bench_devices.py | docs/measured/devices-epyc.json"
+)
+
 SMALLEST = (
     "sizes=[16]",
     "precisions=[fp32]",

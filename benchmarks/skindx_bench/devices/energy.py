@@ -194,7 +194,8 @@ def _notes(readings: Readings, networks: Sequence[str]) -> tuple[str, ...]:
         "network on that board, and the other clocks are scored. This network is then not unseen.",
         "The form of the model was chosen with these networks in sight, among forms with and "
         "without clock terms, roots and logarithms; a form chosen inside each fold does worse. "
-        "That single convolutions calibrate no interval was decided with them in sight, too. The "
+        "The decision to leave single convolutions out of the intervals' calibration was also "
+        "made after seeing these networks. The "
         "error of other networks is probably no smaller.",
         "Intervals: 95 % bootstrap over series (a network by one program on one board).",
     )

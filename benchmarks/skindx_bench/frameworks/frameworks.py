@@ -18,6 +18,12 @@ from skindx_bench.frameworks.turns import Case, Config, FrameworkTurns, Opening,
 from skindx_bench.harness.netlab import Link, NetLab, require
 from skindx_bench.harness.result import Result
 
+PAPER = (
+    "Comparison of frameworks | Shi and Chu, Performance Modeling and Evaluation of "
+    "Distributed Deep Learning Frameworks on GPUs, arXiv 1711.05979, 2017 | "
+    "tests/bench/test_bench_frameworks.py | docs/measured/frameworks.json"
+)
+
 _FREE = {
     *("arms", "networks", "fewer_ranks", "rounds", "opening"),
     *("environments", "limit_s", "html", "kept"),

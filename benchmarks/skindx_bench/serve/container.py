@@ -22,6 +22,12 @@ from skindx_bench.harness.result import Figure, Result
 from skindx_bench.serve.container_runtimes import Chosen, Inside, choose_runtime, find_root, see
 from skindx_bench.serve.container_tasks import START, TASKS, Agent, Amounts, TaskName, timed
 
+PAPER = (
+    "Overhead of containers | Xu, Shi and Chu, Performance Evaluation of Deep Learning "
+    "Tools in Docker Containers, arXiv 1711.03386, 2017 | "
+    "tests/bench/test_bench_container.py | docs/measured/container.json"
+)
+
 # B = resamples, S = starts, R = rounds of a start
 
 ARMS = ("host", "container", "sham", "planted")

@@ -85,7 +85,8 @@ def _notes(settings: Config, peer: str) -> tuple[str, ...]:
     notes = [
         f"{', '.join(settings.networks)} with random weights, one image of {settings.size} px on "
         "one thread, head and probabilities included, in seconds of the processor. int8 is "
-        "OpenVINO's unless a key says ort. A key without a network is the least of all networks. "
+        "OpenVINO's unless a key says ort. A key that names no network is the smallest value over "
+        "all networks. "
         "Eager is the faster of PyTorch's two memory formats.",
     ]
     if peer == "openvino_fp32":

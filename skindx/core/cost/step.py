@@ -14,6 +14,12 @@ from skindx.core.cost.events import Feeding, Flow, Resource, Step, StepTask, Ste
 from skindx.core.cost.network import Network, Timed
 from skindx.core.cost.profile import Trace
 
+PAPER = (
+    "DAG model of a step | Shi et al., A DAG Model of Synchronous Stochastic Gradient "
+    "Descent in Distributed Deep Learning, arXiv 1805.03812, 2018 | "
+    "tests/plan/test_events.py | docs/measured/plan-public.json"
+)
+
 
 @dataclass(frozen=True)
 class Message:

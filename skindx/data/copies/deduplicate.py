@@ -25,6 +25,12 @@ from skindx.data.screening.image_measures import NOISE, worth
 from skindx.data.screening.screen import Screened
 from skindx.imaging.hashes import HashKind
 
+PAPER = (
+    "CE-Dedup | Li, Chang and Liu, CE-Dedup: Cost-Effective Convolutional Neural Nets "
+    "Training based on Image Deduplication, arXiv 2109.00899, 2021 | "
+    "tests/data/test_dedup.py | docs/measured/dedup.json"
+)
+
 # N = images, D = dimensions, P = pairs, L = links
 
 _QUERIES = 1024

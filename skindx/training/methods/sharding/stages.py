@@ -35,12 +35,6 @@ from skindx.training.methods.sharding.pieces import (
 from skindx.training.methods.sharding.whole import PIPELINE
 from skindx.training.parallel.mesh import Mesh, sizes_of
 
-PAPER = (
-    "GPipe | Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline "
-    "Parallelism, NeurIPS, arXiv 1811.06965, 2019 | tests/training/test_pipeline.py | "
-    "docs/measured/parallel.json"
-)
-
 # b = images of this rank, B = those of all ranks of the pipeline
 
 

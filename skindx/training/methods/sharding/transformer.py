@@ -20,12 +20,6 @@ from skindx.training.methods.sharding.communicator import Communicator, Sizes
 from skindx.training.methods.sharding.parts import Part, take_part
 from skindx.training.parallel.mesh import sizes_of
 
-PAPER = (
-    "Megatron-LM | Shoeybi et al., Megatron-LM: Training Multi-Billion Parameter Language "
-    "Models Using Model Parallelism, arXiv 1909.08053, 2019 | "
-    "tests/training/test_tensor_parallel.py | docs/measured/parallel.json"
-)
-
 with light_imports():
     from timm.layers import Attention, Mlp
 

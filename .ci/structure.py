@@ -1,0 +1,157 @@
+"""Checks how the code is laid out: sizes, budgets, unique class names. `python .ci/structure.py`.
+
+It reports sizes, and fails only beyond a limit of `.ci/structure.toml`.
+A commit that needs more lines raises the budget of its package there, on purpose.
+"""
+
+import ast
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = ROOT / ".ci/structure.toml"
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Python file of a package; `path` is relative to the repository."""
+
+    path: Path
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Return the parsed file."""
+        return ast.parse(self.text)
+
+    @property
+    def lines(self) -> int:
+        """Return the number of lines."""
+        return self.text.count("\n")
+
+    @property
+    def import_lines(self) -> int:
+        """Return the lines of all import statements."""
+        return sum(
+            node.end_lineno - node.lineno + 1
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Import | ast.ImportFrom) and node.end_lineno is not None
+        )
+
+
+def modules(root: Path, package: str) -> list[Module]:
+    """Read all Python files of a package, for example `skindx`."""
+    return [
+        Module(path.relative_to(root), path.read_text(encoding="utf-8"))
+        for path in sorted((root / package).rglob("*.py"))
+    ]
+
+
+def problems(wheel: list[Module], lab: list[Module], limits: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one sentence for each limit that is exceeded."""
+    yield from _totals("the wheel", wheel, limits["wheel"])
+    yield from _totals("the lab", lab, limits["lab"])
+    yield from _sizes(wheel, limits["file"], limits["folder"])
+    yield from _budgets(wheel, limits["budget"])
+    yield from repeated_classes(wheel)
+
+
+def _totals(name: str, files: list[Module], limits: Mapping[str, int]) -> Iterator[str]:
+    values = {
+        "lines": sum(module.lines for module in files),
+        "files": len(files),
+        "folders": len({module.path.parent for module in files}),
+        "depth": max((len(module.path.parts) - 2 for module in files), default=0),
+    }
+    for what, most in limits.items():
+        if what == "import_percent":
+            share = 100 * sum(module.import_lines for module in files) / max(values["lines"], 1)
+            if share > most:
+                yield f"{share:.1f} % of {name}'s lines are imports; the limit is {most} %."
+        elif values[what] > most:
+            yield f"{name} has {values[what]} {what}; the limit is {most}."
+
+
+def _sizes(
+    files: list[Module], file: Mapping[str, int], folder: Mapping[str, int]
+) -> Iterator[str]:
+    for module in files:
+        if module.lines > file["lines"]:
+            yield f"{module.path} has {module.lines} lines; the limit is {file['lines']}. Split it."
+    for path, count in Counter(module.path.parent for module in files).items():
+        if count > folder["files"]:
+            yield f"{path} has {count} files; the limit is {folder['files']}. Merge or split them."
+
+
+def _budgets(files: list[Module], budget: Mapping[str, int]) -> Iterator[str]:
+    lines = lines_by_package(files)
+    for package, count in lines.items():
+        if package not in budget:
+            yield f"{package} has no budget of lines; add one to {LIMITS.name}."
+        elif count > budget[package]:
+            yield (
+                f"{package} has {count} lines; its budget in {LIMITS.name} is {budget[package]}. "
+                "Remove what the change makes superfluous, or raise the budget in the same commit."
+            )
+    for package in sorted(set(budget) - set(lines)):
+        yield f"{LIMITS.name} has a budget for {package}, which is gone; remove the line."
+
+
+def lines_by_package(files: Iterable[Module]) -> dict[str, int]:
+    """Return the lines of each package directly below the root; its loose files count as `.`."""
+    lines: Counter[str] = Counter()
+    for module in files:
+        below = module.path.parts[1:]
+        lines[below[0] if len(below) > 1 else "."] += module.lines
+    return dict(sorted(lines.items()))
+
+
+def repeated_classes(files: Iterable[Module]) -> Iterator[str]:
+    """Yield one sentence for each class name that is defined more than once."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in files:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{module.path}:{node.lineno}")
+    for name, where in sorted(places.items()):
+        if len(where) > 1:
+            yield f"class {name} is defined {len(where)} times ({', '.join(where)}); rename one."
+
+
+def report(wheel: list[Module], lab: list[Module]) -> str:
+    """Return the sizes of both distributions, largest packages and files first."""
+    rows = []
+    for name, files in (("wheel", wheel), ("lab", lab)):
+        lines = sum(module.lines for module in files)
+        imports = sum(module.import_lines for module in files)
+        folders = len({module.path.parent for module in files})
+        small = sum(module.lines < 40 and module.path.name[:2] != "__" for module in files)
+        rows.append(
+            f"{name}: {lines} lines in {len(files)} files and {folders} folders; "
+            f"{100 * imports / max(lines, 1):.1f} % imports; {small} files under 40 lines"
+        )
+    by_size = sorted(lines_by_package(wheel).items(), key=lambda item: -item[1])
+    rows.append("packages: " + ", ".join(f"{name} {lines}" for name, lines in by_size))
+    longest = sorted(wheel, key=lambda module: -module.lines)[:5]
+    rows.append("longest: " + ", ".join(f"{module.path} {module.lines}" for module in longest))
+    return "\n".join(rows)
+
+
+def main() -> int:
+    """Print the report and every problem; return 1 where there is one."""
+    wheel, lab = modules(ROOT, "skindx"), modules(ROOT, "benchmarks/skindx_bench")
+    print(report(wheel, lab))
+    exceeded = list(problems(wheel, lab, tomllib.loads(LIMITS.read_text(encoding="utf-8"))))
+    for sentence in exceeded:
+        print(sentence)
+    return int(bool(exceeded))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""The check of sizes, budgets and class names: planted cases, and this repository."""
+
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def structure():
+    spec = importlib.util.spec_from_file_location("structure", ROOT / ".ci/structure.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["structure"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["structure"]
+
+
+LIMITS = {
+    "wheel": {"lines": 40, "files": 3, "folders": 2, "depth": 1, "import_percent": 30},
+    "lab": {"lines": 10, "files": 2},
+    "file": {"lines": 20},
+    "folder": {"files": 2},
+    "budget": {".": 10, "data": 30},
+}
+
+
+def found(structure, root, texts, limits=LIMITS):
+    for path, text in texts.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    wheel, lab = structure.modules(root, "skindx"), structure.modules(root, "benchmarks")
+    return list(structure.problems(wheel, lab, limits))
+
+
+def test_a_tree_within_its_limits_has_no_problem(structure, tmp_path):
+    texts = {"skindx/__init__.py": "a = 1\n", "skindx/data/box.py": "class Box: ...\n"}
+    assert found(structure, tmp_path, texts) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ({"skindx/data/a.py": "x = 1\n" * 21}, "skindx/data/a.py has 21 lines; the limit is 20"),
+        ({f"skindx/data/{n}.py": "x = 1\n" for n in "abc"}, "skindx/data has 3 files"),
+        ({f"skindx/data/{n}.py": "x = 1\n" * 16 for n in "ab"}, "data has 32 lines; its budget"),
+        ({"skindx/new/a.py": "x = 1\n"}, "new has no budget"),
+        ({"skindx/a.py": "x = 1\n"}, "a budget for data, which is gone"),
+        ({"skindx/data/deep/a.py": "x = 1\n"}, "the wheel has 2 depth"),
+        ({"benchmarks/a.py": "x = 1\n" * 11}, "the lab has 11 lines"),
+        ({"skindx/data/a.py": "import os\n" * 4 + "x = 1\n"}, "80.0 % of the wheel's lines"),
+        (
+            {"skindx/data/a.py": "class Row: ...\n", "skindx/data/b.py": "class Row: ...\n"},
+            "class Row is defined 2 times (skindx/data/a.py:1, skindx/data/b.py:1)",
+        ),
+    ],
+)
+def test_each_limit_is_named_once_exceeded(structure, tmp_path, texts, sentence):
+    assert any(sentence in problem for problem in found(structure, tmp_path, texts))
+
+
+def test_this_repository_keeps_its_limits(structure):
+    wheel = structure.modules(ROOT, "skindx")
+    lab = structure.modules(ROOT, "benchmarks/skindx_bench")
+    limits = tomllib.loads((ROOT / ".ci/structure.toml").read_text())
+    assert list(structure.problems(wheel, lab, limits)) == []
+
+
+def test_the_glossary_has_at_most_40_words_and_each_is_used():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.split("## Words", 1)[1].split("\n## ", 1)[0]
+    words = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:]
+    assert 20 <= len(words) <= 40
+    assert len(set(words)) == len(words)
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
+    guide = "\n".join(page.read_text() for page in pages).lower()
+    unused = [word for word in words for part in word.split(", ") if part.rstrip("y") not in guide]
+    assert not unused
