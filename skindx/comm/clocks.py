@@ -181,7 +181,10 @@ def layers_of(
     """
     parameters = dict(clock.module.named_parameters())
     last = {
-        name: max((median(ready.get(own, 0.0) for ready in readies) for own in owned), default=0.0)
+        name: max(
+            (median(ready.get(weight_name, 0.0) for ready in readies) for weight_name in owned),
+            default=0.0,
+        )
         for name in clock.layers
         if (owned := _owned(clock, name))
     }
@@ -190,9 +193,9 @@ def layers_of(
     for place, name in enumerate(order):
         owned = _owned(clock, name)
         end_s = max(last[name], backward_s) if place == len(order) - 1 else last[name]
-        ready_s = [max(ready.get(own, 0.0) for own in owned) for ready in readies]
-        owned.sort(key=lambda own: median(ready.get(own, 0.0) for ready in readies))
-        shapes = tuple(tuple(parameters[own].shape) or (1,) for own in owned)
+        ready_s = [max(ready.get(weight_name, 0.0) for weight_name in owned) for ready in readies]
+        owned.sort(key=lambda weight_name: median(ready.get(weight_name, 0.0) for ready in readies))
+        shapes = tuple(tuple(parameters[weight_name].shape) or (1,) for weight_name in owned)
         forward = [times[name] for times in forwards]
         result.append(
             ProfiledLayer(
@@ -203,7 +206,7 @@ def layers_of(
                 forward_spread=_spread(forward),
                 backward_spread=_spread(ready_s),
                 shapes=shapes,
-                parameter_bytes=4 * sum(parameters[own].numel() for own in owned),
+                parameter_bytes=4 * sum(parameters[weight_name].numel() for weight_name in owned),
                 activation_bytes=clock.activations.get(name, 0),
                 input_bytes=clock.inputs.get(name, 0),
                 outputs=_count(clock.layers[name], "out_features", "out_channels"),
@@ -217,8 +220,8 @@ def layers_of(
 def _owned(clock: LayerClock, name: str) -> list[str]:
     prefix = f"{name}." if name else ""
     return [
-        prefix + own
-        for own, parameter in clock.layers[name].named_parameters(recurse=False)
+        prefix + weight_name
+        for weight_name, parameter in clock.layers[name].named_parameters(recurse=False)
         if parameter.requires_grad
     ]
 

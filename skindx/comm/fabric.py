@@ -66,16 +66,16 @@ class Fabric:
 
     def share(self, rows_PM: Tensor) -> list[dist.Work]:
         """Begin to send row `rank` of the buffer to all others, and to fill in theirs."""
-        own, others = rows_PM[self.rank], [rank for rank in range(self.world) if rank != self.rank]
-        self.bytes_sent += len(others) * own.nbytes
+        local, peers = rows_PM[self.rank], [rank for rank in range(self.world) if rank != self.rank]
+        self.bytes_sent += len(peers) * local.nbytes
         if not self._two_way:
             into = rows_PM.view(-1)
-            work = dist.all_gather_into_tensor(into, own, group=self._all, async_op=True)
+            work = dist.all_gather_into_tensor(into, local, group=self._all, async_op=True)
             return [work] if work else []
         # Not by gloo's gather: it copies each message by OpenMP threads of its own, which then
         # keep the cores from those of the training.
-        expected = [self.expect(Transfer(rows_PM[peer], peer)).work for peer in others]
-        sent = [dist.isend(own, self._of(peer), self._way(self.rank, peer)) for peer in others]
+        expected = [self.expect(Transfer(rows_PM[peer], peer)).work for peer in peers]
+        sent = [dist.isend(local, self._of(peer), self._way(self.rank, peer)) for peer in peers]
         return [work for work in (*expected, *sent) if work]
 
     def expect(self, receive: Transfer) -> Transfer:

@@ -62,13 +62,13 @@ class FactoredSettings(ExchangeSettings):
             size = sum(layer.size_bytes for layer in factors)
             last = 1 + max(layer.tensor for layer in factors)
             messages.append(Message(last, size, gathered(size)))
-        others = sorted(set(range(load.count)) - {layer.tensor for layer in factors})
-        sizes = [load.trace.sizes_bytes[tensor] for tensor in others]
+        dense = sorted(set(range(load.count)) - {layer.tensor for layer in factors})
+        sizes = [load.trace.sizes_bytes[tensor] for tensor in dense]
         first = 0
         for count in fixed_buckets(sizes, self.bucket_mb, first_mb=1):
             size = sum(sizes[first : first + count])
             first += count
-            ready = 1 + others[first - 1]  # groups go in order, so the factors are there by then
+            ready = 1 + dense[first - 1]  # groups go in order, so the factors are there by then
             messages.append(Message(ready, size, summed(size)))
         layers = f"{len(factors)} layer{'s' * (len(factors) > 1)} by factors"
         return StepSchedule(

@@ -195,8 +195,8 @@ class Factored(Exchange):
         early = [name for name, weight in pairs if id(weight) in first]
         gradients.reorder([*early, *(name for name, weight in pairs if id(weight) not in first)])
         sizes = [4 * elements for elements in gradients.sizes[len(early) :]]
-        others = fixed_buckets(sizes, self.settings.bucket_mb, first_mb=1)
-        self._dense.plan([len(early), *others] if early else others)
+        buckets = fixed_buckets(sizes, self.settings.bucket_mb, first_mb=1)
+        self._dense.plan([len(early), *buckets] if early else buckets)
 
     def launch(self, group: int) -> None:
         """Begin to send the factors, or to sum a group of the others."""
@@ -207,12 +207,12 @@ class Factored(Exchange):
         self._sent_PM = torch.empty(
             self.fabric.world, ends[-1] + 1, dtype=kind, device=self.fabric.device
         )
-        own_M = self._sent_PM[self.fabric.rank]
+        message_M = self._sent_PM[self.fabric.rank]
         too_many = not all(self._fits(layer) for layer in self._sending)
-        own_M[-1] = float(too_many)
+        message_M[-1] = float(too_many)
         if not too_many:
             for layer, begin in zip(self._sending, ends, strict=False):
-                layer.write(*self._places(own_M.unsqueeze(0), layer, begin))
+                layer.write(*self._places(message_M.unsqueeze(0), layer, begin))
         self._works = self.fabric.share(self._sent_PM)
 
     def _message(self) -> tuple[torch.dtype, list[int]]:

@@ -185,6 +185,6 @@ def candidates(trace: Trace, cost: Cost, most: int = 5) -> list[GroupingCandidat
         if all(plan != candidate.plan for candidate in different):
             predicted_s = simulate(trace, plan, cost).finish_s
             different.append(GroupingCandidate(name, plan, predicted_s))
-    default, *others = different
-    others = sorted(others, key=lambda candidate: candidate.predicted_s)[: most - 1]
-    return sorted([default, *others], key=lambda candidate: candidate.predicted_s)
+    default, *alternatives = different
+    alternatives = sorted(alternatives, key=lambda candidate: candidate.predicted_s)[: most - 1]
+    return sorted([default, *alternatives], key=lambda candidate: candidate.predicted_s)

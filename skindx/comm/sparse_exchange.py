@@ -42,10 +42,10 @@ class SparseExchange(Exchange):
         self._velocity_M = torch.zeros_like(gradients.flat) if self.settings.momentum else None
 
     @abstractmethod
-    def agree(self, own: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
+    def agree(self, local: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
         """Return the sum that all ranks agree on, and what goes back into this rank's residual.
 
-        The sum is not finite where any rank's `own` is poison.
+        The sum is not finite where any rank's `local` is poison.
         """
 
     @property
@@ -62,8 +62,8 @@ class SparseExchange(Exchange):
         flat_M = self.gradients.flat
         k = min(len(flat_M), math.ceil(self.density * len(flat_M)))
         velocity_M = self._accelerated(flat_M)
-        own = add_and_select(flat_M, self.residual_M, k)
-        sent = own or Sparse.poison(k, flat_M.device)
+        selected = add_and_select(flat_M, self.residual_M, k)
+        sent = selected or Sparse.poison(k, flat_M.device)
         agreed, put_back = self.agree(sent, k)
         if not agreed.finite:
             return False
@@ -123,12 +123,12 @@ class TopK(SparseExchange):
     Each rank sends 8 (P - 1) k bytes.
     """
 
-    def agree(self, own: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
+    def agree(self, local: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
         """Return the sum of all ranks' elements, added in rank order."""
-        messages = self.fabric.all_gather(own.pack())
+        messages = self.fabric.all_gather(local.pack())
         parts = [Sparse.unpack(message) for message in messages]
         if not all(part.finite for part in parts):
-            return Sparse.poison(k, own.at_K.device), []
+            return Sparse.poison(k, local.at_K.device), []
         return add_all(parts), []
 
 
@@ -141,7 +141,7 @@ class GTopK(SparseExchange):
     carried it into the result was lost.
     """
 
-    def agree(self, own: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
+    def agree(self, local: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
         """Merge with one partner a round.
 
         The 2^r ranks of a group hold the same sum after round r, and dropped the same of it, so
@@ -152,13 +152,13 @@ class GTopK(SparseExchange):
         power = 1 << (world.bit_length() - 1)
         if rank >= power:
             result = self._expect(k, rank - power)
-            self.fabric.swap([Transfer(own.pack(), rank - power)], [])
+            self.fabric.swap([Transfer(local.pack(), rank - power)], [])
             return self._received(result), []
         partner = rank + power if rank + power < world else None
         first = None if partner is None else self._expect(k, partner)
         peers = [rank ^ (1 << bit) for bit in range(power.bit_length() - 1)]
         messages = [self._expect(k, peer) for peer in peers]
-        held, put_back = own, []
+        held, put_back = local, []
         if first:
             held, dropped = merge(held, self._received(first), k)
             put_back.append((dropped, 1.0))

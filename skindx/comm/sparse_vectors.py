@@ -110,13 +110,15 @@ def _split(at_N: Tensor, values_N: Tensor, kept_N: Tensor) -> tuple[Sparse, Spar
     from skindx.comm.kernels import split_by
 
     room = len(at_N) + 1
-    at, others_at = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
-    values, others = np.empty(room, dtype=np.float32), np.empty(room, dtype=np.float32)
-    count = split_by(at_N.numpy(), values_N.numpy(), kept_N.numpy(), at, values, others_at, others)
+    at, rest_at = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
+    values, rest_values = np.empty(room, dtype=np.float32), np.empty(room, dtype=np.float32)
+    count = split_by(
+        at_N.numpy(), values_N.numpy(), kept_N.numpy(), at, values, rest_at, rest_values
+    )
     rest = len(at_N) - count
     return (
         Sparse(torch.from_numpy(at[:count]), torch.from_numpy(values[:count])),
-        Sparse(torch.from_numpy(others_at[:rest]), torch.from_numpy(others[:rest])),
+        Sparse(torch.from_numpy(rest_at[:rest]), torch.from_numpy(rest_values[:rest])),
     )
 
 

@@ -50,7 +50,7 @@ class FolderKind:
     """With its article: an evaluation."""
     mark: str = ""
     """The file by which an earlier one is known, moved in last; "": none is ever replaced."""
-    others: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
     """Patterns of what else it may hold at its top."""
     before: tuple[str, ...] = ()
     """Names of what is written there before the whole is, such as a training's history."""
@@ -74,7 +74,7 @@ class FolderKind:
             )
         names = {entry.name for entry in entries(path)} - _CLUTTER if path.exists() else set()
         known = self.mark in names
-        patterns = (self.mark, *self.others) if known else self.before
+        patterns = (self.mark, *self.contents) if known else self.before
         if strange := sorted(n for n in names if not any(fnmatchcase(n, p) for p in patterns)):
             raise UserError(
                 f"{path} is not empty: it holds other files ({', '.join(strange[:3])}), which "

@@ -97,9 +97,11 @@ class CppSource:
                 if not _failed(file).exists():
                     state = "compiled" if file.exists() else "to be compiled at first use"
                     alike = file.parent.glob(f"{self.file.stem}-*.so")
-                    others = sum(1 for other in alike if other != file)
-                    beside = f", {others} in the cache for other versions or processors"
-                    return True, "; ".join([*failed, f"{name}, {state}{beside if others else ''}"])
+                    other_builds = sum(1 for other in alike if other != file)
+                    beside = f", {other_builds} in the cache for other versions or processors"
+                    return True, "; ".join(
+                        [*failed, f"{name}, {state}{beside if other_builds else ''}"]
+                    )
                 failed.append(f"{name} fails its check on this processor")
         except (OSError, subprocess.SubprocessError) as error:
             return False, f"{program} does not run ({error}): {self.without}"

@@ -57,13 +57,13 @@ class Family:
         if kind in self._loaded:
             return self._loaded[kind]
         if kind in self._kinds:
-            found = load_object(self._kinds[kind])
+            result = load_object(self._kinds[kind])
         elif kind in self._added:
-            found = self._of_entry_point(self._added[kind])
+            result = self._of_entry_point(self._added[kind])
         else:
             raise UserError(self._unknown(kind))
-        self._loaded[kind] = found
-        return found
+        self._loaded[kind] = result
+        return result
 
     def _of_entry_point(self, point: EntryPoint) -> Any:
         try:
@@ -97,8 +97,8 @@ class Family:
     def summaries(self) -> dict[str, str]:
         """Return the first sentence of each kind's docstring, for help and tables."""
         return {
-            kind: " ".join((found.__doc__ or "").split("\n\n", 1)[0].split())
-            for kind, found in self.loaded().items()
+            kind: " ".join((item.__doc__ or "").split("\n\n", 1)[0].split())
+            for kind, item in self.loaded().items()
         }
 
     def union(self) -> Any:

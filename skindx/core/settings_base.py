@@ -237,12 +237,12 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     # A file that is wrong in each of its lines need not have all of them compared.
     errors = error.errors(include_url=False)[:_MOST_ERRORS]
     causes = [item for item in errors if not _follows(item, errors)]
-    first, *others = sorted(causes, key=lambda item: item["type"] != "extra_forbidden")
+    first, *remaining = sorted(causes, key=lambda item: item["type"] != "extra_forbidden")
     loc = first["loc"]
     where = _where(loc)
-    alternatives = [item for item in others if _where(item["loc"]) == where]
-    others = [item for item in others if _where(item["loc"]) != where]
-    more = f" ({len(others)} more after this one)" if others else ""
+    alternatives = [item for item in remaining if _where(item["loc"]) == where]
+    remaining = [item for item in remaining if _where(item["loc"]) != where]
+    more = f" ({len(remaining)} more after this one)" if remaining else ""
     if first["type"] == "extra_forbidden":
         valid = _keys(cls, loc[:-1])
         hint = _nearest(str(loc[-1]), valid)

@@ -46,8 +46,8 @@ class Choice:
     def piece(self) -> int:
         """Images of a rank that go through the network at once; the largest of its pieces."""
         together = self.ranks // self.side_by_side if self.side_by_side > 1 else self.ranks
-        own = -(-self.batch // max(1, together))
-        return -(-own // self.accumulate)
+        rank_batch = -(-self.batch // max(1, together))
+        return -(-rank_batch // self.accumulate)
 
     @property
     def label(self) -> str:
@@ -67,7 +67,7 @@ class Choice:
         raw = self.strategy.fragment()
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
         if isinstance(self.strategy, ParallelForm) and flows:
-            engine["parallel"] = {**engine["parallel"], **self.strategy.found(flows)}
+            engine["parallel"] = {**engine["parallel"], **self.strategy.settings_of(flows)}
         if not self.strategy.parallel:
             engine["parallel"] = {"kind": "data"}
         if self.nodes == 1:

@@ -179,14 +179,14 @@ def price(
     )
     factor_s += backward_s * _SAMPLED if kfac.sampled else 0.0
     eigen_s = max(_eigen_s(layers, sharing, rates), default=0.0)
-    own = [[layer for layer in layers if sharing.row_of[layer.name] == row] for row in rows]
-    change_s = max(sum(_change_s(layer, rates) for layer in row) for row in own)
+    by_row = [[layer for layer in layers if sharing.row_of[layer.name] == row] for row in rows]
+    change_s = max(sum(_change_s(layer, rates) for layer in row) for row in by_row)
     row_axis = axis_of(network, sharing.workers)
     column_axis = axis_of(network, network.ranks // sharing.workers, sharing.workers)
     factors = _summed(layers, network, kfac.factors_every)
-    vectors = _vectors(own, row_axis, kfac.inverses_every)
-    gradients = _gradients(own, column_axis)
-    held = max(sum(layer.factor_bytes for layer in row) for row in own)
+    vectors = _vectors(by_row, row_axis, kfac.inverses_every)
+    gradients = _gradients(by_row, column_axis)
+    held = max(sum(layer.factor_bytes for layer in row) for row in by_row)
     return Priced(
         factor_s / kfac.factors_every + eigen_s / kfac.inverses_every + change_s,
         tuple(message for message in (factors, vectors, gradients) if message.size_bytes),
@@ -236,24 +236,24 @@ def _summed(layers: Sequence[Conditioned], network: Network, every: int) -> Mess
     return _mean(sum(sizes), timed, every)
 
 
-def _vectors(own: Sequence[Sequence[Conditioned]], axis: RankAxis, every: int) -> Message:
+def _vectors(by_row: Sequence[Sequence[Conditioned]], axis: RankAxis, every: int) -> Message:
     """Eigenvectors and values, of each factor from its rank to all of the row, many at once."""
     if axis.ranks == 1:
         return Message(0, 0, Timed(0.0, 0.0))
     at_once = axis.network.cluster.slots
     rows = []
-    for row in own:
+    for row in by_row:
         sizes = [4 * n * w * (w + 1) for layer in row for n, w in layer.shapes.values()]
         timed = [axis.broadcast(size).scaled(1 / at_once) for size in sizes]
         rows.append(_mean(sum(sizes), timed, every))
     return max(rows, key=lambda message: message.timed.alone_s)
 
 
-def _gradients(own: Sequence[Sequence[Conditioned]], axis: RankAxis) -> Message:
+def _gradients(by_row: Sequence[Sequence[Conditioned]], axis: RankAxis) -> Message:
     """Finished gradients of each row, to the other rows, in every step."""
     if axis.ranks == 1:
         return Message(0, 0, Timed(0.0, 0.0))
-    sizes = [4 * sum(layer.gradient_elements for layer in row) for row in own]
+    sizes = [4 * sum(layer.gradient_elements for layer in row) for row in by_row]
     return _mean(sum(sizes), [axis.broadcast(size) for size in sizes if size], 1)
 
 

@@ -137,12 +137,14 @@ def measure_links(
     for _ in range(VISITS):  # all of them, and all of them once more: a while lies in between
         for kind, call in calls.items():
             visits[kind].append(meter.visit(kind, call, visits[kind]))
-    collectives = [collective_of(kind, nodes, per_node, own) for kind, own in visits.items()]
+    collectives = [
+        collective_of(kind, nodes, per_node, kind_visits) for kind, kind_visits in visits.items()
+    ]
     at_once = meter.share(collectives)
-    first_of_others = per_node if nodes > 1 else None
+    first_remote_rank = per_node if nodes > 1 else None
     return MeasuredLinks(
         tuple(collectives),
-        meter.link(first_of_others),
+        meter.link(first_remote_rank),
         meter.link(1 if per_node > 1 else None),
         at_once,
     )
@@ -213,9 +215,9 @@ class _Meter:
         alone_s, two_s = times.pop((1, large)), times[2, large]
         alpha_s = min(one.alpha_s, alone_s)
         wire_s = min(max(0.0, two_s - alone_s), alone_s - alpha_s)
-        own = 1 - wire_s / (alone_s - alpha_s) if alone_s > alpha_s else 0.0
+        idle_share = 1 - wire_s / (alone_s - alpha_s) if alone_s > alpha_s else 0.0
         result = {
-            slots: one.model_copy(update={"own_share": own if slots > 1 else 0.0})
+            slots: one.model_copy(update={"own_share": idle_share if slots > 1 else 0.0})
             for slots in (1, 2, 4)
         }
         unlike = {slots: _unlike(result[slots], slots, times) for slots in result}
@@ -298,9 +300,9 @@ def _unlike(known: Collective, slots: int, times: dict[tuple[int, int], float]) 
     total = 0.0
     for (count, size), seconds in times.items():
         alpha_s = min(known.alpha_s, known.curve(size))
-        own_s = known.own_share * (known.curve(size) - alpha_s)
-        work_s = known.curve(size) - alpha_s - own_s
-        tasks = [StepTask("message", "link", work_s, latency_s=alpha_s + own_s)] * count
+        idle_s = known.own_share * (known.curve(size) - alpha_s)
+        work_s = known.curve(size) - alpha_s - idle_s
+        tasks = [StepTask("message", "link", work_s, latency_s=alpha_s + idle_s)] * count
         total += abs(math.log(max(span.end_s for span in run(tasks, link)) / seconds))
     return total
 

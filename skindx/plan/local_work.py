@@ -199,9 +199,9 @@ def _tiny(device: torch.device) -> Callable[[], None]:
     eigen = Eigen(torch.ones(1, _TINY, device=device), eye_SWW)
 
     def work() -> None:
-        own_SGA = gradient_SGA.clone()
-        natural_SGA = precondition(own_SGA, eigen, eigen, 1.0)
-        length = (natural_SGA * own_SGA).sum()
-        own_SGA.copy_(natural_SGA * length)
+        copy_SGA = gradient_SGA.clone()
+        natural_SGA = precondition(copy_SGA, eigen, eigen, 1.0)
+        length = (natural_SGA * copy_SGA).sum()
+        copy_SGA.copy_(natural_SGA * length)
 
     return work

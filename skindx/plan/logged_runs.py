@@ -124,7 +124,7 @@ def _run(name: str, block: list[tuple[int, float, list[float]]], column: int) ->
         "names": [str(number) for number, _ in backward],
         "sizes_bytes": [size for _, (size, _, _) in backward],
         # Weight and bias of a layer bear its time both; backward meets the bias (odd) first.
-        "backward_s": [own_s if number % 2 else 0.0 for number, (_, own_s, _) in backward],
+        "backward_s": [layer_s if number % 2 else 0.0 for number, (_, layer_s, _) in backward],
     }
     trace = Trace.parse(raw, origin=name, expand=False)
     return Logged(name, trace, tuple(groups), tuple(took_s))

@@ -121,8 +121,8 @@ class _Work:
     def batch(self) -> int:
         """Images of one rank in one piece."""
         recipe = self.settings.recipe_of(self.member)
-        own = max(2, recipe.batch // (self.ranks * recipe.accumulate))
-        return min(own, len(self.data.train))
+        rank_batch = max(2, recipe.batch // (self.ranks * recipe.accumulate))
+        return min(rank_batch, len(self.data.train))
 
 
 def _on_ranks(work: _Work) -> tuple[Profile, int]:

@@ -216,8 +216,8 @@ class _Steps:
         state = self.training.engine.optimizer.state.values()
         kept = sum(
             value.numel() * value.element_size()
-            for own in state
-            for value in own.values()
+            for slots in state
+            for value in slots.values()
             if isinstance(value, torch.Tensor)
         )
         backward_s = median(backward for _, backward, _ in self.parts)
@@ -255,5 +255,5 @@ def _read(training: Training[Any], batch: int) -> tuple[list[Batch], float]:
     started = time.perf_counter()
     more = list(islice(batches, 3))
     seconds = time.perf_counter() - started
-    count = sum(work.own for work in more)
+    count = sum(work.local_count for work in more)
     return [first, *more], (seconds * threads / count if count else 0.0)

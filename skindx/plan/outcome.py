@@ -136,13 +136,15 @@ def outcome(
 def _member(member: PlannedMember, estimate: Estimate, profiles: Profiles) -> MemberTime:
     choice = estimate.choice
     steps = max(1, round(member.images / choice.batch)) if member.images else 0
-    own = member.validation / (1 if choice.side_by_side > 1 else choice.ranks)
+    rank_images = member.validation / (1 if choice.side_by_side > 1 else choice.ranks)
     profile = member.profile
     forward_s = sum(layer.forward_s or 0.0 for layer in profile.layers) / profile.batch
     forward_s *= compute_scale(profile, profile.batch)
     read_s = profile.read_s / profiles.cores
     seconds = forward_s + read_s if profiles.device == "cpu" else max(forward_s, read_s)
-    return MemberTime(member.name, estimate, steps * estimate.step_s, own * seconds, member.epochs)
+    return MemberTime(
+        member.name, estimate, steps * estimate.step_s, rank_images * seconds, member.epochs
+    )
 
 
 def _hopping(

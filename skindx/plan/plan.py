@@ -92,7 +92,7 @@ class Plan:
     workload: Workload
     machine: Machine
     limits: PlanLimits
-    found: SearchResult
+    search_result: SearchResult
     bottleneck: str
     changes: tuple[str, ...]
     advice: tuple[Guideline, ...]
@@ -102,7 +102,7 @@ class Plan:
     @property
     def chosen(self) -> PlanOutcome:
         """The plan itself."""
-        return self.found.chosen
+        return self.search_result.chosen
 
 
 def make(
@@ -239,9 +239,9 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
     advice = []
     ranks = max(2, chosen.choice.ranks)
     overhead = chosen.step.parts["communicate"] + chosen.step.parts["read"]
-    own_s = max(1e-12, chosen.step_s - overhead)
+    busy_s = max(1e-12, chosen.step_s - overhead)
     ratio = (
-        overhead / own_s / ranks if chosen.choice.ranks > 1 else chosen.step.parts["read"] / own_s
+        overhead / busy_s / ranks if chosen.choice.ranks > 1 else chosen.step.parts["read"] / busy_s
     )
     pays = ranks_that_pay(ratio, EFFICIENCY)
     advice.append(
@@ -288,7 +288,7 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
 
 def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[SpeedupPoint, ...]:
     """Weak scaling: as many images a rank on one rank as on 1,024; P x t(1) / t(P)."""
-    own = max(1, chosen.choice.piece * chosen.choice.accumulate)
+    rank_batch = max(1, chosen.choice.piece * chosen.choice.accumulate)
     per_node = machine.cluster.ranks_per_node
     points: list[SpeedupPoint] = []
     base: Estimate | None = None
@@ -299,7 +299,7 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Speedu
             strategy=strategy_of("dense") if ranks == 1 else chosen.choice.strategy,
             nodes=nodes,
             ranks_per_node=here,
-            batch=own * nodes * here,
+            batch=rank_batch * nodes * here,
             side_by_side=1,
         )
         try:
@@ -383,8 +383,8 @@ def _of_limits(result: SearchResult, limits: PlanLimits) -> list[str]:
             "for comparison, and --write refuses it."
         )
     if not limits.strategy:
-        others = (one for one in result.every if not one.choice.strategy.executed)
-        best = next(others, result.chosen)
+        unexecuted = (one for one in result.every if not one.choice.strategy.executed)
+        best = next(unexecuted, result.chosen)
         if best.score_s < result.chosen.score_s:
             notes.append(
                 f"{best.choice.label} on {best.choice.ranks} ranks would be faster "

@@ -68,7 +68,7 @@ def write_page(path: Path, plan: Plan) -> None:
 def pareto(plan: Plan) -> Plot:
     """Return time against money (or hours of nodes) for all choices; the best ones are joined."""
     plot = new_plot(_WIDTH, _HEIGHT, "Time against money for every choice")
-    axes, points = plot.axes, [_cost(outcome) for outcome in plan.found.every]
+    axes, points = plot.axes, [_cost(outcome) for outcome in plan.search_result.every]
     whole = bool(plan.chosen.seconds)
     name = "hours of all nodes together" if whole else "node-seconds for 1,000 images"
     if plan.chosen.money is not None:
@@ -78,7 +78,9 @@ def pareto(plan: Plan) -> Plot:
     _scale(axes, "y", [taken for taken, _ in points], time, seconds)
     front = _front(points)
     axes.plot([cost for _, cost in front], [taken for taken, _ in front], color=BLUE, alpha=0.5)
-    for number, (outcome, (taken, cost)) in enumerate(zip(plan.found.every, points, strict=True)):
+    for number, (outcome, (taken, cost)) in enumerate(
+        zip(plan.search_result.every, points, strict=True)
+    ):
         color = ORANGE if outcome.choice.strategy.lossy else BLUE
         axes.plot(cost, taken, "o", color=color, markersize=8, gid=f"choice{number}")
         plot.titles[f"choice{number}"] = (

@@ -77,7 +77,7 @@ def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tup
         "memory",
         "all of it" if whole else "MB sent",
     )
-    shown = list(plan.found.every[:most])
+    shown = list(plan.search_result.every[:most])
     if plan.chosen not in shown:
         shown.append(plan.chosen)
     return headings, [_row(plan, outcome, whole) for outcome in shown]
@@ -93,7 +93,7 @@ def _row(plan: Plan, outcome: PlanOutcome, whole: bool) -> tuple[str, ...]:
             ("not executed by this version", not outcome.choice.strategy.executed),
             ("as given", outcome.as_given),
             ("chosen", outcome is plan.chosen),
-            ("the intervals overlap", outcome is plan.found.fastest is not plan.chosen),
+            ("the intervals overlap", outcome is plan.search_result.fastest is not plan.chosen),
         )
         if holds
     ]
@@ -146,9 +146,9 @@ def plan_values(plan: Plan) -> dict[str, Any]:
             "ranks_per_node": machine.cluster.ranks_per_node,
         },
         "chosen": outcome_values(plan.chosen),
-        "fastest": outcome_values(plan.found.fastest),
-        "given": outcome_values(plan.found.given) if plan.found.given else None,
-        "candidates": [outcome_values(outcome) for outcome in plan.found.every],
+        "fastest": outcome_values(plan.search_result.fastest),
+        "given": outcome_values(plan.search_result.given) if plan.search_result.given else None,
+        "candidates": [outcome_values(outcome) for outcome in plan.search_result.every],
         "bottleneck": plan.bottleneck,
         "changes": list(plan.changes),
         "guidelines": [

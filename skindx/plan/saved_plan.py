@@ -238,9 +238,11 @@ def learnt(cluster: Cluster, pairs: Sequence[Compared]) -> Cluster:
     for part, result in factors.items():
         before = corrections.get(part)
         runs = before.runs if before else 0
-        own = math.exp(fmean(math.log(factor) for factor in result))
+        mean_factor = math.exp(fmean(math.log(factor) for factor in result))
         # A new run says what is still missing; it weighs as one among all runs.
-        factor = (before.factor if before else 1.0) * own ** (len(result) / (runs + len(result)))
+        factor = (before.factor if before else 1.0) * mean_factor ** (
+            len(result) / (runs + len(result))
+        )
         spread = pstdev(result) if len(result) > 1 else before.spread if before else 0.05
         corrections[part] = Correction(
             factor=factor, runs=runs + len(result), spread=min(10.0, spread)

@@ -286,8 +286,8 @@ def _fitting(choice: Choice, workload: Workload, machine: Machine) -> PlanOutcom
     for checkpointing in options:
         pieces = choice.accumulate
         while pieces <= _MOST_PIECES:
-            own = choice.batch // max(1, choice.ranks // choice.side_by_side)
-            if pieces > choice.accumulate and own < 2 * pieces:
+            rank_batch = choice.batch // max(1, choice.ranks // choice.side_by_side)
+            if pieces > choice.accumulate and rank_batch < 2 * pieces:
                 break
             tried = dataclasses.replace(choice, accumulate=pieces, checkpointing=checkpointing)
             priced = _price(tried, workload, machine)
@@ -307,13 +307,13 @@ def _price(
         key = (id(member.profile), member.batch, member.accumulate, member.kfac)
         if key not in by_network:
             batch = member.batch * choice.ranks if workload.weak else member.batch
-            own = dataclasses.replace(
+            member_choice = dataclasses.replace(
                 choice,
                 batch=batch,
                 accumulate=max(choice.accumulate, member.accumulate),
                 kfac=member.kfac,
             )
-            by_network[key] = estimate(member.profile, own, machine)
+            by_network[key] = estimate(member.profile, member_choice, machine)
         estimates[member.name] = by_network[key]
     return outcome(
         choice, estimates, workload, machine.profiles, machine.cluster, as_given=as_given

@@ -142,7 +142,7 @@ class Hopping(SideBySide):
 
 
 @cache
-def _others() -> dict[str, type[Strategy]]:
+def _named_strategies() -> dict[str, type[Strategy]]:
     """Return name -> strategy of all that are no exchange of whole gradients."""
     prices = [form.price for form in PARALLEL_FORMS.loaded().values() if form.price]
     return {strategy.name: strategy for strategy in (Zero1, Zero2, Zero3, *prices)}
@@ -151,13 +151,13 @@ def _others() -> dict[str, type[Strategy]]:
 def strategy_names() -> list[str]:
     """Return all names of strategies."""
     kinds = EXCHANGES.loaded()
-    return [*(name for kind in kinds for name in (kind, *kinds[kind].also)), *_others()]
+    return [*(name for kind in kinds for name in (kind, *kinds[kind].also)), *_named_strategies()]
 
 
 def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
     """Return a strategy by its name. Raises UserError for one that there is not."""
-    if name in _others():
-        return _others()[name](options)
+    if name in _named_strategies():
+        return _named_strategies()[name](options)
     for kind, settings in EXCHANGES.loaded().items():
         if name == kind or name in settings.also:
             given = settings.parse(dict(options or {}), f"strategy {name}", expand=False)
@@ -168,8 +168,12 @@ def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy
 def searched(*, parallel: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and options of what a search looks at: of whole layers, or of split ones."""
     kinds = {} if parallel else EXCHANGES.loaded()
-    others = {name: own for name, own in _others().items() if own.parallel is parallel}
-    for name, kind in (kinds | others).items():
+    strategies = {
+        name: strategy
+        for name, strategy in _named_strategies().items()
+        if strategy.parallel is parallel
+    }
+    for name, kind in (kinds | strategies).items():
         yield from ((name, options) for options in kind.searched)
 
 
@@ -196,7 +200,7 @@ def hops(
     members, ranks = len(unit_s), len(unit_s[0])
     hop_s = [latency_s + seconds_per_byte * size for size in state_bytes]
     left = [set(range(ranks)) for _ in range(members)]
-    left_s = [sum(own) for own in unit_s]
+    left_s = [sum(member_s) for member_s in unit_s]
     free_member_s, free_rank_s = [0.0] * members, [0.0] * ranks
     at: list[int | None] = [None] * members
     for _ in range(members * ranks):
@@ -213,7 +217,7 @@ def hops(
         at[member] = rank
         left[member].remove(rank)
         left_s[member] = sum(unit_s[member][part] for part in left[member])
-    by_rank = max(sum(own[rank] for own in unit_s) for rank in range(ranks))
+    by_rank = max(sum(member_s[rank] for member_s in unit_s) for rank in range(ranks))
     by_member = max(map(sum, unit_s))
     sent = sum((ranks - 1) * size for size in state_bytes)
     return Hops(max(free_rank_s), max(by_rank, by_member), sent)

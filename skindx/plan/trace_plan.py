@@ -111,25 +111,25 @@ def on_other_device(profiles: Profiles, here: Path, there: Path) -> Profiles:
     measured on, and of the other one. Reading and decoding images keep their times. Raises
     UserError for other files, and if the two have no training of a network in common.
     """
-    ours, others = _read(here), _read(there)
+    ours, target = _read(here), _read(there)
     networks = tuple(
-        _moved(profile, _ratio(ours, others, profile.precision, (here, there)))
+        _moved(profile, _ratio(ours, target, profile.precision, (here, there)))
         for profile in profiles.networks
     )
-    kind = others["hardware"].get("kind", "cpu")
+    kind = target["hardware"].get("kind", "cpu")
     return profiles.model_copy(
         update={
             "networks": networks,
             "device": "cpu" if kind == "cpu" else "cuda",
-            "scaled_to": str(others["hardware"].get("device", there.stem))[:200],
+            "scaled_to": str(target["hardware"].get("device", there.stem))[:200],
         }
     )
 
 
 def _ratio(
-    ours: Mapping[str, Any], others: Mapping[str, Any], precision: str, files: tuple[Path, Path]
+    ours: Mapping[str, Any], target: Mapping[str, Any], precision: str, files: tuple[Path, Path]
 ) -> Ratio:
-    mine, theirs = _trainings(ours, precision), _trainings(others, precision)
+    mine, theirs = _trainings(ours, precision), _trainings(target, precision)
     common = [key for key, work in mine.items() if key in theirs and theirs[key][1:] == work[1:]]
     if not common:
         raise UserError(
@@ -140,8 +140,8 @@ def _ratio(
     # The mean is uncertain too: one more network differs by both.
     apart = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs)) if len(logs) > 1 else ONE_NETWORK
     compute = math.exp(statistics.fmean(logs))
-    ours_gb_s, others_gb_s = (_value(file, "memory bandwidth") for file in (ours, others))
-    memory = ours_gb_s / others_gb_s if ours_gb_s and others_gb_s else compute
+    ours_gb_s, target_gb_s = (_value(file, "memory bandwidth") for file in (ours, target))
+    memory = ours_gb_s / target_gb_s if ours_gb_s and target_gb_s else compute
     return Ratio(compute, memory, apart, tuple(ours["parts"][key]["name"] for key in common))
 
 
@@ -230,31 +230,31 @@ class PlanRequest:
     """Files of `skindx bench devices`: of the device of the trace, and of the one to plan for."""
 
 
-def plan_of_trace(asked: PlanRequest) -> Plan:
+def plan_of_trace(request: PlanRequest) -> Plan:
     """Price a step of a trace's first network; each rank has its batch. Raises UserError."""
-    if asked.trace is None or asked.cluster is None:
+    if request.trace is None or request.cluster is None:
         raise UserError(
             "give CONFIG and DATA, or --trace and --cluster; `skindx plan measure` writes the "
             "first, `skindx plan network` the second."
         )
-    machine = machine_of(read_profiles(asked.trace), read_cluster(asked.cluster), asked)
+    machine = machine_of(read_profiles(request.trace), read_cluster(request.cluster), request)
     profile = machine.profiles.networks[0]
-    if asked.batch and machine.profiles.source != "measured":
-        profile = profile.model_copy(update={"batch": asked.batch})
-    member = PlannedMember(profile.name, profile, asked.batch or profile.batch)
-    return make(Workload((member,), weak=True), machine, asked.limits)
+    if request.batch and machine.profiles.source != "measured":
+        profile = profile.model_copy(update={"batch": request.batch})
+    member = PlannedMember(profile.name, profile, request.batch or profile.batch)
+    return make(Workload((member,), weak=True), machine, request.limits)
 
 
-def machine_of(profiles: Profiles, cluster: Cluster, asked: PlanRequest) -> Machine:
+def machine_of(profiles: Profiles, cluster: Cluster, request: PlanRequest) -> Machine:
     """Return the part of a cluster that is to be used, with times as measured on one rank."""
     cluster = only_ranks(
-        cluster, asked.nodes or cluster.nodes, asked.ranks_per_node or cluster.ranks_per_node
+        cluster, request.nodes or cluster.nodes, request.ranks_per_node or cluster.ranks_per_node
     )
-    if asked.devices is not None:
-        profiles = on_other_device(profiles, *asked.devices)
-    if asked.one_rank_s is not None:
+    if request.devices is not None:
+        profiles = on_other_device(profiles, *request.devices)
+    if request.one_rank_s is not None:
         cluster = Cluster.parse(
-            {**cluster.model_dump(mode="json"), "one_rank_s": asked.one_rank_s},
+            {**cluster.model_dump(mode="json"), "one_rank_s": request.one_rank_s},
             origin="--one-rank-s",
         )
     if cluster.one_rank_s is not None:

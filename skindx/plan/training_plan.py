@@ -36,15 +36,15 @@ _NAMED = 5
 """Networks of a trace that a message names."""
 
 
-def plan_of_config(settings: TrainSettings, dataset: Path, asked: PlanRequest) -> Plan:
+def plan_of_config(settings: TrainSettings, dataset: Path, request: PlanRequest) -> Plan:
     """Plan the training of `settings` on a dataset; without a trace it is measured now.
 
     Raises UserError.
     """
-    limits = dataclasses.replace(asked.limits, side_by_side=True)
-    profiles = read_profiles(asked.trace) if asked.trace else measure(settings, dataset)
-    known = read_cluster(asked.cluster) if asked.cluster else this_machine(profiles)
-    machine = machine_of(profiles, known, asked)
+    limits = dataclasses.replace(request.limits, side_by_side=True)
+    profiles = read_profiles(request.trace) if request.trace else measure(settings, dataset)
+    known = read_cluster(request.cluster) if request.cluster else this_machine(profiles)
+    machine = machine_of(profiles, known, request)
     workload = workload_of(settings, dataset, machine.profiles)
     return make(workload, machine, limits, given_choice(settings, machine))
 
@@ -127,8 +127,8 @@ def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profil
     ]
     if fitting:
         recipe = settings.recipe_of(member)
-        own = recipe.batch // (recipe.accumulate * profiles.ranks)
-        return min(fitting, key=lambda profile: abs(profile.batch - own))
+        rank_batch = recipe.batch // (recipe.accumulate * profiles.ranks)
+        return min(fitting, key=lambda profile: abs(profile.batch - rank_batch))
     timed = ", ".join(_described(network) for network in profiles.networks[:_NAMED])
     raise UserError(
         f"member {member.name} is {_words(member.model, size, precision, variant)}, which was "
@@ -238,7 +238,7 @@ def settings_with_plan(
         )
     if predicted.nodes == 1 and not settings.engine.hostfile:
         resolve_ranks(settings.engine)
-    if predicted.nodes > 1 and not settings.engine.hostfile and not _started_by_others():
+    if predicted.nodes > 1 and not settings.engine.hostfile and not _started_by_launcher():
         raise UserError(
             f"{plan} is for {predicted.nodes} nodes, and nothing says where they are; set "
             "engine.hostfile, or start the ranks with torchrun or Slurm."
@@ -246,7 +246,7 @@ def settings_with_plan(
     return settings, predicted
 
 
-def _started_by_others() -> bool:
+def _started_by_launcher() -> bool:
     import os
 
     return "RANK" in os.environ

@@ -157,11 +157,11 @@ def _check_layer_norms(settings: TrainSettings) -> None:
     for member in settings.members:
         recipe = settings.recipe_of(member)
         if settings.engine.zero and recipe.optimizer_kind.layerwise:
-            others = [name for name, kind in optimizer_kinds().items() if not kind.layerwise]
+            alternatives = [name for name, kind in optimizer_kinds().items() if not kind.layerwise]
             raise UserError(
                 f"member {member.name}: recipe.optimizer={recipe.optimizer} goes by the norm of "
                 f"each layer, and engine.zero={settings.engine.zero} mixes layers; set "
-                f"engine.zero=0, or take {' or '.join(reversed(others))}."
+                f"engine.zero=0, or take {' or '.join(reversed(alternatives))}."
             )
 
 

@@ -42,7 +42,7 @@ class GradientSync:
         self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s), ranks)
         named = module.named_parameters()
         self.gradients = GradientBuffer(
-            [(name, own) for name, own in named if name not in left_out]
+            [(name, weight) for name, weight in named if name not in left_out]
         )
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         exchange.observe(module)

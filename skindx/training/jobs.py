@@ -161,7 +161,7 @@ def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: Stop) -> None
     # One rank looks: on another node the result may show up later.
     if mesh.broadcast_from_main(job.is_finished):
         return
-    if any(mesh.gather(stop.asked)):
+    if any(mesh.gather(stop.requested)):
         raise StoppedError(f"{job.label} was not begun")
     checkpoints = checkpoint_folder(job.run, job.key)
     saving = Resuming(checkpoints, job.fingerprint, settings.checkpoint, stop)

@@ -136,7 +136,7 @@ def fit(
             task.after_epoch(position.epoch)
             after_step(training)
         training.engine.train(False)
-        return task.result(training.evaluated(), training.guard.asked)
+        return task.result(training.evaluated(), training.guard.stop_requested)
     except ValidationStoppedError:
         training.guard.stop = True
         after_step(training)
@@ -154,7 +154,9 @@ def take_steps(training: Training[Any], callbacks: Callbacks, after_step: AfterS
         loss = take(training, batch)
         position.step += 1
         count_step(training, loss, batch.count, callbacks, rate=last_rate(training))
-        callbacks.step(before + position.step, math.nan if loss is None else loss / batch.own)
+        callbacks.step(
+            before + position.step, math.nan if loss is None else loss / batch.local_count
+        )
         after_step(training)
 
 
@@ -181,7 +183,7 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     network = training.evaluated()
     refuse_diverged(training, network)
     try:
-        figures = task.validate(network, speed, training.guard.asked)
+        figures = task.validate(network, speed, training.guard.stop_requested)
     except DivergedError as error:
         raise diverged(training, str(error)) from None
     loss_sum = float(sum(training.mesh.gather(position.loss_sum)))

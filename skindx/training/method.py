@@ -118,7 +118,7 @@ class Method:
         """Return weights and statistics, which the next step may change."""
         return dict(module.state_dict())
 
-    def own_state(self, state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    def local_state(self, state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
         """Undo `whole_state`: what this rank holds."""
         return dict(state)
 
@@ -134,7 +134,7 @@ class Method:
         """Return an optimizer's state by parameter name."""
         return dict(state)
 
-    def own_moments(self, state: Mapping[str, Any], module: nn.Module) -> State:
+    def local_moments(self, state: Mapping[str, Any], module: nn.Module) -> State:
         """Undo `whole_moments`."""
         return dict(state)
 

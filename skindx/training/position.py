@@ -25,15 +25,15 @@ class StepGuard:
         self,
         mesh: Mesh,
         bad_steps: int,
-        asked: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
         due: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Check for a stop that any rank was `asked` for, and a save that is `due` on the main one.
+        """Stop where any rank has `stop_requested`, and save what is `due` on the main one.
 
         `bad_steps` without a finite loss may follow one another.
         """
         self._mesh, self.bad_steps = mesh, bad_steps
-        self.asked, self.due = asked, due
+        self.stop_requested, self.due = stop_requested, due
         self.stop = self.save = False
 
     def check(self, loss: Tensor) -> float | None:
@@ -41,14 +41,17 @@ class StepGuard:
 
         Only this call of a step waits for a GPU: what follows is queued while the GPU works.
         """
-        own = loss.detach().float()
+        local = loss.detach().float()
         due = self._mesh.is_main and self.due()
         flags = torch.stack(
-            [(~own.isfinite()).float(), *(own.new_full((), flag) for flag in (self.asked(), due))]
+            [
+                (~local.isfinite()).float(),
+                *(local.new_full((), flag) for flag in (self.stop_requested(), due)),
+            ]
         )
         if self._mesh.data.size > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        some_bad, stop, save, value = torch.cat([flags, own.view(1)]).tolist()
+        some_bad, stop, save, value = torch.cat([flags, local.view(1)]).tolist()
         self.stop, self.save = bool(stop), bool(save)
         return None if some_bad else value
 

@@ -31,7 +31,7 @@ class Batch:
 
     pieces: Callable[[], Sequence[Piece]]
     """Makes the pieces that go through the network one after the other."""
-    own: int
+    local_count: int
     """Images of this rank."""
     count: int
     """Images of all ranks."""
@@ -87,11 +87,11 @@ class TrainingTask(Protocol[Result_co]):
         """Return the learning rate of a step, counted from the first of the training."""
 
     def validate(
-        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+        self, network: nn.Module, speed: EpochSpeed, stop_requested: Callable[[], bool]
     ) -> Mapping[str, Any]:
         """Return an epoch's figures of `network`; every rank calls this.
 
-        Raises ValidationStoppedError when any rank is `asked` to stop meanwhile, and DivergedError
+        Raises ValidationStoppedError when any rank has `stop_requested` meanwhile, DivergedError
         for answers that are not finite.
         """
 
@@ -104,7 +104,7 @@ class TrainingTask(Protocol[Result_co]):
     def line(self, row: Row) -> str:
         """Return an epoch's figures as a line."""
 
-    def result(self, network: nn.Module, asked: Callable[[], bool]) -> Result_co:
+    def result(self, network: nn.Module, stop_requested: Callable[[], bool]) -> Result_co:
         """Return what the training gave; every rank calls this after the last epoch."""
 
 

@@ -312,6 +312,8 @@ def test_members_hop_only_over_ranks_that_are_few(monkeypatch: pytest.MonkeyPatc
         Machine(profiles(), large),
         PlanLimits(side_by_side=True, extrapolate=True),
     )
-    hopping = [one.choice.ranks for one in made.found.every if one.choice.strategy.name == "hop"]
+    hopping = [
+        one.choice.ranks for one in made.search_result.every if one.choice.strategy.name == "hop"
+    ]
     assert hopping
     assert max(hopping) <= 10

@@ -59,7 +59,7 @@ def alike(gain: float = 0.02) -> tuple[Machine, PlanLimits]:
 
 def test_of_choices_that_may_be_as_good_the_one_with_the_fewest_settings_is_taken() -> None:
     made = make(WORK, *alike())
-    fastest, chosen = made.found.fastest, made.chosen
+    fastest, chosen = made.search_result.fastest, made.chosen
     assert fastest.choice.strategy.name == "fused"
     assert chosen.choice.strategy.name == "dense"
     assert fastest.score_s < chosen.score_s
@@ -70,7 +70,7 @@ def test_of_choices_that_may_be_as_good_the_one_with_the_fewest_settings_is_take
 
 def test_a_choice_that_is_surely_faster_is_taken_whatever_it_changes() -> None:
     made = make(WORK, *alike(0.4))
-    assert made.chosen is made.found.fastest
+    assert made.chosen is made.search_result.fastest
     assert made.chosen.changed
     assert not any("overlap" in note for note in made.notes)
 

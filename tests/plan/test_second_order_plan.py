@@ -127,7 +127,7 @@ def test_a_step_is_the_mean_over_a_cycle_and_the_plan_says_its_share() -> None:
     made = make(work, machine, PlanLimits())
     share = dict(summary(made))["K-FAC"]
     assert "of a step, the mean over 100 steps: factors every 10, eigenvectors every 100" in share
-    names = {outcome.choice.strategy.name for outcome in made.found.every}
+    names = {outcome.choice.strategy.name for outcome in made.search_result.every}
     assert not {"zero-1", "zero-2", "zero-3", "owt", "operators"} & names
     with pytest.raises(UserError, match=r"whole layers, which zero-1 shares"):
         search(work, machine, PlanLimits(strategy="zero-1"))
@@ -143,7 +143,7 @@ def test_without_rates_there_is_one_sentence_and_no_figure() -> None:
 def test_optimizers_that_go_by_the_norms_of_layers_are_planned_without_zero() -> None:
     work = Workload((PlannedMember("m", OWN, 32, epochs=1, images=320, layer_norms=True),))
     machine = Machine(profiles(OWN), cluster(4))
-    outcomes = make(work, machine, PlanLimits()).found.every
+    outcomes = make(work, machine, PlanLimits()).search_result.every
     names = {outcome.choice.strategy.name for outcome in outcomes}
     assert {"dense", "model"} < names
     assert not {"zero-1", "zero-2", "zero-3"} & names
@@ -155,7 +155,8 @@ def test_members_that_need_whole_layers_are_planned_without_split_ones() -> None
     work = Workload((PlannedMember("m", OWN, 32, epochs=1, images=320, whole_layers=True),))
     machine = Machine(profiles(OWN), cluster(4))
     names = {
-        outcome.choice.strategy.name for outcome in make(work, machine, PlanLimits()).found.every
+        outcome.choice.strategy.name
+        for outcome in make(work, machine, PlanLimits()).search_result.every
     }
     assert "zero-1" in names
     assert not {"owt", "operators"} & names

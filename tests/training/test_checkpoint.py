@@ -19,7 +19,7 @@ from torch import nn
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.training.checkpoint import keeper as store
-from skindx.training.checkpoint.keeper import At, Keeper, refuse_others
+from skindx.training.checkpoint.keeper import At, Keeper, refuse_mismatch
 from skindx.training.checkpoint.resume import Buffers, RandomNumbers
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
@@ -78,7 +78,7 @@ def _keeper(folder: Path, plain: Plain, said: list[str], mark: str = "m", **sett
         Alone(),
         said.append,
         shared={"plain": plain},
-        own={"statistics": Buffers([plain.module], 0, 1), "random": RandomNumbers(0, 1, CPU)},
+        per_rank={"statistics": Buffers([plain.module], 0, 1), "random": RandomNumbers(0, 1, CPU)},
     )
 
 
@@ -304,14 +304,14 @@ def test_when_a_save_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     _saved(tmp_path)
-    refuse_others(tmp_path, "m")
-    refuse_others(tmp_path / "nothing", "other")
+    refuse_mismatch(tmp_path, "m")
+    refuse_mismatch(tmp_path / "nothing", "other")
     with pytest.raises(UserError, match=r"other settings or data \(.*\); give another --out"):
-        refuse_others(tmp_path, "other")
+        refuse_mismatch(tmp_path, "other")
     # A damaged index says nothing of its settings.
     _truncate_index(store.path_of(tmp_path, At(0, 3)))
     with pytest.raises(UserError, match="other settings"):
-        refuse_others(tmp_path, "other")
+        refuse_mismatch(tmp_path, "other")
 
 
 class Residual:

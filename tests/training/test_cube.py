@@ -29,12 +29,16 @@ def _two_products() -> list[dict[str, Any]]:
         before = cube.bytes_sent
         parts = [
             part.requires_grad_()
-            for part in (cube.own_input(x), cube.own_weight(first), cube.next.own_weight(second))
+            for part in (
+                cube.local_input(x),
+                cube.local_weight(first),
+                cube.next.local_weight(second),
+            )
         ]
         hidden = cube_product(parts[0], parts[1], cube, keep=keep)
         # Two products swap j and l twice: rows and columns are as they were.
         y = cube_product(hidden.relu(), parts[2], cube.next, keep=keep)
-        y.backward(cube.own_input(dy))
+        y.backward(cube.local_input(dy))
         found.append(
             {
                 "y": y.detach().numpy(),
@@ -68,10 +72,10 @@ def test_two_products_equal_one_process_and_send_what_the_formulas_say() -> None
         for found, values in zip(result, (kept, again), strict=True):
             cube = Cube(*map(_At, found["place"]))  # type: ignore[arg-type]
             expected = [
-                cube.own_input(y.detach()),
-                cube.own_input(x.grad),
-                cube.own_weight(first.grad),
-                cube.next.own_weight(second.grad),
+                cube.local_input(y.detach()),
+                cube.local_input(x.grad),
+                cube.local_weight(first.grad),
+                cube.next.local_weight(second.grad),
             ]
             for part, whole in zip([found["y"], *found["gradients"]], expected, strict=True):
                 torch.testing.assert_close(torch.from_numpy(part), whole, rtol=1e-5, atol=1e-5)

@@ -34,7 +34,7 @@ class _Stop:
         self._left = after
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         self._left -= 1
         return self._left == 0
 

@@ -84,13 +84,13 @@ def test_a_step_seeks_them_in_wide_layers_only_where_something_may_be_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     exact, kfac = _wide_steps(negligible=0.0)
-    assert kfac.bases.found["", INSIDE].complete
+    assert kfac.bases.eigen_of["", INSIDE].complete
     found, kfac = _wide_steps()
-    assert not kfac.bases.found["", INSIDE].complete
-    assert kfac.bases.found["", OUTSIDE].complete
+    assert not kfac.bases.eigen_of["", INSIDE].complete
+    assert kfac.bases.eigen_of["", OUTSIDE].complete
     assert (found - exact).norm() < 0.03 * exact.norm()
     monkeypatch.setattr(bases, "STEEPEST", 0.0)
-    assert _wide_steps()[1].bases.found["", INSIDE].complete
+    assert _wide_steps()[1].bases.eigen_of["", INSIDE].complete
 
 
 def test_no_gradient_at_the_outputs_makes_no_direction_count(
@@ -107,7 +107,7 @@ def test_no_gradient_at_the_outputs_makes_no_direction_count(
     averages = {("", INSIDE): inside, ("", OUTSIDE): torch.zeros_like(outside)}
     kfac.bases.renew(averages, 0.5, 0.03)
     assert [factor.shape[1] for factor in wide] == [outside.shape[1]]
-    found = {"": (kfac.bases.found["", INSIDE], kfac.bases.found["", OUTSIDE])}
+    found = {"": (kfac.bases.eigen_of["", INSIDE], kfac.bases.eigen_of["", OUTSIDE])}
     gradient = torch.randn(1, outside.shape[1], inside.shape[1])
     natural = make_inverse(found, 0.5, 0.03).natural({"": gradient}, plain_nt)[""]
     torch.testing.assert_close(natural, gradient / (0.5 * 1.03))
@@ -120,5 +120,5 @@ def test_it_goes_on_to_the_bit_from_a_state() -> None:
     again.load_state_dict(kfac.state_dict())
     for one in (kfac, again):
         one.bases.renew(one.factors.averages, 0.5, 0.03)
-    for key, eigen in kfac.bases.found.items():
-        assert torch.equal(eigen.vectors_SWW, again.bases.found[key].vectors_SWW)
+    for key, eigen in kfac.bases.eigen_of.items():
+        assert torch.equal(eigen.vectors_SWW, again.bases.eigen_of[key].vectors_SWW)

@@ -55,7 +55,7 @@ def test_shards_borrow_nothing(mix: Mix, count: int, world: int) -> None:
     for shares in epoch_plan(count, 9, 3, 0, world, sharded=True):
         drawn = [_mixed(mix, shares, rank, sharded=True)[2] for rank in range(world)]
         assert all(len(mixture.borrowed) == 0 for mixture in drawn)
-        assert all(len(m.own_B) == len(share) for m, share in zip(drawn, shares, strict=True))
+        assert all(len(m.kept_B) == len(share) for m, share in zip(drawn, shares, strict=True))
 
 
 @given(mix=MIXES, pairs=st.integers(1, 12))

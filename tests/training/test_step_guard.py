@@ -12,7 +12,7 @@ from skindx.training.tasks.image_sets import on_device
 
 def test_the_loss_comes_with_what_was_asked_for() -> None:
     asked, due = [False], [False]
-    guard = StepGuard(Alone(), 3, asked=lambda: asked[0], due=lambda: due[0])
+    guard = StepGuard(Alone(), 3, stop_requested=lambda: asked[0], due=lambda: due[0])
     loss = torch.tensor(0.1, requires_grad=True)
     assert guard.check(loss * 1) == loss.item()
     assert (guard.stop, guard.save) == (False, False)
@@ -26,7 +26,7 @@ def test_the_loss_comes_with_what_was_asked_for() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_is_none(bad: float) -> None:
-    guard = StepGuard(Alone(), 3, asked=lambda: True)
+    guard = StepGuard(Alone(), 3, stop_requested=lambda: True)
     assert guard.check(torch.tensor(bad)) is None
     assert guard.stop
 

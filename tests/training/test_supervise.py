@@ -35,7 +35,7 @@ with StopRequest(grace_s={grace_s}, notes=notes) as stop:
 """
 
 UNTIL_STOPPED = """
-    while not stop.asked:
+    while not stop.requested:
         time.sleep(0.01)
     stop.done()
     write_note(notes, "stopped", "a: 3 steps done")
@@ -81,7 +81,7 @@ def test_a_stray_sigterm_of_one_rank_is_named(tmp_path: Path) -> None:
     notes = tmp_path / "ranks"
     _when_at_work(notes, lambda pids: os.kill(pids[1], signal.SIGTERM))
     work = """
-    while not stop.asked and not list(notes.glob("done-*")):
+    while not stop.requested and not list(notes.glob("done-*")):
         time.sleep(0.01)
     (notes / f"done-{rank}").touch()
     stop.done()

@@ -178,7 +178,7 @@ class Predictions:
         """Return the layers that the search of placements splits, and over how many ranks."""
         flow = self.of("operators").schedule.flow
         assert flow is not None
-        found = strategy_of("operators").found([flow])  # type: ignore[attr-defined]
+        found = strategy_of("operators").settings_of([flow])  # type: ignore[attr-defined]
         degrees: dict[str, int] = found.get("degrees", {})
         return degrees
 

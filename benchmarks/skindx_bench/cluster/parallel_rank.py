@@ -332,10 +332,10 @@ class CubeRank:
         x, first = torch.randn(rows, width), nn.Linear(width, width, bias=False)
         second = nn.Linear(width, width, bias=False)
         self._weights = [
-            self._cube.own_weight(first.weight.detach()),
-            self._cube.next.own_weight(second.weight.detach()),
+            self._cube.local_weight(first.weight.detach()),
+            self._cube.next.local_weight(second.weight.detach()),
         ]
-        self._own = self._cube.own_input(x)
+        self._own = self._cube.local_input(x)
         self._x = x
         split_pair(first, second, sizes_of(width, self._line.size), 1, self._line)
         self._pair = nn.Sequential(first, second)

@@ -69,15 +69,17 @@ def plan_sharing(
     `shapes` has for each layer (blocks, width) of each factor.
     """
     workers = workers_of(share, ranks)
-    of_layer = {name: sum(cost(*shape) for shape in own.values()) for name, own in shapes.items()}
+    of_layer = {
+        name: sum(cost(*shape) for shape in factors.values()) for name, factors in shapes.items()
+    }
     row_of = share_out(of_layer, ranks // workers)
     rank_of: dict[tuple[str, str], int] = {}
     for row in range(ranks // workers):
         costs = {
             (name, factor): cost(*shape)
-            for name, own in shapes.items()
+            for name, factors in shapes.items()
             if row_of[name] == row
-            for factor, shape in own.items()
+            for factor, shape in factors.items()
         }
         placed = share_out(costs, workers)
         rank_of |= {key: row * workers + place for key, place in placed.items()}
@@ -116,12 +118,12 @@ def cut(seconds: Sequence[float], stages: int) -> list[int]:
 
 def _filled(seconds: Sequence[float], limit_s: float) -> list[int]:
     counts, held_s = [0], 0.0
-    for own_s in seconds:
-        if counts[-1] and held_s + own_s > limit_s * (1 + 1e-12):
+    for operator_s in seconds:
+        if counts[-1] and held_s + operator_s > limit_s * (1 + 1e-12):
             counts.append(0)
             held_s = 0.0
         counts[-1] += 1
-        held_s += own_s
+        held_s += operator_s
     return counts
 
 

@@ -100,13 +100,13 @@ MessageSeconds = Callable[[int, int], float]
 def step_seconds(
     cells: Sequence[Cell],
     message_s: MessageSeconds,
-    own_s_per_byte: float,
+    update_s_per_byte: float,
     launches: list[Launch] | None = None,
 ) -> float:
     """Return the seconds of a step, with one message on the link at a time, in order.
 
     Whenever the link is free, all gradients that are complete leave together; what computing waits
-    for comes after those that are complete. `own_s_per_byte` is what updating a byte of weights
+    for comes after those that are complete. `update_s_per_byte` is what updating a byte of weights
     takes. The messages of gradients are appended to `launches`; the event simulation of these takes
     as long.
     """
@@ -148,7 +148,7 @@ def step_seconds(
             now_s = link_s = max(now_s, link_s) + give_s
     if pending:
         link_s = launch()
-    return max(now_s, link_s) + own_s_per_byte * weights
+    return max(now_s, link_s) + update_s_per_byte * weights
 
 
 def cached(message_s: MessageSeconds) -> MessageSeconds:
@@ -282,14 +282,14 @@ def _slower(cell: Cell, compute: float, wire: float) -> Cell:
 
 
 def chain_of(
-    cells: Sequence[Cell], message: Callable[[int, int], Timed], own_s_per_byte: float
+    cells: Sequence[Cell], message: Callable[[int, int], Timed], update_s_per_byte: float
 ) -> Chain:
     """Return the flow of some cells, with their gradients as `step_seconds` sends them.
 
     `message` gives what a sum of gradients takes, of (axis, bytes).
     """
     launches: list[Launch] = []
-    step_seconds(cells, lambda axis, size: message(axis, size).alone_s, own_s_per_byte, launches)
+    step_seconds(cells, lambda axis, size: message(axis, size).alone_s, update_s_per_byte, launches)
     timed = tuple(message(launch.axis, launch.size_bytes) for launch in launches)
     weights = sum(cell.weight_bytes for cell in cells)
-    return Chain(tuple(cells), tuple(launches), timed, own_s_per_byte * weights)
+    return Chain(tuple(cells), tuple(launches), timed, update_s_per_byte * weights)

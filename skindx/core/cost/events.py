@@ -66,19 +66,19 @@ class _State:
         self.slots, self.shared = resource.slots, resource.shared
         self.waiting: deque[int] = deque()
         self.held = 0
-        self.working: list[tuple[float, int]] = []  # (own time at which it is done, task)
-        self.own_s = self.seen_s = 0.0
+        self.working: list[tuple[float, int]] = []  # (its clock when done, task)
+        self.clock_s = self.seen_s = 0.0
         self.version = 0
 
     def advance(self, now_s: float) -> None:
-        """Move the own clock on."""
+        """Move the resource's clock on."""
         if self.working:
-            self.own_s += (now_s - self.seen_s) / len(self.working)
+            self.clock_s += (now_s - self.seen_s) / len(self.working)
         self.seen_s = now_s
 
     def next_end_s(self) -> float:
         """Return when the first task at work will be done, if nothing changes."""
-        return self.seen_s + max(0.0, self.working[0][0] - self.own_s) * len(self.working)
+        return self.seen_s + max(0.0, self.working[0][0] - self.clock_s) * len(self.working)
 
 
 _READY, _LATE, _DONE, _CHECK = range(4)
@@ -141,7 +141,7 @@ class _Run:
 
     def _work(self, now_s: float, number: int, task: StepTask, state: _State) -> None:
         state.advance(now_s)
-        heapq.heappush(state.working, (state.own_s + task.work_s, number))
+        heapq.heappush(state.working, (state.clock_s + task.work_s, number))
         self._watch(task.resource, state)
 
     def _watch(self, name: str, state: _State) -> None:
@@ -155,9 +155,9 @@ class _Run:
         if version != state.version:
             return 0
         state.advance(now_s)
-        state.own_s = max(state.own_s, state.working[0][0])
+        state.clock_s = max(state.clock_s, state.working[0][0])
         done = []
-        while state.working and state.working[0][0] <= state.own_s:
+        while state.working and state.working[0][0] <= state.clock_s:
             done.append(heapq.heappop(state.working)[1])
         for number in done:
             self._finish(now_s, number, state)
@@ -208,10 +208,10 @@ class Step:
         for task, span in spans:
             if span.end_s <= span.begin_s:
                 continue
-            own = ends.setdefault(task.resource, [])
-            free = (row for row, end_s in enumerate(own) if end_s <= span.begin_s + 1e-12)
-            row = next(free, len(own))
-            own[row : row + 1] = [span.end_s]
+            row_ends = ends.setdefault(task.resource, [])
+            free = (row for row, end_s in enumerate(row_ends) if end_s <= span.begin_s + 1e-12)
+            row = next(free, len(row_ends))
+            row_ends[row : row + 1] = [span.end_s]
             yield task, span, row
 
 
@@ -324,10 +324,10 @@ def lay_beside(path: Path, measured: Sequence[Path]) -> None:
 
     What was added before is replaced. Raises UserError for a file that is no such trace.
     """
-    own = [event for event in _events(path) if event["pid"] == 1]
+    events = [event for event in _events(path) if event["pid"] == 1]
     for number, other in enumerate(measured, start=2):
-        own += [{**event, "pid": number} for event in _events(other)]
-    write_json(path, {"displayTimeUnit": "ms", "traceEvents": own})
+        events += [{**event, "pid": number} for event in _events(other)]
+    write_json(path, {"displayTimeUnit": "ms", "traceEvents": events})
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class Price:
     """Time of a collective for a number of bytes, with its uncertainty."""
 
     curve: Curve
-    own_share: float
+    idle_share: float
     cpu_s_per_byte: float
     spread: float
     measured: bool
@@ -79,10 +79,10 @@ class Price:
         """Return what so many bytes take."""
         seconds = self.curve(size_bytes)
         alpha_s = min(seconds, self.line.alpha_s)
-        own_s = self.own_share * (seconds - alpha_s)
+        idle_s = self.idle_share * (seconds - alpha_s)
         return Timed(
-            alpha_s + own_s,
-            seconds - alpha_s - own_s,
+            alpha_s + idle_s,
+            seconds - alpha_s - idle_s,
             self.cpu_s_per_byte * size_bytes,
             self.latency_spread * alpha_s,
         )

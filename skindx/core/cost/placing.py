@@ -150,11 +150,11 @@ def operators_of(profile: Profile) -> tuple[Operator, ...]:
     """Return the operators in forward order; a layer that was never timed counts as 0 s."""
     result: list[Operator] = []
     for layer in profile.layers:
-        own = _operator(layer, profile.batch)
+        operator = _operator(layer, profile.batch)
         if result and (not layer.parameter_bytes or layer.operator in _BY_CHANNEL):
-            result[-1] = _joined(result[-1], own)
+            result[-1] = _joined(result[-1], operator)
         else:
-            result.append(own)
+            result.append(operator)
     return tuple(_chained(result))
 
 
@@ -198,10 +198,10 @@ def _joined(first: Operator, second: Operator) -> Operator:
 
 def _chained(result: Sequence[Operator]) -> Iterator[Operator]:
     """Fill in what goes in by what came out before, and the other way round."""
-    for number, own in enumerate(result):
-        filled = own
-        if not own.input_bytes and number:
-            filled = replace(own, input_bytes=result[number - 1].passed_bytes)
+    for number, operator in enumerate(result):
+        filled = operator
+        if not operator.input_bytes and number:
+            filled = replace(operator, input_bytes=result[number - 1].passed_bytes)
         if number + 1 < len(result) and result[number + 1].input_bytes:
             filled = replace(filled, passed_bytes=result[number + 1].input_bytes)
         yield filled
@@ -268,22 +268,22 @@ def placed(ground: Ground, number: int, ranks: int) -> Cell:
     (Krizhevsky 2014, arXiv 1404.5997, scheme (a)). With k ranks, b images on each, n numbers in and
     m out, a rank sends 2 (k - 1) b (n + m / k) numbers; images have no gradient to send back.
     """
-    own, images = ground.operators[number], ground.images
+    operator, images = ground.operators[number], ground.images
     axis = ground.axis(ranks)
-    scale = ground.scale(images * ranks * own.share(ranks))
-    inward = round(images * own.input_bytes)
-    outward = round(images * own.output_bytes / ranks)
-    name = own.name
+    scale = ground.scale(images * ranks * operator.share(ranks))
+    inward = round(images * operator.input_bytes)
+    outward = round(images * operator.output_bytes / ranks)
+    name = operator.name
     word = f"{ranks} neighbours"
     gather = border(f"gather {name}", axis, word, inward)
     back = border(f"regroup {name}", axis, word, outward)
     scatter = border(f"scatter {name}", axis, word, inward)
     split = ranks > 1
-    weights = own.parameters(ranks)
+    weights = operator.parameters(ranks)
     return Cell(
         name=name,
-        forward_s=own.forward_s * scale,
-        backward_s=own.backward_s * scale,
+        forward_s=operator.forward_s * scale,
+        backward_s=operator.backward_s * scale,
         weight_bytes=weights,
         gradient_axis=ranks,
         gradient_bytes=weights if ranks < ground.ranks else 0,
@@ -296,8 +296,8 @@ def placed(ground: Ground, number: int, ranks: int) -> Cell:
 
 def degrees_of(ground: Ground, number: int) -> tuple[int, ...]:
     """Return over how many ranks an operator can be split: divisors of all, 1 the first."""
-    own = ground.operators[number]
-    return tuple(ranks for ranks in divisors(ground.ranks) if own.splits(ranks))
+    operator = ground.operators[number]
+    return tuple(ranks for ranks in divisors(ground.ranks) if operator.splits(ranks))
 
 
 def wide(ground: Ground, min_weights: int | None = None) -> tuple[int, ...]:
@@ -307,17 +307,21 @@ def wide(ground: Ground, min_weights: int | None = None) -> tuple[int, ...]:
     whose gradient has more numbers than what goes in and out of them for a whole batch.
     """
     return tuple(
-        ground.ranks if _is_wide(ground, own, min_weights) else 1 for own in ground.operators
+        ground.ranks if _is_wide(ground, operator, min_weights) else 1
+        for operator in ground.operators
     )
 
 
-def _is_wide(ground: Ground, own: Operator, min_weights: int | None) -> bool:
+def _is_wide(ground: Ground, operator: Operator, min_weights: int | None) -> bool:
     value = ground.value_bytes
-    if not own.splits(ground.ranks) or round(own.output_bytes / value) != own.outputs:
+    if (
+        not operator.splits(ground.ranks)
+        or round(operator.output_bytes / value) != operator.outputs
+    ):
         return False
-    values = own.input_bytes / value + own.outputs // ground.ranks
+    values = operator.input_bytes / value + operator.outputs // ground.ranks
     least = ground.batch * values if min_weights is None else min_weights
-    return own.weights >= least
+    return operator.weights >= least
 
 
 def border(name: str, axis: RankAxis, word: str, message_bytes: int) -> CellBorder:

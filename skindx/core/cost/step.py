@@ -121,8 +121,8 @@ class StepSchedule:
     def sent_bytes(self) -> int:
         """Bytes of all messages, as collectives count them."""
         every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
-        own = self.flow.border_bytes + self.flow.gradient_bytes if self.flow else 0
-        return own + sum(message.size_bytes for message in every)
+        flow_bytes = self.flow.border_bytes + self.flow.gradient_bytes if self.flow else 0
+        return flow_bytes + sum(message.size_bytes for message in every)
 
 
 def _add_message(build: StepTasks, name: str, message: Message, after: Sequence[int]) -> list[int]:

@@ -52,13 +52,13 @@ def made_from(expected: str) -> dict[str, Any]:
     return {MADE_FROM: expected.parts} if isinstance(expected, Fingerprint) else {}
 
 
-def otherwise(folder: Path, found: Mapping[str, Any], expected: str) -> UserError:
+def otherwise(folder: Path, made: Mapping[str, Any], expected: str) -> UserError:
     """Return the error of what was made by other settings or data, which it names.
 
-    `found` holds what `made_from` gave then.
+    `made` holds what `made_from` gave then.
     """
     now = made_from(expected).get(MADE_FROM, {})
-    what = differences(found.get(MADE_FROM), now, _NAMES)
+    what = differences(made.get(MADE_FROM), now, _NAMES)
     return UserError(
         f"{folder} was trained with other settings or data ({what}); "
         "give another --out, or remove that folder to train it again."

@@ -41,7 +41,7 @@ from skindx.models.detector import (
     save_detector,
 )
 from skindx.training.checkpoint.fingerprints import detector_fingerprint, made_from, matches
-from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
+from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_mismatch
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh
 
@@ -100,7 +100,7 @@ def is_finished(run: Path, name: str, expected: str) -> bool:
 
     Its checkpoints, when it is not finished, must be of these settings and data too.
     """
-    refuse_others(checkpoint_folder(run, name), expected)
+    refuse_mismatch(checkpoint_folder(run, name), expected)
     _MEMBER.check(member_folder(run, name))
     return matches(member_folder(run, name) / "member.json", expected)
 
@@ -201,7 +201,7 @@ def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
     fingerprint = detector_fingerprint(settings, dataset)
     if matches(run / FOLDER / INDEX, fingerprint):
         return True
-    refuse_others(checkpoint_folder(run, CHECKPOINT), fingerprint)
+    refuse_mismatch(checkpoint_folder(run, CHECKPOINT), fingerprint)
     _DETECTOR.check(run / FOLDER)
     return False
 
@@ -231,12 +231,12 @@ def load_parts(run: Path) -> DetectorParts:
     spec, result = index.get("spec"), index.get("recall")
     if not isinstance(spec, dict):
         raise UserError(f"{file} has no detector spec; train one first.")
-    asked = DetectorSpec.parse(spec, str(file), expand=False)
+    detector_spec = DetectorSpec.parse(spec, str(file), expand=False)
     with suppress(NoUltralyticsError):  # which compares layers and weights
-        load_detector(run / FOLDER, asked)
+        load_detector(run / FOLDER, detector_spec)
     config, state = read_detector(run / FOLDER)
     recall = DetectorRecall.parse(result, str(file), expand=False) if result is not None else None
-    return DetectorParts(asked, config, state, recall)
+    return DetectorParts(detector_spec, config, state, recall)
 
 
 def _index(run: Path) -> dict[str, Any]:

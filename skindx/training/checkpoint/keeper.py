@@ -117,9 +117,9 @@ def begin(folder: Path) -> None:
     temporary.mkdir(parents=True)
 
 
-def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> dict[str, Any]:
+def write_part(temporary: Path, rank: int, local: State, shared: State | None) -> dict[str, Any]:
     """Write one rank's part and return each file's hash and size; the main one brings `shared`."""
-    parts = {_rank_folder(rank): own}
+    parts = {_rank_folder(rank): local}
     if shared is not None:
         parts[_SHARED] = shared
     files = {}
@@ -238,7 +238,7 @@ def checkpoint_folder(run: Path, name: str) -> Path:
     return run / CHECKPOINTS / name
 
 
-def refuse_others(folder: Path, fingerprint: str) -> None:
+def refuse_mismatch(folder: Path, fingerprint: str) -> None:
     """Raise UserError when a checkpoint there is of other settings or data."""
     for at in saved_in(folder):
         try:
@@ -261,12 +261,12 @@ class Keeper:
         say: Callable[[str], None],
         *,
         shared: Mapping[str, Shared],
-        own: Mapping[str, PerRank],
+        per_rank: Mapping[str, PerRank],
     ) -> None:
-        """Keep `shared` and `own` in `folder`; the fingerprint is the result's."""
+        """Keep `shared` and `per_rank` in `folder`; the fingerprint is the result's."""
         self._folder, self._fingerprint, self._settings = folder, fingerprint, settings
         self._mesh, self._say = mesh, say
-        self._shared, self._own = shared, own
+        self._shared, self._per_rank = shared, per_rank
         self._saved_at, self._steps_since = time.monotonic(), 0
         self._last: At | None = None
 
@@ -287,14 +287,16 @@ class Keeper:
         self._saved_at, self._steps_since = time.monotonic(), 0
         # Under ZeRO every rank brings its part of what is shared.
         shared: State = {name: part.state_dict() for name, part in self._shared.items()}
-        own: State = {name: part.state_dict() for name, part in self._own.items()}
+        local: State = {name: part.state_dict() for name, part in self._per_rank.items()}
         first = self._mesh.is_main
         try:
             self._together(lambda: _check_finite(shared) if first else None)
             self._together(lambda: begin(self._folder) if first else None)
             temporary = writing(self._folder)
             parts = self._together(
-                lambda: write_part(temporary, self._mesh.data.rank, own, shared if first else None)
+                lambda: write_part(
+                    temporary, self._mesh.data.rank, local, shared if first else None
+                )
             )
             files = {name: entry for part in parts for name, entry in part.items()}
             head = {
@@ -340,8 +342,8 @@ class Keeper:
         try:
             for name, part in self._shared.items():
                 part.load_state_dict(part_of(shared, name))
-            for name, own in self._own.items():
-                own.load_state_dict(RankStates(checkpoint, ranks, name))
+            for name, rank_part in self._per_rank.items():
+                rank_part.load_state_dict(RankStates(checkpoint, ranks, name))
         except UnfitStateError as error:
             raise UserError(
                 f"checkpoint {checkpoint} is not of this training ({error}); remove that folder, "

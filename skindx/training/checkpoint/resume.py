@@ -132,13 +132,15 @@ class RandomNumbers:
         """Take this rank's own, when there are as many ranks as then."""
         if len(states) != self._world:
             return
-        state, own = states[self._rank], self.state_dict()
-        if "cuda" not in own or "cuda" not in state:  # on another device than then
-            state, own = ({k: v for k, v in part.items() if k != "cuda"} for part in (state, own))
+        state, current = states[self._rank], self.state_dict()
+        if "cuda" not in current or "cuda" not in state:  # on another device than then
+            state, current = (
+                {k: v for k, v in part.items() if k != "cuda"} for part in (state, current)
+            )
         python = state.get("python")
         if isinstance(python, dict) and isinstance(python.get("next", ""), float | None):
-            own["python"]["next"] = python["next"]  # a second normal number is kept, or none
-        check_like(state, own, "random numbers")
+            current["python"]["next"] = python["next"]  # a second normal number is kept, or none
+        check_like(state, current, "random numbers")
         numpy, python = state["numpy"], state["python"]
         if not 0 <= numpy["rest"][0] <= len(numpy["keys"]):
             raise UnfitStateError("random numbers/numpy stands beyond its end")
@@ -152,7 +154,7 @@ class RandomNumbers:
             raise UnfitStateError(f"random numbers cannot be set ({error})") from None
 
 
-_OWN = "loss_sum"
+_LOSS_SUM = "loss_sum"
 
 
 class SavableEngine(Shared, Protocol):
@@ -191,7 +193,7 @@ class _SharedPosition:
 
     def state_dict(self) -> State:
         values: dict[str, Any] = asdict(self._position)
-        del values[_OWN]
+        del values[_LOSS_SUM]
         return values
 
     def load_state_dict(self, state: State) -> None:
@@ -207,12 +209,12 @@ class _LossSum:
         self._position, self._mesh = training.position, training.mesh
 
     def state_dict(self) -> State:
-        return {_OWN: self._position.loss_sum}
+        return {_LOSS_SUM: self._position.loss_sum}
 
     def load_state_dict(self, states: Sequence[State]) -> None:
         for state in states:
-            check_like(state, {_OWN: 0.0}, "loss")
-        sums = [state[_OWN] for state in states]
+            check_like(state, {_LOSS_SUM: 0.0}, "loss")
+        sums = [state[_LOSS_SUM] for state in states]
         if len(sums) == self._mesh.data.size:
             self._position.loss_sum = sums[self._mesh.data.rank]
         else:
@@ -255,7 +257,7 @@ class Resuming:
         keeper = keeper_of(training, self._folder, self._fingerprint, self._settings, say)
         if at := keeper.resume():
             say(f"goes on from its checkpoint: {_words(at, training.epochs)}")
-        training.guard.asked = lambda: self._stop.asked
+        training.guard.stop_requested = lambda: self._stop.requested
         training.guard.due = keeper.due
 
         def after_step(training: Savable) -> None:
@@ -279,8 +281,10 @@ def keeper_of(
     say: Callable[[str], None],
 ) -> Keeper:
     """Return what saves the whole state of a training in `folder`, and finds it there."""
-    shared, own = _shared(training), _own(training)
-    return Keeper(folder, fingerprint, settings, training.mesh, say, shared=shared, own=own)
+    shared, per_rank = _shared(training), _per_rank(training)
+    return Keeper(
+        folder, fingerprint, settings, training.mesh, say, shared=shared, per_rank=per_rank
+    )
 
 
 def _shared(training: Savable) -> dict[str, Shared]:
@@ -293,16 +297,16 @@ def _shared(training: Savable) -> dict[str, Shared]:
     return shared
 
 
-def _own(training: Savable) -> dict[str, PerRank]:
+def _per_rank(training: Savable) -> dict[str, PerRank]:
     mesh = training.mesh
-    own: dict[str, PerRank] = {
+    per_rank: dict[str, PerRank] = {
         "statistics": training.statistics,
         "loss": _LossSum(training),
         "random": RandomNumbers(mesh.data.rank, mesh.data.size, mesh.device),
     }
     if exchange := training.engine.exchange:
-        own["exchange"] = Remembered(exchange)
-    return own
+        per_rank["exchange"] = Remembered(exchange)
+    return per_rank
 
 
 def _words(at: At, epochs: int) -> str:

@@ -165,9 +165,9 @@ def take_step(group: State, kept: Iterable[State]) -> None:
 
     A checkpoint of before 0.2.0 has no such number: the group counts as it did.
     """
-    for own in kept:
-        if GROUP_STEP in own:
-            group["step"] = torch.tensor(float(own[GROUP_STEP]))
+    for state in kept:
+        if GROUP_STEP in state:
+            group["step"] = torch.tensor(float(state[GROUP_STEP]))
             return
 
 
@@ -184,15 +184,19 @@ def trained_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
 
 
-def check_weights(found: Any, module: nn.Module, where: str) -> None:
-    """Raise UnfitStateError unless `found` holds exactly the parameters of a module."""
-    check_like(found, _shapes(module), where)
+def check_weights(weights: Any, module: nn.Module, where: str) -> None:
+    """Raise UnfitStateError unless `weights` holds exactly the parameters of a module."""
+    check_like(weights, _shapes(module), where)
 
 
 def check_optimizer(
-    found: Mapping[str, Any], optimizer: torch.optim.Optimizer, module: nn.Module, *, complete: bool
+    moments: Mapping[str, Any],
+    optimizer: torch.optim.Optimizer,
+    module: nn.Module,
+    *,
+    complete: bool,
 ) -> None:
-    """Raise UnfitStateError unless `found` is what an optimizer of this kind keeps of a module.
+    """Raise UnfitStateError unless `moments` is what an optimizer of this kind keeps of a module.
 
     Frozen parameters have nothing there. Those without a gradient may lack; where it has to be
     `complete`, all may lack or none.
@@ -200,9 +204,9 @@ def check_optimizer(
     trained = {name for name, _ in trained_parameters(module)}
     kept = _kept(optimizer)
     shapes = {name: shape for name, shape in _shapes(module).items() if name in trained}
-    if complete and found and found.keys() != shapes.keys():
+    if complete and moments and moments.keys() != shapes.keys():
         raise UnfitStateError("optimizer does not hold all parameters")
-    for name, values in found.items():
+    for name, values in moments.items():
         if name not in shapes:
             raise UnfitStateError(f"optimizer has {name}, which is no parameter that learns")
         like = {
@@ -216,14 +220,14 @@ def check_optimizer(
             raise UnfitStateError(f"optimizer/{name}/{GROUP_STEP} counts below zero")
 
 
-def check_position(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
-    """Raise UnfitStateError unless `found` is a place in a training, one history row an epoch."""
+def check_position(position: Mapping[str, Any], like: Mapping[str, Any]) -> None:
+    """Raise UnfitStateError unless `position` is one of a training, with a history row an epoch."""
     without = {name: value for name, value in like.items() if name != "history"}
-    history = found.get("history")
-    check_like({k: v for k, v in found.items() if k != "history"}, without, "position")
-    if any(isinstance(value, int) and value < 0 for value in found.values()):
+    history = position.get("history")
+    check_like({k: v for k, v in position.items() if k != "history"}, without, "position")
+    if any(isinstance(value, int) and value < 0 for value in position.values()):
         raise UnfitStateError("position counts below zero")
-    if not isinstance(history, list) or len(history) != found["epoch"]:
+    if not isinstance(history, list) or len(history) != position["epoch"]:
         raise UnfitStateError("history does not have one row for each epoch")
     for row in history:
         if not isinstance(row, Mapping) or any(

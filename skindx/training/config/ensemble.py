@@ -147,9 +147,9 @@ class DetectorSettings(Settings):
 
     @model_validator(mode="after")
     def _from_alone(self) -> Self:
-        others = sorted(self.model_fields_set - {"from_run"})
+        given = sorted(self.model_fields_set - {"from_run"})
         changed = [
-            name for name in others if getattr(self, name) != type(self).model_fields[name].default
+            name for name in given if getattr(self, name) != type(self).model_fields[name].default
         ]
         if self.from_run and changed:
             raise ValueError(

@@ -191,8 +191,8 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _preconditions_whole_gradients(self) -> Self:
         for member in self.members:
-            if own := self.recipe_of(member).preconditioner:
-                own.check(member.name, self.engine, member.trunk)
+            if preconditioner := self.recipe_of(member).preconditioner:
+                preconditioner.check(member.name, self.engine, member.trunk)
         return self
 
     @model_validator(mode="after")
@@ -297,7 +297,7 @@ def write_out(raw: dict[str, Any]) -> dict[str, Any]:
     folds = raw.get("folds", TrainSettings.model_fields["folds"].default)
     members = raw.get("members")
     if isinstance(members, list) and isinstance(folds, int):
-        raw["members"] = [own for member in members for own in _folds_of(member, folds)]
+        raw["members"] = [unfolded for member in members for unfolded in _folds_of(member, folds)]
     return raw
 
 

@@ -94,7 +94,7 @@ def load_whole_state(utils: Any, zero: Any, module: nn.Module, state: State) -> 
             if isinstance(value, Tensor) and value.ndim:
                 on_device = value.to(torch.float32).to(zero.device)
                 if hasattr(parameter, "ds_id"):
-                    part = _own_part(zero, parameter, on_device)
+                    part = _local_part(zero, parameter, on_device)
                     utils.safe_set_local_optimizer_state(parameter, part, key)
                 else:
                     utils.safe_set_full_optimizer_state(parameter, on_device, key)
@@ -105,12 +105,12 @@ def load_whole_weights(utils: Any, zero: Any, module: nn.Module, weights: State)
     for name, parameter in trained_parameters(module):
         value = weights[name].to(parameter.device)
         if hasattr(parameter, "ds_id"):
-            utils.safe_set_local_fp32_param(parameter, _own_part(zero, parameter, value))
+            utils.safe_set_local_fp32_param(parameter, _local_part(zero, parameter, value))
         else:
             utils.safe_set_full_fp32_param(parameter, value)
 
 
-def _own_part(zero: Any, parameter: Any, whole: Tensor) -> Tensor:
+def _local_part(zero: Any, parameter: Any, whole: Tensor) -> Tensor:
     """Return this rank's part under stage 3, padded: DeepSpeed's setter of a whole is not."""
     size, rank = parameter.partition_numel(), zero._get_param_partition_rank(parameter)
     padded = whole.new_zeros(size * (rank + 1))
@@ -360,14 +360,14 @@ class Engine:
         ):
             if zero < 3 or self.mesh.is_main:
                 self.module.load_state_dict(
-                    self.method.own_state(weights, self.module), strict=False
+                    self.method.local_state(weights, self.module), strict=False
                 )
         if zero:
             load_whole_weights(deepspeed.utils, self._engine.optimizer, self.module, weights)
             load_whole_state(deepspeed.utils, self._engine.optimizer, self.module, moments)
         else:
-            own = self.method.own_moments(moments, self.module)
-            load_named_state(self.optimizer, self.module, own)
+            local_moments = self.method.local_moments(moments, self.module)
+            load_named_state(self.optimizer, self.module, local_moments)
         if scaler:
             scaler.load_state_dict(state["scaler"])
 

@@ -210,13 +210,13 @@ def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
     """
     program = _STARTERS.get(engine.launcher, "mpirun")
     users = users_of(hostfile)
-    first, *others = read_hosts(hostfile)
+    first, *more_hosts = read_hosts(hostfile)
     if users and engine.launcher != "pdsh":
         raise UserError(
             f"{hostfile}: {users[0]} names a user, which engine.launcher={engine.launcher} cannot "
             "pass on; write the host alone, and its user into ~/.ssh/config, or take pdsh."
         )
-    away = bool(others) or first not in ("localhost", socket.gethostname())
+    away = bool(more_hosts) or first not in ("localhost", socket.gethostname())
     if away and shutil.which(program) is None:
         raise UserError(
             f"engine.launcher={engine.launcher} starts the hosts of {hostfile} with {program}, "

@@ -105,9 +105,9 @@ def cook(
         return balanced_accuracy(np.exp(log_NC), truth_N)
 
     alone = [score(mix([state])[1]) for state in ingredients]
-    first, *others = sorted(range(len(ingredients)), key=lambda i: -alone[i])
+    first, *rest = sorted(range(len(ingredients)), key=lambda i: -alone[i])
     chosen, best = [first], mix([ingredients[first]])
-    for index in others:
+    for index in rest:
         tried = mix([ingredients[number] for number in [*chosen, index]])
         if score(tried[1]) >= score(best[1]):
             chosen, best = [*chosen, index], tried
@@ -210,8 +210,8 @@ class EnsembleBuilder:
     ) -> Ensemble:
         """Return the ensemble of parts and their temperatures, as its bundle will serve it."""
         ready = tuple(
-            replace(self._member(part.member, part.finished.state), temperature=own)
-            for part, own in members
+            replace(self._member(part.member, part.finished.state), temperature=part_temperature)
+            for part, part_temperature in members
         )
         share_trunks(ready)
         return Ensemble(ready, temperature, combination)

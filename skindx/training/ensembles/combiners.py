@@ -175,18 +175,18 @@ def cross_fit(combiners: dict[str, Combiner], evidence: Evidence) -> list[Score]
     return [_score(name, each_NC, first_NC, evidence) for name, each_NC in result.items()]
 
 
-def _score(name: str, own_NC: Floats, first_NC: Floats, evidence: Evidence) -> Score:
+def _score(name: str, each_NC: Floats, first_NC: Floats, evidence: Evidence) -> Score:
     rows_N, truth_N = np.arange(len(evidence.truth_N)), evidence.truth_N
-    log_N = log(own_NC)[rows_N, truth_N]
+    log_N = log(each_NC)[rows_N, truth_N]
     gain_N = log_N - log(first_NC)[rows_N, truth_N]
     return Score(
         combiner=name,
         loss=float(-log_N.mean()),
         gain=float(gain_N.mean()),
         gain_error=_grouped_error(gain_N, evidence.groups),
-        top1=top_k_accuracy(own_NC, truth_N),
-        balanced_accuracy=balanced_accuracy(own_NC, truth_N),
-        calibration_error=expected_calibration_error(own_NC, truth_N),
+        top1=top_k_accuracy(each_NC, truth_N),
+        balanced_accuracy=balanced_accuracy(each_NC, truth_N),
+        calibration_error=expected_calibration_error(each_NC, truth_N),
     )
 
 

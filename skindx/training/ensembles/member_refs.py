@@ -137,8 +137,8 @@ class MemberRef:
 
 def member_refs(run: Path, settings: TrainSettings) -> dict[str, MemberRef]:
     """Return the trained members by name, those of other runs last. Raises UserError."""
-    own = [MemberRef(member.name, run, settings, member) for member in settings.members]
-    return {ref.name: ref for ref in [*own, *(_reused(ref) for ref in settings.reused)]}
+    local = [MemberRef(member.name, run, settings, member) for member in settings.members]
+    return {ref.name: ref for ref in [*local, *(_reused(ref) for ref in settings.reused)]}
 
 
 def _reused(reused: ReusedSettings) -> MemberRef:
@@ -212,19 +212,19 @@ def units(
     return result
 
 
-def out_of_fold_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
+def out_of_fold_P(units: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
     """Return the images on which every unit has a member that did not train on them."""
     every: Mask = np.logical_and.reduce(
-        [np.logical_or.reduce(list(unit.values())) for unit in found.values()]
+        [np.logical_or.reduce(list(unit.values())) for unit in units.values()]
     )
     return every
 
 
 def check_soup(soup: SoupSettings, trained: dict[str, MemberRef]) -> None:
     """Raise UserError for ingredients whose weights cannot be averaged."""
-    first, *others = [trained[name] for name in soup.of]
+    first, *rest = [trained[name] for name in soup.of]
     given = first.member.weights or first.member.pretrained
-    for other in others:
+    for other in rest:
         for key in ("model", "model_args", "preprocess", "weights", "pretrained", "seed"):
             ours, theirs = getattr(first.member, key), getattr(other.member, key)
             # From given weights all start alike but for the head, which starts near zero.
@@ -233,7 +233,7 @@ def check_soup(soup: SoupSettings, trained: dict[str, MemberRef]) -> None:
                     f"soup {soup.name}: {first.name} has {key} {ours} and {other.name} {theirs}; "
                     "only members of one model that started from the same weights can be averaged."
                 )
-    if not others and not first.member.snapshots:
+    if not rest and not first.member.snapshots:
         raise UserError(
             f"soup {soup.name} has one ingredient, {first.name}, which keeps no snapshots; "
             "set its snapshots, or name more members."

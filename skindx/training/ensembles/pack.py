@@ -258,9 +258,9 @@ def fit_on_calibration(
             "dataset has no calibration images to fit them on"
         )
         return None, None, None
-    said = []
+    batches = []
     for batch, images, output in outputs_of_records(ensemble, dataset, held):
-        said.append(output.probabilities_NC)
+        batches.append(output.probabilities_NC)
         collector.calibration(batch, images, output)
     ood = collector.part()
     if ood is None:
@@ -268,10 +268,10 @@ def fit_on_calibration(
             f"no out-of-distribution check: it takes {FEWEST} calibration images (here "
             f"{len(held)}) and training images that differ"
         )
-    said_NC = np.concatenate(said)
-    urgent_risk = fit_risk_on_records(said_NC, held, taxonomy)
+    probabilities_NC = np.concatenate(batches)
+    urgent_risk = fit_risk_on_records(probabilities_NC, held, taxonomy)
     print(_risk_shown(urgent_risk, taxonomy))
-    return fit_on_records(said_NC, held, taxonomy), ood, urgent_risk
+    return fit_on_records(probabilities_NC, held, taxonomy), ood, urgent_risk
 
 
 def _risk_shown(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> str:

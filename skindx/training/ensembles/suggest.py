@@ -96,7 +96,7 @@ def probe(train: Split, val: Split, classes: int) -> Probe:
     half = _linear(_draw(learned, _HALF, 0), held, strength, classes)
     linear = Statistic.balanced_accuracy(whole, held.labels_N)
     near = Statistic.balanced_accuracy(neighbours(train, val, classes), held.labels_N)
-    own = balanced_accuracy(_linear(learned, learned, strength, classes), learned.labels_N)
+    on_training = balanced_accuracy(_linear(learned, learned, strength, classes), learned.labels_N)
     curve = tuple(
         Point(
             share,
@@ -111,7 +111,7 @@ def probe(train: Split, val: Split, classes: int) -> Probe:
     return Probe(
         confidence_interval(linear, held.groups_N),
         confidence_interval(near, held.groups_N),
-        float(own),
+        float(on_training),
         curve,
         doubling,
     )
@@ -165,8 +165,8 @@ def _path_losses(learned: Split, held: Split, classes: int) -> Floats:
     path = fit_path(learned.features_ND, learned.labels_N, _balance(learned, classes), classes)
     for at, (_, (weight_CD, bias_C)) in enumerate(path):
         log_VC = _log_softmax(held.features_ND @ weight_CD.T + bias_C)
-        own_V = _balance(held, classes)
-        result[at] = -float((own_V * log_VC[np.arange(len(log_VC)), held.labels_N]).sum())
+        weights_V = _balance(held, classes)
+        result[at] = -float((weights_V * log_VC[np.arange(len(log_VC)), held.labels_N]).sum())
         if at > 1 and result[at] > result[at - 1] > result[at - 2]:
             break
     return result
@@ -182,16 +182,16 @@ def _balance(split: Split, classes: int) -> Floats:
 def _linear(train: Split, val: Split, strength: float, classes: int) -> Floats:
     """Return the probe's probabilities V x C; a class that it never saw has none."""
     seen = np.unique(train.labels_N)
-    found_VC = np.zeros((len(val.labels_N), classes))
+    probabilities_VC = np.zeros((len(val.labels_N), classes))
     if len(seen) == 1:
-        found_VC[:, seen[0]] = 1.0
-        return found_VC
+        probabilities_VC[:, seen[0]] = 1.0
+        return probabilities_VC
     number = np.searchsorted(seen, train.labels_N)
     weight_CD, bias_C = fit_logistic(
         train.features_ND, number, _balance(train, classes), len(seen), strength
     )
-    found_VC[:, seen] = np.exp(_log_softmax(val.features_ND @ weight_CD.T + bias_C))
-    return found_VC
+    probabilities_VC[:, seen] = np.exp(_log_softmax(val.features_ND @ weight_CD.T + bias_C))
+    return probabilities_VC
 
 
 def _draw(train: Split, share: float, seed: int) -> Split:
@@ -200,9 +200,9 @@ def _draw(train: Split, share: float, seed: int) -> Split:
     first_of = dict(zip(train.groups_N[::-1].tolist(), train.labels_N[::-1].tolist(), strict=True))
     chosen: list[str] = []
     for label in sorted(set(first_of.values())):
-        own = sorted(group for group, first in first_of.items() if first == label)
-        count = max(1, round(share * len(own)))
-        chosen += rng.choice(own, count, replace=False).tolist()
+        groups = sorted(group for group, first in first_of.items() if first == label)
+        count = max(1, round(share * len(groups)))
+        chosen += rng.choice(groups, count, replace=False).tolist()
     return train.rows(np.isin(train.groups_N, chosen))
 
 
@@ -212,8 +212,8 @@ def _draws(train: Split, share: float) -> Sequence[Split]:
 
 def _score(train: Split, val: Split, strength: float, classes: int, share: float) -> float:
     scores = [
-        balanced_accuracy(_linear(own, val, strength, classes), val.labels_N)
-        for own in _draws(train, share)
+        balanced_accuracy(_linear(drawn, val, strength, classes), val.labels_N)
+        for drawn in _draws(train, share)
     ]
     return float(np.mean(scores))
 
@@ -264,9 +264,9 @@ def suggest(dataset: Path, settings: TrainSettings, out: Path | None) -> list[Su
         key = (load_trunk(member).key, member.preprocess.model_dump_json())
         if key not in result:
             result[key] = _suggestion(dataset, settings, member, records, classes)
-    best = sorted(result.values(), key=lambda own: -own.probe.linear.value)
+    best = sorted(result.values(), key=lambda suggestion: -suggestion.probe.linear.value)
     if out is not None:
-        write_json(out / "suggest.json", {"trunks": [_plain(own) for own in best]})
+        write_json(out / "suggest.json", {"trunks": [_plain(suggestion) for suggestion in best]})
     return best
 
 
@@ -306,7 +306,7 @@ def _suggestion(
 def sentences(answer: Probe) -> tuple[str, ...]:
     """Return what a probe says: how good it is, what more labels and a fine-tune may bring."""
     linear, near, gain = answer.linear, answer.neighbours, answer.doubling
-    said = [
+    lines = [
         f"A linear probe reaches {_percent(linear)} balanced accuracy on validation, nearest "
         f"neighbours {_percent(near)}.",
         f"The last doubling of the training groups brought {_points(gain)}; "
@@ -317,18 +317,18 @@ def sentences(answer: Probe) -> tuple[str, ...]:
         ),
     ]
     if answer.fits_training >= _FITS:
-        said.append(
+        lines.append(
             f"The probe fits its own training images to {answer.fits_training:.0%}: the features "
             "tell them apart, and what is missing is on new images. More labels and stronger "
             "regularisation come first; a fine-tune may help as well; only a trial shows it."
         )
     else:
-        said.append(
+        lines.append(
             f"The probe that generalises best fits its own training images to "
             f"{answer.fits_training:.0%} only: these features hardly tell the classes apart. A "
             "fine-tune, a higher resolution or another trunk will likely bring more than labels."
         )
-    return tuple(said)
+    return tuple(lines)
 
 
 def _percent(interval: Interval) -> str:
@@ -340,12 +340,12 @@ def _points(interval: Interval) -> str:
     return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"
 
 
-def _plain(own: Suggestion) -> dict[str, Any]:
-    answer = own.probe
+def _plain(suggestion: Suggestion) -> dict[str, Any]:
+    answer = suggestion.probe
     return {
-        "member": own.member,
-        "model": own.model,
-        "trunk": own.trunk,
+        "member": suggestion.member,
+        "model": suggestion.model,
+        "trunk": suggestion.trunk,
         "balanced_accuracy": {
             "linear": _bounds(answer.linear),
             "knn": _bounds(answer.neighbours),
@@ -353,7 +353,7 @@ def _plain(own: Suggestion) -> dict[str, Any]:
         },
         "doubling": _bounds(answer.doubling),
         "curve": [asdict(point) for point in answer.curve],
-        "says": list(own.sentences),
+        "says": list(suggestion.sentences),
     }
 
 
@@ -361,14 +361,16 @@ def _bounds(interval: Interval) -> list[float]:
     return [interval.value, interval.low, interval.high]
 
 
-def curve_table(own: Suggestion) -> "Table":
+def curve_table(suggestion: Suggestion) -> "Table":
     """Return the linear probe's balanced accuracy over shares of the training groups."""
     from rich.table import Table
 
-    table = Table(title=f"{own.model}, trunk {own.trunk}", box=None, title_justify="left")
+    table = Table(
+        title=f"{suggestion.model}, trunk {suggestion.trunk}", box=None, title_justify="left"
+    )
     for heading in ("training groups", "images", "balanced accuracy"):
         table.add_column(heading, justify="right")
-    for point in own.probe.curve:
+    for point in suggestion.probe.curve:
         table.add_row(
             f"{point.share:.0%}", f"about {point.images}", f"{point.balanced_accuracy:.1%}"
         )

@@ -66,7 +66,7 @@ def search_placements(
             result = known[degrees] = seconds_of(degrees)
         return result
 
-    free = [number for number, own in enumerate(choices) if len(own) > 1]
+    free = [number for number, options in enumerate(choices) if len(options) > 1]
     rng = random.Random(seed)  # noqa: S311 (a search, no secret)
     count = min(proposals, EACH * len(free), left // 2) // len(starts)
     for start in starts:
@@ -128,14 +128,14 @@ class OperatorsForm(PlacedForm):
 
     name: ClassVar[str] = "operators"
 
-    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+    def cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
         """Take the degrees that are given, or search from data parallelism and from OWT."""
         if given := self.options.get("degrees"):
-            names = [own.name for own in ground.operators]
+            names = [operator.name for operator in ground.operators]
             return cells_of(ground, [int(given.get(name, 1)) for name in names])
-        return cells_of(ground, searched(ground, own_s_per_byte).degrees)
+        return cells_of(ground, searched(ground, update_s_per_byte).degrees)
 
-    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+    def settings_of(self, flows: Sequence[Flow]) -> dict[str, Any]:
         """Name the layers that are split; where members disagree on one, as the first has it."""
         degrees = {
             cell.name: cell.gradient_axis
@@ -151,31 +151,32 @@ class OperatorsForm(PlacedForm):
         return gathered_bytes(ground, cells)
 
 
-def searched(ground: Ground, own_s_per_byte: float, proposals: int = PROPOSALS) -> Searched:
+def searched(ground: Ground, update_s_per_byte: float, proposals: int = PROPOSALS) -> Searched:
     """Return the fastest placement that is found, and what a step of it takes."""
     message_s = cached(lambda axis, size: ground.summed(axis, size).alone_s)
     cells = [
         {
             ranks: cell
             for ranks in degrees_of(ground, number)
-            if _may_gain(cell := placed(ground, number, ranks), own, message_s, own_s_per_byte)
+            if _may_gain(cell := placed(ground, number, ranks), whole, message_s, update_s_per_byte)
         }
-        for number, own in enumerate(placed(ground, n, 1) for n in range(len(ground.operators)))
+        for number, whole in enumerate(placed(ground, n, 1) for n in range(len(ground.operators)))
     ]
-    choices = [tuple(own) for own in cells]
+    choices = [tuple(options) for options in cells]
 
     def seconds_of(degrees: Sequence[int]) -> float:
-        own = [cells[number][ranks] for number, ranks in enumerate(degrees)]
-        return step_seconds(own, message_s, own_s_per_byte)
+        chosen = [cells[number][ranks] for number, ranks in enumerate(degrees)]
+        return step_seconds(chosen, message_s, update_s_per_byte)
 
     owt = tuple(
-        degree if degree in own else 1 for degree, own in zip(wide(ground), choices, strict=True)
+        degree if degree in options else 1
+        for degree, options in zip(wide(ground), choices, strict=True)
     )
     starts = list(dict.fromkeys([(1,) * len(cells), owt]))
     return search_placements(starts, choices, seconds_of, proposals=proposals)
 
 
-def _may_gain(cell: Cell, whole: Cell, message_s: MessageSeconds, own_s_per_byte: float) -> bool:
+def _may_gain(cell: Cell, whole: Cell, message_s: MessageSeconds, update_s_per_byte: float) -> bool:
     """Tell whether a cell may be faster than the data-parallel one.
 
     Its borders and its slower computing stand in every step's way; all that it can save is the sum
@@ -186,7 +187,7 @@ def _may_gain(cell: Cell, whole: Cell, message_s: MessageSeconds, own_s_per_byte
     lost_s = cell.whole_forward_s + cell.take_s + cell.backward_s + cell.give_s
     lost_s -= whole.forward_s + whole.backward_s
     saved_s = message_s(1, whole.gradient_bytes)
-    return lost_s < saved_s + own_s_per_byte * (whole.weight_bytes - cell.weight_bytes)
+    return lost_s < saved_s + update_s_per_byte * (whole.weight_bytes - cell.weight_bytes)
 
 
 class OperatorsSettings(ParallelSettings):

@@ -22,19 +22,19 @@ SGD with momentum (five), with the copies of its gradient into a message's buffe
 """
 
 
-def in_rounds(cell: Cell, axis: RankAxis, scheme: Scheme, own_s_per_byte: float = 0.0) -> Cell:
+def in_rounds(cell: Cell, axis: RankAxis, scheme: Scheme, update_s_per_byte: float = 0.0) -> Cell:
     """Return a cell of scheme (a) in rounds; computing hides what it can of its borders.
 
     With k ranks there are k rounds (section 4 of the paper). In scheme (b) one rank sends its
     images to all others, and gets all outputs of these, while the other links are idle; in (c) all
     ranks send a part of theirs.
 
-    `own_s_per_byte` is what the update of a byte of weights takes: each further round passes all
+    `update_s_per_byte` is what the update of a byte of weights takes: each further round passes all
     weights of the cell through memory, however few its images are.
     """
     if scheme == "a" or not cell.borders:
         return cell
-    again_s = (axis.ranks - 1) * cell.weight_bytes * own_s_per_byte / _UPDATE
+    again_s = (axis.ranks - 1) * cell.weight_bytes * update_s_per_byte / _UPDATE
     forward_s = cell.forward_s + _FORWARD * again_s
     backward_s = cell.backward_s + _BACKWARD * again_s
     forward = _hidden(cell.before_forward, forward_s, cell.after_forward, axis, scheme)
@@ -68,8 +68,8 @@ def _hidden(
     waits_s = max(link_s - compute_s, link_s / rounds)
     share = waits_s / link_s if link_s else 1.0
     shown = [
-        replace(border, timed=Timed(0.0, own_s * share))
-        for border, own_s in zip((*before, *after), whole_s, strict=True)
+        replace(border, timed=Timed(0.0, border_s * share))
+        for border, border_s in zip((*before, *after), whole_s, strict=True)
     ]
     return tuple(shown[: len(before)]), tuple(shown[len(before) :])
 
@@ -90,7 +90,7 @@ class OwtForm(PlacedForm):
     name: ClassVar[str] = "owt"
     searched: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"scheme": "b"}, {"scheme": "c"})
 
-    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+    def cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
         """Split what is wide. Raises UserError where nothing is."""
         least = self.options.get("min_weights", "auto")
         degrees = wide(ground, None if least == "auto" else int(least))
@@ -102,7 +102,7 @@ class OwtForm(PlacedForm):
         scheme, axis = self.options.get("scheme", "a"), ground.axis(ground.ranks)
         cells = cells_of(ground, degrees)
         return [
-            in_rounds(cell, axis, scheme, own_s_per_byte) if degree > 1 else cell
+            in_rounds(cell, axis, scheme, update_s_per_byte) if degree > 1 else cell
             for cell, degree in zip(cells, degrees, strict=True)
         ]
 
@@ -114,8 +114,8 @@ class OwtForm(PlacedForm):
 def gathered_bytes(ground: Ground, cells: Sequence[Cell]) -> float:
     """Return the inputs of split operators for an image of each other rank of their group."""
     return sum(
-        (cell.gradient_axis - 1) * own.input_bytes
-        for cell, own in zip(cells, ground.operators, strict=True)
+        (cell.gradient_axis - 1) * operator.input_bytes
+        for cell, operator in zip(cells, ground.operators, strict=True)
     )
 
 

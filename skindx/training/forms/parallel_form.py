@@ -33,15 +33,15 @@ class ParallelForm(Strategy):
 
     def fragment(self) -> dict[str, Any]:
         """Name the kind."""
-        own = {key: value for key, value in self.options.items() if key != "wire"}
+        options = {key: value for key, value in self.options.items() if key != "wire"}
         wire = {"wire": self.options["wire"]} if "wire" in self.options else {}
         return {
             "exchange": {"kind": "fused", **wire},
-            "engine": {"zero": 0, "parallel": {"kind": self.name, **own}},
+            "engine": {"zero": 0, "parallel": {"kind": self.name, **options}},
         }
 
-    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
-        """Return what a search has found, as settings of the kind; `flows` are the members'."""
+    def settings_of(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Return what a search chose, as settings of the kind; `flows` are the members'."""
         return {}
 
     @property
@@ -61,9 +61,9 @@ class PlacedForm(ParallelForm):
         def summed(split: int, size_bytes: int) -> Timed:
             return ground.summed(split, size_bytes // 2 if half else size_bytes)
 
-        own_s = own_s_per_byte(load, cast=half)
+        per_byte = update_s_per_byte(load, cast=half)
         return StepSchedule(
-            flow=chain_of(cells, summed, own_s),
+            flow=chain_of(cells, summed, per_byte),
             spread=max(UNMEASURED, network.price("all_reduce").spread),
             local_spread=FusedSettings().local(load).spread,
             measured=False,
@@ -73,12 +73,12 @@ class PlacedForm(ParallelForm):
         key = (self.label, network.nodes, network.per_node)
         if key not in load.memo:
             ground = self.ground(load, network)
-            load.memo[key] = (ground, self.cells(ground, own_s_per_byte(load)))
+            load.memo[key] = (ground, self.cells(ground, update_s_per_byte(load)))
         result: tuple[Ground, Sequence[Cell]] = load.memo[key]
         return result
 
     @abstractmethod
-    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+    def cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
         """Return the operators as they are placed. Raises UserError where none can be."""
 
     def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
@@ -92,7 +92,7 @@ class PlacedForm(ParallelForm):
         return round(images * self.more_bytes(ground, cells) - not_held_bytes(load, held))
 
 
-def own_s_per_byte(load: Load, *, cast: bool = False) -> float:
+def update_s_per_byte(load: Load, *, cast: bool = False) -> float:
     """Return what a byte of weights takes: the update, and copies into the gradients' buffer.
 
     With `cast` its gradient is made 16 bits and back.
@@ -103,8 +103,8 @@ def own_s_per_byte(load: Load, *, cast: bool = False) -> float:
 
 def not_held_bytes(load: Load, held: float) -> float:
     """Return what a rank saves of weights, gradients and optimizer when it holds a part of them."""
-    own = load.profile
-    return (1 - held) * (2 * own.parameter_bytes + own.optimizer_bytes)
+    profile = load.profile
+    return (1 - held) * (2 * profile.parameter_bytes + profile.optimizer_bytes)
 
 
 class ParallelSettings(Settings):
@@ -194,7 +194,9 @@ class ParallelSettings(Settings):
                 EXCHANGES,  # kinds from outside may import this module
             )
 
-            *first, last = (kind for kind, own in EXCHANGES.loaded().items() if own.among_peers)
+            *first, last = (
+                kind for kind, settings in EXCHANGES.loaded().items() if settings.among_peers
+            )
             raise ValueError(
                 f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "
                 f"engine.parallel.kind={self.kind} only ranks with the same parts exchange "

@@ -19,7 +19,7 @@ from skindx.training.forms.parallel_form import (
     ParallelForm,
     ParallelSettings,
     not_held_bytes,
-    own_s_per_byte,
+    update_s_per_byte,
 )
 
 _NOTHING = Timed(0.0, 0.0)
@@ -91,11 +91,11 @@ class PipelineFlow(Flow):
         """Return a step of the stage that ends last; the first stage reads the images of all."""
         forwards, backwards = self._ends()
         end_s = [
-            own[-1] + stage.summed.alone_s + stage.update_s
-            for own, stage in zip(backwards, self.stages, strict=True)
+            done_s[-1] + stage.summed.alone_s + stage.update_s
+            for done_s, stage in zip(backwards, self.stages, strict=True)
         ]
         last = end_s.index(max(end_s))
-        stage, earlier_s = self.stages[last], (pieces - 1) * max(own[-1] for own in backwards)
+        stage, earlier_s = self.stages[last], (pieces - 1) * max(done_s[-1] for done_s in backwards)
         tasks, spans = [], []
         for name, ends, took_s in (
             ("forward", forwards[last], stage.forward_s),
@@ -141,7 +141,7 @@ class PipelineFlow(Flow):
         _, backwards = silent._ends()
         stage = self.stages[last]
         busy_s = self.micro_batches * (stage.forward_s + stage.backward_s)
-        longest_s = max(own[-1] for own in backwards)
+        longest_s = max(done_s[-1] for done_s in backwards)
         return (pieces - 1) * (longest_s - busy_s) + backwards[last][-1] - busy_s
 
     def _ends(self) -> tuple[list[list[float]], list[list[float]]]:
@@ -158,8 +158,8 @@ def _passed(
 ) -> list[list[float]]:
     """Return when each of `count` jobs has left each machine; after each it is sent on."""
     ends, total_s, slowest_s = [], begin_s, 0.0
-    for own_s, sent_s in machines:
-        total_s, slowest_s = total_s + own_s, max(slowest_s, own_s)
+    for job_s, sent_s in machines:
+        total_s, slowest_s = total_s + job_s, max(slowest_s, job_s)
         ends.append([total_s + number * slowest_s for number in range(count)])
         total_s, slowest_s = total_s + sent_s, max(slowest_s, sent_s)
     return ends
@@ -198,10 +198,10 @@ class PipelineForm(ParallelForm):
         """
         _, ground, stages = self._piped(load, network)
         weights = max(1, load.profile.parameter_bytes)
-        kept = sum(own.kept_bytes for own in ground.operators)
+        kept = sum(operator.kept_bytes for operator in ground.operators)
         needed = (
-            images * (len(stages) * sum(own.kept_bytes for own in stage) - kept)
-            - not_held_bytes(load, sum(own.parameter_bytes for own in stage) / weights)
+            images * (len(stages) * sum(operator.kept_bytes for operator in stage) - kept)
+            - not_held_bytes(load, sum(operator.parameter_bytes for operator in stage) / weights)
             for stage in stages
         )
         return round(max(needed))
@@ -236,30 +236,30 @@ class PipelineForm(ParallelForm):
         auto = max(1, min(MICRO_BATCHES * count, images // 2))
         micro = min(int(self.options.get("micro_batches", auto)), images)
         scale = ground.scale(images / micro)
-        per_byte = own_s_per_byte(load)
+        per_byte = update_s_per_byte(load)
         made = []
-        for number, own in enumerate(stages):
-            weights = sum(operator.parameter_bytes for operator in own)
-            onward = round(own[-1].passed_bytes * images / micro) if number + 1 < count else 0
+        for number, stage in enumerate(stages):
+            weights = sum(operator.parameter_bytes for operator in stage)
+            onward = round(stage[-1].passed_bytes * images / micro) if number + 1 < count else 0
             back = round(stages[number - 1][-1].passed_bytes * images / micro) if number else 0
             made.append(
                 PipelineStage(
-                    forward_s=scale * sum(operator.forward_s for operator in own),
-                    backward_s=scale * sum(operator.backward_s for operator in own),
+                    forward_s=scale * sum(operator.forward_s for operator in stage),
+                    backward_s=scale * sum(operator.backward_s for operator in stage),
                     update_s=per_byte * weights,
                     onward=_sent(ground.network, number, onward),
                     back=_sent(ground.network, number - 1, back),
                     summed=ground.summed(count, weights),
                     sent_bytes=onward + back,
                     summed_bytes=weights if count < ground.ranks else 0,
-                    begins=own[0].name,
+                    begins=stage[0].name,
                 )
             )
         return PipelineFlow(tuple(made), micro)
 
     def _stages(self, ground: Ground, count: int) -> list[list[Operator]]:
         operators = list(ground.operators)
-        starts, names = self.options.get("starts", ()), [own.name for own in operators]
+        starts, names = self.options.get("starts", ()), [operator.name for operator in operators]
         if starts and all(name in names for name in starts):
             places = [0, *(names.index(name) for name in starts), len(names)]
             counts = [end - begin for begin, end in pairwise(places)]
@@ -267,17 +267,17 @@ class PipelineForm(ParallelForm):
             seconds = [operator.forward_s + operator.backward_s for operator in operators]
             counts = cut(seconds, count)
         stages = []
-        for own in counts:
-            stages.append(operators[:own])
-            operators = operators[own:]
+        for size in counts:
+            stages.append(operators[:size])
+            operators = operators[size:]
         return stages
 
-    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+    def settings_of(self, flows: Sequence[Flow]) -> dict[str, Any]:
         """Name the number of stages, and where they begin if that is the same for all members."""
         pipelines = [flow for flow in flows if isinstance(flow, PipelineFlow)]
-        starts = {tuple(stage.begins for stage in own.stages[1:]) for own in pipelines}
-        own = {"stages": len(pipelines[0].stages)}
-        return {**own, "starts": list(starts.pop())} if len(starts) == 1 else own
+        starts = {tuple(stage.begins for stage in flow.stages[1:]) for flow in pipelines}
+        settings = {"stages": len(pipelines[0].stages)}
+        return {**settings, "starts": list(starts.pop())} if len(starts) == 1 else settings
 
 
 def _seconds(flow: PipelineFlow) -> float:

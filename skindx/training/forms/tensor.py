@@ -25,7 +25,7 @@ def pairs_of(operators: Sequence[Operator], ranks: int) -> list[tuple[int, int]]
     Blocks are known by the names that timm gives their layers.
     """
     result = []
-    linear = [number for number, own in enumerate(operators) if own.kind == "linear"]
+    linear = [number for number, operator in enumerate(operators) if operator.kind == "linear"]
     for first, second in pairwise(linear):
         (block, _, one), (other, _, two) = (
             operators[number].name.rpartition(".") for number in (first, second)
@@ -51,26 +51,26 @@ def tensor_cells(ground: Ground, ranks: int) -> tuple[Cell, ...]:
     size_bytes = round(ground.images * last.output_bytes)
     gradients_in = border("gather gradients of outputs", axis, "gathered", size_bytes)
     cells = []
-    for number, own in enumerate(ground.operators):
+    for number, operator in enumerate(ground.operators):
         split = number in firsts or number in seconds
         scale = ground.scale(ground.images if split else images)
-        weights = own.parameter_bytes
+        weights = operator.parameter_bytes
         if split:  # the second product's bias is whole
-            rest = weights - 4 * own.weights if number in seconds else 0
+            rest = weights - 4 * operator.weights if number in seconds else 0
             weights = (weights - rest) // ranks + rest
-        summed = _sum(f"sum {own.name}", axis, round(images * own.output_bytes))
-        above = _sum(f"sum above {own.name}", axis, round(images * own.input_bytes))
+        summed = _sum(f"sum {operator.name}", axis, round(images * operator.output_bytes))
+        above = _sum(f"sum above {operator.name}", axis, round(images * operator.input_bytes))
         cells.append(
             Cell(
-                name=own.name,
-                forward_s=own.forward_s * scale,
-                backward_s=own.backward_s * scale,
+                name=operator.name,
+                forward_s=operator.forward_s * scale,
+                backward_s=operator.backward_s * scale,
                 weight_bytes=weights,
                 gradient_axis=ranks,
                 gradient_bytes=weights if ranks < ground.ranks else 0,
                 before_forward=() if number else (images_in,),
                 after_forward=(summed,) if number in seconds else (),
-                before_backward=(gradients_in,) if own is last else (),
+                before_backward=(gradients_in,) if operator is last else (),
                 after_backward=(above,) if number in firsts and number else (),
             )
         )
@@ -95,7 +95,7 @@ class TensorForm(PlacedForm):
     name: ClassVar[str] = "tensor"
     searched: ClassVar[tuple[dict[str, Any], ...]] = tuple({"size": size} for size in (2, 4, 8))
 
-    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+    def cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
         """Split all blocks over `size` neighbours. Raises UserError where there is none."""
         split = self._split(ground)
         if not pairs_of(ground.operators, split):
@@ -109,8 +109,10 @@ class TensorForm(PlacedForm):
         """Count what is not split: every rank of a group keeps it for the images of all."""
         split = self._split(ground)
         columns = {first for first, _ in pairs_of(ground.operators, split)}
-        whole = (own for number, own in enumerate(ground.operators) if number not in columns)
-        return (split - 1) * sum(own.kept_bytes for own in whole)
+        whole = (
+            operator for number, operator in enumerate(ground.operators) if number not in columns
+        )
+        return (split - 1) * sum(operator.kept_bytes for operator in whole)
 
     def _split(self, ground: Ground) -> int:
         """Return the ranks of a group."""

@@ -47,7 +47,7 @@ def cube_cells(ground: Ground, side: int, *, gather_again: bool) -> tuple[Cell, 
     firsts, seconds = {first for first, _ in pairs}, {second for _, second in pairs}
     over_i, over_j, over_l = (ground.axis(side, side**power) for power in (2, 1, 0))
     cells = []
-    for number, own in enumerate(ground.operators):
+    for number, operator in enumerate(ground.operators):
         if number in firsts:
             axes = over_i, over_j, over_l
             cells.append(_on_cube(ground, number, axes, gather_again, enters=True))
@@ -58,11 +58,11 @@ def cube_cells(ground: Ground, side: int, *, gather_again: bool) -> tuple[Cell, 
             scale = ground.scale(ground.images)
             cells.append(
                 Cell(
-                    name=own.name,
-                    forward_s=own.forward_s * scale,
-                    backward_s=own.backward_s * scale,
-                    weight_bytes=own.parameter_bytes,
-                    gradient_bytes=own.parameter_bytes,
+                    name=operator.name,
+                    forward_s=operator.forward_s * scale,
+                    backward_s=operator.backward_s * scale,
+                    weight_bytes=operator.parameter_bytes,
+                    gradient_bytes=operator.parameter_bytes,
                 )
             )
     return tuple(cells)
@@ -76,32 +76,32 @@ def _on_cube(
     *,
     enters: bool,
 ) -> Cell:
-    own, ranks = ground.operators[number], axes[0].ranks ** 3
+    operator, ranks = ground.operators[number], axes[0].ranks ** 3
     over_i, over_j, over_l = axes
     # Of a rank: X and Y have a part of ranks x images rows, so that ranks cancel out.
-    x_bytes = round(ground.images * own.input_bytes)
-    y_bytes = round(ground.images * own.output_bytes)
-    a_bytes = own.parameter_bytes // ranks
-    gather_x = border(f"gather X {own.name}", over_j, "j", x_bytes)
-    gather_a = border(f"gather A {own.name}", over_i, "i", a_bytes)
-    gather_y = border(f"gather dY {own.name}", over_l, "l", y_bytes)
+    x_bytes = round(ground.images * operator.input_bytes)
+    y_bytes = round(ground.images * operator.output_bytes)
+    a_bytes = operator.parameter_bytes // ranks
+    gather_x = border(f"gather X {operator.name}", over_j, "j", x_bytes)
+    gather_a = border(f"gather A {operator.name}", over_i, "i", a_bytes)
+    gather_y = border(f"gather dY {operator.name}", over_l, "l", y_bytes)
     # Along l of the first product, which is j of the second.
     trade = (
-        border(f"trade X {own.name}", over_l, "traded", x_bytes // over_l.ranks)
+        border(f"trade X {operator.name}", over_l, "traded", x_bytes // over_l.ranks)
         if enters
-        else border(f"trade Y {own.name}", over_j, "traded", y_bytes // over_j.ranks)
+        else border(f"trade Y {operator.name}", over_j, "traded", y_bytes // over_j.ranks)
     )
     scale = ground.scale(ground.images)
     return Cell(
-        name=own.name,
-        forward_s=own.forward_s * scale,
-        backward_s=own.backward_s * scale,
+        name=operator.name,
+        forward_s=operator.forward_s * scale,
+        backward_s=operator.backward_s * scale,
         weight_bytes=a_bytes,
         gradient_axis=ranks,
         gradient_bytes=a_bytes if ranks < ground.ranks else 0,
         before_forward=(*((trade,) if enters else ()), gather_x, gather_a),
         after_forward=(
-            border(f"scatter Y {own.name}", over_l, "l", y_bytes),
+            border(f"scatter Y {operator.name}", over_l, "l", y_bytes),
             *(() if enters else (trade,)),
         ),
         before_backward=(
@@ -111,8 +111,8 @@ def _on_cube(
         ),
         after_backward=(
             # Without gradients of its inputs a network's first layer sends nothing back.
-            *((border(f"scatter dX {own.name}", over_j, "j", x_bytes),) if number else ()),
-            border(f"scatter dA {own.name}", over_i, "i", a_bytes),
+            *((border(f"scatter dX {operator.name}", over_j, "j", x_bytes),) if number else ()),
+            border(f"scatter dA {operator.name}", over_i, "i", a_bytes),
             *((trade,) if enters and number else ()),
         ),
     )
@@ -123,7 +123,7 @@ class Tensor3dForm(PlacedForm):
 
     name: ClassVar[str] = "tensor3d"
 
-    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+    def cells(self, ground: Ground, update_s_per_byte: float) -> Sequence[Cell]:
         """Place all blocks that fit. Raises UserError where none does, or for no cube."""
         side = self._side(ground)
         if not blocks_on_cubes(ground.operators, side):
@@ -142,7 +142,7 @@ class Tensor3dForm(PlacedForm):
         places = (place for pair in pairs for place in pair)
         return (side - 1) * sum(ground.operators[place].input_bytes for place in places)
 
-    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+    def settings_of(self, flows: Sequence[Flow]) -> dict[str, Any]:
         """Name the side."""
         axes = [
             cell.gradient_axis for flow in flows if isinstance(flow, Chain) for cell in flow.cells

@@ -168,10 +168,10 @@ def interface_to(address: str) -> str | None:
             return None
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)  # UDP: asks the routing table, sends nothing
-            own = probe.getsockname()[0]
+            source = probe.getsockname()[0]
     except (OSError, ValueError):
         return None
     for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address == own for entry in addresses):
+        if any(entry.address == source for entry in addresses):
             return str(name)
     return None

@@ -30,11 +30,11 @@ def begin(run: Path) -> None:
     note = partial(write_note, run / RANKS)
     note("at work")
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def on_sigterm(number: int, frame: FrameType | None) -> None:
         note("asked to stop")
         os._exit(128 + number)
 
-    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGTERM, on_sigterm)
 
 
 if __name__ == "__main__":

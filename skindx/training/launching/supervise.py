@@ -117,7 +117,7 @@ class Stop(Protocol):
     """The request to stop that a training polls between its steps."""
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """It is to save and stop."""
 
     def done(self) -> None:
@@ -127,15 +127,15 @@ class Stop(Protocol):
 class StopRequest:
     """Notices a request to stop at once, whatever the main thread is waiting for.
 
-    The training looks at `asked` between its steps. A second signal, or a stop that takes longer
-    than the grace time, ends the process.
+    The training looks at `requested` between its steps. A second signal, or a stop that takes
+    longer than the grace time, ends the process.
     """
 
     def __init__(self, grace_s: float, notes: Path | None = None) -> None:
         """Listen from `with` on; a file among the ranks' `notes` asks to stop as well."""
-        self.asked, self.why = False, ""
+        self.requested, self.why = False, ""
         self._grace_s, self._notes = grace_s, notes
-        self._asked_at = 0.0
+        self._requested_at = 0.0
         self._done = False
 
     def __enter__(self) -> Self:
@@ -160,12 +160,12 @@ class StopRequest:
 
     def ask(self, why: str) -> None:
         """Request a stop; `why` names what asked for it."""
-        if not self.asked:
+        if not self.requested:
             self.why = why
-            # The note first: the next one is written as soon as `asked` is true, and must stay.
+            # The note first: the next one is written as soon as `requested` is true, and must stay.
             if self._notes:
                 write_note(self._notes, "asked to stop", why=why)
-            self._asked_at, self.asked = time.monotonic(), True
+            self._requested_at, self.requested = time.monotonic(), True
 
     def done(self) -> None:
         """All is saved: further signals are ignored."""
@@ -182,19 +182,23 @@ class StopRequest:
                 if number == 0:
                     return
                 self._on_signal(number)
-            if self._notes and not self.asked and (self._notes / STOP).exists():
+            if self._notes and not self.requested and (self._notes / STOP).exists():
                 self.ask(f"the file {self._notes / STOP}")
             self._watch_the_clock()
 
     def _on_signal(self, number: int) -> None:
         if number not in _SIGNALS or self._done:
             return
-        if self.asked and time.monotonic() - self._asked_at > ECHO_S:
+        if self.requested and time.monotonic() - self._requested_at > ECHO_S:
             os._exit(128 + number)
         self.ask(signal.Signals(number).name)
 
     def _watch_the_clock(self) -> None:
-        if not self.asked or self._done or time.monotonic() - self._asked_at < self._grace_s:
+        if (
+            not self.requested
+            or self._done
+            or time.monotonic() - self._requested_at < self._grace_s
+        ):
             return
         rank = os.environ.get("RANK", "0")
         print(
@@ -300,9 +304,9 @@ def _wait(
         if not received:
             continue
         ask()
-        asked_at = received[0][1]
-        again = received[-1][1] - asked_at > ECHO_S
-        if again or time.monotonic() - asked_at > grace_s + _SPARE_S:
+        requested_at = received[0][1]
+        again = received[-1][1] - requested_at > ECHO_S
+        if again or time.monotonic() - requested_at > grace_s + _SPARE_S:
             return
 
 

@@ -30,7 +30,7 @@ def _resolved(member: MemberSettings) -> MemberSettings:
     if not is_tower(member.model):
         return member
     preprocess = member.preprocess if "preprocess" in member.model_fields_set else None
-    own = (
+    given = (
         {name: getattr(preprocess, name) for name in preprocess.model_fields_set}
         if preprocess
         else {}
@@ -40,7 +40,7 @@ def _resolved(member: MemberSettings) -> MemberSettings:
             member.model,
             pretrained=member.pretrained,
             user_args=member.model_args,
-            user_preprocess=own,
+            user_preprocess=given,
         )
     except UserError as error:
         raise UserError(f"member {member.name}: {error}") from None

@@ -21,9 +21,9 @@ def statistics_over_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean_C, variance_C and the count of x_NC... on all ranks; every rank calls this."""
     count = x.numel() // x.shape[1]
     variance_C, mean_C = torch.var_mean(x.float(), [0, *range(2, x.ndim)], correction=0)
-    own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
-    ranks = own.new_empty(dist.get_world_size(), len(own))
-    dist.all_gather(list(ranks.unbind()), own)
+    local = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
+    ranks = local.new_empty(dist.get_world_size(), len(local))
+    dist.all_gather(list(ranks.unbind()), local)
     means_RC, variances_RC = ranks[:, : len(mean_C)], ranks[:, len(mean_C) : -1]
     total = ranks[:, -1].sum()
     share_R1 = ranks[:, -1:] / total
@@ -54,16 +54,16 @@ class _Normalise(torch.autograd.Function):
         over = [0, *range(2, x.ndim)]
         dy_float, centred = dy.float(), x.float() - mean_C.view(shape)
         inverse_C = (variance_C + ctx.eps).rsqrt()
-        own_bias_C = dy_float.sum(over)
-        own_weight_C = (dy_float * centred).sum(over) * inverse_C
-        sums = torch.stack([own_bias_C, own_weight_C])
+        local_bias_C = dy_float.sum(over)
+        local_weight_C = (dy_float * centred).sum(over) * inverse_C
+        sums = torch.stack([local_bias_C, local_weight_C])
         dist.all_reduce(sums)
         bias_mean_C, weight_mean_C = sums / total
         dx = dy_float - bias_mean_C.view(shape)
         dx -= centred * (inverse_C * weight_mean_C).view(shape)
         dx *= (weight * inverse_C).view(shape)
         # The engine adds up these two over the ranks, as it does for every weight.
-        return dx.to(x.dtype), own_weight_C, own_bias_C, None
+        return dx.to(x.dtype), local_weight_C, local_bias_C, None
 
 
 @never_compiled

@@ -40,12 +40,12 @@ def gather_objects(value: Any, ranks: int, device: torch.device) -> list[Any]:
         values: list[Any] = [None] * ranks
         dist.all_gather_object(values, value)
         return values
-    own = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    sizes_P = _gathered(torch.tensor([len(own)]), ranks)[:, 0].tolist()
+    pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    sizes_P = _gathered(torch.tensor([len(pickled)]), ranks)[:, 0].tolist()
     # As words of eight bytes, for there are fewer of them.
-    padded = own.ljust(-(-max(sizes_P) // 8) * 8, b"\0")
-    own_N = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
-    pieces = torch.split(own_N, _PIECE)
+    padded = pickled.ljust(-(-max(sizes_P) // 8) * 8, b"\0")
+    words_N = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
+    pieces = torch.split(words_N, _PIECE)
     whole_PN = torch.cat([_gathered(piece_N, ranks) for piece_N in pieces], dim=1)
     return [
         pickle.loads(row_N.numpy().tobytes()[:size])  # noqa: S301  of a rank of this training
@@ -53,10 +53,10 @@ def gather_objects(value: Any, ranks: int, device: torch.device) -> list[Any]:
     ]
 
 
-def _gathered(own_N: Tensor, ranks: int) -> Tensor:
+def _gathered(local_N: Tensor, ranks: int) -> Tensor:
     """Return all ranks' numbers."""
-    all_PN = own_N.new_empty(ranks, len(own_N))
-    dist.all_gather(list(all_PN.unbind()), own_N)
+    all_PN = local_N.new_empty(ranks, len(local_N))
+    dist.all_gather(list(all_PN.unbind()), local_N)
     return all_PN
 
 

@@ -59,20 +59,20 @@ def epoch_line(row: Row) -> str:
 def validate(
     classifier: Classifier,
     member: MemberSettings,
-    own: ValidationSet,
+    validation: ValidationSet,
     mesh: Mesh,
-    asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> FinishedMember:
     """Return the classifier's weights and its predictions of all validation images.
 
-    `classifier` is in evaluation mode, `own` this rank's share; every rank calls this. Raises
-    ValidationStoppedError when any rank is `asked` to stop meanwhile.
+    `classifier` is in evaluation mode, `validation` this rank's share; every rank calls this.
+    Raises ValidationStoppedError when any rank has `stop_requested` meanwhile.
     """
     predictor = Member(member.name, classifier, member.preprocess)
     try:
         log_NC = (
-            predictor.log_probabilities_of_squares(_until(asked, own.squares()))
-            if len(own)
+            predictor.log_probabilities_of_squares(_until(stop_requested, validation.squares()))
+            if len(validation)
             else None
         )
         stopped = False
@@ -80,17 +80,17 @@ def validate(
         log_NC, stopped = None, True
     if any(mesh.gather(stopped)):
         raise ValidationStoppedError
-    validation_NC, truth_N = _together(mesh.gather((log_NC, own.labels_N)))
+    validation_NC, truth_N = _together(mesh.gather((log_NC, validation.labels_N)))
     whole = plain_state(classifier.net)
     state = {name: tensor.detach().clone() for name, tensor in whole.items()}
     return FinishedMember(state, validation_NC, truth_N)
 
 
 def _until(
-    asked: Callable[[], bool], batches: Iterable[NDArray[np.uint8]]
+    stop_requested: Callable[[], bool], batches: Iterable[NDArray[np.uint8]]
 ) -> Iterator[NDArray[np.uint8]]:
     for batch in batches:
-        if asked():
+        if stop_requested():
             raise ValidationStoppedError
         yield batch
 
@@ -171,7 +171,7 @@ class ClassifierTask:
         for shares, mixture, (images_LSS3, labels_L) in zip(plan, mixtures, uploaded, strict=True):
             yield Batch(
                 self._pieces(images_LSS3, labels_L, mixture),
-                own=len(shares[rank]),
+                local_count=len(shares[rank]),
                 count=sum(len(share) for share in shares),
             )
 
@@ -210,14 +210,14 @@ class ClassifierTask:
         return rate_of(self.recipe, step, steps_of(self.images, self.batch))
 
     def validate(
-        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+        self, network: nn.Module, speed: EpochSpeed, stop_requested: Callable[[], bool]
     ) -> dict[str, Any]:
-        self._finished = self._validate(network, asked)
+        self._finished = self._validate(network, stop_requested)
         return figures(self._finished, speed)
 
-    def _validate(self, network: nn.Module, asked: Callable[[], bool]) -> FinishedMember:
+    def _validate(self, network: nn.Module, stop_requested: Callable[[], bool]) -> FinishedMember:
         assert isinstance(network, Classifier)
-        return validate(network, self.member, self.validation, self.mesh, asked)
+        return validate(network, self.member, self.validation, self.mesh, stop_requested)
 
     def after_epoch(self, epoch: int) -> None:
         assert self._finished is not None
@@ -229,5 +229,5 @@ class ClassifierTask:
     def line(self, row: Row) -> str:
         return epoch_line(row)
 
-    def result(self, network: nn.Module, asked: Callable[[], bool]) -> FinishedMember:
-        return self._finished or self._validate(network, asked)
+    def result(self, network: nn.Module, stop_requested: Callable[[], bool]) -> FinishedMember:
+        return self._finished or self._validate(network, stop_requested)

@@ -48,21 +48,21 @@ def box_changer(augment: BoxAugment) -> Change:
     Boxes are x1, y1, x2, y2 in pixels of the square. The seed decides everything: neither the
     thread nor the order of calls does.
     """
-    own = threading.local()  # a Compose carries the generator that it was seeded with last
+    local = threading.local()  # a Compose carries the generator that it was seeded with last
 
     def change(
         square_SS3: NDArray[np.uint8], boxes_K4: Boxes, labels_K: Labels, seed: int
     ) -> tuple[NDArray[np.uint8], Boxes, Labels]:
-        if not hasattr(own, "colour"):
-            own.place, own.colour = _place(augment), _colour(augment)
-        if own.place:  # albumentations warns of boxes that no step could move
-            own.place.set_random_seed(seed)
-            moved = own.place(image=square_SS3, bboxes=boxes_K4, labels=labels_K)
+        if not hasattr(local, "colour"):
+            local.place, local.colour = _place(augment), _colour(augment)
+        if local.place:  # albumentations warns of boxes that no step could move
+            local.place.set_random_seed(seed)
+            moved = local.place(image=square_SS3, bboxes=boxes_K4, labels=labels_K)
             square_SS3 = moved["image"]
             boxes_K4 = np.asarray(moved["bboxes"], np.float64).reshape(-1, 4)
             labels_K = np.asarray(moved["labels"], np.int64)
-        own.colour.set_random_seed(seed)
-        return own.colour(image=square_SS3)["image"], boxes_K4, labels_K
+        local.colour.set_random_seed(seed)
+        return local.colour(image=square_SS3)["image"], boxes_K4, labels_K
 
     return change
 
@@ -168,7 +168,7 @@ def open_boxed(
     """
     labels = box_labels(records)
     train, val = looked_at(records, "train"), looked_at(records, "val")
-    own_val = val[mesh.data.rank :: mesh.data.size]
+    local_val = val[mesh.data.rank :: mesh.data.size]
     node = node_of(mesh)
     reading = Reading(
         threads_for(loader.threads, node.ranks), loader.prefetch, memory_for(mesh.device)
@@ -183,7 +183,7 @@ def open_boxed(
         source = InMemory(dataset, train, kept_share(total, node, node.ranks, sharded=False))
     return (
         BoxedSet(source, train, labels, reading),
-        BoxedSet(Files(dataset, own_val), own_val, labels, reading),
+        BoxedSet(Files(dataset, local_val), local_val, labels, reading),
     )
 
 

@@ -157,16 +157,18 @@ class DetectorJob:
         return detector_callbacks(self.run, self.settings, images, shown=shown)
 
     def setup(self, mesh: Mesh, say: Callable[[str], None]) -> Training[DetectorParts]:
-        own = self.settings.detector
-        assert own is not None
+        detector = self.settings.detector
+        assert detector is not None
         training, validation = open_boxed(
-            self.dataset, self.records, own.size, self.settings.loader, mesh
+            self.dataset, self.records, detector.size, self.settings.loader, mesh
         )
-        torch.manual_seed(own.seed)  # every rank starts from the same weights
-        net = build_network(own.model, len(training.labels)).to(mesh.device)
-        task = DetectorTask(own, mesh, training, validation, DetectionLoss(net))
+        torch.manual_seed(detector.seed)  # every rank starts from the same weights
+        net = build_network(detector.model, len(training.labels)).to(mesh.device)
+        task = DetectorTask(detector, mesh, training, validation, DetectionLoss(net))
         average = MovingAverage(net)
-        optimizer = torch.optim.AdamW(_groups(net, own.weight_decay), lr=own.learning_rate)
+        optimizer = torch.optim.AdamW(
+            _groups(net, detector.weight_decay), lr=detector.learning_rate
+        )
         return setup(
             task,
             DetectionNet(net),
@@ -184,5 +186,5 @@ class DetectorJob:
 def _groups(net: nn.Module, decay: float) -> list[dict[str, object]]:
     """Return the parameters that are decayed, and biases and norms, which never are."""
     weights = [weight for weight in net.parameters() if weight.requires_grad and weight.ndim > 1]
-    others = [weight for weight in net.parameters() if weight.requires_grad and weight.ndim <= 1]
-    return [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    undecayed = [weight for weight in net.parameters() if weight.requires_grad and weight.ndim <= 1]
+    return [{"params": weights, "weight_decay": decay}, {"params": undecayed, "weight_decay": 0.0}]

@@ -36,20 +36,20 @@ _BATCH = 16
 Boxes = tuple[Box, ...]
 
 
-def score_detector(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectionScore | None:
+def score_detector(detector: Detector, boxed: BoxedSet, mesh: Mesh) -> DetectionScore | None:
     """Return the mAP over the images of all ranks, on every rank; None when none has a box.
 
-    `own` are this rank's images. An image without boxes counts: what is found there is a false
+    `boxed` holds this rank's images. An image without boxes counts: what is found there is a false
     alarm.
     """
-    pairs = list(zip(_truth(own), _find(detector, own, LEAST_CONFIDENCE), strict=True))
+    pairs = list(zip(_truth(boxed), _find(detector, boxed, LEAST_CONFIDENCE), strict=True))
     everyone = [pair for part in mesh.gather(pairs) for pair in part]
     return mean_average_precision(
         [truth for truth, _ in everyone], [result for _, result in everyone]
     )
 
 
-def measure_recall(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectorRecall | None:
+def measure_recall(detector: Detector, boxed: BoxedSet, mesh: Mesh) -> DetectorRecall | None:
     """Return how many lesions of each size are found over the images of all ranks, on every rank.
 
     That is at the confidence with which boxes are shown. None when no image has a lesion.
@@ -58,24 +58,26 @@ def measure_recall(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectorRec
     sized = [
         SizedTruth(truth, result, size / max(record.width, record.height))
         for record, truth, result in zip(
-            own.records, _truth(own), _find(detector, own, confidence), strict=True
+            boxed.records, _truth(boxed), _find(detector, boxed, confidence), strict=True
         )
     ]
     return recall_by_size((one for part in mesh.gather(sized) for one in part), confidence)
 
 
-def _truth(own: BoxedSet) -> list[Boxes]:
+def _truth(boxed: BoxedSet) -> list[Boxes]:
     # Only corners and classes travel between the ranks.
     return [
         tuple(replace(box, drawn_by="", drawn_at="") for box in record.boxes or ())
-        for record in own.records
+        for record in boxed.records
     ]
 
 
-def _find(detector: Detector, own: BoxedSet, confidence: float) -> Sequence[Boxes]:
+def _find(detector: Detector, boxed: BoxedSet, confidence: float) -> Sequence[Boxes]:
     result: list[Boxes] = []
     ahead = 2 * _BATCH
-    images = work_ahead(own.source.image, range(len(own)), threads=own.reading.threads, ahead=ahead)
+    images = work_ahead(
+        boxed.source.image, range(len(boxed)), threads=boxed.reading.threads, ahead=ahead
+    )
     with closing(images):
         while batch := list(islice(images, _BATCH)):
             result += detector.detect(batch, confidence)
@@ -116,17 +118,17 @@ class DetectionLoss:
         self._loss.assigner = assign
 
     def __call__(
-        self, found: dict[str, Any], boxes_K4: Tensor, labels_K: Tensor, image_K: Tensor
+        self, outputs: dict[str, Any], boxes_K4: Tensor, labels_K: Tensor, image_K: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return (loss sum, target scores), both scalars.
 
-        `found` is the output of the network in training mode. `boxes_K4` are centre x, y, width and
+        `outputs` are those of the network in training mode. `boxes_K4` are centre x, y, width and
         height as shares of the square, `image_K` the place in the batch of each box's image.
         """
         exact = {
-            "boxes": found["boxes"].float(),
-            "scores": found["scores"].float(),
-            "feats": found["feats"],
+            "boxes": outputs["boxes"].float(),
+            "scores": outputs["scores"].float(),
+            "feats": outputs["feats"],
         }
         batch = {"batch_idx": image_K, "cls": labels_K, "bboxes": boxes_K4}
         terms = self._loss(exact, batch)[0].sum() / len(exact["boxes"])  # it multiplied by B
@@ -178,11 +180,11 @@ class DetectorTask:
         plan = epoch_plan(
             *(self.images, self.batch, self.seed, epoch, self.mesh.data.size), sharded=False
         )[first:]
-        own = [shares[self.mesh.data.rank] for shares in plan]
-        loaded = boxed_batches(self.training, own, self.settings, epoch)
+        local_shares = [shares[self.mesh.data.rank] for shares in plan]
+        loaded = boxed_batches(self.training, local_shares, self.settings, epoch)
         for shares, boxed in zip(plan, loaded, strict=True):
             count = sum(len(share) for share in shares)
-            yield Batch(self._pieces(boxed), own=len(boxed.images_BSS3), count=count)
+            yield Batch(self._pieces(boxed), local_count=len(boxed.images_BSS3), count=count)
 
     def _pieces(self, boxed: BoxedBatch) -> Callable[[], Sequence[Piece]]:
         """Return what brings a batch to the device, in one piece."""
@@ -203,12 +205,12 @@ class DetectorTask:
         return loss_sum * (count / all_scores(scores, self.mesh))
 
     def rate(self, step: int) -> float:
-        per_epoch, own = steps_of(self.images, self.batch), self.settings
-        warmup = int(per_epoch * own.warmup_epochs)
-        return rate_at(step, per_epoch * own.epochs, warmup, own.learning_rate)
+        per_epoch, settings = steps_of(self.images, self.batch), self.settings
+        warmup = int(per_epoch * settings.warmup_epochs)
+        return rate_at(step, per_epoch * settings.epochs, warmup, settings.learning_rate)
 
     def validate(
-        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+        self, network: nn.Module, speed: EpochSpeed, stop_requested: Callable[[], bool]
     ) -> dict[str, Any]:
         """Return mAP on the validation images, and the seconds since the training began."""
         score = score_detector(Detector(network.eval(), self.spec), self.validation, self.mesh)
@@ -228,11 +230,11 @@ class DetectorTask:
         Validation reached its goal, or the time is used up.
         """
         last: Row = history[-1] if history else {}
-        own = self.settings
-        if (map50 := last.get("map50", 0.0)) >= own.stop_map50 and history:
-            return f"mAP50 of {map50:.3f} reached detector.stop_map50={own.stop_map50:g}"
-        if (seconds := last.get("seconds", 0.0)) >= own.limit_s:
-            return f"{seconds:.0f} s passed detector.limit_s={own.limit_s:g}"
+        settings = self.settings
+        if (map50 := last.get("map50", 0.0)) >= settings.stop_map50 and history:
+            return f"mAP50 of {map50:.3f} reached detector.stop_map50={settings.stop_map50:g}"
+        if (seconds := last.get("seconds", 0.0)) >= settings.limit_s:
+            return f"{seconds:.0f} s passed detector.limit_s={settings.limit_s:g}"
         return ""
 
     def line(self, row: Row) -> str:
@@ -241,7 +243,7 @@ class DetectorTask:
             f"mAP50-95 {row['map50_95']:.3f}"
         )
 
-    def result(self, network: nn.Module, asked: Callable[[], bool]) -> DetectorParts:
+    def result(self, network: nn.Module, stop_requested: Callable[[], bool]) -> DetectorParts:
         net: Any = network
         config = {**net.yaml, "nc": len(self.training.labels)}
         result = measure_recall(Detector(network.eval(), self.spec), self.validation, self.mesh)

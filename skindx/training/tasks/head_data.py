@@ -217,10 +217,10 @@ def solve(head: HeadData, recipe: Recipe, place: str) -> Solved:
         {f"{place}.{name}": value for name, value in state.items()}, log_NC, truth_N
     )
     top1, balanced = accuracy(finished)
-    own = {"epoch": 1, "val_top1": top1, "val_balanced": balanced}
+    figures = {"epoch": 1, "val_top1": top1, "val_balanced": balanced}
     best = min(rows, key=lambda row: row["val_loss"]) if rows else {}
     return Solved(
-        finished, [{**own, **{key: best[key] for key in ("C", "val_loss") if key in best}}]
+        finished, [{**figures, **{key: best[key] for key in ("C", "val_loss") if key in best}}]
     )
 
 
@@ -247,11 +247,11 @@ def _logistic(head: HeadData, weights_C: Tensor) -> tuple[dict[str, Tensor], lis
     mean_D, std_D = (part.astype(np.float64) for part in head.scale())
     x_ND = (head.training_features() - mean_D) / std_D
     labels_N = head.training_labels()
-    own_N = weights_C.double().numpy()[labels_N]
-    own_N *= len(own_N) / own_N.sum()
+    weights_N = weights_C.double().numpy()[labels_N]
+    weights_N *= len(weights_N) / weights_N.sum()
     truth_N = head.labels_P[head.val_N]
     tried: list[tuple[float, float, dict[str, Tensor]]] = []
-    for strength, (weight_CD, bias_C) in fit_path(x_ND, labels_N, own_N, head.classes):
+    for strength, (weight_CD, bias_C) in fit_path(x_ND, labels_N, weights_N, head.classes):
         folded_CD = weight_CD / std_D
         state = {
             "weight": torch.from_numpy(folded_CD).float(),

@@ -71,8 +71,8 @@ class FeatureFiles:
         if wanted:
             passes = f"{len(self.records)} images" + (f" in {len(wanted)} views" * (self.views > 1))
             say(f"computing the features of {passes} by trunk {self.trunk.key}, once")
-            own = self._compute(wanted, mesh)
-            parts = mesh.gather(own)
+            local_rows = self._compute(wanted, mesh)
+            parts = mesh.gather(local_rows)
             for view in wanted:
                 whole_ND = np.empty((len(self.records), self.trunk.dimensions), np.float16)
                 for rank, part in enumerate(parts):
@@ -84,11 +84,11 @@ class FeatureFiles:
 
     def _compute(self, views: Sequence[int], mesh: Mesh) -> dict[int, Halves]:
         """Return this rank's rows of some views."""
-        own = self.records[mesh.data.rank :: mesh.data.size]
+        local_records = self.records[mesh.data.rank :: mesh.data.size]
         classifier = self.trunk.classifier.to(mesh.device)
         rows: dict[int, list[Halves]] = {view: [] for view in views}
         try:
-            for squares_BSS3 in self._squares(own):
+            for squares_BSS3 in self._squares(local_records):
                 seen = views_of(torch.from_numpy(squares_BSS3).to(mesh.device), self.views)
                 for view in views:
                     with torch.inference_mode():
@@ -207,7 +207,7 @@ class HeadsJob:
     @cached_property
     def fingerprints(self) -> tuple[str, ...]:
         """Of the members."""
-        return tuple(fingerprint(self.settings, own, self.dataset) for own in self.members)
+        return tuple(fingerprint(self.settings, member, self.dataset) for member in self.members)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -217,8 +217,8 @@ class HeadsJob:
 
     def is_finished(self) -> bool:
         """True when all are in the run. Raises UserError when one was trained otherwise."""
-        own = zip(self.members, self.fingerprints, strict=True)
-        return all(is_finished(self.run, member.name, expected) for member, expected in own)
+        pairs = zip(self.members, self.fingerprints, strict=True)
+        return all(is_finished(self.run, member.name, expected) for member, expected in pairs)
 
     def callbacks(self, *, shown: bool) -> CallbackList:
         """Return the bar; one head alone has its history and the trackers as well."""

@@ -67,13 +67,13 @@ class HeadsTask:
         views = [_views(head, epoch) for head in self.heads]
         for step in range(first, len(plans[0])):
             shares = [plan[step] for plan in plans]
-            counts = [sum(len(share) for share in own) for own in shares]
+            counts = [sum(len(share) for share in head_shares) for head_shares in shares]
             parts = [
-                self._loaded(head, own, view_N, epoch, step)
-                for head, own, view_N in zip(self.heads, shares, views, strict=True)
+                self._loaded(head, head_shares, view_N, epoch, step)
+                for head, head_shares, view_N in zip(self.heads, shares, views, strict=True)
             ]
-            own_count = len(shares[0][self.mesh.data.rank])
-            yield Batch(self._pieces(parts, counts), own=own_count, count=counts[0])
+            local_count = len(shares[0][self.mesh.data.rank])
+            yield Batch(self._pieces(parts, counts), local_count=local_count, count=counts[0])
 
     def _plan(self, head: HeadData, epoch: int) -> Plan:
         world, seed = self.mesh.data.size, head.member.seed
@@ -122,8 +122,8 @@ class HeadsTask:
         """Return the summed loss; each head's gradient is that of its own mean."""
         given, counts = targets
         losses = [
-            criterion(logits_BC[: len(target)].float(), target) * (count / own)
-            for criterion, logits_BC, target, own in zip(
+            criterion(logits_BC[: len(target)].float(), target) * (count / head_count)
+            for criterion, logits_BC, target, head_count in zip(
                 self.criteria, outputs, given, counts, strict=True
             )
         ]
@@ -133,23 +133,23 @@ class HeadsTask:
         return rate_of(self.recipe, step, steps_of(self.images, self.batch))
 
     def validate(
-        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+        self, network: nn.Module, speed: EpochSpeed, stop_requested: Callable[[], bool]
     ) -> dict[str, Any]:
         """Return each head's accuracy on its validation images, and their means."""
         self._finished = self._validated(network)
-        own = [accuracy(finished) for finished in self._finished]
+        accuracies = [accuracy(finished) for finished in self._finished]
         figures = {
             f"{head.member.name}/{key}": value
-            for head, (top1, balanced) in zip(self.heads, own, strict=True)
+            for head, (top1, balanced) in zip(self.heads, accuracies, strict=True)
             for key, value in (("val_top1", top1), ("val_balanced", balanced))
         }
         return {
-            "val_top1": round(float(np.mean([top1 for top1, _ in own])), 4),
-            "val_balanced": round(float(np.mean([balanced for _, balanced in own])), 4),
-            "pictures_per_s": round(speed.images_per_s * len(own), 1),
+            "val_top1": round(float(np.mean([top1 for top1, _ in accuracies])), 4),
+            "val_balanced": round(float(np.mean([balanced for _, balanced in accuracies])), 4),
+            "pictures_per_s": round(speed.images_per_s * len(accuracies), 1),
             "wait_share": speed.wait_share,
             "memory_gb": speed.memory_gb,
-            **(figures if len(own) > 1 else {}),
+            **(figures if len(accuracies) > 1 else {}),
         }
 
     def _validated(self, network: nn.Module) -> list[FinishedMember]:
@@ -172,7 +172,9 @@ class HeadsTask:
             f"({len(self.heads)} heads)"
         )
 
-    def result(self, network: nn.Module, asked: Callable[[], bool]) -> list[FinishedMember]:
+    def result(
+        self, network: nn.Module, stop_requested: Callable[[], bool]
+    ) -> list[FinishedMember]:
         return self._finished or self._validated(network)
 
 
@@ -191,19 +193,19 @@ def _rows(head: HeadData, numbers_L: NDArray[np.int64], view_N: NDArray[np.int64
     rows_L, views_L = head.train_N[numbers_L], view_N[numbers_L]
     features_LD = np.empty((len(rows_L), head.dimensions), np.float32)
     for view, view_PD in enumerate(head.features):
-        own_L = views_L == view
-        features_LD[own_L] = view_PD[rows_L[own_L]]
+        shown_L = views_L == view
+        features_LD[shown_L] = view_PD[rows_L[shown_L]]
     return torch.from_numpy(features_LD)
 
 
 def _blend(mixture: Mixture, features_LD: Tensor, targets_LC: Tensor) -> tuple[Tensor, Tensor]:
     """Mixup of features (Verma et al. 2019, arXiv 1806.05236, at the last layer)."""
-    own_B1 = torch.from_numpy(mixture.own_B)[:, None]
+    kept_B1 = torch.from_numpy(mixture.kept_B)[:, None]
     partner_B = torch.from_numpy(mixture.partner_B)
     count = len(partner_B)
     return (
-        features_LD[:count] * own_B1 + features_LD[partner_B] * (1 - own_B1),
-        targets_LC[:count] * own_B1 + targets_LC[partner_B] * (1 - own_B1),
+        features_LD[:count] * kept_B1 + features_LD[partner_B] * (1 - kept_B1),
+        targets_LC[:count] * kept_B1 + targets_LC[partner_B] * (1 - kept_B1),
     )
 
 

@@ -142,8 +142,8 @@ def training_batches(
     def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
         seeds = sample_seeds((seed, epoch), indices)
         fill_random_crops(data.source, indices, seeds, augment.scale, RATIO, out_TSS3=out_TSS3)
-        for out_SS3, own in zip(out_TSS3, seeds, strict=True):
-            out_SS3[...] = change(out_SS3, own)
+        for out_SS3, image_seed in zip(out_TSS3, seeds, strict=True):
+            out_SS3[...] = change(out_SS3, image_seed)
 
     learned = data.labels_N if data.targets_NC is None else data.targets_NC
     with closing(data.reading.load(fill, shares, side)) as batches:
@@ -183,7 +183,7 @@ def open_sets(
         member.preprocess.margin_size,
         CacheContext(loader, node, mesh, say),
     )
-    own_val = data.val[mesh.data.rank :: mesh.data.size]
+    local_val = data.val[mesh.data.rank :: mesh.data.size]
     return (
         TrainingSet(
             cached.source,
@@ -195,8 +195,8 @@ def open_sets(
             shuffler=cached.shuffler,
         ),
         ValidationSet(
-            Files(data.dataset, own_val),
-            class_numbers(own_val, data.classes),
+            Files(data.dataset, local_val),
+            class_numbers(local_val, data.classes),
             member.preprocess,
             reading,
             keep=loader.cache.kind != "none",

@@ -153,7 +153,7 @@ class Mixture:
     """Numbers of the images to load after the rank's own ones."""
     partner_B: NDArray[np.int64]
     """Position of each image's partner among the loaded ones."""
-    own_B: NDArray[np.float32]
+    kept_B: NDArray[np.float32]
     """Share of the image outside its rectangle: 1 for CutMix."""
     box_B4: NDArray[np.float32]
     """The rectangle that shows the partner: top, left, bottom, right as shares of the side."""
@@ -171,11 +171,11 @@ def draw_mixture(
     partner_B = np.where(places_B ^ 1 < len(step), places_B ^ 1, np.maximum(places_B - 1, 0))
     outside = sorted(set(partner_B.tolist()) - set(places_B.tolist()))
     loaded = {place: at for at, place in enumerate([*places_B.tolist(), *outside])}
-    own, box = _draw(mix, -(-len(step) // 2), np.random.default_rng((*seeds, _STREAM)))
+    kept, box = _draw(mix, -(-len(step) // 2), np.random.default_rng((*seeds, _STREAM)))
     return Mixture(
         step[outside],
         np.array([loaded[place] for place in partner_B.tolist()]),
-        own[places_B // 2],
+        kept[places_B // 2],
         box[places_B // 2],
     )
 
@@ -191,8 +191,8 @@ def _draw(
     side = np.where(mixed & cut, np.sqrt(1 - cut_keep), 0.0)[:, None]
     centre = rng.random((pairs, 2))
     box = np.concatenate([centre - side / 2, centre + side / 2], axis=1).clip(0, 1)
-    own = np.where(mixed & ~cut, up_keep, 1.0)
-    return own.astype(np.float32), box.astype(np.float32)
+    kept = np.where(mixed & ~cut, up_keep, 1.0)
+    return kept.astype(np.float32), box.astype(np.float32)
 
 
 def _cut_share(mix: Mix) -> float:
@@ -210,7 +210,7 @@ def blend(
     """
     device, side, count = images_LSS3.device, images_LSS3.shape[1], len(mixture.partner_B)
     partner_B = torch.from_numpy(mixture.partner_B).to(device, non_blocking=True)
-    own_B = torch.from_numpy(mixture.own_B).to(device, non_blocking=True)
+    kept_B = torch.from_numpy(mixture.kept_B).to(device, non_blocking=True)
     box_B4 = torch.from_numpy(mixture.box_B4).to(device, non_blocking=True)
     top_B, left_B, bottom_B, right_B = (box_B4 * side).round().unbind(1)
     at_S = torch.arange(side, device=device)
@@ -220,11 +220,11 @@ def blend(
 
     all_LSS3 = images_LSS3.float()
     partner_BSS3 = all_LSS3[partner_B]
-    kept_B111 = own_B.view(-1, 1, 1, 1)
+    kept_B111 = kept_B.view(-1, 1, 1, 1)
     blended_BSS3 = all_LSS3[:count] * kept_B111 + partner_BSS3 * (1 - kept_B111)
     # The label follows the pixels that are really seen, after rounding and cutting at the edges.
     area_B = (bottom_B - top_B).clamp_min(0) * (right_B - left_B).clamp_min(0) / side**2
-    seen_B1 = (own_B * (1 - area_B))[:, None]
+    seen_B1 = (kept_B * (1 - area_B))[:, None]
     labels_LC = as_probabilities(labels_L, classes)
     targets_BC = labels_LC[:count] * seen_B1 + labels_LC[partner_B] * (1 - seen_B1)
     return torch.where(inside_BSS1, partner_BSS3, blended_BSS3), targets_BC

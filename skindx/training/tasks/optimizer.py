@@ -184,7 +184,7 @@ class WeightAverage:
             for name, value in self.module.state_dict().items()
         }
         check_like(state, like, "average")
-        self.module.load_state_dict(method.own_state(state, self.module))
+        self.module.load_state_dict(method.local_state(state, self.module))
 
 
 # Low-rank updates of a given network (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3).

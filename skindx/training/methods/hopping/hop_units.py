@@ -124,14 +124,14 @@ def open_queue(run: Path, engine: EngineSettings) -> LeaseQueue:
 def _name(file: Path) -> str:
     """Return the run's name among others, which the first worker of any machine writes."""
     if not file.exists():
-        own = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
-        own.write_text(secrets.token_hex(16), encoding="ascii")
+        draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
+        draft.write_text(secrets.token_hex(16), encoding="ascii")
         try:
-            os.link(own, file)
+            os.link(draft, file)
         except FileExistsError:
             pass
         finally:
-            own.unlink()
+            draft.unlink()
     return file.read_text(encoding="ascii")
 
 

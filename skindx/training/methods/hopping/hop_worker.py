@@ -140,7 +140,7 @@ class HopWorker:
     def _serve(self, name: str, heartbeat: Heartbeat) -> None:
         pause = _POLL_S[0]
         while not heartbeat.lost:
-            if self._stop.asked:
+            if self._stop.requested:
                 self._stop.done()
                 raise StoppedError("the last visits stand")
             if self.turn(name):
@@ -158,8 +158,8 @@ class HopWorker:
             self._do(name, taken)
         return taken is not None
 
-    def _choose(self, found: Sequence[OpenTask]) -> OpenTask:
-        return found[choose([candidate.left for candidate in found], self._rng)]
+    def _choose(self, open_tasks: Sequence[OpenTask]) -> OpenTask:
+        return open_tasks[choose([candidate.left for candidate in open_tasks], self._rng)]
 
     def _do(self, name: str, taken: OpenTask) -> None:
         """Do one unit and answer it; what cannot be done is refused in a sentence."""
@@ -187,17 +187,17 @@ class HopWorker:
             return {}
         assert self._visitor is not None
         assert isinstance(job, MemberJob)
-        self._keep_own_partitions(self._visitor.images, unit.partition, name)
+        self._keep_held_partitions(self._visitor.images, unit.partition, name)
         done = self.leases.tasks(unit.member)
         state = f"{unit.epoch + 1:04d}-{unit.kind}-{unit.partition}-{name}"
         visit = self._visitor.train if unit.kind == "train" else self._visitor.validate
         return visit(job, unit, done, state)
 
-    def _keep_own_partitions(self, images: PartitionImages, partition: int, name: str) -> None:
+    def _keep_held_partitions(self, images: PartitionImages, partition: int, name: str) -> None:
         """Close the partitions that went to another worker, when one comes that is not open yet."""
         if not images.has(partition):
-            own = [w.places for w in self.leases.workers() if w.worker == name]
-            images.forget_all_but([partition, *(place for places in own for place in places)])
+            held = [w.places for w in self.leases.workers() if w.worker == name]
+            images.forget_all_but([partition, *(place for places in held for place in places)])
 
     def _clear(self, member: str) -> None:
         """Remove states that no later unit of the member needs, and what dead workers left.
@@ -223,7 +223,7 @@ class HopWorker:
         )
 
     def _is_over(self) -> bool:
-        return self._stop.asked or self._is_lost()
+        return self._stop.requested or self._is_lost()
 
     def _is_lost(self) -> bool:
         return self._heartbeat is not None and self._heartbeat.lost

@@ -105,7 +105,7 @@ def _words(unit: Unit) -> str:
     return f"epoch {unit.epoch + 1} {does} partition {unit.partition + 1}"
 
 
-def table(found: Sequence[MemberProgress], left_s: float | None) -> "Table":
+def table(members: Sequence[MemberProgress], left_s: float | None) -> "Table":
     """Return all members as a table for a terminal."""
     from rich.table import Table
 
@@ -113,14 +113,14 @@ def table(found: Sequence[MemberProgress], left_s: float | None) -> "Table":
     made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("member", "units", "where", "last epoch"):
         made.add_column(heading, no_wrap=heading != "where")
-    for member in found:
+    for member in members:
         made.add_row(member.member, f"{member.done}/{member.units}", member.where, _last(member))
     return made
 
 
-def line(found: Sequence[MemberProgress], left_s: float | None) -> str:
+def line(members: Sequence[MemberProgress], left_s: float | None) -> str:
     """Return all members as one line of a log."""
-    parts = [f"{member.member} {member.done}/{member.units}" for member in found]
+    parts = [f"{member.member} {member.done}/{member.units}" for member in members]
     left = "" if left_s is None else f"; about {duration(left_s)} left"
     return f"units done: {', '.join(parts)}{left}"
 
@@ -166,7 +166,7 @@ class Watcher:
     def _watch(self) -> None:
         from rich.live import Live
 
-        on_terminal, said = self._console.is_terminal, ""
+        on_terminal, last_line = self._console.is_terminal, ""
         live = Live(console=self._console, transient=True) if on_terminal else None
         with live or nullcontext():
             while not self._ended.wait(_TERMINAL_S if on_terminal else _LINES_S):
@@ -176,9 +176,9 @@ class Watcher:
                     continue  # a database that is away for a moment
                 if live:
                     live.update(table(result, left_s))
-                elif result and (now := line(result, left_s)) != said:
+                elif result and (now := line(result, left_s)) != last_line:
                     self.print(now)
-                    said = now
+                    last_line = now
 
 
 _POLL_S = 0.1

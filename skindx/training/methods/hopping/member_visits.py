@@ -129,11 +129,11 @@ class LeasedStop:
         self._stop, self._lost = stop, lost
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Raises UnitStoppedError when the lease is lost: nothing of the unit may be saved."""
         if self._lost():
             raise UnitStoppedError
-        return self._stop.asked
+        return self._stop.requested
 
     def done(self) -> None:
         """All is saved."""
@@ -147,7 +147,7 @@ class Visitor:
     mesh: Mesh
     images: PartitionImages
     states: States
-    asked: Callable[[], bool]
+    stop_requested: Callable[[], bool]
     """True when the unit is to be dropped."""
     say: Callable[[str], None]
 
@@ -172,7 +172,7 @@ class Visitor:
             assert isinstance(task.training, VisitedSet)
             before = (Unit.of(was.key).partition for was in earlier)
             task.training.visits.order = (*before, unit.partition)
-            training.guard.asked = self.asked
+            training.guard.stop_requested = self.stop_requested
             began, first = time.monotonic(), training.position.step
             take_steps(training, Silent(self.say), _stop_between_steps)
             refuse_diverged(training, training.evaluated())
@@ -228,7 +228,7 @@ class Visitor:
         settings = job.settings.checkpoint
         keeper = keeper_of(training, folder, job.fingerprint, settings, problems.append)
         if not keeper.save(At(training.position.epoch, training.position.step)):
-            self._stop_if_asked()  # another worker may have cleared what this one has lost
+            self._stop_if_requested()  # another worker may have cleared what this one has lost
             raise UserError(
                 f"{folder.parent} cannot be written: {'; '.join(problems)}; make room on the disk "
                 "and run the same command again."
@@ -256,21 +256,21 @@ class Visitor:
                 f"{file.parent.parent.parent} to train the members that are not finished again."
             )
         state = load_tensors(file)
-        own = self._predict(job, unit, state)
+        predicted = self._predict(job, unit, state)
         if len(earlier) + 1 < self.images.partitions.count:
             folder = self.states.path(unit.member, name)
             folder.mkdir(parents=True, exist_ok=True)
             with atomic_file(folder / "part.npz") as temporary, temporary.open("wb") as opened:
-                np.savez(opened, log=own.validation_NC, truth=own.truth_N)
+                np.savez(opened, log=predicted.validation_NC, truth=predicted.truth_N)
             self.states.publish(unit.member, name)
             return {"state": name}
-        parts = {unit.partition: own}
+        parts = {unit.partition: predicted}
         for task in earlier:
             part = self.states.fetch(unit.member, task.answer["state"]) / "part.npz"
             arrays = read_arrays(part, {"log": ("f", 2), "truth": ("i", 1)})
             other = Unit.of(task.key).partition
             parts[other] = FinishedMember({}, arrays["log"], arrays["truth"])
-        self._stop_if_asked()
+        self._stop_if_requested()
         owner_N = self.images.partitions.owner_N(job.data.val)
         finished = _together(state, owner_N, parts)
         history = history_of(done, unit.epoch)
@@ -287,20 +287,20 @@ class Visitor:
         self, job: MemberJob, unit: Unit, state: dict[str, torch.Tensor]
     ) -> FinishedMember:
         """Return the member's predictions of the partition's validation images."""
-        own = self.images.validation(unit.partition, job.data, job.member)
-        if not len(own):
+        validation = self.images.validation(unit.partition, job.data, job.member)
+        if not len(validation):
             empty = np.empty((0, len(job.classes)))
             return FinishedMember({}, empty, np.empty(0, dtype=np.int64))
         classifier = build_classifier(job.member, len(job.classes))
         classifier.net.load_state_dict(state)
         classifier.to(self.mesh.device).eval()
         try:
-            return validate(classifier, job.member, own, self.mesh, self.asked)
+            return validate(classifier, job.member, validation, self.mesh, self.stop_requested)
         except ValidationStoppedError:
             raise UnitStoppedError from None
 
-    def _stop_if_asked(self) -> None:
-        if self.asked():
+    def _stop_if_requested(self) -> None:
+        if self.stop_requested():
             raise UnitStoppedError
 
 

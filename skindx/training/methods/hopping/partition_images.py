@@ -117,9 +117,9 @@ class Visits:
     def _steps_of(
         self, partition: int, steps: int, seed: int, epoch: int
     ) -> list[NDArray[np.int64]]:
-        own = np.flatnonzero(self.owner_N == partition)
+        images = np.flatnonzero(self.owner_N == partition)
         rng = np.random.default_rng((seed, epoch, self.partitions, partition))
-        return np.array_split(rng.permutation(own), steps)
+        return np.array_split(rng.permutation(images), steps)
 
     def steps(self, batch: int) -> list[int]:
         """Return how many steps each partition takes; together as many as the whole split.
@@ -188,11 +188,11 @@ class PartitionImages:
             mesh: Mesh,
             say: Say,
         ) -> tuple[TrainingSet, ValidationSet]:
-            own = self._records_of(number)
-            place = {record.path: at for at, record in enumerate(own)}
+            records = self._records_of(number)
+            place = {record.path: at for at, record in enumerate(records)}
             place_N = np.array([place.get(record.path, -1) for record in data.train], np.int64)
             training = VisitedSet(
-                Renumbered(self._source(number, own, member, say), place_N),
+                Renumbered(self._source(number, records, member, say), place_N),
                 class_numbers(data.train, data.classes),
                 sharded=False,
                 reading=self._reading(),
@@ -208,10 +208,10 @@ class PartitionImages:
         key = f"{member.fold} {member.preprocess.model_dump_json()}"
         if number in self._squares and self._squares[number][0] == key:
             return self._squares[number][1]
-        own = self.partitions.of_partition(data.val, number)
+        records = self.partitions.of_partition(data.val, number)
         result = ValidationSet(
-            Files(self.dataset, own),
-            class_numbers(own, data.classes),
+            Files(self.dataset, records),
+            class_numbers(records, data.classes),
             member.preprocess,
             self._reading(),
             keep=self.loader.cache.kind != "none",
@@ -238,12 +238,12 @@ class PartitionImages:
         return Reading(threads, self.loader.prefetch, memory_for(self.mesh.device))
 
     def _source(
-        self, number: int, own: Sequence[Record], member: MemberSettings, say: Say
+        self, number: int, records: Sequence[Record], member: MemberSettings, say: Say
     ) -> ImageSource:
         cache = self.loader.cache
         side = round(member.preprocess.margin_size * cache.margin) if cache.kind == "disk" else 0
         if (number, side) not in self._sources:
-            files = Files(self.dataset, own)
+            files = Files(self.dataset, records)
             try:
                 self._sources[number, side] = self._opened(number, files, side, say)
             except UserError as error:

@@ -133,7 +133,7 @@ def _wholes(jobs: Sequence[Job], settings: TrainSettings) -> list[LeaseTask]:
 
 def _parts(made: Fingerprint) -> dict[str, Any]:
     """Return what a run's fingerprint was made of, its members' in their parts."""
-    members = {name: own.parts for name, own in made.parts["members"].items()}
+    members = {name: member.parts for name, member in made.parts["members"].items()}
     return {**made.parts, "members": members}
 
 
@@ -152,8 +152,8 @@ def raise_problems(tasks: Sequence[TaskState]) -> None:
     """Raise UserError for units that were refused, JobError for those that ended their workers."""
     refused = [task for task in tasks if task.state == FAILED]
     if refused:
-        others = sorted({Unit.of(task.key).member for task in refused[1:]})
-        also = f" Refused as well: {', '.join(others)}." if others else ""
+        further = sorted({Unit.of(task.key).member for task in refused[1:]})
+        also = f" Refused as well: {', '.join(further)}." if further else ""
         raise UserError(f"{Unit.of(refused[0].key).words}: {refused[0].answer}{also}")
     if aside := [task for task in tasks if task.state == ASIDE]:
         names = "; ".join(Unit.of(task.key).words for task in aside)

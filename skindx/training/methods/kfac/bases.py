@@ -100,13 +100,13 @@ class EigenBases:
         """Make the groups of rows and columns; every rank calls this."""
         self._shapes, self.sharing, self._mesh = shapes, sharing, mesh
         self.rank = mesh.data.rank
-        self.found: dict[Key, Eigen] = {}
+        self.eigen_of: dict[Key, Eigen] = {}
         """Of the layers of this rank's row, those that could be decomposed."""
         self.plain: set[str] = {name for name, _ in shapes}
         """Layers without eigenvectors, on every rank alike."""
         timeout = timedelta(seconds=mesh.settings.timeout_s)
-        self._row = _own_group(sharing.rows, self.rank, timeout)
-        self.column = _own_group(sharing.columns, self.rank, timeout)
+        self._row = _local_group(sharing.rows, self.rank, timeout)
+        self.column = _local_group(sharing.columns, self.rank, timeout)
         """The group in which this rank sends finished gradients, where there are several rows."""
 
     def mine(self, name: str) -> bool:
@@ -126,7 +126,7 @@ class EigenBases:
         times the damping, whatever the other factor's direction; `multiply` makes the products.
         """
         rank_of = self.sharing.rank_of
-        own = {
+        local = {
             key: self._decomposed(key, factors, damping, negligible, multiply)
             if key in factors
             else None
@@ -134,8 +134,8 @@ class EigenBases:
             if rank_of[key] == self.rank
         }
         held = [key for key in self._shapes if self.mine(key[0])]
-        self.found = self._sent(held, own, self._row if self.sharing.workers > 1 else None)
-        failed = {key[0] for key in held if key not in self.found}
+        self.eigen_of = self._sent(held, local, self._row if self.sharing.workers > 1 else None)
+        failed = {key[0] for key in held if key not in self.eigen_of}
         ranks = self._mesh.gather(sorted(failed)) if self.sharing.ranks > 1 else [sorted(failed)]
         self.plain = {name for names in ranks for name in names}
 
@@ -156,21 +156,21 @@ class EigenBases:
             steep = largest * float(torch.linalg.matrix_norm(factor).max()) > STEEPEST * damping
             if not steep and largest > 0:
                 least = negligible * damping / largest
-                if result := leading(factor, least, self.found.get(key), multiply):
+                if result := leading(factor, least, self.eigen_of.get(key), multiply):
                     return result
         return decompose(factor, damping)
 
     def whole(self) -> dict[Key, Eigen]:
         """Return all eigenvectors on every rank; every rank calls this."""
         if len(self.sharing.rows) == 1:
-            return dict(self.found)
-        own = {key: self.found.get(key) for key in self._shapes if self._computes(key)}
-        return self._sent(list(self._shapes), own, dist.group.WORLD)
+            return dict(self.eigen_of)
+        local = {key: self.eigen_of.get(key) for key in self._shapes if self._computes(key)}
+        return self._sent(list(self._shapes), local, dist.group.WORLD)
 
     def load(self, whole: Mapping[Key, Eigen]) -> None:
         """Take what this rank holds of all eigenvectors; the others are dropped."""
         device = self._mesh.device
-        self.found = {
+        self.eigen_of = {
             key: Eigen(eigen.values_SW.to(device), eigen.vectors_SWW.to(device))
             for key, eigen in whole.items()
             if self.mine(key[0])
@@ -183,13 +183,13 @@ class EigenBases:
     def _sent(
         self,
         keys: list[Key],
-        own: Mapping[Key, Eigen | None],
+        local: Mapping[Key, Eigen | None],
         group: dist.ProcessGroup | None,
     ) -> dict[Key, Eigen]:
         """Return the eigenvectors of `keys` that there are, each sent by its rank in the group."""
         packed = {
-            key: _packed(own[key], self._shapes[key], self._mesh.device)
-            if key in own
+            key: _packed(local[key], self._shapes[key], self._mesh.device)
+            if key in local
             else _empty(self._shapes[key], self._mesh.device)
             for key in keys
         }
@@ -230,21 +230,21 @@ def _unpacked(both: Tensor) -> Eigen | None:
     return Eigen(both[:, :, -1].contiguous(), both[:, :, :-1].contiguous())
 
 
-def _own_group(
+def _local_group(
     groups: Sequence[Sequence[int]], rank: int, timeout: timedelta
 ) -> dist.ProcessGroup | None:
     """Make a process group of each of some sets of ranks, and return that of this rank.
 
     None where it would be alone. Every rank makes all groups, in the same order.
     """
-    own = None
+    local = None
     for ranks in groups:
         if len(ranks) < 2:
             continue
         group = dist.new_group(list(ranks), timeout=timeout)
         if rank in ranks:
-            own = cast(dist.ProcessGroup, group)
-    return own
+            local = cast(dist.ProcessGroup, group)
+    return local
 
 
 # The gradients of layers as matrices in one buffer, read and written by one call each.
@@ -278,13 +278,13 @@ class LayerMatrices:
 
     def read(self) -> None:
         """Take the gradients of the layers' weights and biases."""
-        views, own = self._pairs()
-        torch._foreach_copy_(views, own)
+        views, gradients = self._pairs()
+        torch._foreach_copy_(views, gradients)
 
     def write(self) -> None:
         """Replace the gradients of the layers' weights and biases."""
-        views, own = self._pairs()
-        torch._foreach_copy_(own, views)
+        views, gradients = self._pairs()
+        torch._foreach_copy_(gradients, views)
 
     def put(self, matrices: Mapping[str, Tensor]) -> None:
         """Take the matrices_SGA of some of the layers."""
@@ -295,7 +295,7 @@ class LayerMatrices:
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return views in the shape of the gradients that there are, and these."""
         result = [(view, weight.grad) for weight, view in self._views if weight.grad is not None]
-        return [view for view, _ in result], [own for _, own in result]
+        return [view for view, _ in result], [gradient for _, gradient in result]
 
     @cached_property
     def _views(self) -> list[tuple[Tensor, Tensor]]:

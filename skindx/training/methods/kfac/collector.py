@@ -120,9 +120,9 @@ class Collector:
             )
 
     def _add(self, name: str, sums: Sums) -> None:
-        own = self.sums.setdefault(name, {})
+        layer_sums = self.sums.setdefault(name, {})
         for factor, added in sums.items():
-            own[factor] = own[factor] + added if factor in own else added
+            layer_sums[factor] = layer_sums[factor] + added if factor in layer_sums else added
 
     def _forward_done(self, _: nn.Module, inputs: Any, output: Any) -> Any:
         if not self._open:

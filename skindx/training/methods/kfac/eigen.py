@@ -296,8 +296,12 @@ def _stacked(layers: Mapping[str, tuple[Eigen, Eigen | None]], damping: float) -
         inverse = (vectors / (values + damping)[:, None, :]) @ vectors.mT
         by_width.setdefault(vectors.shape[1], {})[name] = inverse
     return [
-        Small(tuple(own), tuple(len(part) for part in own.values()), torch.cat(list(own.values())))
-        for own in by_width.values()
+        Small(
+            tuple(inverses),
+            tuple(len(part) for part in inverses.values()),
+            torch.cat(list(inverses.values())),
+        )
+        for inverses in by_width.values()
     ]
 
 
@@ -310,7 +314,9 @@ class Inverse:
 
     def natural(self, gradients: Mapping[str, Tensor], multiply: Multiply) -> dict[str, Tensor]:
         """Return gradients_SGA times it, by layer."""
-        done = {name: own.natural(gradients[name], multiply) for name, own in self.large.items()}
+        done = {
+            name: basis.natural(gradients[name], multiply) for name, basis in self.large.items()
+        }
         for stack in self.small:
             done |= stack.natural(gradients)
         return done
@@ -320,7 +326,7 @@ def make_inverse(
     layers: Mapping[str, tuple[Eigen, Eigen | None]], damping: float, negligible: float
 ) -> Inverse:
     """Prepare the layers, each with the eigenvectors of its A and, unless it is 1, of its G."""
-    small = {name: own for name, own in layers.items() if _is_small(*own)}
+    small = {name: pair for name, pair in layers.items() if _is_small(*pair)}
     large = {
         name: _basis(inside, outside or _one(inside), damping, negligible)
         for name, (inside, outside) in layers.items()

@@ -74,8 +74,8 @@ def choice_of_run(mesh: Mesh) -> NtChoice | None:
 
 def onednn_on_all(mesh: Mesh) -> bool:
     """Return True where all ranks multiply faster by oneDNN; every rank calls this."""
-    own = mesh.device.type == "cpu" and onednn_is_faster()
-    return all(mesh.gather(own)) if mesh.data.size > 1 else own
+    faster = mesh.device.type == "cpu" and onednn_is_faster()
+    return all(mesh.gather(faster)) if mesh.data.size > 1 else faster
 
 
 def product_of(choice: NtChoice | None, device: str, *, onednn: bool) -> Multiply:
@@ -114,8 +114,8 @@ def kfac_state(steps: int, averages: Mapping[Key, Tensor], bases: Mapping[Key, E
         factors.setdefault(name, {})[factor] = average
     vectors: State = {}
     for (name, factor), eigen in bases.items():
-        own = {"values": eigen.values_SW, "vectors": eigen.vectors_SWW}
-        vectors.setdefault(name, {})[factor] = own
+        entry = {"values": eigen.values_SW, "vectors": eigen.vectors_SWW}
+        vectors.setdefault(name, {})[factor] = entry
     return {"steps": steps, "factors": factors, "bases": vectors}
 
 
@@ -140,10 +140,14 @@ def load_kfac_state(
 
 def _walk(state: State, part: str, shapes: Shapes) -> list[tuple[Key, Any]]:
     layers = state.get(part)
-    if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
+    if not isinstance(layers, dict) or not all(
+        isinstance(factors, dict) for factors in layers.values()
+    ):
         raise UnfitStateError(f"kfac has no {part}")
     result = [
-        ((name, factor), value) for name, own in layers.items() for factor, value in own.items()
+        ((name, factor), value)
+        for name, factors in layers.items()
+        for factor, value in factors.items()
     ]
     for key, _ in result:
         if key not in shapes:
@@ -267,8 +271,8 @@ class Kfac(Method):
         if not gradients.matrices:
             return
         gradients.read()
-        own = {name: held for name, held in gradients.matrices.items() if self.bases.mine(name)}
-        natural.put(self._inverse(own.keys()).natural(own, self._multiply))
+        local = {name: held for name, held in gradients.matrices.items() if self.bases.mine(name)}
+        natural.put(self._inverse(local.keys()).natural(local, self._multiply))
         self._exchange(natural.matrices)
         length = torch.dot(gradients.flat, natural.flat)
         natural.flat.mul_(self._kl_scale(length, learning_rate))
@@ -292,7 +296,7 @@ class Kfac(Method):
         key = (frozenset(names), self.damping)
         if self._made is None or self._made[0] != key:
             result = {
-                name: (self.bases.found[name, INSIDE], self.bases.found.get((name, OUTSIDE)))
+                name: (self.bases.eigen_of[name, INSIDE], self.bases.eigen_of.get((name, OUTSIDE)))
                 for name in names
             }
             self._made = key, make_inverse(result, self.damping, self._settings.negligible)
@@ -305,14 +309,14 @@ class Kfac(Method):
             return
         place = self._mesh.data.rank % sharing.workers
         for number, row in enumerate(sharing.rows):
-            sent = [own for name, own in natural.items() if sharing.row_of[name] == number]
+            sent = [matrix for name, matrix in natural.items() if sharing.row_of[name] == number]
             if not sent:
                 continue
-            flat = torch.cat([own.reshape(-1) for own in sent])
+            flat = torch.cat([matrix.reshape(-1) for matrix in sent])
             dist.broadcast(flat, row[place], column)
-            parts = torch.split(flat, [own.numel() for own in sent])
-            for own, part in zip(sent, parts, strict=True):
-                own.copy_(part.view(own.shape))
+            parts = torch.split(flat, [matrix.numel() for matrix in sent])
+            for matrix, part in zip(sent, parts, strict=True):
+                matrix.copy_(part.view(matrix.shape))
 
     def _kl_scale(self, length: Tensor, learning_rate: float) -> Tensor:
         """Return nu = min(1, sqrt(kappa / (rate^2 |length|))) (eq. 18).

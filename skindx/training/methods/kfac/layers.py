@@ -278,24 +278,26 @@ def find_layers(module: nn.Module, widest: int) -> tuple[list[Layer], list[str]]
     other: list[str] = []
     seen: set[int] = set()
     for name, part in module.named_modules():
-        own = dict(part.named_parameters(recurse=False))
-        learning = [weight for weight in own.values() if weight.requires_grad]
+        weights = dict(part.named_parameters(recurse=False))
+        learning = [weight for weight in weights.values() if weight.requires_grad]
         if not learning or any(id(weight) in seen for weight in learning):
             continue
         seen |= {id(weight) for weight in learning}
         layer = _layer(name, part)
-        if layer is None or not {"weight"} <= own.keys() or not own["weight"].requires_grad:
+        if layer is None or not {"weight"} <= weights.keys() or not weights["weight"].requires_grad:
             other.append(name or type(part).__name__)
         elif max(width for _, width in layer.shapes.values()) > widest:
             wide.append(name)
         else:
             result.append(layer)
-    said = []
+    sentences = []
     if wide:
-        said.append(f"K-FAC skips {_names(wide)}: a factor is wider than widest={widest}")
+        sentences.append(f"K-FAC skips {_names(wide)}: a factor is wider than widest={widest}")
     if other:
-        said.append(f"K-FAC knows no factors of {_names(other)}, which keep their plain gradient")
-    return result, said
+        sentences.append(
+            f"K-FAC knows no factors of {_names(other)}, which keep their plain gradient"
+        )
+    return result, sentences
 
 
 def _layer(name: str, part: nn.Module) -> Layer | None:

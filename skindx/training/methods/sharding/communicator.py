@@ -38,10 +38,10 @@ class Communicator:
         """A copied network talks over the same links."""
         return self
 
-    def agree_on_rows(self, own: int, device: torch.device) -> None:
+    def agree_on_rows(self, count: int, device: torch.device) -> None:
         """Learn how many rows each rank has in the next forward pass."""
         rows_P = torch.empty(self.size, dtype=torch.int64, device=device)
-        dist.all_gather_into_tensor(rows_P, torch.tensor([own], device=device), group=self.group)
+        dist.all_gather_into_tensor(rows_P, torch.tensor([count], device=device), group=self.group)
         self.rows = tuple(rows_P.tolist())
 
     def gather_rows(self, x_b: Tensor, rows: Sizes) -> Tensor:
@@ -71,13 +71,13 @@ class Communicator:
         all_B = x_b.new_empty(most * self.size, *x_b.shape[1:])
         work = dist.all_gather_into_tensor(all_B, padded, group=self.group, async_op=True)
 
-        def found() -> Tensor:
+        def joined() -> Tensor:
             if min(rows) == most:
                 return all_B
             parts = zip(torch.split(all_B, most), rows, strict=True)
-            return torch.cat([part[:own] for part, own in parts])
+            return torch.cat([part[:count] for part, count in parts])
 
-        return self._when_done("gather", work, found, padded)
+        return self._when_done("gather", work, joined, padded)
 
     def sum_rows(self, y_B: Tensor, rows: Sizes) -> Tensor:
         """Return this rank's rows of the sum over all ranks (reduce-scatter), b x …."""
@@ -85,15 +85,15 @@ class Communicator:
 
     def start_sum_rows(self, y_B: Tensor, rows: Sizes) -> Coming:
         """Begin to sum the rows of all ranks."""
-        own, shape = rows[self.rank], y_B.shape[1:]
+        local, shape = rows[self.rank], y_B.shape[1:]
         width = shape.numel()
-        sent, received = [count * width for count in rows], [width * own] * self.size
+        sent, received = [count * width for count in rows], [width * local] * self.size
 
-        def found(parts: Sequence[Tensor]) -> Tensor:
-            parts_Pb = torch.cat(list(parts)).view(self.size, own, *shape)
+        def joined(parts: Sequence[Tensor]) -> Tensor:
+            parts_Pb = torch.cat(list(parts)).view(self.size, local, *shape)
             return parts_Pb.sum(0, dtype=torch.float32).to(y_B.dtype)
 
-        return self._start_exchange(y_B.contiguous(), sent, received, found)
+        return self._start_exchange(y_B.contiguous(), sent, received, joined)
 
     def to_rows(self, y_Bc: Tensor, rows: Sizes, columns: Sizes) -> Tensor:
         """Return all columns of this rank's rows, b x C x …, for its columns of all rows."""
@@ -101,16 +101,16 @@ class Communicator:
 
     def start_to_rows(self, y_Bc: Tensor, rows: Sizes, columns: Sizes) -> Coming:
         """Begin `to_rows`."""
-        own, rest = rows[self.rank], y_Bc.shape[2:]
+        local, rest = rows[self.rank], y_Bc.shape[2:]
         width = rest.numel()
         sent = [count * y_Bc.shape[1] * width for count in rows]
-        received = [own * count * width for count in columns]
+        received = [local * count * width for count in columns]
 
-        def found(parts: Sequence[Tensor]) -> Tensor:
+        def joined(parts: Sequence[Tensor]) -> Tensor:
             wide = zip(parts, columns, strict=True)
-            return torch.cat([part.view(own, count, *rest) for part, count in wide], 1)
+            return torch.cat([part.view(local, count, *rest) for part, count in wide], 1)
 
-        return self._start_exchange(y_Bc.contiguous(), sent, received, found)
+        return self._start_exchange(y_Bc.contiguous(), sent, received, joined)
 
     def to_columns(self, y_bC: Tensor, rows: Sizes, columns: Sizes) -> Tensor:
         """Undo `to_rows`: return this rank's columns of all rows, B x c x …."""
@@ -119,22 +119,22 @@ class Communicator:
     def start_to_columns(self, y_bC: Tensor, rows: Sizes, columns: Sizes) -> Coming:
         """Begin `to_columns`."""
         rest = y_bC.shape[2:]
-        width, own = rest.numel(), columns[self.rank]
+        width, local = rest.numel(), columns[self.rank]
         flat = torch.cat([part.reshape(-1) for part in torch.split(y_bC, list(columns), 1)])
         sent = [len(y_bC) * count * width for count in columns]
-        received = [count * own * width for count in rows]
+        received = [count * local * width for count in rows]
 
-        def found(parts: Sequence[Tensor]) -> Tensor:
-            return torch.cat(list(parts)).view(sum(rows), own, *rest)
+        def joined(parts: Sequence[Tensor]) -> Tensor:
+            return torch.cat(list(parts)).view(sum(rows), local, *rest)
 
-        return self._start_exchange(flat, sent, received, found)
+        return self._start_exchange(flat, sent, received, joined)
 
     def _start_exchange(
         self,
         tensor: Tensor,
         sent: list[int],
         received: list[int],
-        found: Callable[[Sequence[Tensor]], Tensor],
+        joined: Callable[[Sequence[Tensor]], Tensor],
     ) -> Coming:
         """Begin to send each rank its part of a tensor (all-to-all); what comes is put together."""
         self.bytes_sent += tensor.nbytes - sent[self.rank] * tensor.element_size()
@@ -142,10 +142,10 @@ class Communicator:
         work = dist.all_to_all_single(
             into, tensor.view(-1), received, sent, group=self.group, async_op=True
         )
-        return self._when_done("regroup", work, lambda: found(torch.split(into, received)), tensor)
+        return self._when_done("regroup", work, lambda: joined(torch.split(into, received)), tensor)
 
     def _when_done(
-        self, name: str, work: dist.Work | None, found: Callable[[], Tensor], *sent: Tensor
+        self, name: str, work: dist.Work | None, joined: Callable[[], Tensor], *sent: Tensor
     ) -> Coming:
         """Return what waits; a tensor that is sent lives until then."""
         assert work is not None
@@ -153,22 +153,22 @@ class Communicator:
         def wait(_held: tuple[Tensor, ...] = sent) -> Tensor:
             with self._watched(name):
                 work.wait()
-            return found()
+            return joined()
 
         return wait
 
-    def sum_all(self, own: Tensor) -> Tensor:
+    def sum_all(self, tensor: Tensor) -> Tensor:
         """Return the sum over all ranks, the same on each, as a new tensor (all-reduce)."""
-        self.bytes_sent += 2 * (self.size - 1) * own.nbytes // self.size
-        total = own.clone(memory_format=torch.contiguous_format)
+        self.bytes_sent += 2 * (self.size - 1) * tensor.nbytes // self.size
+        total = tensor.clone(memory_format=torch.contiguous_format)
         with self._watched("sum"):
             dist.all_reduce(total, group=self.group)
         return total
 
-    def send(self, own: Tensor, to: int) -> dist.Work:
+    def send(self, tensor: Tensor, to: int) -> dist.Work:
         """Begin to send a tensor to a rank of the axis."""
-        self.bytes_sent += own.nbytes
-        work = dist.isend(own, group=self.group, group_dst=to)
+        self.bytes_sent += tensor.nbytes
+        work = dist.isend(tensor, group=self.group, group_dst=to)
         assert work is not None
         return work
 
@@ -202,9 +202,9 @@ class Communicator:
             dist.broadcast(state, group=self.group, group_src=0)
             torch.cuda.set_rng_state(state.cpu(), device)
 
-    def gather_parts(self, own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    def gather_parts(self, part: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Return every rank's flat part of a tensor, of so many elements each; not counted."""
-        flat = self._gathered(own.detach().reshape(-1), tuple(sizes))
+        flat = self._gathered(part.detach().reshape(-1), tuple(sizes))
         ends = list(accumulate(sizes))
         return [flat[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 

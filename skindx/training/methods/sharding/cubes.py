@@ -70,13 +70,13 @@ class Cube:
         """By this rank, along all axes."""
         return self.i.bytes_sent + self.j.bytes_sent + self.l.bytes_sent
 
-    def own_input(self, x_MN: Tensor) -> Tensor:
+    def local_input(self, x_MN: Tensor) -> Tensor:
         """Return what this rank holds of X."""
         q, (rows, columns) = self.i.size, x_MN.shape
         block = self.i.rank * q + self.j.rank
         return _block(x_MN, rows // q**2, block, columns // q, self.l.rank)
 
-    def own_weight(self, w_KN: Tensor) -> Tensor:
+    def local_weight(self, w_KN: Tensor) -> Tensor:
         """Return what this rank holds of W."""
         q, (rows, columns) = self.i.size, w_KN.shape
         block = self.j.rank * q + self.i.rank
@@ -112,8 +112,8 @@ class _Product(torch.autograd.Function):
         return dx, _summed(cube.i, dy_all.T @ x), None, None
 
 
-def _gathered(axis: Communicator, own: Tensor) -> Tensor:
-    return axis.gather_rows(own, (len(own),) * axis.size)
+def _gathered(axis: Communicator, part: Tensor) -> Tensor:
+    return axis.gather_rows(part, (len(part),) * axis.size)
 
 
 def _summed(axis: Communicator, part: Tensor) -> Tensor:
@@ -159,8 +159,8 @@ class CubePart(Part):
         rows = padded(shape[0], q) // times
         assert times == 1 or rows * times == shape[0]
         starts = torch.arange(times)[:, None] * rows
-        own = [(starts + block_k).flatten() for block_k in torch.arange(rows).chunk(q)]
-        return cls(links, shape, 0, (), peers=peers, q=q, swapped=swapped, order=torch.cat(own))
+        blocks = [(starts + block_k).flatten() for block_k in torch.arange(rows).chunk(q)]
+        return cls(links, shape, 0, (), peers=peers, q=q, swapped=swapped, order=torch.cat(blocks))
 
     def _block(self, rank: int) -> tuple[Tensor, slice, Tensor]:
         """Return a rank's rows, its columns, and which of the rows are there."""
@@ -172,20 +172,20 @@ class CubePart(Part):
         rows_k = self.order[block * height : (block + 1) * height]
         return rows_k, slice(l * width, (l + 1) * width), rows_k < self.shape[0]
 
-    def own(self, whole: Tensor) -> Tensor:
+    def local(self, whole: Tensor) -> Tensor:
         """Return this rank's part of a whole weight, or of what an optimizer keeps of it."""
         rows_k, columns, there_k = self._block(self.links.rank)
         part = whole.new_zeros(len(rows_k), columns.stop - columns.start)
         part[there_k] = whole[rows_k[there_k].to(whole.device), columns]
         return part
 
-    def whole(self, own: Tensor) -> Tensor:
+    def whole(self, local: Tensor) -> Tensor:
         """Return the whole of this rank's part; every rank of the cube calls this."""
-        parts = self.links.gather_parts(own, [own.numel()] * self.links.size)
-        whole = own.new_empty(self.shape)
+        parts = self.links.gather_parts(local, [local.numel()] * self.links.size)
+        whole = local.new_empty(self.shape)
         for rank, part in enumerate(parts):
             rows_k, columns, there_k = self._block(rank)
-            whole[rows_k[there_k].to(whole.device), columns] = part.view(own.shape)[there_k]
+            whole[rows_k[there_k].to(whole.device), columns] = part.view(local.shape)[there_k]
         return whole
 
 
@@ -288,10 +288,10 @@ class CubeBlock(nn.Module):
 
     def forward(self, x_b: Tensor, *args: Any, **options: Any) -> Tensor:
         """Return the outputs of this rank's images, which may be fewer than another rank's."""
-        along, own = self.cube.cube.l, len(x_b)
+        along, count = self.cube.cube.l, len(x_b)
         most = max(self.cube.links.rows)
-        if own < most:
-            x_b = torch.cat([x_b, x_b.new_zeros(most - own, *x_b.shape[1:])])
+        if count < most:
+            x_b = torch.cat([x_b, x_b.new_zeros(most - count, *x_b.shape[1:])])
         kind = x_b.device.type
         if torch.is_autocast_enabled(kind):
             x_b = x_b.to(torch.get_autocast_dtype(kind))
@@ -299,7 +299,7 @@ class CubeBlock(nn.Module):
         x_B = x.view(most * along.size, *x_b.shape[1:-1], -1)
         y_B = super().forward(x_B, *args, **options)
         y: Tensor = _Traded.apply(y_B.flatten(0, -2), along, True)
-        return y.view(most, *x_b.shape[1:-1], -1)[:own, ..., : self.second.out_features]
+        return y.view(most, *x_b.shape[1:-1], -1)[:count, ..., : self.second.out_features]
 
     @property
     def second(self) -> nn.Linear:
@@ -333,13 +333,13 @@ def can_be_split(block: nn.Module, q: int) -> bool:
 
     What it gives is filled up with zeros where it does not divide, as the classes of a head.
     """
-    own: Any = block
+    layer: Any = block
     if type(block) is Attention:
-        plain = own.gate is None and type(own.norm) is nn.Identity
-        return plain and _is_plain(own.qkv, own.proj, q) and own.num_heads % q == 0
+        plain = layer.gate is None and type(layer.norm) is nn.Identity
+        return plain and _is_plain(layer.qkv, layer.proj, q) and layer.num_heads % q == 0
     if type(block) is Mlp:
-        return type(own.norm) is nn.Identity and _is_plain(own.fc1, own.fc2, q)
-    return type(block) is MlpHead and _is_plain(own.fc1, own.fc2, q)
+        return type(layer.norm) is nn.Identity and _is_plain(layer.fc1, layer.fc2, q)
+    return type(block) is MlpHead and _is_plain(layer.fc1, layer.fc2, q)
 
 
 def _is_plain(first: nn.Module, second: nn.Module, q: int) -> bool:
@@ -352,14 +352,14 @@ def split_block(
     block: nn.Module, links: Communicator, cube: Cube, peers: tuple[int, ...], *, keep: bool
 ) -> None:
     """Let each rank keep its part of a block's two weights; names stay the same."""
-    own: Any = block
+    layer: Any = block
     if isinstance(block, Attention):
-        first, second, times = own.qkv, own.proj, 3
-        setattr(block, WHOLE_VALUES, {"num_heads": own.num_heads, "attn_dim": own.attn_dim})
-        own.num_heads //= cube.i.size
-        own.attn_dim //= cube.i.size
+        first, second, times = layer.qkv, layer.proj, 3
+        setattr(block, WHOLE_VALUES, {"num_heads": layer.num_heads, "attn_dim": layer.attn_dim})
+        layer.num_heads //= cube.i.size
+        layer.attn_dim //= cube.i.size
     else:
-        first, second, times = own.fc1, own.fc2, 1
+        first, second, times = layer.fc1, layer.fc2, 1
     _split(first, links, cube, peers, times, swapped=False, keep=keep)
     _split(second, links, cube.next, peers, 1, swapped=True, keep=keep)
     setattr(block, CUBE, Place(links, cube, keep, torch.clone))
@@ -377,15 +377,15 @@ def _split(
     keep: bool,
 ) -> None:
     part = CubePart.of(links, layer.weight.shape, cube.i.size, times, peers, swapped=swapped)
-    weight = part.own(layer.weight.detach())
+    weight = part.local(layer.weight.detach())
     layer.weight = nn.Parameter(weight, layer.weight.requires_grad)
     setattr(layer, PARTS, {"weight": part})
     order_K, width = part.order, len(part.order) // cube.i.size
-    own_k = order_K[cube.j.rank * width : (cube.j.rank + 1) * width]
+    local_k = order_K[cube.j.rank * width : (cube.j.rank + 1) * width]
 
     def columns(whole_K: Tensor) -> Tensor:
         more = functional.pad(whole_K, (0, padded(len(whole_K), cube.i.size) - len(whole_K)))
-        return more[own_k]
+        return more[local_k]
 
     setattr(layer, CUBE, Place(links, cube, keep, columns))
     layer.__class__ = CubeLinear

@@ -162,8 +162,8 @@ def _whole_norms(
     device = _weights(groups)[0].device
     squares_KN = torch.stack([_squares(kind, device) for kind in kinds])
     for links in dict.fromkeys(part.links for part in parts):
-        own = torch.tensor([part.links is links for part in parts], device=device)
-        squares_KN[:, own] = links.sum(squares_KN[:, own].contiguous())
+        on_links = torch.tensor([part.links is links for part in parts], device=device)
+        squares_KN[:, on_links] = links.sum(squares_KN[:, on_links].contiguous())
     norms_KN = squares_KN.sqrt_()
     each = torch.split(norms_KN, [len(group["params"]) for group in groups], dim=1)
     return [tuple(norms) for norms in each]
@@ -178,6 +178,6 @@ def _squares(tensors_N: Sequence[Tensor | None], device: torch.device) -> Tensor
     return squares_N
 
 
-def _where_both(weights_N: Tensor, others_N: Tensor, ratios_N: Tensor) -> Tensor:
+def _where_both(weights_N: Tensor, directions_N: Tensor, ratios_N: Tensor) -> Tensor:
     """Return the ratios, and one where either norm is zero, as timm does."""
-    return torch.where((weights_N > 0) & (others_N > 0), ratios_N, 1.0)
+    return torch.where((weights_N > 0) & (directions_N > 0), ratios_N, 1.0)

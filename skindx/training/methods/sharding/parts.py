@@ -57,18 +57,18 @@ class Part:
         """How many rows or columns each rank holds."""
         return tuple(sum(end - start for start, end in spans) for spans in self.spans)
 
-    def own(self, whole: Tensor) -> Tensor:
+    def local(self, whole: Tensor) -> Tensor:
         """Return this rank's part of a whole weight, or of what an optimizer keeps of it."""
         result = [
             whole.narrow(self.dim, start, end - start) for start, end in self.spans[self.links.rank]
         ]
         return torch.cat(result, self.dim)
 
-    def whole(self, own: Tensor) -> Tensor:
+    def whole(self, local: Tensor) -> Tensor:
         """Return the whole of this rank's part; every rank of the axis calls this."""
         row = self.shape.numel() // self.shape[self.dim]
-        parts = self.links.gather_parts(own, [size * row for size in self.sizes])
-        whole = own.new_empty(self.shape)
+        parts = self.links.gather_parts(local, [size * row for size in self.sizes])
+        whole = local.new_empty(self.shape)
         for part, size, spans in zip(parts, self.sizes, self.spans, strict=True):
             shape = [*self.shape]
             shape[self.dim] = size
@@ -92,10 +92,10 @@ class Placed(Part):
         spans = tuple((all_rows if rank == owner else (0, 0),) for rank in range(links.size))
         return cls(links, shape, 0, spans, replicated, owner=owner)
 
-    def whole(self, own: Tensor) -> Tensor:
+    def whole(self, local: Tensor) -> Tensor:
         """Return the owner's weight; every rank of the axis calls this."""
         here = self.links.rank == self.owner
-        whole = own.detach().contiguous() if here else own.new_empty(self.shape)
+        whole = local.detach().contiguous() if here else local.new_empty(self.shape)
         return self.links.broadcast(whole, self.owner)
 
 
@@ -103,7 +103,7 @@ def take_part(layer: nn.Module, parts: dict[str, Part]) -> None:
     """Keep this rank's parts of a layer's weights in place of the whole ones."""
     for name, part in parts.items():
         weight = layer.get_parameter(name)
-        setattr(layer, name, nn.Parameter(part.own(weight.detach()), weight.requires_grad))
+        setattr(layer, name, nn.Parameter(part.local(weight.detach()), weight.requires_grad))
     setattr(layer, PARTS, parts)
 
 
@@ -114,8 +114,8 @@ def parts_of(module: nn.Module) -> dict[str, Part]:
 
 def _parts(module: nn.Module) -> Iterator[tuple[str, Part]]:
     for place, layer in module.named_modules():
-        own: dict[str, Part] = getattr(layer, PARTS, {})
-        for name, part in own.items():
+        layer_parts: dict[str, Part] = getattr(layer, PARTS, {})
+        for name, part in layer_parts.items():
             yield f"{place}.{name}" if place else name, part
 
 
@@ -144,7 +144,7 @@ class SplitGradientSync(GradientSync):
         )
         self._split = _split_gradients(named, parts)
         self._peers = [
-            _Peers(ranks, [(name, own) for name, own in named if name in local], mesh)
+            _Peers(ranks, [(name, weight) for name, weight in named if name in local], mesh)
             for ranks, local in _by_peers(parts).items()
         ]
 
@@ -220,10 +220,10 @@ class SplitGradients:
     def __init__(
         self,
         weights: Mapping[Communicator, Sequence[nn.Parameter]],
-        others: Sequence[nn.Parameter],
+        shared: Sequence[nn.Parameter],
     ) -> None:
-        """Know the weights that are split, by what their ranks talk through, and all `others`."""
-        self._weights, self._others = weights, others
+        """Know the weights that are split, by what their ranks talk through, and all `shared`."""
+        self._weights, self._shared = weights, shared
 
     def square(self, *, known_bad: bool = False) -> float:
         """Return the squared norm of the split ones over all ranks, the same on each.
@@ -232,8 +232,8 @@ class SplitGradients:
         """
         total = 0.0
         for links, weights in self._weights.items():
-            own = _square(weights)
-            total += float(links.sum(own + math.nan if known_bad else own))
+            local = _square(weights)
+            total += float(links.sum(local + math.nan if known_bad else local))
         return total
 
     def norm(self, *, known_bad: bool) -> float | None:
@@ -242,7 +242,7 @@ class SplitGradients:
         It is the same to the bit on all ranks, and so is what is clipped by it.
         """
         square = self.square(known_bad=known_bad)
-        return math.sqrt(square + float(_square(self._others))) if math.isfinite(square) else None
+        return math.sqrt(square + float(_square(self._shared))) if math.isfinite(square) else None
 
     def scale(self, factor: float) -> None:
         """Multiply the split ones."""
@@ -271,8 +271,8 @@ def _split_gradients(
     for name, weight in trained:
         if name in parts:
             split[parts[name].links].append(weight)
-    others = [weight for name, weight in trained if name not in parts]
-    return SplitGradients(split, others)
+    shared = [weight for name, weight in trained if name not in parts]
+    return SplitGradients(split, shared)
 
 
 def build_split_sync(

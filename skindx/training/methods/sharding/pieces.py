@@ -180,7 +180,7 @@ class _Measure(fx.Interpreter):
     def __init__(self, net: nn.Module, graph: fx.Graph, counter: FlopCounterMode) -> None:
         super().__init__(net, graph=graph)
         self._counter = counter
-        self.found: dict[fx.Node, _Value] = {}
+        self.value_of: dict[fx.Node, _Value] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         before = self._counter.get_total_flops()
@@ -189,7 +189,7 @@ class _Measure(fx.Interpreter):
         if isinstance(value, Tensor):
             operations += value.numel()
             kept = value.detach().to("meta").requires_grad_(value.requires_grad)
-        self.found[n] = _Value(kept, operations // _IMAGES)
+        self.value_of[n] = _Value(kept, operations // _IMAGES)
         return value
 
 
@@ -208,7 +208,7 @@ def _measured(net: nn.Module, graph: fx.Graph, image: Tensor, half: bool) -> dic
     finally:
         for layer, mode in modes.items():
             layer.training = mode
-    return measure.found
+    return measure.value_of
 
 
 def _first(graph: fx.Graph) -> fx.Node:
@@ -225,7 +225,7 @@ def _border(value: _Value) -> Border:
 
 
 def _cut(
-    net: nn.Module, graph: fx.Graph, nodes: Sequence[fx.Node], found: dict[fx.Node, _Value]
+    net: nn.Module, graph: fx.Graph, nodes: Sequence[fx.Node], value_of: dict[fx.Node, _Value]
 ) -> list[Piece]:
     place = {node: number for number, node in enumerate(nodes)}
     end = len(nodes)
@@ -238,27 +238,27 @@ def _cut(
     pieces, open_until = [Piece()], -1
     live = [_first(graph)]
     for number, node in enumerate(nodes):
-        own = _weights(net, node)
+        used = _weights(net, node)
         live = [other for other in live if last_use[other] >= number]
-        if pieces[-1].weights and own and open_until < number and _is_border(live, found):
-            pieces[-1].onward = _border(found[live[0]])
+        if pieces[-1].weights and used and open_until < number and _is_border(live, value_of):
+            pieces[-1].onward = _border(value_of[live[0]])
             pieces.append(Piece())
         piece = pieces[-1]
         piece.nodes.append(node)
-        piece.operations += found[node].operations
-        piece.weights |= own
-        open_until = max(open_until, *(last_of_weight[weight] for weight in own), -1)
+        piece.operations += value_of[node].operations
+        piece.weights |= used
+        open_until = max(open_until, *(last_of_weight[weight] for weight in used), -1)
         live.append(node)
     (output,) = (node for node in graph.nodes if node.op == "output")
-    pieces[-1].onward = _border(found[output])
+    pieces[-1].onward = _border(value_of[output])
     return pieces
 
 
-def _is_border(live: Sequence[fx.Node], found: dict[fx.Node, _Value]) -> bool:
+def _is_border(live: Sequence[fx.Node], value_of: dict[fx.Node, _Value]) -> bool:
     """Tell whether a single tensor, of a part for each image, is all that goes on."""
     if len(live) != 1:
         return False
-    tensor = found[live[0]].tensor
+    tensor = value_of[live[0]].tensor
     if tensor is None or not tensor.is_floating_point() or not tensor.ndim:
         return False
     return len(tensor) == _IMAGES
@@ -287,9 +287,9 @@ def check_stages(net: nn.Module, image: Tensor, parallel: ModelSettings, images:
     micro_batches_of(parallel, images)
 
 
-def counts_of(found: Pieces, parallel: ModelSettings) -> list[int]:
+def counts_of(divided: Pieces, parallel: ModelSettings) -> list[int]:
     """Return how many pieces each stage has. Raises UserError for more stages than pieces."""
-    count, pieces = parallel.stages, found.pieces
+    count, pieces = parallel.stages, divided.pieces
     if count > len(pieces):
         raise UserError(
             f"{PIPELINED}: this network has {len(pieces)} pieces with a single tensor between two "

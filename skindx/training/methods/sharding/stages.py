@@ -178,17 +178,17 @@ class GPipe:
         gradient = self._collected(gradient_b, self.links.size - 1)
         return [] if gradient is None else torch.split(gradient, list(self._sizes))
 
-    def _collected(self, own_b: Tensor, at: int) -> Tensor | None:
+    def _collected(self, rows_b: Tensor, at: int) -> Tensor | None:
         """Return the rows of all ranks on the rank `at`, and None on the others."""
-        own_b = own_b.contiguous()
+        rows_b = rows_b.contiguous()
         if self.links.rank != at:
-            self.links.wait([self.links.send(own_b, at)])
+            self.links.wait([self.links.send(rows_b, at)])
             return None
-        result = own_b.new_empty(sum(self._rows), *own_b.shape[1:])
+        result = rows_b.new_empty(sum(self._rows), *rows_b.shape[1:])
         works = []
         for rank, part in enumerate(torch.split(result, list(self._rows))):
             if rank == at:
-                part.copy_(own_b)
+                part.copy_(rows_b)
             else:
                 works.append(self.links.receive(part, rank))
         self.links.wait(works)
@@ -198,9 +198,9 @@ class GPipe:
         """Return this rank's rows of what the last stage gives."""
         links = self.links
         if not self._is_last:
-            own_b = self._last.empty(self._rows[links.rank], self._device).detach()
-            links.wait([links.receive(own_b, links.size - 1)])
-            return own_b
+            rows_b = self._last.empty(self._rows[links.rank], self._device).detach()
+            links.wait([links.receive(rows_b, links.size - 1)])
+            return rows_b
         parts = torch.split(torch.cat([given.detach() for given in self._given]), list(self._rows))
         self.links.wait([links.send(part, rank) for rank, part in enumerate(parts[:-1])])
         return parts[-1].clone()
@@ -238,20 +238,20 @@ def place_stages(
     micro = micro_batches_of(parallel, images)
     starts = [0, *accumulate(counts)]
     stages = [list(result.pieces[begin:end]) for begin, end in pairwise(starts)]
-    own = stages[links.rank]
+    local = stages[links.rank]
     into = _border(stages[links.rank - 1]) if links.rank else result.images
-    nodes = [node for piece in own for node in piece.nodes]
+    nodes = [node for piece in local for node in piece.nodes]
     graph = fx.GraphModule(result.root, _part_of(result.graph, nodes))
     norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm)]
     before = _numbers(net)
     owners = _owners(net, stages)
     replicated = mesh.replicas is not None and len(mesh.replicas) > 1
-    _keep_own(net, owners, links, replicated=replicated)
+    _keep_local(net, owners, links, replicated=replicated)
     pipeline = GPipe(
         Stage(graph, into, again=engine.activation_checkpointing),
         links,
         into,
-        _border(own),
+        _border(local),
         _border(stages[-1]),
         micro_batches=micro,
         owners={name: owners[id(buffer)] for name, buffer in net.named_buffers()},
@@ -308,7 +308,7 @@ def _owners(net: nn.Module, stages: Sequence[Sequence[Piece]]) -> dict[int, int]
     return owners
 
 
-def _keep_own(
+def _keep_local(
     net: nn.Module, owners: dict[int, int], links: Communicator, *, replicated: bool
 ) -> None:
     """Leave nothing of the weights of other stages; one that is used twice stays one."""

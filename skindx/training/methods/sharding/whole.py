@@ -95,13 +95,13 @@ def join_layers(net: nn.Module) -> None:
         parts: dict[str, Part] = getattr(layer, PARTS, {})
         for name, part in parts.items():
             setattr(layer, name, nn.Parameter(torch.empty(part.shape, device="meta")))
-        for own in (PARTS, CUBE):
-            if hasattr(layer, own):
-                delattr(layer, own)
+        for attribute in (PARTS, CUBE):
+            if hasattr(layer, attribute):
+                delattr(layer, attribute)
         layer.__class__ = _WHOLE.get(type(layer), type(layer))
-    for own in (PIPELINE, METHOD):
-        if hasattr(net, own):
-            delattr(net, own)
+    for attribute in (PIPELINE, METHOD):
+        if hasattr(net, attribute):
+            delattr(net, attribute)
 
 
 class WholeCopy:
@@ -124,10 +124,10 @@ class WholeCopy:
     def release(self) -> None:
         """Give back the memory of the split weights."""
         for name in self._names:
-            place, _, own = name.rpartition(".")
+            place, _, leaf = name.rpartition(".")
             whole = self._copy.get_parameter(name)
             empty = nn.Parameter(torch.empty(whole.shape, device="meta"))
-            setattr(self._copy.get_submodule(place), own, empty)
+            setattr(self._copy.get_submodule(place), leaf, empty)
 
 
 class SplitLayers(Method):
@@ -233,11 +233,11 @@ class SplitLayers(Method):
             for name, value in module.state_dict().items()
         }
 
-    def own_state(self, state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    def local_state(self, state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
         """Undo `whole_state`: this rank's parts."""
         parts = parts_of(module)
         return {
-            name: parts[name].own(value) if name in parts else value
+            name: parts[name].local(value) if name in parts else value
             for name, value in state.items()
         }
 
@@ -261,11 +261,11 @@ class SplitLayers(Method):
             for name, kept in state.items()
         }
 
-    def own_moments(self, state: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
+    def local_moments(self, state: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
         """Undo `whole_moments`: this rank's parts."""
         parts = parts_of(module)
         return {
-            name: _each_row(kept, parts[name].own) if name in parts else kept
+            name: _each_row(kept, parts[name].local) if name in parts else kept
             for name, kept in state.items()
         }
 
@@ -281,8 +281,8 @@ def share_statistics(module: nn.Module) -> None:
             buffer.copy_(pipeline.links.broadcast(values, pipeline.owners[name]))
 
 
-def _on_cpu(part: Part, own: Tensor) -> Tensor:
-    return part.whole(own).cpu()
+def _on_cpu(part: Part, local: Tensor) -> Tensor:
+    return part.whole(local).cpu()
 
 
 def _each_row(kept: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
