@@ -65,7 +65,7 @@ class Fabric:
         return list(gathered_PM.unbind())
 
     def share(self, rows_PM: Tensor) -> list[dist.Work]:
-        """Begin to send row `rank` of the buffer to all others, and to fill in theirs."""
+        """Begin to send row `rank` of the buffer to all peers, and to fill in theirs."""
         local, peers = rows_PM[self.rank], [rank for rank in range(self.world) if rank != self.rank]
         self.bytes_sent += len(peers) * local.nbytes
         if not self._two_way:

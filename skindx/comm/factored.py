@@ -52,7 +52,7 @@ class FactoredSettings(ExchangeSettings):
             )
 
     def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
-        """Send the factors when the last of them is there, and then buckets of the others."""
+        """Send the factors when the last of them is there, then buckets of other gradients."""
         if network.ranks == 1:
             return StepSchedule()
         local, factors = self.local(load), self._factors(load, network.ranks)

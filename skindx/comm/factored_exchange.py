@@ -177,7 +177,7 @@ class Factored(Exchange):
 
     @property
     def groups(self) -> Sequence[int]:
-        """The weights that send factors, which backward meets early, then groups of the others."""
+        """The weights that send factors, which backward meets early, then groups of the rest."""
         return self._dense.groups
 
     def begin(self) -> None:
@@ -199,7 +199,7 @@ class Factored(Exchange):
         self._dense.plan([len(early), *buckets] if early else buckets)
 
     def launch(self, group: int) -> None:
-        """Begin to send the factors, or to sum a group of the others."""
+        """Begin to send the factors, or to sum a group of other gradients."""
         if group or not self._sending:
             self._dense.launch(group)
             return

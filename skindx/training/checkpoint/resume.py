@@ -129,7 +129,7 @@ class RandomNumbers:
         return state
 
     def load_state_dict(self, states: Sequence[State]) -> None:
-        """Take this rank's own, when there are as many ranks as then."""
+        """Take this rank's states, when there are as many ranks as then."""
         if len(states) != self._world:
             return
         state, current = states[self._rank], self.state_dict()
@@ -280,7 +280,7 @@ def keeper_of(
     settings: CheckpointSettings,
     say: Callable[[str], None],
 ) -> Keeper:
-    """Return what saves the whole state of a training in `folder`, and finds it there."""
+    """Return what saves the whole state of a training in `folder`, and loads it from there."""
     shared, per_rank = _shared(training), _per_rank(training)
     return Keeper(
         folder, fingerprint, settings, training.mesh, say, shared=shared, per_rank=per_rank

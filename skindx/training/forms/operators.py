@@ -152,7 +152,7 @@ class OperatorsForm(PlacedForm):
 
 
 def searched(ground: Ground, update_s_per_byte: float, proposals: int = PROPOSALS) -> Searched:
-    """Return the fastest placement that is found, and what a step of it takes."""
+    """Return the fastest placement of a search, and what a step of it takes."""
     message_s = cached(lambda axis, size: ground.summed(axis, size).alone_s)
     cells = [
         {

@@ -122,7 +122,7 @@ def open_queue(run: Path, engine: EngineSettings) -> LeaseQueue:
 
 
 def _name(file: Path) -> str:
-    """Return the run's name among others, which the first worker of any machine writes."""
+    """Return what tells this run from other runs; the first worker of any machine writes it."""
     if not file.exists():
         draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
         draft.write_text(secrets.token_hex(16), encoding="ascii")

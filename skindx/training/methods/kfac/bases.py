@@ -168,7 +168,7 @@ class EigenBases:
         return self._sent(list(self._shapes), local, dist.group.WORLD)
 
     def load(self, whole: Mapping[Key, Eigen]) -> None:
-        """Take what this rank holds of all eigenvectors; the others are dropped."""
+        """Take what this rank holds of all eigenvectors, and drop the rest."""
         device = self._mesh.device
         self.eigen_of = {
             key: Eigen(eigen.values_SW.to(device), eigen.vectors_SWW.to(device))

@@ -85,12 +85,12 @@ class Communicator:
 
     def start_sum_rows(self, y_B: Tensor, rows: Sizes) -> Coming:
         """Begin to sum the rows of all ranks."""
-        local, shape = rows[self.rank], y_B.shape[1:]
+        local_rows, shape = rows[self.rank], y_B.shape[1:]
         width = shape.numel()
-        sent, received = [count * width for count in rows], [width * local] * self.size
+        sent, received = [count * width for count in rows], [width * local_rows] * self.size
 
         def joined(parts: Sequence[Tensor]) -> Tensor:
-            parts_Pb = torch.cat(list(parts)).view(self.size, local, *shape)
+            parts_Pb = torch.cat(list(parts)).view(self.size, local_rows, *shape)
             return parts_Pb.sum(0, dtype=torch.float32).to(y_B.dtype)
 
         return self._start_exchange(y_B.contiguous(), sent, received, joined)
@@ -101,14 +101,14 @@ class Communicator:
 
     def start_to_rows(self, y_Bc: Tensor, rows: Sizes, columns: Sizes) -> Coming:
         """Begin `to_rows`."""
-        local, rest = rows[self.rank], y_Bc.shape[2:]
+        local_rows, rest = rows[self.rank], y_Bc.shape[2:]
         width = rest.numel()
         sent = [count * y_Bc.shape[1] * width for count in rows]
-        received = [local * count * width for count in columns]
+        received = [local_rows * count * width for count in columns]
 
         def joined(parts: Sequence[Tensor]) -> Tensor:
             wide = zip(parts, columns, strict=True)
-            return torch.cat([part.view(local, count, *rest) for part, count in wide], 1)
+            return torch.cat([part.view(local_rows, count, *rest) for part, count in wide], 1)
 
         return self._start_exchange(y_Bc.contiguous(), sent, received, joined)
 
@@ -119,13 +119,13 @@ class Communicator:
     def start_to_columns(self, y_bC: Tensor, rows: Sizes, columns: Sizes) -> Coming:
         """Begin `to_columns`."""
         rest = y_bC.shape[2:]
-        width, local = rest.numel(), columns[self.rank]
+        width, local_columns = rest.numel(), columns[self.rank]
         flat = torch.cat([part.reshape(-1) for part in torch.split(y_bC, list(columns), 1)])
         sent = [len(y_bC) * count * width for count in columns]
-        received = [count * local * width for count in rows]
+        received = [count * local_columns * width for count in rows]
 
         def joined(parts: Sequence[Tensor]) -> Tensor:
-            return torch.cat(list(parts)).view(sum(rows), local, *rest)
+            return torch.cat(list(parts)).view(sum(rows), local_columns, *rest)
 
         return self._start_exchange(flat, sent, received, joined)
 

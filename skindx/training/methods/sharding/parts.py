@@ -215,14 +215,14 @@ def _by_peers(parts: Mapping[str, Part]) -> dict[tuple[int, ...], set[str]]:
 
 
 class SplitGradients:
-    """The gradients of split weights, each rank's its own, beside those that all hold alike."""
+    """The gradients of split weights, which differ by rank, and of those that all ranks share."""
 
     def __init__(
         self,
         weights: Mapping[Communicator, Sequence[nn.Parameter]],
         shared: Sequence[nn.Parameter],
     ) -> None:
-        """Know the weights that are split, by what their ranks talk through, and all `shared`."""
+        """Know the split weights, by what their ranks talk through, and the `shared` ones."""
         self._weights, self._shared = weights, shared
 
     def square(self, *, known_bad: bool = False) -> float:

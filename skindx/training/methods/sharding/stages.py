@@ -238,9 +238,9 @@ def place_stages(
     micro = micro_batches_of(parallel, images)
     starts = [0, *accumulate(counts)]
     stages = [list(result.pieces[begin:end]) for begin, end in pairwise(starts)]
-    local = stages[links.rank]
+    local_pieces = stages[links.rank]
     into = _border(stages[links.rank - 1]) if links.rank else result.images
-    nodes = [node for piece in local for node in piece.nodes]
+    nodes = [node for piece in local_pieces for node in piece.nodes]
     graph = fx.GraphModule(result.root, _part_of(result.graph, nodes))
     norms = [layer for layer in net.modules() if isinstance(layer, _BatchNorm)]
     before = _numbers(net)
@@ -251,7 +251,7 @@ def place_stages(
         Stage(graph, into, again=engine.activation_checkpointing),
         links,
         into,
-        _border(local),
+        _border(local_pieces),
         _border(stages[-1]),
         micro_batches=micro,
         owners={name: owners[id(buffer)] for name, buffer in net.named_buffers()},

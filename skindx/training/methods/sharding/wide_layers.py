@@ -79,14 +79,14 @@ class _InRounds(torch.autograd.Function):
     def forward(ctx: Any, x_b: Tensor, *rest: Any) -> Tensor:
         layer, links, scheme, columns, *weights = rest
         rounds = rounds_of(links.rows, scheme)
-        local = torch.split(x_b, [rows[links.rank] for rows in rounds])
+        local_rows = torch.split(x_b, [rows[links.rank] for rows in rounds])
         ctx.links, ctx.rounds, ctx.columns, ctx.weights = links, rounds, columns, weights
         ctx.kept, leaving = [], []
-        coming = links.start_gather(local[0], rounds[0])
+        coming = links.start_gather(local_rows[0], rounds[0])
         for turn, rows in enumerate(rounds):
             x_r = coming()
             if turn + 1 < len(rounds):
-                coming = links.start_gather(local[turn + 1], rounds[turn + 1])
+                coming = links.start_gather(local_rows[turn + 1], rounds[turn + 1])
             x_r = x_r.detach().requires_grad_(ctx.needs_input_grad[0])
             with torch.enable_grad():
                 y_rc = layer(x_r)
