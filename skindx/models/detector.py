@@ -232,11 +232,11 @@ def read_detector(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
 EDGES_PX = (10.0, 20.0, 40.0, 80.0, 160.0)
 """Where bands of sizes begin; a scan leaves out what is smaller than the first."""
 OVERLAP = 0.5
-"""A lesion is found where a box overlaps it so far (IoU), as in the usual recall."""
+"""The IoU from which a box detects a lesion, as in the usual recall."""
 
 
 class SizeRecall(Settings):
-    """Of the lesions of a size, how many were found."""
+    """How many of the lesions of one size were detected."""
 
     least_px: float = Field(ge=0)
     """Geometric mean of the box's sides, from here on and below `most_px`, in pixels of the square

@@ -24,10 +24,10 @@ def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer
     Confidence then means what it says (Guo et al. 2017, section 4.2).
 
     `scores_NC` are logits or log-probabilities of validation images; both give the same
-    temperature. The targets are smoothed as Platt (1999, section 2.2) does: of N images, all
-    answered rightly, one may conclude (N + 1) / (N + 2) and not certainty, towards which the plain
-    likelihood would sharpen without end; the rest goes to the strongest other class. Raises
-    ValueError when the scores are not finite or do not fit the truth.
+    temperature. The targets are smoothed as by Platt (1999, section 2.2): N images, all answered
+    rightly, support (N + 1) / (N + 2) and not certainty, to which the plain likelihood would
+    sharpen without end; the rest goes to the strongest other class. Raises ValueError for scores
+    that are not finite or do not fit the truth.
     """
     from scipy.optimize import minimize_scalar
 

@@ -211,7 +211,7 @@ class _SandboxPool:
     def _blame(self, batch: Batch, done: int, code: int) -> None:
         """Decide what becomes of a batch whose process ended after `done` of its files.
 
-        Each call gives a file up or makes its batch smaller, so there is an end to it.
+        Each call gives up a file or splits its batch, so that the retries end.
         """
         late = code == -signal.SIGALRM
         suspect, remaining = batch[done : done + 1], batch[:done] + batch[done + 1 :]

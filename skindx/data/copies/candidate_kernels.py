@@ -122,11 +122,12 @@ def likeness(  # noqa: PLR0917 (compiled functions are called by position)
     near: float,
     least: int,
 ) -> float:
-    """Return how much agrees with the match with which most agrees; 0 below `least` matches.
+    """Return the largest agreement that any match has; 0 where fewer than `least` matches agree.
 
-    A match is a similarity by itself. What it puts within `near` pixels of its place, with a like
-    change of size and direction, agrees, by the cube of how close its two codes are. The first
-    image is mirrored where it has a `mirrored_width`.
+    Each match defines a similarity transform. A match agrees with it, as it does with itself, if
+    the transform maps its point to within `near` pixels of the matched one, with a like change of
+    size and direction; it adds the cube of the closeness of its two codes. With a `mirrored_width`
+    the first image is mirrored.
     """
     from_M4, to_M4 = points_M4.astype(np.float64), matched_M4.astype(np.float64)
     if mirrored_width:

@@ -208,8 +208,8 @@ def _contradictions(
 ) -> tuple[dict[int, set[str]], int]:
     """Return (centre -> labels that contradict each other there, number of contradicting pairs).
 
-    Asked of nodes: if the images of one code, or of two that are linked, have more than one
-    label between them, then each of these labels is in some pair that contradicts itself.
+    Computed by nodes: if the images of one code, or of two linked codes, have more than one label
+    between them, each of these labels is in some pair of images whose labels contradict.
     """
     node_N, centre_N = near.node_N, np.array(centre, np.int64)
     members: dict[int, Counter[frozenset[str]]] = defaultdict(Counter)

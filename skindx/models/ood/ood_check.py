@@ -128,8 +128,8 @@ class OodCheck:
 def p_values(known_NK: Floats, queries_QK: Floats) -> Floats:
     """Return conformal p-values Q of photos among calibration images, by the combined score.
 
-    The scales by which detectors are combined are those of the calibration images and the photo
-    together. All N + 1 are then treated alike, so that the p-value holds exactly.
+    Detectors are combined by scales of the calibration images and the photo together: all N + 1
+    are treated alike, so that the p-value holds exactly.
     """
     if known_NK.shape[1] == 1:
         ordered_N = np.sort(known_NK[:, 0])
