@@ -62,7 +62,7 @@ def local_work(
 
 
 class _Alone(Fabric):
-    """The wires of a rank that has no others: nothing is sent, however many ranks there are."""
+    """The links of a rank without peers: nothing is sent, however many ranks there are."""
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.world, self.device = 0, 1, device
