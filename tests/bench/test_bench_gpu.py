@@ -57,7 +57,7 @@ def test_files_of_gpu_tests_are_named_so() -> None:
         for file in ROOT.glob("tests/**/test_*.py")
         if re.search(r"^pytestmark = .*mark\.gpu\b|^@pytest\.mark\.gpu\b", file.read_text(), re.M)
     }
-    assert marked == set(ROOT.glob("tests/*/test_gpu_*.py"))
+    assert marked == set(ROOT.glob("tests/**/test_gpu_*.py"))
 
 
 def test_a_part_that_hangs_is_ended_and_tells_what_it_did(tmp_path: Path) -> None:
