@@ -55,7 +55,9 @@ def run(settings: Config) -> Result:
 
     Raises UserError without a GPU, and where there are no tests.
     """
-    tests = sorted(str(path.relative_to(_root())) for path in _root().glob("tests/**/test_gpu_*.py"))
+    tests = sorted(
+        str(path.relative_to(_root())) for path in _root().glob("tests/**/test_gpu_*.py")
+    )
     if not tests:
         raise UserError("bench gpu runs the tests of skindx; start it in a checkout.")
     name, machine = (_FAKE, {}) if settings.fake else _gpu()
