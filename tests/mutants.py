@@ -222,6 +222,18 @@ MUTANTS = {
         "p_N <= _FALSE_SHARE",
         "tests/scan/test_scan_compare.py",
     ),
+    "changes: one of the two limits of a colour will do": Mutant(
+        "skindx/scan/compare/changes.py",
+        "(away_N > _LEAST_COLOUR) & (away_N",
+        "(away_N > _LEAST_COLOUR) | (away_N",
+        "tests/scan/test_scan_compare.py",
+    ),
+    "int8: a layer that makes no numbers hurts least": Mutant(
+        "skindx/models/exports/int8.py",
+        "nan=np.inf",
+        "nan=0.0",
+        "tests/models/test_int8_exports.py",
+    ),
     "int8: a faster median is enough": Mutant(
         "skindx/models/exports/fidelity.py",
         "if gain.low <= 1:",

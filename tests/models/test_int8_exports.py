@@ -1,7 +1,8 @@
 """int8: layers that hurt stay in fp32, rules fit its answers, and it is refused without a gain."""
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,29 @@ def test_the_layers_that_int8_ruins_are_found(sabotaged: Prepared) -> None:
     """One writes the channel that is too large, the other one reads it."""
     assert {name.split("/")[2:4][-1] for name in rank_layers(sabotaged)[:2]} == {"conv1", "conv2"}
     assert all("layer2.0" in name for name in rank_layers(sabotaged)[:2])
+
+
+def test_a_layer_that_makes_no_numbers_is_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins of graphs hold what is added to the exact map by their one layer in int8."""
+    added = {"little": 1.0, "broken": math.nan, "much": 3.0, "nothing": 0.0}
+    exact = tmp_path / "exact.onnx"
+    exact.write_text("0")
+
+    def quantise_one(_: Prepared, file: Path, __: Runtime, kept: list[str]) -> None:
+        (layer,) = added.keys() - set(kept)
+        file.write_text(str(added[layer]))
+
+    def load(file: Path, *_: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        value = float(file.read_text())
+        return lambda squares: torch.full((len(squares), 1), value)
+
+    monkeypatch.setattr(int8, "quantise", quantise_one)
+    monkeypatch.setattr(int8, "load_body", load)
+    samples = [np.zeros((2, 2, 3), np.uint8)]
+    ranked = rank_layers(Prepared(exact, samples, tuple(added), attends=False))
+    assert ranked == ["broken", "much", "little", "nothing"]
 
 
 @pytest.mark.parametrize("to", ["onnx", "openvino"])

@@ -19,6 +19,7 @@ from skindx.scan.compare.changes import (
     Matched,
     _backwards,
     changes,
+    colour_changes,
     discoveries,
     growth_of,
     match,
@@ -189,6 +190,24 @@ def test_growth_by_hand_of_photos_with_scales() -> None:
     )
     growth_N, _ = growth_of(cast(ScanView, before), cast(ScanView, after), cast(Matched, matched))
     np.testing.assert_allclose(growth_N, np.log(3))
+
+
+@pytest.mark.parametrize(
+    ("others", "change", "clear"),
+    [(0.0, 5.0, False), (0.0, 7.0, True), (5.0, 7.0, False), (5.0, 20.0, True)],
+    ids=["too small", "large enough", "as much as others", "more than others"],
+)
+def test_a_clear_colour_is_far_off_and_farther_than_those_of_others(
+    others: float, change: float, clear: bool
+) -> None:
+    """Half of the others become redder, half greener; the last lesion becomes lighter."""
+    off_N3 = np.zeros((101, 3))
+    off_N3[:50, 1], off_N3[50:100, 1], off_N3[100, 0] = others, -others, change
+    before_N3 = np.full_like(off_N3, 50)
+    away_N, clear_N = colour_changes(before_N3, before_N3 + off_N3)
+    assert away_N[100] == pytest.approx(change)
+    assert clear_N[100] == clear
+    assert not clear_N[:100].any()
 
 
 def test_no_lesion_is_matched_twice_and_none_is_lost(body: Body) -> None:
