@@ -38,8 +38,8 @@ MUTANTS = {
     ),
     "split layers: a bad gradient that one rank knows of": Mutant(
         "skindx/training/methods/sharding/parts.py",
-        "float(links.sum(own + math.nan if known_bad else own))",
-        "float(links.sum(own))",
+        "float(links.sum(local + math.nan if known_bad else local))",
+        "float(links.sum(local))",
         "tests/training/test_stages.py",
     ),
     "LARS: no decay in the norm": Mutant(

@@ -30,7 +30,10 @@ def kinds() -> str:
     """Return the page."""
     parts = [_LEAD]
     for family in sorted(families(), key=lambda family: family.noun):
-        parts += [f"## {family.noun.capitalize()}\n", f"Entry points: {code(family.group)}.\n"]
+        parts += [
+            f"## {family.noun[0].upper()}{family.noun[1:]}\n",
+            f"Entry points: {code(family.group)}.\n",
+        ]
         rows = [
             (code(kind), escape(summary), escape(paper_of(family.load(kind).__doc__ or "")))
             for kind, summary in family.summaries().items()
@@ -41,4 +44,5 @@ def kinds() -> str:
 
 def paper_of(docstring: str) -> str:
     """Return the papers that a docstring names, as in "Shi et al. 2018, arXiv 1811.11141"."""
-    return "; ".join(dict.fromkeys(_PAPER.findall(" ".join(docstring.split()))))
+    papers = _PAPER.findall(" ".join(docstring.split()))
+    return "; ".join(dict.fromkeys(re.split(r"(?<!et al)\. ", paper)[-1] for paper in papers))

@@ -46,8 +46,8 @@ def _of(path: Path) -> Iterator[System]:
 def systems_page() -> str:
     """Return the page with the table, for the generated reference."""
     rows = [
-        f"| {system.name} | {system.paper} | `{system.file}` | `{system.test}` "
-        f"| `{system.figure}` |"
+        f"| {system.name} | {system.paper} | "
+        f"`{system.file}`<br>`{system.test}`<br>`{system.figure}` |"
         for system in systems()
     ]
     return "\n".join([_LEAD, *rows, ""])
@@ -58,5 +58,5 @@ _LEAD = """# Published systems
 Each published system that skindx builds on has one module as its home. Its `PAPER` line names the
 paper, the test that compares the code with the paper's rule, and the JSON of its measured figure.
 
-| system | paper | file | test | figure |
-|---|---|---|---|---|"""
+| system | paper | file, test, figure |
+|---|---|---|"""
