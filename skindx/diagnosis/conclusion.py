@@ -1,7 +1,8 @@
 """The conclusion from the probabilities: set of classes, next step, or abstention.
 
 The urgent risk decides whether the next step is urgent; the conformal set names conditions, and
-decides where the bundle has no threshold of the risk.
+decides where the bundle has no threshold of the risk. The risk of urgent and soon conditions
+together can only raise a next step.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from skindx.diagnosis.record import NextStep, Promise, UrgentRisk, percent
 from skindx.diagnosis.scope import UNSURE, urgent_known
 from skindx.models.combination import mutual_information
 from skindx.models.conformal import ALL, Conformal
-from skindx.models.urgent_risk import UrgentRiskRule
+from skindx.models.urgent_risk import QUESTION_WORDS, TIERS, Question, UrgentRiskRule
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy, Urgency
 
 CARRIED = 0.9
@@ -31,6 +32,7 @@ Ranked = Sequence[tuple[SkinClass, float, bool]]
 def next_step(
     ranked: Ranked,
     risk: UrgentRisk | None = None,
+    soon_risk: UrgentRisk | None = None,
     *,
     doubtful: bool = False,
     speaks_of_urgency: bool = True,
@@ -44,12 +46,35 @@ def next_step(
     set decides among the lower tiers, and an urgent class in the set means "soon": what is not
     ruled out does not wait for a routine visit. A doubtful answer is not lowered in this way: the
     set alone can make it urgent. Without a risk the set decides everything.
+
+    From the threshold of `soon_risk` on it is at least soon. Below that threshold nothing is
+    lowered: a set that names an urgent or a soon class has not ruled it out.
     """
+    step = _by_set_and_risk(ranked, risk, doubtful=doubtful, speaks_of_urgency=speaks_of_urgency)
+    raised = soon_risk is not None and soon_risk.is_reached
+    if not raised or step.urgency in TIERS["soon_risk"]:
+        return step
+    assert soon_risk is not None
+    because = _reached(ranked, soon_risk, "soon_risk")
+    return step.model_copy(
+        update={
+            "urgency": "soon",
+            "advice": URGENCY_ADVICE["soon"],
+            "because": f"{because} {_below(risk)}" if risk else because,
+        }
+    )
+
+
+def _by_set_and_risk(
+    ranked: Ranked, risk: UrgentRisk | None, *, doubtful: bool, speaks_of_urgency: bool
+) -> NextStep:
     by_set = _by_set(ranked, speaks_of_urgency=speaks_of_urgency)
     if risk is None:
         return by_set
-    if risk.is_urgent:
-        return by_set.model_copy(update=_urgent(ranked, risk))
+    if risk.is_reached:
+        advice = URGENCY_ADVICE["urgent"]
+        because = _reached(ranked, risk, "urgent_risk")
+        return by_set.model_copy(update={"urgency": "urgent", "advice": advice, "because": because})
     if by_set.urgency != "urgent":
         return by_set.model_copy(update={"because": f"{by_set.because} {_below(risk)}"})
     named = _deciding(_possible(ranked)[0]).name
@@ -77,17 +102,15 @@ def risk_words(risk: UrgentRisk) -> tuple[str, str]:
     return shown, least
 
 
-def _urgent(ranked: Ranked, risk: UrgentRisk) -> dict[str, str]:
+def _reached(ranked: Ranked, risk: UrgentRisk, question: Question) -> str:
     shown, least = risk_words(risk)
-    likeliest = next(
-        (skin_class for skin_class, _, _ in ranked if skin_class.urgency == "urgent"), None
-    )
+    condition, called = QUESTION_WORDS[question]
+    likeliest = next((one for one, _, _ in ranked if one.urgency in TIERS[question]), None)
     named = f" The likeliest of these is {likeliest.name}." if likeliest else ""
-    because = (
-        f"The estimated risk of an urgent condition is {shown}; the advice is urgent from {least} "
-        f"on.{named}"
+    return (
+        f"The estimated risk of an {condition} condition is {shown}; the advice is {called} from "
+        f"{least} on.{named}"
     )
-    return {"urgency": "urgent", "advice": URGENCY_ADVICE["urgent"], "because": because}
 
 
 def _below(risk: UrgentRisk) -> str:
@@ -171,6 +194,8 @@ class ConclusionRules(Protocol):
     @property
     def urgent_risk(self) -> UrgentRiskRule | None: ...
     @property
+    def soon_risk(self) -> UrgentRiskRule | None: ...
+    @property
     def miss_rate(self) -> float | None: ...
     @property
     def weights(self) -> tuple[float, ...] | None: ...
@@ -187,6 +212,7 @@ class Conclusion:
     promise: Promise | None
     disagreement: float
     urgent_risk: UrgentRisk | None = None
+    soon_risk: UrgentRisk | None = None
 
 
 def conclude(
@@ -223,9 +249,12 @@ def conclude(
         or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
     )
     abstained = doubtful or _too_many(next_step(ranked).classes, len(classes))
-    risk = _urgent_risk(predictor, probabilities_PC, skin_type)
+    risk, soon_risk = (
+        _risk(rule, predictor.miss_rate, probabilities_PC, skin_type)
+        for rule in (predictor.urgent_risk, predictor.soon_risk)
+    )
     speaks = urgent_known(classes)
-    step = next_step(ranked, risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
+    step = next_step(ranked, risk, soon_risk, doubtful=bool(doubtful), speaks_of_urgency=speaks)
     if abstained and step.urgency == "routine":
         # An abstention must not advise waiting.
         step = step.model_copy(
@@ -236,7 +265,7 @@ def conclude(
             }
         )
     promise = _promise(predictor, skin_type)
-    return Conclusion(ranked, step, abstained, promise, disagreement, risk)
+    return Conclusion(ranked, step, abstained, promise, disagreement, risk, soon_risk)
 
 
 def _nearly_out_of_distribution(ood_p_value: float | None) -> str:
@@ -276,13 +305,15 @@ def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
     )
 
 
-def _urgent_risk(
-    predictor: ConclusionRules, probabilities_PC: NDArray[np.float64], skin_type: int | None
+def _risk(
+    rule: UrgentRiskRule | None,
+    miss_rate: float | None,
+    probabilities_PC: NDArray[np.float64],
+    skin_type: int | None,
 ) -> UrgentRisk | None:
-    rule = predictor.urgent_risk
     if rule is None:
         return None
-    level = rule.level(predictor.miss_rate)
+    level = rule.level(miss_rate)
     group = rule.group(level, skin_type)
     promise = rule.promise(level, group)
     return UrgentRisk(

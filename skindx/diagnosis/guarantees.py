@@ -20,6 +20,7 @@ from skindx.diagnosis.record import (
 )
 from skindx.metrics.share_intervals import proportion_interval
 from skindx.models.conformal import ALL, MeasuredShare
+from skindx.models.urgent_risk import QUESTION_WORDS, Question
 
 _URGENT_APART = (
     "Urgent conditions have a threshold of their own: one may be in the set though it is less "
@@ -140,7 +141,7 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
     images; where it is urgent, both errors stand there as shares of those images alone. Empty for
     a record of an older version.
     """
-    risk = diagnosis.urgent_risk
+    risk, soon_risk = diagnosis.urgent_risk, diagnosis.soon_risk
     warns = bool(diagnosis.abstained) and diagnosis.next_step.urgency == "urgent"
     if risk is None:
         if warns and diagnosis.promise and diagnosis.knows_urgent:
@@ -149,13 +150,20 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
     if diagnosis.abstained:
         if not warns:
             return ""
-        return _OF_OTHER_CONDITIONS.format(miss_rate=100 * risk.miss_rate) + _called_urgent(risk)
+        return _OF_OTHER_CONDITIONS.format(miss_rate=100 * risk.miss_rate) + _errors_of(risk)
+    soon = f" {_kept_to(soon_risk, 'soon_risk')}" if soon_risk else ""
+    return f"{_kept_to(risk)}{soon}"
+
+
+def _kept_to(risk: UrgentRisk, question: Question = "urgent_risk") -> str:
+    condition, called = QUESTION_WORDS[question]
     whose = "" if risk.group == "all" else f" of {risk.group}"
     return (
-        f"The threshold was set on {counted(risk.lesions, 'calibration lesion')}{whose} with an "
-        f"urgent condition: of 100 such lesions, at most {100 * risk.miss_rate:g} are expected "
-        f"below it (confidence that it keeps to this rate: {100 * risk.confidence:.0f} %; with "
-        f"95 % confidence at most {100 * risk.bound:.1f} are below it).{_called_urgent(risk)}"
+        f"The threshold{'' if condition == called else f' of {called}'} was set on "
+        f"{counted(risk.lesions, 'calibration lesion')}{whose} with an {condition} condition: of "
+        f"100 such lesions, at most {100 * risk.miss_rate:g} are expected below it (confidence "
+        f"that it keeps to this rate: {100 * risk.confidence:.0f} %; with 95 % confidence at most "
+        f"{100 * risk.bound:.1f} are below it).{_errors_of(risk, question)}"
     )
 
 
@@ -171,34 +179,35 @@ def how_combined(diagnosis: Diagnosis) -> str:
     )
 
 
-def _called_urgent(risk: UrgentRisk) -> str:
+def _errors_of(risk: UrgentRisk, question: Question = "urgent_risk") -> str:
     """Return how many others the threshold calls urgent, and both errors where they were measured.
 
     Both stand together: a threshold misses few by calling many urgent.
     """
     text = ""
+    condition, called = QUESTION_WORDS[question]
     if risk.sent_on:
-        called = shown_share(risk.sent_on)
-        text = f" Of calibration images of other conditions, {called} are urgent by it."
+        share = shown_share(risk.sent_on)
+        text = f" Of calibration images of other conditions, {share} are {called} by it."
     elif risk.group != ALL:
         text = (
-            f" How many other conditions it calls urgent was not measured for {risk.group} alone."
+            f" How many other conditions it calls {called} was not measured for {risk.group} alone."
         )
     missed, sent_on = risk.measured_missed, risk.measured_sent_on
     if missed:
         text += (
-            f" Measured on the {risk.measured_on} split, it misses {shown_share(missed)} of urgent "
-            "conditions."
+            f" Measured on the {risk.measured_on} split, it misses {shown_share(missed)} of "
+            f"{condition} conditions."
         )
     if sent_on:
         text += (
             f" Measured on the {risk.measured_on} split, {shown_share(sent_on)} of other "
-            "conditions are urgent by it."
+            f"conditions are {called} by it."
         )
     if risk.prevalence is not None and risk.ppv is not None and risk.npv is not None:
         text += (
-            f" Where {percent(risk.prevalence)} of the photos show an urgent condition, "
-            f"{percent(risk.ppv)} of those called urgent do (positive predictive value), and "
+            f" Where {percent(risk.prevalence)} of the photos show an {condition} condition, "
+            f"{percent(risk.ppv)} of those called {called} do (positive predictive value), and "
             f"{percent(risk.npv)} of the others do not (negative predictive value)."
         )
     return text
@@ -253,10 +262,12 @@ def with_measured_sets(promise: Promise | None, metrics: dict[str, Any] | None) 
 
 
 def with_measured_risk(
-    risk: UrgentRisk | None, metrics: dict[str, Any] | None
+    risk: UrgentRisk | None,
+    metrics: dict[str, Any] | None,
+    question: Question = "urgent_risk",
 ) -> UrgentRisk | None:
     """Return a risk with both errors of its threshold as the evaluation measured them."""
-    for level in _rows(_part(metrics, "urgent_risk"), "levels") if risk else ():
+    for level in _rows(_part(metrics, question), "levels") if risk else ():
         rate = level.get("miss_rate")
         if risk and isinstance(rate, float) and math.isclose(rate, risk.miss_rate):
             missed, raised = _part(level, "misses"), _part(level, "false_alarms")

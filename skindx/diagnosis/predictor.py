@@ -109,6 +109,8 @@ class Predictor:
     def at_miss_rate(self, miss_rate: float | None) -> Self:
         """Return the predictor at a level of the urgent risk. Raises UserError for one it lacks."""
         check_level(self.urgent_risk, miss_rate, self.taxonomy.classes)
+        if self.soon_risk:
+            check_level(self.soon_risk, miss_rate, self.taxonomy.classes)
         return replace(self, miss_rate=miss_rate)
 
     @cached_property
@@ -167,6 +169,12 @@ class Predictor:
         """
         rules = self._rules
         return rules.whole_urgent_risk if self._without_crops else rules.urgent_risk
+
+    @property
+    def soon_risk(self) -> UrgentRiskRule | None:
+        """The same of urgent and soon classes together; None: it raises no next step."""
+        rules = self._rules
+        return rules.whole_soon_risk if self._without_crops else rules.soon_risk
 
     @property
     def no_urgent_risk(self) -> str:

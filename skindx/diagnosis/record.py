@@ -193,7 +193,10 @@ class Promise(_Part):
 
 
 class UrgentRisk(_Part):
-    """The estimated risk that it is an urgent condition, and the threshold it is compared with."""
+    """The estimated risk that it is an urgent condition, and the threshold it is compared with.
+
+    `soon_risk` of a diagnosis reads the same with "urgent or soon" in the place of "urgent".
+    """
 
     risk: float = Field(ge=0, le=1)
     """Summed probability of the urgent classes, the highest of the photos."""
@@ -225,7 +228,7 @@ class UrgentRisk(_Part):
     """Share of the other photos that show none; None: not known."""
 
     @property
-    def is_urgent(self) -> bool:
+    def is_reached(self) -> bool:
         """Whether the risk reaches the threshold."""
         return self.risk >= self.threshold
 
@@ -294,6 +297,9 @@ class Diagnosis(_Part):
     """None where the bundle has no threshold: the next step then follows the set of classes."""
     no_urgent_risk: str = ""
     """Why there is none, in a sentence."""
+    soon_risk: UrgentRisk | None = None
+    """The risk of an urgent or soon condition: from its threshold on the next step is at least
+    soon; None where the bundle has no such threshold."""
     votes: tuple[Vote, ...] = Field(min_length=1)
     disagreement: float = Field(0.0, ge=0, le=1)
     """Disagreement of the members: 0: all say the same; 1: each is sure of another class."""

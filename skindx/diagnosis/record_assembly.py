@@ -30,6 +30,7 @@ from skindx.diagnosis.scope import known_names, urgent_known, without_reassuranc
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
 from skindx.models.bundle.bundle_index import EXPORTS, largest_crop
 from skindx.models.ensemble import Prediction
+from skindx.models.urgent_risk import TIERS, Question
 from skindx.taxonomy.urgent import unknown_to
 
 if TYPE_CHECKING:
@@ -87,12 +88,15 @@ def mix_text(predictor: "Predictor") -> str:
     return f"{_CALIBRATION} ({_listed(predictor, shares)}); {_ELSEWHERE}"
 
 
-def with_predictive_values(risk: UrgentRisk | None, predictor: "Predictor") -> UrgentRisk | None:
-    """Return a risk with the predictive values of its threshold at the mix that is shown.
+def measured_risk(
+    risk: UrgentRisk | None, predictor: "Predictor", question: Question
+) -> UrgentRisk | None:
+    """Return a risk with its measured errors, and its predictive values at the mix that is shown.
 
     They follow from both errors: those of the evaluation where there is one, and else the miss
     rate that is kept to and the calibration images of other conditions that are called urgent.
     """
+    risk = with_measured_risk(risk, predictor.metrics, question)
     shares = shown_prevalence(predictor)
     if risk is None or shares is None:
         return risk
@@ -103,7 +107,7 @@ def with_predictive_values(risk: UrgentRisk | None, predictor: "Predictor") -> U
     else:
         return risk
     classes = predictor.taxonomy.classes
-    urgent = min(sum(shares[x.key] for x in classes if x.urgency == "urgent"), 1.0)
+    urgent = min(sum(shares[x.key] for x in classes if x.urgency in TIERS[question]), 1.0)
     called, kept = urgent * (1 - missed), (1 - urgent) * (1 - sent_on)
     called_in_all, kept_in_all = called + (1 - urgent) * sent_on, kept + urgent * missed
     update = {
@@ -175,9 +179,8 @@ def assemble(
         ),
         promise=with_measured_sets(conclusion.promise, predictor.metrics),
         no_promise=predictor.no_sets,
-        urgent_risk=with_predictive_values(
-            with_measured_risk(conclusion.urgent_risk, predictor.metrics), predictor
-        ),
+        urgent_risk=measured_risk(conclusion.urgent_risk, predictor, "urgent_risk"),
+        soon_risk=measured_risk(conclusion.soon_risk, predictor, "soon_risk"),
         no_urgent_risk=predictor.no_urgent_risk,
         votes=tuple(
             Vote(member=name, key=keys[row_C.argmax()], probability=min(float(row_C.max()), 1))

@@ -17,7 +17,7 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.models.conformal import ALL, Conformal
 from skindx.models.ensemble import Prediction
-from skindx.models.urgent_risk import UrgentRiskRule
+from skindx.models.urgent_risk import QUESTIONS, Question, UrgentRiskRule
 from skindx.taxonomy import SkinClass, Urgency
 
 # N = images, C = classes, M = members
@@ -50,8 +50,10 @@ class Answers:
     """Skin types that have thresholds of their own."""
     urgent_risk: UrgentRiskRule | None = None
     """The thresholds of the urgent risk; None for a bundle without any."""
+    soon_risk: UrgentRiskRule | None = None
+    """The same of urgent and soon classes together."""
     miss_rate: float | None = None
-    """The level of the urgent risk that the next steps go by; None: its default."""
+    """The level of both risks that the next steps go by; None: their default."""
     steps: tuple[Urgency, ...] | None = None
     """The urgency of each image's next step, as it is served; None: of an older version."""
 
@@ -88,6 +90,10 @@ class Answers:
             skin_types=tuple(record.skin_type for record in records),
             sources=tuple(record.source for record in records),
         )
+
+    def rule(self, question: Question) -> UrgentRiskRule | None:
+        """Return the thresholds of a question; None for a bundle without any."""
+        return {"urgent_risk": self.urgent_risk, "soon_risk": self.soon_risk}[question]
 
     def __len__(self) -> int:
         return len(self.truth_N)
@@ -136,8 +142,8 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
 
     `probability_CLASS` is the ensemble's, `member_NAME` a list in the order of the classes, `set`
     the keys in the conformal set, `urgent_risk` the summed probability of the urgent classes,
-    `next_step` the urgency that was advised. Classes, members and the thresholds of the urgent
-    risk are in the file's metadata.
+    `soon_risk` that of urgent and soon classes, `next_step` the urgency that was advised. Classes,
+    members and the thresholds of both risks are in the file's metadata.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -161,13 +167,12 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
             [key for key, held in zip(keys, set_C, strict=True) if held]
             for set_C in answers.sets_NC
         ]
-    if answers.urgent_risk is not None:
-        columns["urgent_risk"] = answers.urgent_risk.risks(answers.ensemble_NC)
+    rules = {question: answers.rule(question) for question in QUESTIONS}
+    columns |= {name: rule.risks(answers.ensemble_NC) for name, rule in rules.items() if rule}
     if answers.steps is not None:
         columns["next_step"] = list(answers.steps)
-    rule = answers.urgent_risk
-    metadata = {
-        "urgent_risk": rule.model_dump(mode="json") if rule else None,
+    metadata: dict[str, Any] = {
+        **{name: rule.model_dump(mode="json") if rule else None for name, rule in rules.items()},
         "miss_rate": answers.miss_rate,
         "classes": [skin_class.model_dump(mode="json") for skin_class in answers.classes],
         "members": list(answers.members),
@@ -194,7 +199,11 @@ def read_predictions(evaluation: Path) -> Answers:
         classes = tuple(SkinClass.model_validate(skin_class) for skin_class in metadata["classes"])
         members = tuple(map(str, metadata["members"]))
         keys = [skin_class.key for skin_class in classes]
-        rule = metadata.get("urgent_risk")
+        rules = {
+            question: UrgentRiskRule.model_validate(rule)
+            for question in QUESTIONS
+            if (rule := metadata.get(question))
+        }
         number = {key: i for i, key in enumerate(keys)}
         columns = {name: table.column(name).to_pylist() for name in _NEEDED}
         answers = Answers(
@@ -213,7 +222,8 @@ def read_predictions(evaluation: Path) -> Answers:
             level=metadata["level"],
             urgent_level=metadata.get("urgent_level"),
             fitted_types=tuple(metadata.get("fitted_types", ())),
-            urgent_risk=UrgentRiskRule.model_validate(rule) if rule else None,
+            urgent_risk=rules.get("urgent_risk"),
+            soon_risk=rules.get("soon_risk"),
             miss_rate=_rate(metadata.get("miss_rate")),
             steps=_steps(table),
         )

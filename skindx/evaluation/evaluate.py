@@ -157,7 +157,11 @@ def evaluate_served(
         answers = answers.with_sets(predictor.conformal)
     steps = served_steps(predictor, records, predictions)
     answers = replace(
-        answers, urgent_risk=predictor.urgent_risk, miss_rate=predictor.miss_rate, steps=steps
+        answers,
+        urgent_risk=predictor.urgent_risk,
+        soon_risk=predictor.soon_risk,
+        miss_rate=predictor.miss_rate,
+        steps=steps,
     )
     evaluation = score(
         answers,

@@ -19,7 +19,7 @@ from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.assisted import assisted_table
 from skindx.evaluation.breakdown import MISSING
-from skindx.evaluation.figures import FIGURES, bounds, percent, points, shown, title
+from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
 from skindx.evaluation.report_plots import (
     confusion_plot,
@@ -33,6 +33,7 @@ from skindx.evaluation.report_plots import (
 )
 from skindx.evaluation.score import Evaluation
 from skindx.models.ensemble import Prediction
+from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS
 from skindx.taxonomy import SkinClass
 
 if TYPE_CHECKING:
@@ -131,7 +132,11 @@ def render_report(
 ) -> str:
     """Return the report as HTML that is well-formed XML too; every value is escaped."""
     sensitivity = sensitivity_plot(evaluation)
-    urgent = urgent_plot(evaluation.urgent_risk)
+    risks = [
+        (question, scores, urgent_plot(scores, QUESTION_WORDS[question]))
+        for question, scores in ((name, evaluation.risk(name)) for name in QUESTIONS)
+        if scores or question == "urgent_risk"
+    ]
     return render(
         "report.html.jinja",
         e=evaluation,
@@ -147,7 +152,8 @@ def render_report(
         sensitivity_plot=sensitivity.svg() if sensitivity else None,
         reliability_plot=reliability_plot(evaluation).svg(),
         risk_plot=risk_plot(evaluation).svg(),
-        urgent_plot=urgent.svg() if urgent else None,
+        risks=[(name, scores, plot.svg() if plot else None) for name, scores, plot in risks],
+        words=QUESTION_WORDS,
         matched_by=MATCHED_BY,
     )
 
@@ -194,8 +200,8 @@ def sentences(evaluation: Evaluation) -> list[str]:
         for cancer in evaluation.cancers
         if cancer.n
     ]
-    if evaluation.urgent_risk:
-        lines += _risk_lines(evaluation.urgent_risk)
+    for question in QUESTIONS:
+        lines += _risk_lines(evaluation.risk(question), *QUESTION_WORDS[question])
     lines.append(verdict(evaluation))
     if evaluation.sets:
         sets = evaluation.sets
@@ -254,14 +260,17 @@ def _group_lines(sets: SetScores) -> list[str]:
     return lines
 
 
-def _risk_lines(scores: UrgentRiskScores) -> list[str]:
+def _risk_lines(scores: UrgentRiskScores | None, condition: str, called: str) -> list[str]:
+    if scores is None:
+        return []
     notes = {scores.chosen: " (chosen)", scores.default: " (default)"}
     headline_first = sorted(scores.levels, key=lambda level: level.miss_rate != scores.chosen)
     return [
-        f"Urgent risk, level {percent(level.miss_rate)}{notes.get(level.miss_rate, '')}: "
-        f"{level.misses.missed} of {level.misses.n} images of urgent classes missed, "
+        f"{first_upper(condition)} risk, level {percent(level.miss_rate)}"
+        f"{notes.get(level.miss_rate, '')}: "
+        f"{level.misses.missed} of {level.misses.n} images of {condition} classes missed, "
         f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
-        f"{level.false_alarms.n} others wrongly urgent, {percent(level.false_alarms.rate)} "
+        f"{level.false_alarms.n} others wrongly {called}, {percent(level.false_alarms.rate)} "
         f"{bounds(level.false_alarms.rate)}."
         for level in headline_first
         if level.misses and level.false_alarms

@@ -22,7 +22,7 @@ from skindx.evaluation.breakdown import (
 from skindx.evaluation.figures import LEVEL, SEED
 from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.models.conformal import ALL
-from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
+from skindx.models.urgent_risk import TIERS, Question, RiskLevel, UrgentRiskRule
 
 # N = images, C = classes
 
@@ -77,7 +77,10 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         return SetScore(name, int(among_N.sum()), covered, mean, promised)
 
     urgency_N = np.array([skin_class.urgency for skin_class in answers.classes])[truth_N]
-    urgent_N, warned_N = urgency_N == "urgent", _warned(answers)
+    urgent_N, warned_N = (
+        urgency_N == "urgent",
+        _warned(answers, np.flatnonzero(answers.urgent_C).tolist()),
+    )
     return SetScores(
         answers.level,
         coverage,
@@ -166,7 +169,7 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True)
 class UrgentRiskScores:
-    """The urgent risk of a predictor on labelled images."""
+    """The urgent risk of a predictor on labelled images, or that of urgent and soon classes."""
 
     default: float
     """The miss rate that the next step goes by unless the operator chooses another."""
@@ -180,12 +183,12 @@ class UrgentRiskScores:
     steps: tuple[StepCount, ...]
 
 
-def urgent_scores(answers: Answers) -> UrgentRiskScores | None:
-    """Measure the urgent risk; None for a predictor without a threshold."""
-    rule = answers.urgent_risk
+def urgent_scores(answers: Answers, question: Question = "urgent_risk") -> UrgentRiskScores | None:
+    """Measure the risk of a question; None for a predictor without a threshold of it."""
+    rule = answers.rule(question)
     if rule is None:
         return None
-    urgent_N = answers.urgent_C[answers.truth_N]
+    urgent_N = np.isin(answers.truth_N, rule.urgent_columns)
     risk_N = rule.risks(answers.ensemble_NC)
     return UrgentRiskScores(
         rule.default,
@@ -193,7 +196,7 @@ def urgent_scores(answers: Answers) -> UrgentRiskScores | None:
         rule.lesions[ALL],
         tuple(_level(rule, level, answers, risk_N, urgent_N) for level in rule.levels),
         tuple(_curve(risk_N, urgent_N)),
-        tuple(_steps(answers, urgent_N)),
+        tuple(_steps(answers, urgent_N, " and ".join(TIERS[question]))),
     )
 
 
@@ -211,7 +214,7 @@ def _level(
         promise.bound,
         level.thresholds[ALL],
         missed_of(missed_N, urgent_N, answers),
-        int((missed_N & ~_warned(answers)).sum()),
+        int((missed_N & ~_warned(answers, rule.urgent_columns)).sum()),
         raised_of(raised_N, ~urgent_N, answers),
         tuple(
             TypeScore(
@@ -224,11 +227,11 @@ def _level(
     )
 
 
-def _warned(answers: Answers) -> Bools:
-    """Return whether an image's set names an urgent class, which makes its next step soon."""
+def _warned(answers: Answers, columns: Sequence[int]) -> Bools:
+    """Return whether an image's set names one of these classes: its step is then soon at least."""
     if answers.sets_NC is None:
         return np.zeros(len(answers), dtype=bool)
-    return np.asarray(answers.sets_NC[:, answers.urgent_C].any(axis=1))
+    return np.asarray(answers.sets_NC[:, list(columns)].any(axis=1))
 
 
 def _curve(risk_N: Floats, urgent_N: Bools) -> Iterator[CurvePoint]:
@@ -243,11 +246,11 @@ def _curve(risk_N: Floats, urgent_N: Bools) -> Iterator[CurvePoint]:
         yield CurvePoint(threshold, float(below / len(urgent)), float(1 - under / len(other)))
 
 
-def _steps(answers: Answers, urgent_N: Bools) -> Iterator[StepCount]:
+def _steps(answers: Answers, urgent_N: Bools, tiers: str) -> Iterator[StepCount]:
     if answers.steps is None:
         return
     steps_N = np.array(answers.steps)
-    for name, of_N in (("urgent classes", urgent_N), ("other classes", ~urgent_N)):
+    for name, of_N in ((f"{tiers} classes", urgent_N), ("other classes", ~urgent_N)):
         counts = (
             int((steps_N[of_N] == step).sum()) for step in ("urgent", "soon", "unknown", "routine")
         )

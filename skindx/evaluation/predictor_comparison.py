@@ -155,7 +155,8 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
         ensemble_NC=moved.ensemble_NC[:, column_C],
         members_NMC=moved.members_NMC[:, :, column_C],
         sets_NC=None if moved.sets_NC is None else moved.sets_NC[:, column_C],
-        urgent_risk=None,  # its columns are those of the order before
+        urgent_risk=None,  # their columns are those of the order before
+        soon_risk=None,
     )
     for what, ours_N, theirs_N in (
         ("label", first.truth_N, moved.truth_N),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from skindx.core.svg_plots import BLUE, INK, LINE, ON_BLUE, SOFT, Plot, new_plot
-from skindx.evaluation.figures import bounds, decimal, percent
+from skindx.evaluation.figures import bounds, decimal, first_upper, percent
 from skindx.evaluation.guarantee_scores import UrgentRiskScores
 from skindx.evaluation.score import ClassScore, Evaluation
 from skindx.metrics import RiskPoint, proportion_interval
@@ -205,11 +205,15 @@ def _shorten(name: str) -> str:
     return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
 
 
-def urgent_plot(scores: UrgentRiskScores | None) -> Plot | None:
+def urgent_plot(
+    scores: UrgentRiskScores | None, words: tuple[str, str] = ("urgent", "urgent")
+) -> Plot | None:
     """Draw the curve as steps, on a scale that every level's interval fits on.
 
-    None where there is no curve.
+    `words` are for a condition of the question and for a photo from the threshold on. None where
+    there is no curve.
     """
+    condition, called = words
     if scores is None or not scores.curve:
         return None
     levels = [level for level in scores.levels if level.misses and level.false_alarms]
@@ -218,8 +222,8 @@ def urgent_plot(scores: UrgentRiskScores | None) -> Plot | None:
     plot = new_plot(
         SIZE,
         SIZE,
-        "Over-triage over the share of urgent images missed, for every threshold; the levels are "
-        "marked.",
+        f"Over-triage over the share of {condition} images missed, for every threshold; the levels "
+        "are marked.",
     )
     missed, sent_on = [0.0], [1.0]
     for point in scores.curve:
@@ -235,7 +239,7 @@ def urgent_plot(scores: UrgentRiskScores | None) -> Plot | None:
         x, y, gid = level.misses.rate, level.false_alarms.rate, f"level-{number}"
         plot.titles[gid] = (
             f"Level {percent(level.miss_rate)}: {percent(x)} {bounds(x)} missed, {percent(y)} "
-            f"{bounds(y)} of others wrongly urgent"
+            f"{bounds(y)} of others wrongly {called}"
         )
         plot.axes.errorbar(
             x.value,
@@ -256,6 +260,6 @@ def urgent_plot(scores: UrgentRiskScores | None) -> Plot | None:
             xytext=(8, 6),
             textcoords="offset points",
         )
-    percent_axis(plot.axes, "x", "Urgent images missed (%)", widest)
-    percent_axis(plot.axes, "y", "Other images wrongly urgent (%)")
+    percent_axis(plot.axes, "x", f"{first_upper(condition)} images missed (%)", widest)
+    percent_axis(plot.axes, "y", f"Other images wrongly {called} (%)")
     return plot

@@ -46,6 +46,7 @@ from skindx.metrics import (
     share_interval,
 )
 from skindx.models.ensemble import Prediction
+from skindx.models.urgent_risk import Question
 from skindx.taxonomy import SkinClass, Taxonomy
 
 How = Literal["key", "name", "code", "none"]
@@ -211,6 +212,8 @@ class Evaluation:
     """None for a bundle without conformal sets."""
     urgent_risk: UrgentRiskScores | None
     """None for a bundle without a threshold of the urgent risk."""
+    soon_risk: UrgentRiskScores | None
+    """The same of urgent and soon classes together."""
     breakdowns: tuple[Breakdown, ...]
     has_detector: bool
     detector: DetectionScore | None
@@ -223,6 +226,10 @@ class Evaluation:
     """Images that were left out, because the bundle was made from them."""
     ood: OodScore | None = None
     """Refusals of the out-of-distribution check; None for a bundle without one."""
+
+    def risk(self, question: Question) -> UrgentRiskScores | None:
+        """Return what was measured of the thresholds of a question."""
+        return {"urgent_risk": self.urgent_risk, "soon_risk": self.soon_risk}[question]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a figure that is not defined is None."""
@@ -268,6 +275,7 @@ def score(
         cancers=cancer_misses(answers),
         sets=set_scores(answers, draws=draws),
         urgent_risk=urgent_scores(answers),
+        soon_risk=urgent_scores(answers, "soon_risk"),
         breakdowns=breakdowns(answers, draws=draws),
         has_detector=has_detector,
         detector=detector,

@@ -1,12 +1,14 @@
 """The urgent risk of a photo, and the thresholds from which a next step is urgent.
 
 The risk is the summed probability of the urgent classes. A threshold bounds the miss rate: of
-lesions with an urgent condition, the share whose risk lies below it.
+lesions with an urgent condition, the share whose risk lies below it. A second question is asked of
+urgent and soon classes together, by the same rule: from its threshold on a next step is at least
+soon.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +19,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
 from skindx.metrics import share_interval
 from skindx.models.conformal import ALL, MeasuredShare, skin_type_group
-from skindx.taxonomy import SkinClass, Taxonomy
+from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
 MISS_RATES = (0.02, 0.05, 0.1)
 """Levels that are fitted where the calibration split has enough lesions for them."""
@@ -25,6 +27,29 @@ DEFAULT_MISS_RATE = 0.05
 BOUND_CONFIDENCE = 0.95
 
 # N = images, C = classes
+
+Question = Literal["urgent_risk", "soon_risk"]
+"""Names the rule of a question in a bundle; `whole_` stands before that of whole images alone."""
+QUESTIONS: tuple[Question, ...] = get_args(Question)
+TIERS: dict[Question, tuple[Urgency, ...]] = {
+    "urgent_risk": ("urgent",),
+    "soon_risk": ("urgent", "soon"),
+}
+"""The tiers of urgency whose probabilities a question sums."""
+QUESTION_WORDS: dict[Question, tuple[str, str]] = {
+    "urgent_risk": ("urgent", "urgent"),
+    "soon_risk": ("urgent or soon", "at least soon"),
+}
+"""What its conditions are, and what a photo is called whose risk reaches the threshold."""
+
+
+def classes_of_question(
+    classes: Iterable[SkinClass], question: Question = "urgent_risk"
+) -> NDArray[np.bool_]:
+    """Return which classes a question is about, C; none where a tier of it has no class."""
+    tiers = [skin_class.urgency for skin_class in classes]
+    whole = set(TIERS[question]) <= set(tiers)
+    return np.array([whole and tier in TIERS[question] for tier in tiers], dtype=bool)
 
 
 def why_no_threshold(classes: Iterable[SkinClass]) -> str:
@@ -106,7 +131,10 @@ class RiskLevel(Settings):
 
 
 class UrgentRiskRule(Settings):
-    """The rule by which a next step is urgent: risk at or above the threshold of a level."""
+    """The rule by which a next step is urgent: risk at or above the threshold of a level.
+
+    That of the second question reads the same with "urgent or soon" in the place of "urgent".
+    """
 
     urgent_columns: tuple[int, ...] = Field(min_length=1)
     """Urgent classes, by their places in the taxonomy."""
@@ -207,7 +235,10 @@ Bools = NDArray[np.bool_]
 
 
 def fit_risk_on_records(
-    probabilities_NC: Floats, records: Sequence[Record], taxonomy: Taxonomy
+    probabilities_NC: Floats,
+    records: Sequence[Record],
+    taxonomy: Taxonomy,
+    question: Question = "urgent_risk",
 ) -> UrgentRiskRule | None:
     """Fit on the probabilities of calibration images; None where they are too few."""
     number = {key: index for index, key in enumerate(taxonomy.keys)}
@@ -216,7 +247,7 @@ def fit_risk_on_records(
     return fit_urgent_risk(
         probabilities_NC[order],
         np.array([number[records[n].label] for n in order], dtype=np.intp),
-        urgent_C=np.array([skin_class.urgency == "urgent" for skin_class in taxonomy.classes]),
+        urgent_C=classes_of_question(taxonomy.classes, question),
         groups=[records[n].group for n in order],
         skin_types=[records[n].skin_type for n in order],
     )

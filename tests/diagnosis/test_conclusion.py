@@ -36,6 +36,7 @@ def concluded(
     conformal: Conformal | None = RULE,
     members: list[np.ndarray] | None = None,
     urgent_risk: UrgentRiskRule | None = None,
+    soon_risk: UrgentRiskRule | None = None,
     miss_rate: float | None = None,
     classes: tuple[SkinClass, ...] = CLASSES,
     **facts: object,
@@ -45,6 +46,7 @@ def concluded(
         conformal=conformal,
         weights=None,
         urgent_risk=urgent_risk,
+        soon_risk=soon_risk,
         miss_rate=miss_rate,
     )
     probabilities_PC = np.stack(photos)
@@ -264,7 +266,7 @@ def test_no_risk_makes_an_answer_reassuring(
         SEVERITY.index(conclusion.next_step.urgency) for conclusion in (said, by_set)
     )
     assert said.urgent_risk is not None
-    if said.urgent_risk.is_urgent:
+    if said.urgent_risk.is_reached:
         assert said.next_step.urgency == "urgent"
     else:
         assert advised >= min(before, SEVERITY.index("soon"))
@@ -272,3 +274,53 @@ def test_no_risk_makes_an_answer_reassuring(
         assert advised >= before
     if said.abstained:
         assert said.next_step.urgency != "routine"
+
+
+SOON = UrgentRiskRule(
+    urgent_columns=(1, 2),
+    lesions={"all": 90},
+    levels=(
+        RiskLevel(miss_rate=0.02, thresholds={"all": 0.03}),
+        RiskLevel(miss_rate=0.05, thresholds={"all": 0.12}),
+    ),
+)
+
+
+def test_the_second_question_raises_a_routine_step_and_says_why() -> None:
+    probabilities = of(0.82, 0.1, 0.03)
+    assert concluded(probabilities, urgent_risk=RISK).next_step.urgency == "routine"
+    said = concluded(probabilities, urgent_risk=RISK, soon_risk=SOON)
+    assert (said.next_step.urgency, held(said)) == ("soon", {"c0"})
+    assert said.next_step.because == (
+        "The estimated risk of an urgent or soon condition is 13.0 %; the advice is at least soon "
+        "from 12.0 % on. The likeliest of these is C1. The estimated risk of an urgent condition "
+        "is 3.0 %, below the 30.0 % from which the advice is urgent."
+    )
+    assert said.soon_risk is not None
+    assert (said.soon_risk.lesions, said.soon_risk.is_reached) == (90, True)
+    # The first question goes first, and an abstention is raised too.
+    assert concluded(of(0.6, 0.01, 0.35), urgent_risk=RISK, soon_risk=SOON).next_step.urgency == (
+        "urgent"
+    )
+    strange = concluded(probabilities, urgent_risk=RISK, soon_risk=SOON, ood_p_value=0.04)
+    assert (bool(strange.abstained), strange.next_step.urgency) == (True, "soon")
+
+
+@given(
+    st.lists(st.floats(0.001, 1), min_size=12, max_size=12),
+    st.sampled_from([None, 0.01, 0.5]),
+    st.sampled_from([None, RISK]),
+    st.sampled_from([0.02, 0.05]),
+)
+def test_the_second_question_never_lowers_a_step(
+    drawn: list[float], ood_p_value: float | None, rule: UrgentRiskRule | None, miss_rate: float
+) -> None:
+    probabilities = np.array(drawn) / sum(drawn)
+    facts = {"urgent_risk": rule, "ood_p_value": ood_p_value, "miss_rate": miss_rate}
+    before = concluded(probabilities, **facts)  # type: ignore[arg-type]
+    after = concluded(probabilities, soon_risk=SOON, **facts)  # type: ignore[arg-type]
+    assert after.soon_risk is not None
+    if after.soon_risk.is_reached and before.next_step.urgency in ("routine", "unknown"):
+        assert after.next_step.urgency == "soon"
+    else:
+        assert after.next_step == before.next_step

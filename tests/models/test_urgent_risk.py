@@ -13,9 +13,11 @@ from scipy.stats import binom, norm
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.models.urgent_risk import (
+    QUESTIONS,
     RiskPromise,
     UrgentRiskRule,
     check_level,
+    classes_of_question,
     fit_risk_on_records,
     fit_urgent_risk,
     rank_of,
@@ -234,6 +236,29 @@ def test_the_order_of_a_manifest_does_not_choose_the_images() -> None:
     order = random.permutation(90)
     again = fit_risk_on_records(rows_NC[order], [records[n] for n in order], taxonomy)
     assert again == rule
+
+
+def test_the_second_question_takes_urgent_and_soon_classes_together() -> None:
+    taxonomy = load_taxonomy("isic9")
+    tiers = [skin_class.urgency for skin_class in taxonomy.classes]
+    asked_C = classes_of_question(taxonomy.classes, "soon_risk")
+    assert asked_C.tolist() == [tier in ("urgent", "soon") for tier in tiers]
+    keys = [taxonomy.keys[tiers.index(tier)] for tier in ("urgent", "soon", "routine")]
+    rows_NC = np.random.default_rng(4).dirichlet(np.ones(len(tiers)), 90)
+    records = [
+        Record(f"{n}.jpg", f"{n:064x}", "0", 9, 9, keys[n // 5 % 3], f"l {n}", "calibration")
+        for n in range(90)
+    ]
+    urgent, soon = (fit_risk_on_records(rows_NC, records, taxonomy, q) for q in QUESTIONS)
+    assert urgent is not None
+    assert soon is not None
+    assert (urgent.lesions, soon.lesions) == ({"all": 30}, {"all": 60})
+    of_N = [record.label != keys[2] for record in records]
+    risks = np.sort(rows_NC[of_N][:, asked_C].sum(axis=1))
+    assert soon.level(0.05).thresholds == {"all": pytest.approx(risks[2])}  # 61 * 0.05 = 3.05
+    # Without a class of one of its tiers there is no second question.
+    one_tier = [one for one in taxonomy.classes if one.urgency != "soon"]
+    assert not classes_of_question(one_tier, "soon_risk").any()
 
 
 def test_what_does_not_fit_is_refused() -> None:

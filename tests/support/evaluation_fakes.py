@@ -39,6 +39,7 @@ class FakePredictor:
     taxonomy: Taxonomy = TAXONOMY
     conformal: Conformal | None = None
     urgent_risk: UrgentRiskRule | None = None
+    soon_risk: UrgentRiskRule | None = None
     miss_rate: float | None = None
     weights: tuple[float, ...] | None = None
     trained_on: str = ""

@@ -141,7 +141,7 @@ def test_sets_are_fitted_on_calibration_alone_as_the_ensemble_answers(
     parts = fit_on_calibration(
         predictor.ensemble, small_dataset, others, predictor.taxonomy, predictor.gallery
     )
-    assert parts == (None, None, None)
+    assert parts == (None, None, {})
 
 
 @pytest.mark.distributed

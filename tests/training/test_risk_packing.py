@@ -45,8 +45,10 @@ def test_packing_fits_the_risk_on_calibration_images(
     bundle, dataset = folders
     predictor, records = Predictor.load(bundle), read_manifest(dataset)
     ensemble, taxonomy = predictor.ensemble, predictor.taxonomy
-    *_, rule = fit_on_calibration(ensemble, dataset, records, taxonomy, OodCollector(ensemble, ()))
+    *_, rules = fit_on_calibration(ensemble, dataset, records, taxonomy, OodCollector(ensemble, ()))
+    rule = rules["urgent_risk"]
     assert rule is not None
+    assert rules["soon_risk"] is None  # no class of this taxonomy is soon
     held = calibrating(dataset)
     melanoma_N = np.array([record.label == "Melanoma" for record in held])
     assert rule.lesions == {"all": len({r.group for r in held if r.label == "Melanoma"})}
@@ -57,7 +59,7 @@ def test_packing_fits_the_risk_on_calibration_images(
     assert "fitted on" in capsys.readouterr().out
     few = [record for record in records if record.split != "calibration"] + held[:10]
     *_, none = fit_on_calibration(ensemble, dataset, few, taxonomy, OodCollector(ensemble, ()))
-    assert none is None
+    assert none == {"urgent_risk": None, "soon_risk": None}
     assert "no urgent-risk threshold" in capsys.readouterr().out
 
 

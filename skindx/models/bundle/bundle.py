@@ -57,7 +57,7 @@ from skindx.models.ood.stored_check import (
 )
 from skindx.models.ood.stored_check import ROWS as OOD_ROWS
 from skindx.models.probability_correction import Prevalence, read_prevalence
-from skindx.models.urgent_risk import UrgentRiskRule
+from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule
 from skindx.taxonomy import Taxonomy
 
 TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
@@ -190,6 +190,7 @@ def pack(
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
     urgent_risk: UrgentRiskRule | None = None,
+    soon_risk: UrgentRiskRule | None = None,
     gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,
@@ -213,6 +214,7 @@ def pack(
         detector_recall=detector.recall if detector else None,
         conformal=conformal,
         urgent_risk=urgent_risk,
+        soon_risk=soon_risk,
         gallery=gallery.spec if gallery is not None else None,
         ood=ood.spec if ood else None,
         images=images,
@@ -290,7 +292,8 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
 
 def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
     """Raise UserError for a rule whose urgent classes lie beyond the taxonomy's last."""
-    for name in ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk"):
+    kinds = ("conformal", *QUESTIONS)
+    for name in (*kinds, *(f"whole_{kind}" for kind in kinds)):
         rule = getattr(spec, name)
         last = max(rule.urgent_columns, default=-1) if rule else -1
         if last >= classes:

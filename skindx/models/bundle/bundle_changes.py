@@ -60,11 +60,12 @@ def set_fusion(
     *,
     urgent_risk: UrgentRiskRule | None = None,
     whole_urgent_risk: UrgentRiskRule | None = None,
+    soon_risk: UrgentRiskRule | None = None,
+    whole_soon_risk: UrgentRiskRule | None = None,
 ) -> Bundle:
     """Put how the crop around the best box is judged, and the rules for it, into the bundle.
 
-    `whole_conformal` and `whole_urgent_risk` are for serving the bundle without its
-    detector.
+    Those that begin with `whole_` are for serving the bundle without its detector.
     """
     bundle = open_bundle(path)
     change = {
@@ -73,6 +74,8 @@ def set_fusion(
         "whole_conformal": whole_conformal,
         "urgent_risk": urgent_risk,
         "whole_urgent_risk": whole_urgent_risk,
+        "soon_risk": soon_risk,
+        "whole_soon_risk": whole_soon_risk,
     }
     _rewrite(_changed(bundle, change), {}, bundle.metrics())
     return open_bundle(path)

@@ -73,6 +73,9 @@ class BundleSpec(Settings):
     few calibration images of urgent classes. The next step then follows the set of classes."""
     whole_urgent_risk: UrgentRiskRule | None = None
     """That of answers by the whole image alone, where `urgent_risk` is of answers with a crop."""
+    soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
+    """From which risk of an urgent or soon class the next step is at least soon; None as above."""
+    whole_soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
     gallery: EmbeddingIndexSpec | None = None
     ood: OodSpec | None = None
     """Whether a photo is out of distribution; None without enough calibration images."""

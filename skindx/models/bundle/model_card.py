@@ -7,7 +7,13 @@ from skindx.models.bundle.bundle_index import BundleSpec, card_title, origin_of_
 from skindx.models.conformal import ALL
 from skindx.models.ood.ood_check import FEWEST, rate_interval
 from skindx.models.towers import origin_lines
-from skindx.models.urgent_risk import UrgentRiskRule, why_no_threshold
+from skindx.models.urgent_risk import (
+    QUESTION_WORDS,
+    QUESTIONS,
+    Question,
+    UrgentRiskRule,
+    why_no_threshold,
+)
 from skindx.taxonomy import SkinClass, Taxonomy
 
 _FIGURES = (
@@ -41,6 +47,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
         f"- conformal sets: {_sets(spec)}",
         *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk, taxonomy)),
+        *(f"- {line}" for line in _threshold_lines(spec.soon_risk, "soon_risk")),
         f"- similar cases: {_embedding_index(spec)}",
         f"- out-of-distribution photos: {_out_of_distribution(spec)}",
         f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
@@ -114,7 +121,8 @@ def _misses(metrics: dict[str, Any]) -> list[str]:
         for cancer in metrics.get("cancers", ())
         if cancer["n"]
     ]
-    lines += measured_risk_lines(metrics.get("urgent_risk"))
+    for question in QUESTIONS:
+        lines += measured_risk_lines(metrics.get(question), question)
     if sets:
         lines.append(
             f"- conformal sets for {sets['level']:.0%}: {interval_text(sets['coverage'])} hold the "
@@ -204,15 +212,23 @@ def urgent_risk_lines(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> list[s
             f"urgent risk: no threshold; {why_no_threshold(taxonomy.classes)}; the next step "
             "follows the conformal set"
         ]
+    return _threshold_lines(rule, "urgent_risk")
+
+
+def _threshold_lines(rule: UrgentRiskRule | None, question: Question) -> list[str]:
+    if rule is None:
+        return []
+    condition, called = QUESTION_WORDS[question]
     lines = [
-        "urgent risk: the summed probability of the urgent classes; thresholds fitted on "
-        f"{rule.lesions[ALL]} calibration lesions with an urgent condition, one image each; the "
-        f"next step goes by a miss rate of {rule.default:.0%} unless the operator chooses another"
+        f"{condition} risk: the summed probability of the {condition} classes; thresholds fitted "
+        f"on {rule.lesions[ALL]} calibration lesions with an {condition} condition, one image "
+        f"each; the next step goes by a miss rate of {rule.default:.0%} unless the operator "
+        "chooses another"
     ]
     for level in rule.levels:
         promise = rule.promise(level)
         line = (
-            f"urgent from a risk of {level.thresholds[ALL]:.4f}: expected miss rate at most "
+            f"{called} from a risk of {level.thresholds[ALL]:.4f}: expected miss rate at most "
             f"{level.miss_rate:.0%} (confidence that this threshold keeps to it: "
             f"{promise.confidence:.0%}; with 95% confidence at most {promise.bound:.1%})"
         )
@@ -220,7 +236,7 @@ def urgent_risk_lines(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> list[s
             sent = level.sent_on
             line += (
                 f"; of {sent.pictures} calibration images of other classes {sent.value:.1%} "
-                f"[{sent.low:.1%}, {sent.high:.1%}] are urgent by it"
+                f"[{sent.low:.1%}, {sent.high:.1%}] are {called} by it"
             )
         groups = [group for group in level.thresholds if group != ALL]
         if groups:
@@ -229,17 +245,20 @@ def urgent_risk_lines(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> list[s
     return lines
 
 
-def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
+def measured_risk_lines(
+    measured: dict[str, Any] | None, question: Question = "urgent_risk"
+) -> list[str]:
     """Return what an evaluation measured at each level, as lines of a list."""
     if not measured:
         return []
+    condition, called = QUESTION_WORDS[question]
     return [
         f"- at a miss rate of {level['miss_rate']:.0%}: "
         + "; ".join(
             f"{part[count]} of {part['n']} {what}, {interval_text(part['rate'])}"
             for part, count, what in (
-                (level["misses"], "missed", "urgent images missed"),
-                (level["false_alarms"], "raised", "images of other classes urgent"),
+                (level["misses"], "missed", f"{condition} images missed"),
+                (level["false_alarms"], "raised", f"images of other classes {called}"),
             )
             if part
         )

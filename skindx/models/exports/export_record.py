@@ -12,9 +12,9 @@ from skindx.core.untrusted import read_json
 from skindx.models.bundle.bundle_index import EXPORTS
 from skindx.models.conformal import Conformal
 from skindx.models.exports.runtimes import Precision, Runtime, backend_of
-from skindx.models.urgent_risk import UrgentRiskRule
+from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule
 
-RULES = ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk")
+RULES = tuple(f"{which}{kind}" for kind in ("conformal", *QUESTIONS) for which in ("", "whole_"))
 """What a bundle and the calibration of an export have under the same names."""
 
 SPEC = "export.json"
@@ -73,6 +73,8 @@ class ExportCalibration(Settings):
     whole_conformal: Conformal | None = None
     urgent_risk: UrgentRiskRule | None = None
     whole_urgent_risk: UrgentRiskRule | None = None
+    soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
+    whole_soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
 
 
 class ExportSpec(Settings):

@@ -36,7 +36,7 @@ from skindx.models.exports.runtimes import (
     with_export,
 )
 from skindx.models.probability_correction import apply_temperature, fit_temperature
-from skindx.models.urgent_risk import UrgentRiskRule, fit_risk_on_records
+from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 
 # M = members, N = images, C = classes
@@ -220,9 +220,10 @@ def refit_rules(
         if old:
             fitted = fit_on_records(answers_NC, held, bundle.taxonomy, old.level)
             change[f"{prefix}conformal"] = fitted
-        if getattr(spec, f"{prefix}urgent_risk"):
-            risk = fit_risk_on_records(answers_NC, held, bundle.taxonomy)
-            change[f"{prefix}urgent_risk"] = risk
+        for question in QUESTIONS:
+            if getattr(spec, f"{prefix}{question}"):
+                risk = fit_risk_on_records(answers_NC, held, bundle.taxonomy, question)
+                change[f"{prefix}{question}"] = risk
     return calibration.model_copy(update=change)
 
 

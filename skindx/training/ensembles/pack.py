@@ -40,7 +40,13 @@ from skindx.models.ensemble import Ensemble, outputs_of_records
 from skindx.models.ood.feature_extraction import CAP, OodCollector
 from skindx.models.ood.ood_check import FEWEST
 from skindx.models.ood.stored_check import OodPart
-from skindx.models.urgent_risk import UrgentRiskRule, fit_risk_on_records, why_no_threshold
+from skindx.models.urgent_risk import (
+    QUESTIONS,
+    Question,
+    UrgentRiskRule,
+    fit_risk_on_records,
+    why_no_threshold,
+)
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import (
@@ -131,19 +137,24 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     )
     fusion = FusionSpec(weight=weight, margin=margin)
     plain = bundle.spec.whole_conformal or bundle.spec.conformal
-    plain_risk = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
+    plain_risks: dict[Question, UrgentRiskRule | None] = {
+        question: getattr(bundle.spec, f"whole_{question}") or getattr(bundle.spec, question)
+        for question in QUESTIONS
+    }
     if not (plain and weight):
-        return set_fusion(path, fusion, plain, urgent_risk=plain_risk)
+        return set_fusion(path, fusion, plain, None, **plain_risks)
     held = split_of(records, "calibration")
     looked = _looked(detector, dataset, held, margin)
     fused_NC = np.concatenate(
         [assist(ensemble, crops, ensemble.probabilities(p), weight)[0] for _, p, crops in looked]
     )
     fused = fit_on_records(fused_NC, held, bundle.taxonomy, plain.level)
-    fused_risk = fit_risk_on_records(fused_NC, held, bundle.taxonomy) if plain_risk else None
-    return set_fusion(
-        path, fusion, fused, plain, urgent_risk=fused_risk, whole_urgent_risk=plain_risk
-    )
+    risks: dict[str, UrgentRiskRule | None] = {
+        f"whole_{question}": rule for question, rule in plain_risks.items()
+    }
+    for question in (question for question, rule in plain_risks.items() if rule):
+        risks[question] = fit_risk_on_records(fused_NC, held, bundle.taxonomy, question)
+    return set_fusion(path, fusion, fused, plain, **risks)
 
 
 def _looked(
@@ -210,9 +221,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     collector = OodCollector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
     gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
-    conformal, ood, urgent_risk = fit_on_calibration(
-        ensemble, dataset, records, taxonomy, collector
-    )
+    conformal, ood, risks = fit_on_calibration(ensemble, dataset, records, taxonomy, collector)
     return pack(
         run / "bundle",
         settings.name,
@@ -222,7 +231,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         combination=assembly.combination,
         detector=packed_parts(run, settings),
         conformal=conformal,
-        urgent_risk=urgent_risk,
+        **risks,
         gallery=gallery,
         ood=ood,
         provenance={
@@ -246,10 +255,10 @@ def fit_on_calibration(
     records: Sequence[Record],
     taxonomy: Taxonomy,
     collector: OodCollector,
-) -> tuple[Conformal | None, OodPart | None, UrgentRiskRule | None]:
+) -> tuple[Conformal | None, OodPart | None, dict[Question, UrgentRiskRule | None]]:
     """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
 
-    Nothing else looks at that split. None, and a line that says so, where it has too few images.
+    Nothing else looks at that split. No part, and a line that says so, where it has too few images.
     """
     held = split_of(records, "calibration")
     if not held:
@@ -257,7 +266,7 @@ def fit_on_calibration(
             "no conformal sets, no urgent-risk threshold and no out-of-distribution check: the "
             "dataset has no calibration images to fit them on"
         )
-        return None, None, None
+        return None, None, {}
     batches = []
     for batch, images, output in outputs_of_records(ensemble, dataset, held):
         batches.append(output.probabilities_NC)
@@ -269,9 +278,12 @@ def fit_on_calibration(
             f"{len(held)}) and training images that differ"
         )
     probabilities_NC = np.concatenate(batches)
-    urgent_risk = fit_risk_on_records(probabilities_NC, held, taxonomy)
-    print(_risk_shown(urgent_risk, taxonomy))
-    return fit_on_records(probabilities_NC, held, taxonomy), ood, urgent_risk
+    risks: dict[Question, UrgentRiskRule | None] = {
+        question: fit_risk_on_records(probabilities_NC, held, taxonomy, question)
+        for question in QUESTIONS
+    }
+    print(_risk_shown(risks["urgent_risk"], taxonomy))
+    return fit_on_records(probabilities_NC, held, taxonomy), ood, risks
 
 
 def _risk_shown(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> str:

@@ -1,0 +1,98 @@
+"""Both questions of urgency in an evaluation: on disk, in the report, and against the steps."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from evaluation_fakes import (
+    FakePredictor,
+    decode,
+    fake_class,
+    prediction,
+    records_of,
+    write_dataset,
+)
+from rich.console import Console
+
+from skindx.evaluation.answers import read_predictions
+from skindx.evaluation.evaluate import evaluate_served
+from skindx.evaluation.evaluation_report import print_table
+from skindx.evaluation.guarantee_scores import urgent_scores
+from skindx.evaluation.score import Evaluation
+from skindx.models.conformal import Conformal
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
+from skindx.taxonomy import Taxonomy
+
+CLASSES = (
+    fake_class("nevus", "Nevus"),
+    fake_class("melanoma", "Melanoma", "urgent"),
+    fake_class("bcc", "Basal cell carcinoma", "soon"),
+)
+
+
+def rule(columns: tuple[int, ...], threshold: float) -> UrgentRiskRule:
+    level = RiskLevel(miss_rate=0.05, thresholds={"all": threshold})
+    return UrgentRiskRule(urgent_columns=columns, lesions={"all": 60}, levels=(level,))
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Evaluation]:
+    random = np.random.default_rng(5)
+    truth_N = np.arange(120) % 3
+    shares_NC = random.dirichlet(np.ones(3), 120) + 0.8 * np.eye(3)[truth_N]
+    shares_NC /= shares_NC.sum(axis=1, keepdims=True)
+    table = [prediction(tuple(shares_C), tuple(shares_C)) for shares_C in shares_NC]
+    records = records_of([CLASSES[n].key for n in truth_N], [f"g {n // 2}" for n in range(120)])
+    records = [replace(one, confirmed_by=("histology", "")[n % 2]) for n, one in enumerate(records)]
+    folder = tmp_path_factory.mktemp("questions")
+    predictor = FakePredictor(
+        table,
+        taxonomy=Taxonomy(name="three", title="Three", classes=CLASSES),
+        conformal=Conformal(pictures=99, thresholds={"all": 0.4}, urgent_columns=(1,)),
+        urgent_risk=rule((1,), 0.3),
+        soon_risk=rule((1, 2), 0.2),
+    )
+    dataset = write_dataset(folder / "dataset", records)
+    out = folder / "evaluation"
+    return out, evaluate_served(
+        predictor, records, decode, out, bundle="b", dataset=dataset, draws=60
+    )
+
+
+def test_each_question_has_its_thresholds_and_its_misses(
+    evaluated: tuple[Path, Evaluation],
+) -> None:
+    out, evaluation = evaluated
+    answers = read_predictions(out)
+    soon = urgent_scores(answers, "soon_risk")
+    assert soon == evaluation.soon_risk
+    assert soon is not None
+    risk_N, of_N = answers.ensemble_NC[:, 1:].sum(axis=1), answers.truth_N > 0
+    (level,) = soon.levels
+    assert level.misses is not None
+    assert level.false_alarms is not None
+    assert (level.misses.n, level.false_alarms.n) == (80, 40)
+    assert level.misses.missed == int((risk_N[of_N] < 0.2).sum())
+    assert level.false_alarms.raised == int((risk_N[~of_N] >= 0.2).sum())
+    # Whatever the second question reaches is served as soon at least.
+    assert answers.steps is not None
+    steps_N = np.array(answers.steps)
+    assert np.isin(steps_N[risk_N >= 0.2], ("urgent", "soon")).all()
+    missed, others = soon.steps
+    assert (missed.name, missed.n) == ("urgent and soon classes", 80)
+    assert missed.unknown + missed.routine <= level.misses.missed
+    assert others.urgent + others.soon >= level.false_alarms.raised
+
+
+def test_the_report_has_both_questions(evaluated: tuple[Path, Evaluation]) -> None:
+    out, evaluation = evaluated
+    report = (out / "report.html").read_text()
+    ET.fromstring(report.replace("<!DOCTYPE html>", ""))
+    assert "<h2>Urgent risk: missed images against false alarms</h2>" in report
+    assert "<h2>Urgent or soon risk: missed images against false alarms</h2>" in report
+    console = Console(file=io.StringIO(), width=200)
+    print_table(evaluation, console)
+    assert "Urgent or soon risk, level 5.0 %" in console.file.getvalue()  # type: ignore[attr-defined]
