@@ -21,7 +21,7 @@ from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record_assembly import bundle_version
-from skindx.evaluation.evaluate import served_steps
+from skindx.evaluation.evaluate import served_conclusions
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.compare.scan_view import read_scan
@@ -102,13 +102,13 @@ def test_a_bundle_without_a_risk_threshold_follows_the_set_and_says_so(written: 
     records = [record for record in read_manifest(written / "dataset") if record.split == "test"]
     pixels = [decode((written / "dataset" / record.path).read_bytes()) for record in records]
     predictions = predictor.predict(pixels)
-    for step, prediction in zip(
-        served_steps(predictor, records, predictions), predictions, strict=True
+    for conclusion, prediction in zip(
+        served_conclusions(predictor, records, predictions), predictions, strict=True
     ):
         assert predictor.conformal is not None
         (set_C,) = predictor.conformal.sets(prediction.probabilities_C[None])
         in_set = {predictor.taxonomy.classes[column].urgency for column in np.flatnonzero(set_C)}
-        assert (step == "urgent") == ("urgent" in in_set)
+        assert (conclusion.next_step.urgency == "urgent") == ("urgent" in in_set)
 
 
 def test_a_bundle_keeps_the_version_that_answers_name(written: Path, version: str) -> None:

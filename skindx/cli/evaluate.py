@@ -16,11 +16,32 @@ def evaluate(
     *,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Report folder; default: evaluation/ beside the bundle."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Report folder; default: evaluation/ beside the bundle; external/ if --external.",
+        ),
     ] = None,
     split: Annotated[
-        Part, typer.Option(help="test; val for choices; all for an external dataset.")
-    ] = "test",
+        Part | None,
+        typer.Option(help="test, the default; val for choices; all, the default of --external."),
+    ] = None,
+    external: Annotated[
+        bool,
+        typer.Option(
+            "--external",
+            help="The dataset is not the bundle's own: say what changes against that one, at "
+            "unchanged thresholds.",
+        ),
+    ] = False,
+    internal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="EVALUATION",
+            help="With --external: the evaluation on the bundle's own dataset; default: "
+            "evaluation/ beside the bundle, or else the figures that the bundle holds.",
+        ),
+    ] = None,
     expect: Expect = None,
     miss_rate: MissRate = None,
 ) -> None:
@@ -33,7 +54,7 @@ def evaluate(
 
     Example: skindx evaluate runs/mine/bundle runs/mine/data
 
-    External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
+    External: skindx evaluate runs/mine/bundle other/data --external
     """
     from skindx.core.progress import progress_bars
     from skindx.energy import energy_reported
@@ -42,7 +63,8 @@ def evaluate(
     from skindx.evaluation.evaluation_report import print_table
     from skindx.models.bundle.bundle_changes import add_metrics
 
-    folder = out or bundle.resolve().parent / "evaluation"
+    folder = out or bundle.resolve().parent / ("external" if external else "evaluation")
+    split = split or ("all" if external else "test")
     changed = None
     with energy_reported("evaluate", folder), progress_bars() as progress:
         evaluation = evaluate_bundle(
@@ -53,8 +75,10 @@ def evaluate(
             progress=partial(progress, "evaluate"),
             expect=expect,
             miss_rate=miss_rate,
+            external=external,
+            internal=internal,
         )
-    if split == "test" and evaluation.external is None:
+    if split == "test" and evaluation.external is None and not external:
         figures = json.loads((folder / METRICS).read_text(encoding="utf-8"))
         changed = add_metrics(bundle, figures, expect)
     print_table(evaluation, console())

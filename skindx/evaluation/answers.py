@@ -56,6 +56,12 @@ class Answers:
     """The level of both risks that the next steps go by; None: their default."""
     steps: tuple[Urgency, ...] | None = None
     """The urgency of each image's next step, as it is served; None: of an older version."""
+    abstained_N: NDArray[np.bool_] | None = None
+    """Whether no condition is named with confidence, as it is served; None: of an older version."""
+    ood_N: Floats | None = None
+    """P-values of the out-of-distribution check; None: there is none, or of an older version."""
+    ood_rate: float | None = None
+    """At such a p-value and below an image is refused."""
 
     def with_sets(self, rule: Conformal) -> Self:
         """Return the same answers with the conformal sets of a rule."""
@@ -89,6 +95,7 @@ class Answers:
             ),
             skin_types=tuple(record.skin_type for record in records),
             sources=tuple(record.source for record in records),
+            **_checked(predictions),
         )
 
     def rule(self, question: Question) -> UrgentRiskRule | None:
@@ -129,7 +136,16 @@ class Answers:
             sources=tuple(self.sources[row] for row in rows),
             sets_NC=None if self.sets_NC is None else self.sets_NC[rows],
             steps=None if self.steps is None else tuple(self.steps[row] for row in rows),
+            abstained_N=None if self.abstained_N is None else self.abstained_N[rows],
+            ood_N=None if self.ood_N is None else self.ood_N[rows],
         )
+
+
+def _checked(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    checks = [prediction.ood for prediction in predictions if prediction.ood]
+    if not checks or len(checks) < len(predictions):
+        return {}
+    return {"ood_N": np.array([check.p_value for check in checks]), "ood_rate": checks[0].rate}
 
 
 PREDICTIONS = "predictions.parquet"
@@ -142,8 +158,10 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
 
     `probability_CLASS` is the ensemble's, `member_NAME` a list in the order of the classes, `set`
     the keys in the conformal set, `urgent_risk` the summed probability of the urgent classes,
-    `soon_risk` that of urgent and soon classes, `next_step` the urgency that was advised. Classes,
-    members and the thresholds of both risks are in the file's metadata.
+    `soon_risk` that of urgent and soon classes, `next_step` the urgency that was advised,
+    `abstained` whether no condition was named with confidence, `ood_p_value` that of the
+    out-of-distribution check. Classes, members and the thresholds of both risks are in the file's
+    metadata.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -171,12 +189,16 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
     columns |= {name: rule.risks(answers.ensemble_NC) for name, rule in rules.items() if rule}
     if answers.steps is not None:
         columns["next_step"] = list(answers.steps)
+    for name, values_N in (("abstained", answers.abstained_N), ("ood_p_value", answers.ood_N)):
+        if values_N is not None:
+            columns[name] = values_N
     metadata: dict[str, Any] = {
         **{name: rule.model_dump(mode="json") if rule else None for name, rule in rules.items()},
         "miss_rate": answers.miss_rate,
         "classes": [skin_class.model_dump(mode="json") for skin_class in answers.classes],
         "members": list(answers.members),
         "level": answers.level,
+        "ood_rate": answers.ood_rate,
         "urgent_level": answers.urgent_level,
         "fitted_types": answers.fitted_types,
     }
@@ -226,6 +248,9 @@ def read_predictions(evaluation: Path) -> Answers:
             soon_risk=rules.get("soon_risk"),
             miss_rate=_rate(metadata.get("miss_rate")),
             steps=_steps(table),
+            abstained_N=_column(table, "abstained"),
+            ood_N=_column(table, "ood_p_value"),
+            ood_rate=_rate(metadata.get("ood_rate")),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -239,6 +264,10 @@ def _steps(table: Any) -> tuple[Urgency, ...] | None:
     if "next_step" not in table.column_names:
         return None
     return tuple(table.column("next_step").to_pylist())
+
+
+def _column(table: Any, name: str) -> Any:
+    return table.column(name).to_numpy() if name in table.column_names else None
 
 
 def _sets(table: Any, keys: Sequence[str]) -> Any:

@@ -19,20 +19,26 @@ from skindx.core.measurement import MeasurementOrigin, hardware, versions
 from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import Record, Split, check_sample, read_manifest, split_of
-from skindx.diagnosis.conclusion import ConclusionRules, conclude
+from skindx.diagnosis.conclusion import (
+    LEAST_OOD_P_VALUE,
+    Conclusion,
+    ConclusionRules,
+    conclude,
+)
 from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
 from skindx.evaluation.assisted import measure_assistance
+from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_internal
 from skindx.evaluation.evaluation_report import worst_mistakes, write_report
 from skindx.evaluation.figures import SEED
 from skindx.evaluation.score import Evaluation, join_taxonomies, score, score_boxes, score_ood
 from skindx.models.ensemble import Prediction
-from skindx.taxonomy import Taxonomy, Urgency
+from skindx.taxonomy import Taxonomy
 
 
-def served_steps(
+def served_conclusions(
     predictor: ConclusionRules, records: Sequence[Record], predictions: Sequence[Prediction]
-) -> tuple[Urgency, ...]:
-    """Return the urgency of each image's next step, each image a case of its own.
+) -> tuple[Conclusion, ...]:
+    """Return the conclusion of each image, each image a case of its own.
 
     The skin type is stated where the manifest knows it. Whether a photo is refused, or is too
     unfamiliar to name a condition, is not asked here.
@@ -43,7 +49,7 @@ def served_steps(
             prediction.probabilities_C[None],
             prediction.member_probabilities_MC[:, None],
             skin_type=record.skin_type,
-        ).next_step.urgency
+        )
         for record, prediction in zip(records, predictions, strict=True)
     )
 
@@ -89,13 +95,17 @@ def evaluate(
     progress: Progress | None = None,
     expect: str | None = None,
     miss_rate: float | None = None,
+    external: bool = False,
+    internal: Path | None = None,
 ) -> Evaluation:
     """Score `bundle` on a split of `dataset`; write metrics, predictions and a report to `out`.
 
-    `miss_rate` is the level of the urgent risk that the next steps and the headline go by. Raises
-    UserError for one that the bundle has no threshold for, a split without images, a dataset of
-    which the bundle knows no class, an image that cannot be read, `all` of the dataset that the
-    bundle was trained on, and an `out` that holds anything but an earlier evaluation.
+    `external`: compare with the evaluation on the bundle's own dataset in the folder `internal`,
+    by default the one beside the bundle. `miss_rate` is the level of the urgent risk that the next
+    steps and the headline go by. Raises UserError for one that the bundle has no threshold for, a
+    split without images, a dataset of which the bundle knows no class, an image that cannot be
+    read, `all` of the dataset that the bundle was trained on, and an `out` that holds anything but
+    an earlier evaluation.
     """
     from skindx.diagnosis.predictor import Predictor
     from skindx.imaging.decode import decode
@@ -106,6 +116,12 @@ def evaluate(
     records = split_records(dataset, split)
     check_sample(dataset, records)
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
+    taxonomy, rule = predictor.taxonomy, predictor.urgent_risk
+    compared = (
+        read_internal(bundle, internal, predictor.metrics, taxonomy.classes, rule)
+        if external
+        else None
+    )
     return evaluate_served(
         predictor,
         records,
@@ -117,6 +133,7 @@ def evaluate(
         split=split,
         draws=draws,
         progress=progress,
+        internal=compared,
     )
 
 
@@ -132,10 +149,11 @@ def evaluate_served(
     split: Part = "test",
     draws: int = 1000,
     progress: Progress | None = None,
+    internal: Internal | None = None,
 ) -> Evaluation:
     """Score a loaded predictor, of a bundle with this digest; write `out`. Raises UserError."""
     manifest = sha256_file(dataset / MANIFEST)
-    if split == "all" and predictor.trained_on == manifest:
+    if (split == "all" or internal) and predictor.trained_on == manifest:
         raise UserError(
             f"{bundle} was trained on images of {dataset}, so all of it measures nothing; "
             "evaluate on its split test, or on another dataset."
@@ -155,13 +173,17 @@ def evaluate_served(
     answers = Answers.of(records, predictions, classes, predictor.members)
     if predictor.conformal:
         answers = answers.with_sets(predictor.conformal)
-    steps = served_steps(predictor, records, predictions)
+    concluded = served_conclusions(predictor, records, predictions)
+    unsure_N = np.array([bool(conclusion.abstained) for conclusion in concluded])
+    if answers.ood_N is not None:
+        unsure_N |= answers.ood_N <= LEAST_OOD_P_VALUE
     answers = replace(
         answers,
         urgent_risk=predictor.urgent_risk,
         soon_risk=predictor.soon_risk,
         miss_rate=predictor.miss_rate,
-        steps=steps,
+        steps=tuple(conclusion.next_step.urgency for conclusion in concluded),
+        abstained_N=unsure_N,
     )
     evaluation = score(
         answers,
@@ -171,7 +193,8 @@ def evaluate_served(
         external=external,
     )
     assisted = measure_assistance(answers, predictions, draws=draws)
-    evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked)
+    elsewhere = compare_elsewhere(internal, answers, draws=draws) if internal else None
+    evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked, elsewhere=elsewhere)
     origin = MeasurementOrigin(
         bundle=bundle,
         dataset=str(dataset),

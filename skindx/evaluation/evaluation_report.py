@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from skindx.core.atomic_files import write_text
 from skindx.core.measurement import MeasurementOrigin
-from skindx.core.text import html_environment, keep_units
+from skindx.core.text import cell, counted, html_environment, keep_units
 from skindx.data.manifest import Record
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.assisted import assisted_table
 from skindx.evaluation.breakdown import MISSING
+from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
 from skindx.evaluation.report_plots import (
@@ -38,6 +39,7 @@ from skindx.taxonomy import SkinClass
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 _FILTERS = (
@@ -52,7 +54,13 @@ def render(template: str, **values: Any) -> str:
     environment.filters.update({write.__name__: write for write in _FILTERS})
     environment.filters["difference"] = figures.shown_difference
     environment.filters["base64"] = _base64
-    environment.globals.update(title=figures.title, figures_of=figures.figures_of)
+    environment.globals.update(
+        title=figures.title,
+        figures_of=figures.figures_of,
+        elsewhere_rows=elsewhere_rows,
+        elsewhere_note=elsewhere_note,
+        changed_cells=changed_cells,
+    )
     return keep_units(environment.get_template(template).render(figures=FIGURES, **values))
 
 
@@ -181,8 +189,67 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
     console.print(table)
     if evaluation.assisted:
         console.print(assisted_table(evaluation.assisted))
+    if evaluation.elsewhere:
+        console.print(elsewhere_table(evaluation.elsewhere))
     for line in sentences(evaluation):
         console.print(escape(line), highlight=False)
+
+
+def elsewhere_rows(elsewhere: Elsewhere) -> list[tuple[str, Change]]:
+    """Return the changes with their titles, those of single classes last, with both n."""
+    rows = [(change.title, change) for change in elsewhere.changes]
+    for one in elsewhere.classes:
+        n = f"{one.name} (n {one.internal_images}, {one.external_images})"
+        rows += [(f"{n}: {change.title}", change) for change in (one.auroc, one.sensitivity)]
+    return rows
+
+
+def elsewhere_table(elsewhere: Elsewhere) -> "Table":
+    """Return the table of changes between the bundle's own dataset and the external one."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        title=f"Elsewhere, at unchanged thresholds; {elsewhere_note(elsewhere)}",
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
+    )  # fmt: skip
+    table.add_column("", overflow="fold")
+    for heading in ("internal", "external", "change"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for name, change in elsewhere_rows(elsewhere):
+        table.add_row(cell(name), *changed_cells(change))
+    return table
+
+
+def changed_cells(change: Change) -> tuple[str, str, str]:
+    """Write both figures and their difference, in the figure's unit, with intervals."""
+    write = figures.percent if change.unit == "percent" else figures.decimal
+    signed = figures.points if change.unit == "percent" else figures.change
+    unit = "points" if change.unit == "percent" else "change"
+    one, other = (
+        f"{write(side)} {bounds(side, change.unit)}" if math.isfinite(side.value) else "–"
+        for side in (change.internal, change.external)
+    )
+    difference = change.change
+    if not math.isfinite(difference.value):
+        return one, other, "–"
+    return one, other, f"{signed(difference.value)} {bounds(difference, unit)}"
+
+
+def elsewhere_note(elsewhere: Elsewhere) -> str:
+    """Return what the internal figures are of, and which classes have none of their own."""
+    of = counted(elsewhere.internal_images, "internal image")
+    of += (
+        ", the figures that the bundle holds of all its classes"
+        if elsewhere.stored
+        else f" in {counted(elsewhere.internal_groups, 'group')}, of the classes seen elsewhere"
+    )
+    if elsewhere.few:
+        few = ", ".join(f"{name} ({a}, {b})" for name, (a, b) in elsewhere.few.items())
+        of += f"; under {elsewhere.fewest} images, so not singly: {few}"
+    if elsewhere.absent:
+        of += f"; without external images: {', '.join(elsewhere.absent)}"
+    return of
 
 
 def sentences(evaluation: Evaluation) -> list[str]:

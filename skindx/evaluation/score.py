@@ -25,6 +25,7 @@ from skindx.evaluation.breakdown import (
     share,
     urgent_misses,
 )
+from skindx.evaluation.elsewhere import Elsewhere
 from skindx.evaluation.figures import FIGURES, LEVEL, SEED, Scores, measure_scores, plain
 from skindx.evaluation.guarantee_scores import (
     SetScores,
@@ -226,6 +227,8 @@ class Evaluation:
     """Images that were left out, because the bundle was made from them."""
     ood: OodScore | None = None
     """Refusals of the out-of-distribution check; None for a bundle without one."""
+    elsewhere: Elsewhere | None = None
+    """Changes against the bundle's own dataset; None where they were not asked for."""
 
     def risk(self, question: Question) -> UrgentRiskScores | None:
         """Return what was measured of the thresholds of a question."""

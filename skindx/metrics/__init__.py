@@ -26,6 +26,7 @@ from skindx.metrics.detection import DetectionScore, mean_average_precision
 from skindx.metrics.measures import Measure, Ranked, Statistic
 from skindx.metrics.share_intervals import (
     Interval,
+    difference_of,
     effective_size,
     proportion_interval,
     share_interval,
@@ -46,6 +47,7 @@ __all__ = [
     "brier_score",
     "confidence_interval",
     "confusion_CC",
+    "difference_of",
     "effective_size",
     "expected_calibration_error",
     "macro_f1",

@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -275,8 +275,10 @@ class Ranked(Measure):
         return lambda weights_DG: self.weigh(weights_DG[:, index_N])
 
     @classmethod
-    def auroc(cls, probabilities_NC: Floats, truth_N: Ints) -> "Ranked":
-        """Mean over classes of the area under the ROC curve of one class against the rest.
+    def auroc(
+        cls, probabilities_NC: Floats, truth_N: Ints, classes: Collection[int] | None = None
+    ) -> "Ranked":
+        """Mean over (some) classes of the area under the ROC curve of one against the rest.
 
         That is the chance that an image of the class has the greater probability of it than one
         of another class, ties counting half (Hanley and McNeil 1982). Classes without an image,
@@ -286,8 +288,10 @@ class Ranked(Measure):
         classes_NC = np.eye(probabilities_NC.shape[1], dtype=bool)[truth_N]
         areas = [
             _area(scores_N, class_N)
-            for scores_N, class_N in zip(probabilities_NC.T, classes_NC.T, strict=True)
-            if class_N.any() and not class_N.all()
+            for c, (scores_N, class_N) in enumerate(
+                zip(probabilities_NC.T, classes_NC.T, strict=True)
+            )
+            if (classes is None or c in classes) and class_N.any() and not class_N.all()
         ]
 
         def weigh(weights_DN: Floats) -> Floats:

@@ -125,6 +125,14 @@ def mean_of(parts: list[Interval]) -> Interval:
     return Interval(value, value - below, value + above)
 
 
+def difference_of(first: Interval, second: Interval) -> Interval:
+    """Return `first` minus `second`, of independent samples, by the square-and-add rule."""
+    value = first.value - second.value
+    below = math.hypot(first.value - first.low, second.high - second.value)
+    above = math.hypot(first.high - first.value, second.value - second.low)
+    return Interval(value, value - below, value + above)
+
+
 def _trials(hits_N: Floats, groups_N: ArrayLike, level: float) -> float:
     """Return the effective number of independent trials, between Kish's number and N."""
     from scipy.stats import norm, t
