@@ -1,4 +1,4 @@
-"""`skindx evaluate`."""
+"""`skindx evaluate`, and `skindx recompute` of what it wrote."""
 
 import json
 from functools import partial
@@ -85,3 +85,29 @@ def evaluate(
     print(f"report: {folder / 'report.html'}")
     if changed:
         print(f"the bundle now holds these figures; its new digest is {changed.digest}")
+
+
+def recompute(
+    evaluation: Annotated[Path, typer.Argument(help="A folder that `skindx evaluate` wrote.")],
+) -> None:
+    """Compute every figure of an evaluation again from its predictions.csv.
+
+    The table holds one row an image, and needs neither bundle nor dataset. Figures that do not
+    agree with metrics.json are named, and the exit status is then 1.
+
+    Example: skindx recompute runs/mine/evaluation
+    """
+    from skindx.evaluation.image_table import NOT_IN_TABLE, TABLE
+    from skindx.evaluation.image_table import recompute as recompute_figures
+
+    result = recompute_figures(evaluation)
+    for place, (printed, again) in result.differing.items():
+        print(f"{place}: printed {printed}, recomputed {again}")
+    if result.differing:
+        count = len(result.differing)
+        print(f"{count} of {result.figures} figures do not agree with {evaluation / TABLE}")
+        raise typer.Exit(1)
+    print(
+        f"all {result.figures} figures agree with {evaluation / TABLE}; not in the table: images "
+        f"that were not scored, another evaluation ({', '.join(NOT_IN_TABLE)})"
+    )

@@ -4,7 +4,7 @@ predictions.parquet holds them, so that the figures can be made again without th
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -166,33 +166,52 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    columns: dict[str, Any] = columns_of(records, answers)
+    columns["skin_type"] = pa.array(answers.skin_types, pa.int8())
+    metadata = {_KEY: json.dumps(settings_of(answers)).encode()}
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    with atomic_file(path) as temporary:
+        pq.write_table(table, temporary)
+
+
+def columns_of(records: Sequence[Record], answers: Answers) -> dict[str, list[Any]]:
+    """Return the columns of a table of predictions as plain values, one an image."""
     keys = [skin_class.key for skin_class in answers.classes]
-    columns: dict[str, Any] = {
+    columns: dict[str, list[Any]] = {
         "path": [record.path for record in records],
         "split": [record.split for record in records],
-        "sha256": answers.sha256_N,
-        "group": answers.groups_N,
+        "sha256": answers.sha256_N.tolist(),
+        "group": answers.groups_N.tolist(),
         "label": [keys[i] for i in answers.truth_N],
         "source": list(answers.sources),
+        "skin_type": list(answers.skin_types),
+        "predicted": [keys[i] for i in answers.predicted_N],
     }
-    columns["skin_type"] = pa.array(answers.skin_types, pa.int8())
-    columns["predicted"] = [keys[i] for i in answers.predicted_N]
-    columns |= {f"probability_{key}": answers.ensemble_NC[:, i] for i, key in enumerate(keys)}
+    columns |= {
+        f"probability_{key}": answers.ensemble_NC[:, i].tolist() for i, key in enumerate(keys)
+    }
     for number, name in enumerate(answers.members):
-        columns[f"member_{name}"] = list(answers.members_NMC[:, number])
+        columns[f"member_{name}"] = answers.members_NMC[:, number].tolist()
     if answers.sets_NC is not None:
         columns["set"] = [
             [key for key, held in zip(keys, set_C, strict=True) if held]
             for set_C in answers.sets_NC
         ]
-    rules = {question: answers.rule(question) for question in QUESTIONS}
-    columns |= {name: rule.risks(answers.ensemble_NC) for name, rule in rules.items() if rule}
+    for question in QUESTIONS:
+        if rule := answers.rule(question):
+            columns[question] = rule.risks(answers.ensemble_NC).tolist()
     if answers.steps is not None:
         columns["next_step"] = list(answers.steps)
     for name, values_N in (("abstained", answers.abstained_N), ("ood_p_value", answers.ood_N)):
         if values_N is not None:
-            columns[name] = values_N
-    metadata: dict[str, Any] = {
+            columns[name] = values_N.tolist()
+    return columns
+
+
+def settings_of(answers: Answers) -> dict[str, Any]:
+    """Return what is not of one image: classes, members, levels and thresholds; for JSON."""
+    rules = {question: answers.rule(question) for question in QUESTIONS}
+    return {
         **{name: rule.model_dump(mode="json") if rule else None for name, rule in rules.items()},
         "miss_rate": answers.miss_rate,
         "classes": [skin_class.model_dump(mode="json") for skin_class in answers.classes],
@@ -200,11 +219,45 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
         "level": answers.level,
         "ood_rate": answers.ood_rate,
         "urgent_level": answers.urgent_level,
-        "fitted_types": answers.fitted_types,
+        "fitted_types": list(answers.fitted_types),
     }
-    table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(metadata).encode()})
-    with atomic_file(path) as temporary:
-        pq.write_table(table, temporary)
+
+
+def answers_of(columns: Mapping[str, Sequence[Any]], settings: dict[str, Any]) -> Answers:
+    """Return the answers of such columns and settings. Raises KeyError, TypeError, ValueError."""
+    classes = tuple(SkinClass.model_validate(skin_class) for skin_class in settings["classes"])
+    members = tuple(map(str, settings["members"]))
+    keys = [skin_class.key for skin_class in classes]
+    rules = {
+        question: UrgentRiskRule.model_validate(rule)
+        for question in QUESTIONS
+        if (rule := settings.get(question))
+    }
+    number = {key: i for i, key in enumerate(keys)}
+    needed = {name: columns[name] for name in _NEEDED}
+    sets = columns.get("set")
+    return Answers(
+        classes=classes,
+        members=members,
+        truth_N=np.array([number[label] for label in needed["label"]], dtype=np.intp),
+        groups_N=np.array(needed["group"]),
+        sha256_N=np.array(needed["sha256"]),
+        ensemble_NC=np.column_stack([columns[f"probability_{key}"] for key in keys]),
+        members_NMC=np.stack([np.array(columns[f"member_{name}"]) for name in members], axis=1),
+        skin_types=tuple(needed["skin_type"]),
+        sources=tuple(needed["source"]),
+        sets_NC=np.array([[key in held for key in keys] for held in sets]) if sets else None,
+        level=settings["level"],
+        urgent_level=settings.get("urgent_level"),
+        fitted_types=tuple(settings.get("fitted_types", ())),
+        urgent_risk=rules.get("urgent_risk"),
+        soon_risk=rules.get("soon_risk"),
+        miss_rate=_rate(settings.get("miss_rate")),
+        steps=tuple(columns["next_step"]) if "next_step" in columns else None,
+        abstained_N=np.array(columns["abstained"]) if "abstained" in columns else None,
+        ood_N=np.array(columns["ood_p_value"]) if "ood_p_value" in columns else None,
+        ood_rate=_rate(settings.get("ood_rate")),
+    )
 
 
 def read_predictions(evaluation: Path) -> Answers:
@@ -217,63 +270,18 @@ def read_predictions(evaluation: Path) -> Answers:
                         "give a folder that `skindx evaluate` wrote.")  # fmt: skip
     try:
         table = read_parquet(path)
-        metadata = json.loads((table.schema.metadata or {})[_KEY])
-        classes = tuple(SkinClass.model_validate(skin_class) for skin_class in metadata["classes"])
-        members = tuple(map(str, metadata["members"]))
-        keys = [skin_class.key for skin_class in classes]
-        rules = {
-            question: UrgentRiskRule.model_validate(rule)
-            for question in QUESTIONS
-            if (rule := metadata.get(question))
-        }
-        number = {key: i for i, key in enumerate(keys)}
-        columns = {name: table.column(name).to_pylist() for name in _NEEDED}
-        answers = Answers(
-            classes=classes,
-            members=members,
-            truth_N=np.array([number[label] for label in columns["label"]], dtype=np.intp),
-            groups_N=np.array(columns["group"]),
-            sha256_N=np.array(columns["sha256"]),
-            ensemble_NC=np.column_stack([table.column(f"probability_{key}") for key in keys]),
-            members_NMC=np.stack(
-                [np.array(table.column(f"member_{name}").to_pylist()) for name in members], axis=1
-            ),
-            skin_types=tuple(columns["skin_type"]),
-            sources=tuple(columns["source"]),
-            sets_NC=_sets(table, keys),
-            level=metadata["level"],
-            urgent_level=metadata.get("urgent_level"),
-            fitted_types=tuple(metadata.get("fitted_types", ())),
-            urgent_risk=rules.get("urgent_risk"),
-            soon_risk=rules.get("soon_risk"),
-            miss_rate=_rate(metadata.get("miss_rate")),
-            steps=_steps(table),
-            abstained_N=_column(table, "abstained"),
-            ood_N=_column(table, "ood_p_value"),
-            ood_rate=_rate(metadata.get("ood_rate")),
-        )
+        settings = json.loads((table.schema.metadata or {})[_KEY])
+        return answers_of(table.to_pydict(), settings)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} cannot be used ({type(error).__name__}: {error}), as one of an older version "
-            "or a damaged one; run `skindx evaluate` again."
-        ) from None
-    return answers
+        raise unusable(path, error) from None
 
 
-def _steps(table: Any) -> tuple[Urgency, ...] | None:
-    if "next_step" not in table.column_names:
-        return None
-    return tuple(table.column("next_step").to_pylist())
-
-
-def _column(table: Any, name: str) -> Any:
-    return table.column(name).to_numpy() if name in table.column_names else None
-
-
-def _sets(table: Any, keys: Sequence[str]) -> Any:
-    if "set" not in table.column_names:
-        return None
-    return np.array([[key in held for key in keys] for held in table.column("set").to_pylist()])
+def unusable(path: Path, error: Exception) -> UserError:
+    """Return the refusal of a file of predictions that cannot be read."""
+    return UserError(
+        f"{path} cannot be used ({type(error).__name__}: {error}), as one of an older version "
+        "or a damaged one; run `skindx evaluate` again."
+    )
 
 
 def _rate(value: object) -> float | None:

@@ -26,11 +26,11 @@ from skindx.diagnosis.conclusion import (
     conclude,
 )
 from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
-from skindx.evaluation.assisted import measure_assistance
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_internal
 from skindx.evaluation.evaluation_report import worst_mistakes, write_report
 from skindx.evaluation.figures import SEED
-from skindx.evaluation.score import Evaluation, join_taxonomies, score, score_boxes, score_ood
+from skindx.evaluation.image_table import SETTINGS, TABLE, write_image_table
+from skindx.evaluation.score import Evaluation, join_taxonomies, measure
 from skindx.models.ensemble import Prediction
 from skindx.taxonomy import Taxonomy
 
@@ -57,7 +57,7 @@ def served_conclusions(
 METRICS = "metrics.json"
 REPORT = "report.html"
 
-EVALUATION = FolderKind("an evaluation", METRICS, (PREDICTIONS, REPORT))
+EVALUATION = FolderKind("an evaluation", METRICS, (PREDICTIONS, TABLE, SETTINGS, REPORT))
 
 _BATCH = 16
 _LEAST_CONFIDENCE = 0.001
@@ -168,7 +168,6 @@ def evaluate_served(
         return _read(stored_file(dataset, record.path), decode)
 
     predictions = _predict(predictor, records, read, progress)
-    checked = score_ood(records, predictions)
     classes = predictor.taxonomy.classes
     answers = Answers.of(records, predictions, classes, predictor.members)
     if predictor.conformal:
@@ -185,16 +184,9 @@ def evaluate_served(
         steps=tuple(conclusion.next_step.urgency for conclusion in concluded),
         abstained_N=unsure_N,
     )
-    evaluation = score(
-        answers,
-        draws=draws,
-        has_detector=any(prediction.boxes is not None for prediction in predictions),
-        detector=score_boxes(records, predictions),
-        external=external,
-    )
-    assisted = measure_assistance(answers, predictions, draws=draws)
+    evaluation = measure(records, predictions, answers, draws=draws, external=external, seen=seen)
     elsewhere = compare_elsewhere(internal, answers, draws=draws) if internal else None
-    evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked, elsewhere=elsewhere)
+    evaluation = replace(evaluation, elsewhere=elsewhere)
     origin = MeasurementOrigin(
         bundle=bundle,
         dataset=str(dataset),
@@ -211,6 +203,7 @@ def evaluate_served(
     with atomic_folder(out, EVALUATION) as folder:
         write_json(folder / METRICS, {"origin": asdict(origin), **evaluation.to_dict()})
         write_predictions(folder / PREDICTIONS, records, answers)
+        write_image_table(folder, records, predictions, answers)
         write_report(folder / REPORT, evaluation, origin, mistakes)
     return evaluation
 

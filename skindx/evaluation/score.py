@@ -15,7 +15,7 @@ from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.assisted import Assisted
+from skindx.evaluation.assisted import Assisted, measure_assistance
 from skindx.evaluation.breakdown import (
     Breakdown,
     CancerMisses,
@@ -284,6 +284,27 @@ def score(
         detector=detector,
         external=external,
     )
+
+
+def measure(
+    records: Sequence[Record],
+    predictions: Sequence[Prediction],
+    answers: Answers,
+    *,
+    draws: int,
+    external: External | None = None,
+    seen: int = 0,
+) -> Evaluation:
+    """Measure the answers, the boxes and the refusals of the same images."""
+    evaluation = score(
+        answers,
+        draws=draws,
+        has_detector=any(prediction.boxes is not None for prediction in predictions),
+        detector=score_boxes(records, predictions),
+        external=external,
+    )
+    assisted = measure_assistance(answers, predictions, draws=draws)
+    return replace(evaluation, assisted=assisted, seen=seen, ood=score_ood(records, predictions))
 
 
 def _difference(answers: Answers, *, draws: int) -> MemberDifference | None:

@@ -44,6 +44,8 @@ def test_three_files_tell_the_same(served: FakePredictor, dataset: Path, tmp_pat
     )
     assert sorted(file.name for file in out.iterdir()) == [
         "metrics.json",
+        "predictions.csv",
+        "predictions.json",
         "predictions.parquet",
         "report.html",
     ]

@@ -1,0 +1,202 @@
+"""predictions.csv: one row an image, with all that the figures of an evaluation are computed from.
+
+With predictions.json (classes, levels, thresholds) it needs no other file, and any program can read
+it. `skindx recompute` makes the figures again from these two and compares them with metrics.json.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skindx.core.atomic_files import write_csv, write_json
+from skindx.core.errors import UserError
+from skindx.data.box import Box
+from skindx.data.manifest import Record
+from skindx.data.publish.publish_formats import no_formula
+from skindx.evaluation.answers import Answers, answers_of, columns_of, settings_of, unusable
+from skindx.evaluation.score import measure
+from skindx.models.ensemble import OodResult, Prediction
+
+TABLE = "predictions.csv"
+SETTINGS = "predictions.json"
+
+_OF_RECORDS = dict.fromkeys(
+    ("path", "split", "sha256", "group", "label", "source", "sex", "site", "confirmed_by"), str
+) | {"skin_type": int, "age": float}
+"""The columns that a record fills, and what they hold; no address, creator or caption."""
+_CORNERS = ("x1", "y1", "x2", "y2", "score")
+
+
+def write_image_table(
+    folder: Path, records: Sequence[Record], predictions: Sequence[Prediction], answers: Answers
+) -> None:
+    """Write predictions.csv and predictions.json.
+
+    Beside the columns of predictions.parquet, with one a class for each member
+    (`member_NAME_CLASS`), stand `whole_CLASS` (by the whole image alone, where a crop was used),
+    and `boxes_drawn` and `boxes_detected` as JSON lists of x1, y1, x2, y2, score. An empty cell is
+    not known, or not measured.
+    """
+    keys = [skin_class.key for skin_class in answers.classes]
+    facts = [field.name for field in dataclasses.fields(Record) if field.name in _OF_RECORDS]
+    columns = {name: [no_formula(getattr(record, name)) for record in records] for name in facts}
+    for name, values in columns_of(records, answers).items():
+        if name.startswith("member_"):
+            columns |= _by_class(name, keys, values)
+        elif name not in facts:
+            columns[name] = [" ".join(held) for held in values] if name == "set" else values
+    wholes = [prediction.whole_C for prediction in predictions]
+    if any(whole_C is not None for whole_C in wholes):
+        rows = [[""] * len(keys) if whole_C is None else whole_C.tolist() for whole_C in wholes]
+        columns |= _by_class("whole", keys, rows)
+    # A box that is detected where none was drawn enters no figure.
+    columns["boxes_drawn"] = [_boxes(record.boxes) for record in records]
+    columns["boxes_detected"] = [
+        _boxes(prediction.boxes if record.boxes is not None or not prediction.boxes else ())
+        for record, prediction in zip(records, predictions, strict=True)
+    ]
+    write_csv(folder / TABLE, columns, zip(*columns.values(), strict=True))
+    write_json(folder / SETTINGS, settings_of(answers))
+
+
+def _by_class(name: str, keys: Sequence[str], values: Sequence[Any]) -> dict[str, list[Any]]:
+    return {f"{name}_{key}": [row[i] for row in values] for i, key in enumerate(keys)}
+
+
+def _boxes(boxes: Sequence[Box] | None) -> str | None:
+    if boxes is None:
+        return None
+    return json.dumps([[getattr(box, corner) for corner in _CORNERS] for box in boxes])
+
+
+def read_image_table(evaluation: Path) -> tuple[list[Record], list[Prediction], Answers]:
+    """Read predictions.csv and predictions.json. Raises UserError."""
+    path = evaluation / TABLE
+    if not path.is_file():
+        raise UserError(
+            f"{evaluation} has no {TABLE}: it is no evaluation, or one of an older version; run "
+            "`skindx evaluate` again."
+        )
+    try:
+        settings = json.loads((evaluation / SETTINGS).read_text(encoding="utf-8"))
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return _read(rows, settings)
+    except (OSError, csv.Error, ValueError, KeyError, TypeError) as error:
+        raise unusable(path, error) from None
+
+
+def _read(
+    rows: Sequence[dict[str, str]], settings: dict[str, Any]
+) -> tuple[list[Record], list[Prediction], Answers]:
+    if not rows:
+        raise ValueError("it has no rows")
+    keys = [skin_class["key"] for skin_class in settings["classes"]]
+    known = {field.name for field in dataclasses.fields(Record)}
+    facts = {name: kind for name, kind in _OF_RECORDS.items() if name in rows[0] and name in known}
+
+    def numbers(row: dict[str, str], name: str) -> list[float]:
+        return [float(row[f"{name}_{key}"]) for key in keys]
+
+    columns: dict[str, list[Any]] = {
+        name: [kind(_text(row[name])) if row[name] or kind is str else None for row in rows]
+        for name, kind in facts.items()
+    }
+    columns["predicted"] = [row["predicted"] for row in rows]
+    columns |= _by_class("probability", keys, [numbers(row, "probability") for row in rows])
+    for name in settings["members"]:
+        columns[f"member_{name}"] = [numbers(row, f"member_{name}") for row in rows]
+    if "set" in rows[0]:
+        columns["set"] = [row["set"].split() for row in rows]
+    if "next_step" in rows[0]:
+        columns["next_step"] = [row["next_step"] for row in rows]
+    if "abstained" in rows[0]:
+        columns["abstained"] = [row["abstained"] == "True" for row in rows]
+    if "ood_p_value" in rows[0]:
+        columns["ood_p_value"] = [float(row["ood_p_value"]) for row in rows]
+    answers = answers_of(columns, settings)
+    records, predictions = [], []
+    rate, p_values_N = answers.ood_rate, answers.ood_N
+    for number, row in enumerate(rows):
+        record: dict[str, Any] = {name: columns[name][number] for name in facts}
+        drawn = _read_boxes(row["boxes_drawn"])
+        records.append(Record(perceptual_hash="", width=0, height=0, boxes=drawn, **record))
+        whole_C = np.array(numbers(row, "whole")) if row.get(f"whole_{keys[0]}") else None
+        predictions.append(
+            Prediction(
+                answers.ensemble_NC[number],
+                answers.members_NMC[number],
+                _read_boxes(row["boxes_detected"]),
+                whole_C,
+                None if rate is None or p_values_N is None else OodResult(p_values_N[number], rate),
+            )
+        )
+    return records, predictions, answers
+
+
+def _text(cell: str) -> str:
+    return cell[1:] if no_formula(cell[1:]) == cell else cell
+
+
+def _read_boxes(text: str) -> tuple[Box, ...] | None:
+    if not text:
+        return None
+    return tuple(Box(x1, y1, x2, y2, score=score) for x1, y1, x2, y2, score in json.loads(text))
+
+
+_ABOUT = ("origin", "draws", "level")
+"""What metrics.json says of the measurement."""
+NOT_IN_TABLE = ("external", "seen", "elsewhere")
+"""What it says of images that were not scored, and of another evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """How many printed figures the table gives again, and those that it does not."""
+
+    figures: int
+    differing: dict[str, tuple[float | None, float | None]]
+    """Place in metrics.json, such as ensemble.top1.value -> as printed, as recomputed."""
+
+
+def recompute(evaluation: Path) -> Recomputation:
+    """Compute every figure of metrics.json again from predictions.csv. Raises UserError."""
+    path = evaluation / "metrics.json"
+    records, predictions, answers = read_image_table(evaluation)
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        again = measure(records, predictions, answers, draws=int(metrics["draws"])).to_dict()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise unusable(path, error) from None
+    printed, computed = (
+        dict(leaves({k: v for k, v in figures.items() if k not in (*_ABOUT, *NOT_IN_TABLE)}))
+        for figures in (metrics, again)
+    )
+    differing = {
+        place: (value, computed.get(place))
+        for place, value in printed.items()
+        if place not in computed or not _equal(value, computed[place])
+    }
+    return Recomputation(len(printed), differing)
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, float | None]]:
+    """Yield the place and the value of each number in plain JSON values; None: not defined."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, f"{place}.{key}" if place else str(key))
+    elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        yield place, value
+
+
+def _equal(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)

@@ -1,0 +1,424 @@
+"""Every figure of an evaluation from its table of images, with numpy and scikit-learn alone.
+
+Written from the definitions, not from skindx, which it does not import: what it computes is what a
+reader of a paper would compute from predictions.csv and predictions.json.
+"""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import f1_score, roc_auc_score, top_k_accuracy_score
+
+# N = images, C = classes, M = members, D = draws of groups
+
+Array = NDArray[Any]
+CANCERS = ("Melanoma", "Squamous cell carcinoma", "Basal cell carcinoma")
+DRAWS = 50
+
+
+@dataclass
+class Figure:
+    """A figure, and its values on resampled groups."""
+
+    value: float
+    draws_D: Array
+
+
+class Table:
+    """The rows, and the figures of any of them."""
+
+    def __init__(self, folder: Path) -> None:
+        with (folder / "predictions.csv").open(newline="") as file:
+            self.rows = list(csv.DictReader(file))
+        self.settings = json.loads((folder / "predictions.json").read_text())
+        self.keys = [entry["key"] for entry in self.settings["classes"]]
+        self.truth_N = np.array([self.keys.index(row["label"]) for row in self.rows])
+        self.served_NC = self.numbers("probability")
+        self.predicted_N = self.served_NC.argmax(axis=1)
+        self.urgent_C = np.array([c["urgency"] == "urgent" for c in self.settings["classes"]])
+        self.urgent_N = self.urgent_C[self.truth_N]
+        _, group_N = np.unique(self.column("group"), return_inverse=True)
+        groups = group_N.max() + 1
+        random = np.random.default_rng(99)
+        drawn_DG = random.multinomial(groups, np.full(groups, 1 / groups), size=DRAWS)
+        self.groups, self.weights_DN = groups, drawn_DG[:, group_N]
+        self.resampled = [np.repeat(np.arange(len(group_N)), w_N) for w_N in self.weights_DN]
+
+    def column(self, name: str) -> Array:
+        return np.array([row[name] for row in self.rows])
+
+    def numbers(self, name: str) -> Array:
+        """An empty row of cells is NaN."""
+        columns = [self.column(f"{name}_{key}") for key in self.keys]
+        return np.array([[float(cell or "nan") for cell in column] for column in columns]).T
+
+    def share(self, hits_N: Array, among_N: Array) -> Figure:
+        n_D = self.weights_DN @ among_N.astype(float)
+        with np.errstate(invalid="ignore"):
+            draws_D = self.weights_DN @ (hits_N * among_N).astype(float) / n_D
+        return Figure(float(hits_N[among_N].mean()) if among_N.any() else np.nan, draws_D)
+
+    def figure(self, function: Callable[[Array], float], among_N: Array | None = None) -> Figure:
+        """A function of row numbers; among some rows, those of each draw that are among them."""
+        among_N = np.ones(len(self.rows), dtype=bool) if among_N is None else among_N
+        values = [function(rows[among_N[rows]]) for rows in self.resampled]
+        return Figure(function(np.flatnonzero(among_N)), np.array(values))
+
+    def missed(
+        self, missed_N: Array, among_N: Array, name: str = "missed"
+    ) -> dict[str, Any] | None:
+        if not among_N.any():
+            return None
+        hits_N = missed_N & among_N
+        return {"n": among_N.sum(), name: hits_N.sum(), "rate": self.share(hits_N, among_N)}
+
+
+def all_figures(folder: Path) -> dict[str, Any]:
+    """Return the figures in the shape of metrics.json."""
+    table = Table(folder)
+    truth_N, served_NC, predicted_N = table.truth_N, table.served_NC, table.predicted_N
+    names = table.settings["members"]
+    members = [table.numbers(f"member_{name}") for name in names]
+    right_N, every_N = predicted_N == truth_N, np.ones(len(truth_N), dtype=bool)
+    confidence_N = served_NC.max(axis=1)
+    best = members[int(np.argmax([(p.argmax(axis=1) == truth_N).mean() for p in members]))]
+    figures: dict[str, Any] = {
+        "pictures": len(truth_N),
+        "groups": table.groups,
+        "k": min(5, len(table.keys)),
+        "ensemble": _scores(table, served_NC),
+        "members": [_scores(table, member_NC) for member_NC in members],
+        "difference": {
+            "top1": table.share(right_N * 1 - (best.argmax(axis=1) == truth_N), every_N),
+            "balanced_accuracy": table.figure(
+                lambda rows: _balanced(served_NC, truth_N, rows) - _balanced(best, truth_N, rows)
+            ),
+        },
+        "classes": [
+            {
+                "n": (truth_N == c).sum(),
+                "found": (right_N & (truth_N == c)).sum(),
+                "sensitivity": table.share(right_N, truth_N == c),
+                "called": ((predicted_N == c) & (truth_N != c)).sum(),
+                "specificity": table.share(predicted_N != c, truth_N != c),
+            }
+            for c in range(len(table.keys))
+        ],
+        "confusion": [
+            [((truth_N == t) & (predicted_N == p)).sum() for p in range(len(table.keys))]
+            for t in range(len(table.keys))
+        ],
+        "reliability": _bins(confidence_N, right_N),
+        "risk_curve": _risk_curve(confidence_N, right_N),
+        "urgent": table.missed(~table.urgent_C[predicted_N], table.urgent_N),
+        "cancers": [_cancer(table, name) for name in CANCERS],
+        "sets": _sets(table),
+        "urgent_risk": _risk(table, "urgent_risk"),
+        "soon_risk": _risk(table, "soon_risk"),
+        "breakdowns": [_breakdown(table, name) for name in ("skin_type", "source")],
+        "detector": _detector(table),
+        "assisted": _assisted(table),
+    }
+    p_values = table.column("ood_p_value").astype(float)
+    refused = table.share(p_values <= table.settings["ood_rate"], every_N)
+    rate = table.settings["ood_rate"]
+    return figures | {"ood": {"refused": refused, "promised": rate, "n": len(p_values)}}
+
+
+def _scores(table: Table, probability_NC: Array) -> dict[str, Figure]:
+    truth_N = table.truth_N
+    labels = np.arange(len(table.keys))
+    best_N = probability_NC.argmax(axis=1)
+    right_N, confidence_N = best_N == truth_N, probability_NC.max(axis=1)
+    every_N = np.ones(len(truth_N), dtype=bool)
+    squares_N = ((probability_NC - np.eye(len(labels))[truth_N]) ** 2).sum(axis=1)
+
+    def top(k: int) -> Figure:
+        order_NC = np.argsort(-probability_NC, axis=1, kind="stable")[:, :k]
+        figure = table.share((order_NC == truth_N[:, None]).any(axis=1), every_N)
+        if k < len(labels):
+            official = top_k_accuracy_score(truth_N, probability_NC, k=k, labels=labels)
+            assert abs(official - figure.value) < 1e-12
+        return figure
+
+    def auroc(rows: Array) -> float:
+        of_class = [truth_N[rows] == c for c in labels]
+        areas = [
+            roc_auc_score(y, probability_NC[rows, c])
+            for c, y in enumerate(of_class)
+            if y.any() and not y.all()
+        ]
+        return float(np.mean(areas))
+
+    def macro_f1(rows: Array) -> float:
+        present = np.unique(truth_N[rows])
+        return float(f1_score(truth_N[rows], best_N[rows], labels=present, average="macro"))
+
+    def ece(rows: Array) -> float:
+        bins = _bins(confidence_N[rows], right_N[rows])
+        gaps = [b["n"] * abs(b["accuracy"] - b["confidence"]) for b in bins if b["n"]]
+        return sum(gaps) / len(rows)
+
+    def aurc(rows: Array) -> float:
+        c, wrong = confidence_N[rows], ~right_N[rows]
+        order = np.argsort(-c)
+        upto = np.searchsorted(-c[order], -c, side="right")
+        return float((np.cumsum(wrong[order])[upto - 1] / upto).mean())
+
+    return {
+        "top1": top(1),
+        "top3": top(3),
+        "top_k": top(min(5, len(labels))),
+        "balanced_accuracy": table.figure(lambda rows: _balanced(probability_NC, truth_N, rows)),
+        "macro_f1": table.figure(macro_f1),
+        "auroc": table.figure(auroc),
+        "calibration_error": table.figure(ece),
+        "brier": table.share(squares_N, every_N),
+        "selective_risk_area": table.figure(aurc),
+    }
+
+
+def _balanced(probability_NC: Array, truth_N: Array, rows: Array) -> float:
+    truth, named = truth_N[rows], probability_NC[rows].argmax(axis=1)
+    return float(np.mean([(named[truth == c] == c).mean() for c in np.unique(truth)]))
+
+
+def _bins(confidence_N: Array, right_N: Array, bins: int = 15) -> list[dict[str, Any]]:
+    index_N = np.minimum(np.ceil(confidence_N * bins).astype(int) - 1, bins - 1)
+    made = []
+    for b in range(bins):
+        inside = index_N == b
+        means = (
+            (confidence_N[inside].mean(), right_N[inside].mean()) if inside.any() else (None,) * 2
+        )
+        entry = {"low": b / bins, "high": (b + 1) / bins, "n": inside.sum()}
+        made.append(entry | {"confidence": means[0], "accuracy": means[1]})
+    return made
+
+
+def _risk_curve(confidence_N: Array, right_N: Array, steps: int = 20) -> list[dict[str, float]]:
+    falling = np.sort(confidence_N)[::-1]
+    n = len(falling)
+    least = {falling[int(np.ceil(step * n / steps)) - 1] for step in range(1, steps + 1)}
+    made = []
+    for confidence in sorted(least, reverse=True):
+        answered = confidence_N >= confidence
+        entry = {"coverage": answered.mean(), "risk": 1 - right_N[answered].mean()}
+        made.append(entry | {"confidence": confidence})
+    return made
+
+
+def _cancer(table: Table, cancer: str) -> dict[str, Any]:
+    """The classes of the tests have no codes, and are known by their names."""
+    kinds = [
+        entry["name"] if entry["name"] in CANCERS else "" for entry in table.settings["classes"]
+    ]
+    kind_C = np.array(kinds)
+    this_N, called_N = kind_C[table.truth_N] == cancer, kind_C[table.predicted_N]
+    missed_N, unwarned_N = this_N & (called_N != cancer), this_N & (called_N == "")
+    return {
+        "n": this_N.sum(),
+        "missed": missed_N.sum(),
+        "rate": table.share(missed_N, this_N),
+        "unwarned": unwarned_N.sum(),
+        "unwarned_rate": table.share(unwarned_N, this_N),
+    }
+
+
+def _sets(table: Table) -> dict[str, Any]:
+    settings, truth_N, urgent_N = table.settings, table.truth_N, table.urgent_N
+    held_NC = np.array([[k in cell.split() for k in table.keys] for cell in table.column("set")])
+    size_N, warned_N = held_NC.sum(axis=1), held_NC[:, table.urgent_C].any(axis=1)
+    covered_N = held_NC[np.arange(len(truth_N)), truth_N]
+    every_N = np.ones(len(truth_N), dtype=bool)
+
+    def some(among_N: Array, promised: float | None = None) -> dict[str, Any]:
+        size = size_N[among_N].mean() if among_N.any() else None
+        coverage = table.share(covered_N, among_N)
+        return {"n": among_N.sum(), "coverage": coverage, "size": size, "promised": promised}
+
+    urgency_N = np.array([entry["urgency"] for entry in settings["classes"]])[truth_N]
+    types_N = table.column("skin_type")
+    apart = settings["urgent_level"] is not None
+    by_group = [
+        some(urgent_N, settings["urgent_level"]),
+        some(~urgent_N, settings["level"] if apart else None),
+    ]
+    for kind in sorted(set(types_N) - {""}):
+        fitted = int(kind) in settings["fitted_types"]
+        by_group.append(some(types_N == kind, settings["level"] if fitted else None))
+    order = [name for name in ("urgent", "soon", "routine", "unknown") if name in urgency_N]
+    return {
+        "level": settings["level"],
+        "coverage": table.share(covered_N, every_N),
+        "size": table.share(size_N, every_N),
+        "single": (size_N == 1).mean(),
+        "by_group": by_group,
+        "urgent_missed": table.missed(~warned_N, urgent_N),
+        "false_alarms": table.missed(warned_N, ~urgent_N, "raised"),
+        "by_urgency": [some(urgency_N == name) for name in order],
+        "by_class": [some(truth_N == c) for c in range(len(table.keys))],
+    }
+
+
+def _risk(table: Table, question: str) -> dict[str, Any]:
+    rule, types_N = table.settings[question], table.column("skin_type")
+    columns = rule["urgent_columns"]
+    urgent_N, risk_N = np.isin(table.truth_N, columns), table.served_NC[:, columns].sum(axis=1)
+    assert np.allclose(risk_N, table.column(question).astype(float))
+    named = {table.keys[c] for c in columns}
+    warned_N = np.array([bool(named & set(cell.split())) for cell in table.column("set")])
+    rates = [level["miss_rate"] for level in rule["levels"]]
+    default = min(rates, key=lambda rate: (abs(rate - 0.05), rate))
+    lesions = rule["lesions"]["all"]
+
+    def one(level: dict[str, Any]) -> dict[str, Any]:
+        least = level["thresholds"]
+        least_N = np.array([least.get(f"skin type {kind}", least["all"]) for kind in types_N])
+        missed_N, raised_N = risk_N < least_N, risk_N >= least_N
+        rate = level["miss_rate"]
+        rank = int(np.floor(round((lesions + 1) * rate, 9)))
+
+        def at_most(bound: float) -> float:
+            """The chance that a Beta(rank, n + 1 - rank) is at most the bound, as a binomial."""
+            below = sum(
+                comb(lesions, k) * bound**k * (1 - bound) ** (lesions - k) for k in range(rank)
+            )
+            return 1 - below
+
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if at_most(middle) < 0.95 else (low, middle)
+        return {
+            "miss_rate": rate,
+            "confidence": at_most(rate),
+            "bound": low,
+            "threshold": least["all"],
+            "misses": table.missed(missed_N, urgent_N),
+            "unwarned": (missed_N & urgent_N & ~warned_N).sum(),
+            "false_alarms": table.missed(raised_N, ~urgent_N, "raised"),
+            "by_skin_type": [
+                {
+                    "misses": table.missed(missed_N, urgent_N & (types_N == kind)),
+                    "false_alarms": table.missed(raised_N, ~urgent_N & (types_N == kind), "raised"),
+                }
+                for kind in sorted(set(types_N) - {""})
+            ],
+        }
+
+    steps_N = table.column("next_step")
+    return {
+        "default": default,
+        "chosen": table.settings["miss_rate"] or default,
+        "lesions": lesions,
+        "levels": [one(level) for level in rule["levels"]],
+        "curve": [
+            {
+                "threshold": threshold,
+                "missed": (risk_N[urgent_N] < threshold).mean(),
+                "sent_on": (risk_N[~urgent_N] >= threshold).mean(),
+            }
+            for threshold in np.unique(risk_N[urgent_N])
+        ],
+        "steps": [
+            {"n": of_N.sum()}
+            | {
+                name: (steps_N[of_N] == name).sum()
+                for name in ("urgent", "soon", "unknown", "routine")
+            }
+            for of_N in (urgent_N, ~urgent_N)
+        ],
+    }
+
+
+def _breakdown(table: Table, name: str) -> dict[str, Any]:
+    values_N, right_N = table.column(name), table.predicted_N == table.truth_N
+    parts = []
+    for value in sorted(set(values_N), key=lambda value: (value == "", value)):
+        of_N = values_N == value
+        balanced = table.figure(lambda rows: _balanced(table.served_NC, table.truth_N, rows), of_N)
+        urgent = table.missed(~table.urgent_C[table.predicted_N], table.urgent_N & of_N)
+        groups = len(set(table.column("group")[of_N]))
+        entry = {"n": of_N.sum(), "groups": groups, "top1": table.share(right_N, of_N)}
+        parts.append(entry | {"balanced_accuracy": balanced, "urgent": urgent})
+    top1 = [right_N[values_N == value].mean() for value in set(values_N) - {""}]
+    return {"parts": parts, "top1_gap": max(top1) - min(top1)}
+
+
+def _detector(table: Table) -> dict[str, Any]:
+    """COCO: at most 100 boxes an image, best first; 101 points of recall."""
+    images = [
+        (np.array(json.loads(drawn), dtype=float).reshape(-1, 5), json.loads(detected))
+        for drawn, detected in zip(
+            table.column("boxes_drawn"), table.column("boxes_detected"), strict=True
+        )
+        if drawn and detected
+    ]
+    boxes = sum(len(truth) for truth, _ in images)
+
+    def precision(least: float) -> float:
+        scores, hits = [], []
+        for truth, detected in images:
+            free = np.ones(len(truth), dtype=bool)
+            for x1, y1, x2, y2, score in sorted(detected, key=lambda box: -box[4])[:100]:
+                wide = np.minimum(x2, truth[:, 2]) - np.maximum(x1, truth[:, 0])
+                high = np.minimum(y2, truth[:, 3]) - np.maximum(y1, truth[:, 1])
+                both = np.clip(wide, 0, None) * np.clip(high, 0, None)
+                areas = (truth[:, 2] - truth[:, 0]) * (truth[:, 3] - truth[:, 1])
+                overlap = np.where(free, both / ((x2 - x1) * (y2 - y1) + areas - both), -1)
+                hit = bool(len(truth) and overlap.max() >= least)
+                if hit:
+                    free[overlap.argmax()] = False
+                scores.append(score)
+                hits.append(hit)
+        found = np.cumsum(np.array(hits)[np.argsort(-np.array(scores), kind="stable")])
+        precisions = found / np.arange(1, len(found) + 1)
+        best = np.maximum.accumulate(precisions[::-1])[::-1]
+        at = np.searchsorted(found / boxes, np.linspace(0, 1, 101))
+        return float(np.mean([best[i] if i < len(best) else 0.0 for i in at]))
+
+    each = [precision(least) for least in np.linspace(0.5, 0.95, 10)]
+    return {"map50": each[0], "map50_95": np.mean(each), "pictures": len(images), "boxes": boxes}
+
+
+def _assisted(table: Table) -> dict[str, Any]:
+    whole_NC, truth_N = table.numbers("whole"), table.truth_N
+    boxed_N = ~np.isnan(whole_NC[:, 0])
+    whole_NC = np.where(boxed_N[:, None], whole_NC, table.served_NC)
+    plain_N, served_N = whole_NC.argmax(axis=1), table.predicted_N
+    changed_N = plain_N != served_N
+
+    def gain(of_N: Array) -> Figure:
+        return table.share((served_N == truth_N) * 1.0 - (plain_N == truth_N), of_N)
+
+    def both(rows: Array) -> tuple[float, float]:
+        return _balanced(whole_NC, truth_N, rows), _balanced(table.served_NC, truth_N, rows)
+
+    every = np.arange(len(truth_N))
+    return {
+        "pictures": len(truth_N),
+        "boxed": boxed_N.sum(),
+        "changed": changed_N.sum(),
+        "classes": [
+            {
+                "n": of_N.sum(),
+                "boxed": (of_N & boxed_N).sum(),
+                "changed": (of_N & changed_N).sum(),
+                "without": table.share(plain_N == truth_N, of_N),
+                "assisted": table.share(served_N == truth_N, of_N),
+                "difference": gain(of_N),
+            }
+            for of_N in (truth_N == c for c in np.unique(truth_N))
+        ],
+        "without": both(every)[0],
+        "assisted": both(every)[1],
+        "difference": table.figure(lambda rows: both(rows)[1] - both(rows)[0]),
+    }

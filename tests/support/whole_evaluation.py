@@ -1,0 +1,107 @@
+"""One evaluation with every part that a report can have: groups, skin types, boxes, refusals."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from evaluation_fakes import CLASSES, FakePredictor, records_of, simulate
+
+from skindx.core.atomic_files import write_json
+from skindx.data.box import Box
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.evaluate import METRICS, served_conclusions
+from skindx.evaluation.image_table import write_image_table
+from skindx.evaluation.score import measure
+from skindx.models.conformal import Conformal
+from skindx.models.ensemble import OodResult
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
+
+N = 240
+WITH_SOON = (*CLASSES[:2], CLASSES[2].model_copy(update={"urgency": "soon"}), CLASSES[3])
+
+
+def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
+    """Write the figures and the tables of 240 images in 160 groups."""
+    random = np.random.default_rng(5)
+    labels, table = simulate(N, seed=5)
+    groups = [f"lesion {i - i % 3 % 2}" for i in range(N)]
+    facts: list[dict[str, object]] = [
+        {
+            "skin_type": (None, 1, 3, 6)[i % 4],
+            "source": f"=clinic {random.integers(3)}",
+            "confirmed_by": ("histology", "", "consensus")[i % 3],
+            "age": (None, 34.5, 71.0)[i % 3],
+            "sex": ("female", "male", "")[i % 3],
+            "site": ("back", "", "=face")[i % 3],
+        }
+        for i in range(N)
+    ]
+    known = records_of(["nevus"])[0].__slots__
+    records = [
+        replace(
+            record,
+            boxes=_boxes(random, i % 3, drawn=True) if i % 5 else None,
+            **{name: value for name, value in facts[i].items() if name in known},  # type: ignore[arg-type]
+        )
+        for i, record in enumerate(records_of(labels, groups))
+    ]
+    predictions = [
+        replace(
+            answer,
+            boxes=_boxes(random, i % 4, near=records[i].boxes),
+            whole_C=random.dirichlet(np.ones(4)) if i % 2 else None,
+            ood=OodResult(float(random.integers(1, 101)) / 100, 0.02),
+        )
+        for i, answer in enumerate(table)
+    ]
+    predictor = FakePredictor(
+        predictions,
+        conformal=Conformal(
+            pictures=300,
+            thresholds={"all": 0.3},
+            urgent={"all": 0.15},
+            urgent_columns=(1,),
+            urgent_level=0.95,
+        ),
+        urgent_risk=_risk_rule((1,), {0.05: 0.2, 0.1: 0.35}),
+        soon_risk=_risk_rule((1, 2), {0.05: 0.3}),
+    )
+    answers = Answers.of(records, predictions, WITH_SOON, predictor.members)
+    assert predictor.conformal
+    concluded = served_conclusions(predictor, records, predictions)
+    answers = replace(
+        answers.with_sets(predictor.conformal),
+        urgent_risk=predictor.urgent_risk,
+        soon_risk=predictor.soon_risk,
+        steps=tuple(answer.next_step.urgency for answer in concluded),
+        abstained_N=np.array([bool(answer.abstained) for answer in concluded]),
+    )
+    measured = measure(records, predictions, answers, draws=draws).to_dict()
+    write_json(folder / METRICS, {"origin": {"seed": 0}, **measured})
+    write_image_table(folder, records, predictions, answers)
+
+
+def _risk_rule(columns: tuple[int, ...], levels: dict[float, float]) -> UrgentRiskRule:
+    """The rule of miss rates and their thresholds, half as great for skin type VI."""
+    return UrgentRiskRule(
+        urgent_columns=columns,
+        lesions={"all": 57, "skin type 6": 20},
+        levels=tuple(
+            RiskLevel(miss_rate=rate, thresholds={"all": least, "skin type 6": least / 2})
+            for rate, least in levels.items()
+        ),
+    )
+
+
+def _boxes(
+    random: np.random.Generator, n: int, *, near: tuple[Box, ...] | None = None, drawn: bool = False
+) -> tuple[Box, ...]:
+    corners = [(box.x1, box.y1) for box in near or ()] or [tuple(random.uniform(0, 60, 2))] * 3
+    return tuple(
+        Box(
+            *(corner + random.normal(0, 5, 2)).tolist(),
+            *(corner + random.normal(40, 5, 2)).tolist(),
+            score=None if drawn else float(random.uniform()),
+        )
+        for corner in np.array(corners)[:n]
+    )
