@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from skindx.metrics import Interval
 
 Format = Literal["coco", "yolo", "voc", "labelstudio"]
+ReadFormat = Literal["coco", "yolo", "voc", "labelstudio", "masks"]
 Unannotated = Literal["skip", "negative"]
 Columns = Literal["box", "polygon"]
 
@@ -75,7 +76,7 @@ def import_verb(  # noqa: PLR0917
     dataset: Dataset,
     file: Annotated[Path, typer.Argument(help="A file or folder of boxes.")],
     kind: Annotated[
-        Format | None,
+        ReadFormat | None,
         typer.Option("--format", "-f", help="Format; default: detected from the content."),
     ] = None,
     by: Annotated[
@@ -84,8 +85,8 @@ def import_verb(  # noqa: PLR0917
     unannotated: Annotated[
         Unannotated,
         typer.Option(
-            help="coco: images without annotation; yolo: images without a label file. negative: "
-            "somebody looked at them, and there is no lesion."
+            help="coco: images without annotation; yolo: images without a label file; masks: empty "
+            "ones. negative: somebody looked at them, and there is no lesion."
         ),
     ] = "skip",
     columns: Annotated[

@@ -23,8 +23,9 @@ def build(
     taxonomy: Annotated[
         str | None,
         typer.Option(
-            help="skin10, skin100, isic9 or a YAML file; default: the recipe's. Without one, each "
-            "label is a class, and code and urgency come from the shipped taxonomy that knows it."
+            help="skin10, skin100, isic9, ham10000, fitzpatrick16 or a YAML file; default: the "
+            "recipe's. Without one, each label is a class, and code and urgency come from the "
+            "shipped taxonomy that knows it."
         ),
     ] = None,
     urgency: Annotated[

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -27,6 +34,20 @@ def _word_off(value: Any) -> Any:
 
 OFF = BeforeValidator(_word_off)
 """For a choice of words that has `off`: YAML 1.1 reads it as false where it is not quoted."""
+
+
+def _with_group(pattern: str) -> str:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ValueError(f"not a regular expression ({error})") from None
+    if groups < 1:
+        raise ValueError("needs one pair of brackets around the name that it finds")
+    return pattern
+
+
+NamePattern = Annotated[str, AfterValidator(_with_group)]
+"""A regular expression whose first group is the name that is looked for."""
 
 
 _NO_NUMBER = PydanticCustomError(

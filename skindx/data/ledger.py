@@ -15,6 +15,7 @@ from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
 from skindx.data.layout import LEDGER, is_inside
 
+FROM = " @ "
 _WAIT_S = 10.0
 """The crawl of a killed run needs a moment to see that its parent is gone."""
 
@@ -26,7 +27,8 @@ class LedgerRow:
     `status` is "stored", or the reason why not as a fixed short word (dead-link, too-large,
     not-a-picture, robots, private-address …); `detail` says it in a sentence. `path` is relative
     to the dataset folder, `sha256` is of the bytes as they came; both are "" when nothing was
-    stored. `group` names the patient, lesion or article where the source knows it.
+    stored. `group` names the patient, lesion or article where the source knows it; several, one a
+    line. `source` may say after FROM where in it the image comes from, such as a host.
     """
 
     url: str
@@ -50,6 +52,10 @@ class LedgerRow:
     """The source's text about it: caption, alternative text. May name a person."""
     confirmed_by: str = ""
     """How the source says that the label was confirmed, such as histopathology; "": not at all."""
+    age: float | None = None
+    sex: str = ""
+    site: str = ""
+    """Of the person, as the manifest has them."""
 
 
 def file_name(url: str) -> str:

@@ -54,6 +54,12 @@ class Record:
     """The source's text about it, such as age and site. May name a person: not published."""
     confirmed_by: str = ""
     """How the source says that the label was confirmed, such as histopathology; "": not at all."""
+    age: float | None = None
+    """Years at the time of the image. Like sex and site it is about a person: not published."""
+    sex: str = ""
+    """female, male or other; "": not known."""
+    site: str = ""
+    """Place on the body; "": not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,7 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
         "boxes": boxes_type(),
         "skin_type": pa.int8(),
         "fold": pa.int8(),
+        "age": pa.float32(),
     }
     names = [field.name for field in dataclasses.fields(Record)]
     schema = pa.schema([(name, special.get(name, pa.string())) for name in names])

@@ -46,7 +46,7 @@ class BuildSettings(Settings):
     groups: GroupSettings = GroupSettings()
     split: SplitSettings = SplitSettings()
     boxes: BoxSource | None = None
-    """Lesion boxes (COCO, YOLO, Pascal VOC, Label Studio): a path, or {kind: …, path: …}.
+    """Lesion boxes (COCO, YOLO, Pascal VOC, Label Studio, masks): a path, or {kind: …, path: …}.
 
     Joined by SHA-256 where the file has it, else by the file name of each image's URL."""
     blocklist: Path | None = None

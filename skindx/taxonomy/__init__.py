@@ -1,4 +1,4 @@
-"""The classes of a dataset: names, codes, synonyms, urgency; skin10, skin100, isic9 come along."""
+"""The classes of a dataset: names, codes, synonyms, urgency; five lists come along."""
 
 import difflib
 from collections import Counter

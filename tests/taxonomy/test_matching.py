@@ -59,7 +59,7 @@ def test_every_name_of_the_lexicon_means_its_entry_and_no_other() -> None:
 
 
 def test_what_only_the_lexicon_knows_has_an_urgency_and_the_rest_is_shipped() -> None:
-    shipped = [load_taxonomy(name) for name in taxonomy_names()]
+    shipped = [load_taxonomy(name) for name in ("skin100", "isic9")]  # labels are looked up in them
     for heading, entry in entries().items():
         known = any(taxonomy.recognise(heading) for taxonomy in shipped)
         assert known != bool(entry.urgency and entry.icd10 and entry.description), heading

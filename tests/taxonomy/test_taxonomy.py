@@ -89,6 +89,8 @@ def tiny(**changes: object) -> Taxonomy:
 
 def test_the_packaged_taxonomies_have_their_classes() -> None:
     assert {name: len(each.keys) for name, each in PACKAGED.items()} == {
+        "fitzpatrick16": 16,
+        "ham10000": 7,
         "isic9": 9,
         "skin10": 10,
         "skin100": 100,
@@ -189,7 +191,7 @@ def test_ham10000_codes_map_where_they_mean_one_class() -> None:
         "Vascular_Lesion",
     ]
     # akiec is both actinic keratosis and carcinoma in situ: nobody may claim it.
-    assert [taxonomy.find("akiec") for taxonomy in PACKAGED.values()] == [None, None, None]
+    assert {name for name in PACKAGED if PACKAGED[name].find("akiec")} == {"ham10000"}
 
 
 @given(
@@ -259,7 +261,9 @@ def test_a_bad_taxonomy_is_one_sentence(classes: list[dict[str, object]], said: 
 
 
 def test_unknown_names_and_keys_name_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"did you mean 'skin100'\? Valid: isic9, skin10, skin100"):
+    with pytest.raises(
+        UserError, match=r"mean 'skin100'\? Valid: fitzpatrick16, ham10000, isic9, s"
+    ):
         load_taxonomy("skin-100")
     with pytest.raises(UserError, match=r"gone\.yaml does not exist"):
         load_taxonomy(tmp_path / "gone.yaml")

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from skindx.core.atomic_files import FolderKind, atomic_folder, only_writer
 from skindx.core.errors import UserError
-from skindx.core.settings_base import Settings
+from skindx.core.settings_base import NamePattern, Settings
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.annotations import (
     BUILT,
@@ -29,6 +29,7 @@ from skindx.data.boxes.annotations import (
     store_drawings,
 )
 from skindx.data.boxes.box_file import (
+    MASK_NAME,
     BoxFile,
     BoxFinding,
     BoxRules,
@@ -45,18 +46,21 @@ from skindx.data.boxes.labelstudio import (
     read_labelstudio,
     write_labelstudio,
 )
+from skindx.data.boxes.masks import holds_masks, read_masks
 from skindx.data.boxes.voc import read_voc, write_voc
 from skindx.data.boxes.yolo import DATA, read_yolo, write_yolo
 from skindx.data.layout import ISSUES, stored_file
 from skindx.data.manifest import SPLITS, Record, Split, read_issues, read_manifest, split_of
 
-BoxFormat = Literal["coco", "yolo", "voc", "labelstudio"]
+WrittenFormat = Literal["coco", "yolo", "voc", "labelstudio"]
+BoxFormat = WrittenFormat | Literal["masks"]
 
 READERS: Mapping[BoxFormat, Callable[[Path, BoxRules], BoxFile]] = {
     "coco": read_coco,
     "yolo": read_yolo,
     "voc": read_voc,
     "labelstudio": read_labelstudio,
+    "masks": read_masks,
 }
 
 
@@ -74,6 +78,8 @@ class BoxSource(Settings):
     """What YOLO lines of six and more values after the class are, where the folder does not tell.
 
     box: each begins with a box, and the rest does not count; polygon: each is one."""
+    pattern: NamePattern = Field(MASK_NAME, exclude_if=lambda value: value == MASK_NAME)
+    """Masks: a regular expression; its first group is the image's name in the name of a mask."""
     strict: bool = Field(False, exclude_if=lambda value: not value)
     """Refuse the file for a row that cannot be used; otherwise it is left out and counted."""
 
@@ -86,7 +92,7 @@ class BoxSource(Settings):
         """Read the boxes of any format. Raises UserError, also where none of them can be used."""
         kind = self.kind or format_of(self.path)
         self.check(kind)
-        file = READERS[kind](self.path, BoxRules(self.unannotated, self.columns))
+        file = READERS[kind](self.path, BoxRules(self.unannotated, self.columns, self.pattern))
         file.check(strict=self.strict)
         return file
 
@@ -94,7 +100,9 @@ class BoxSource(Settings):
         """Raise UserError for what the format has no place for."""
         if self.columns and kind != "yolo":
             raise UserError(f"{kind} has no columns; leave out --columns (boxes.columns).")
-        if self.unannotated == "negative" and kind not in ("coco", "yolo"):
+        if self.pattern != MASK_NAME and kind != "masks":
+            raise UserError(f"{kind} has no pattern of names; leave out boxes.pattern.")
+        if self.unannotated == "negative" and kind not in ("coco", "yolo", "masks"):
             raise UserError(
                 f"{kind} itself says which images were looked at; leave out --unannotated "
                 f"(boxes.unannotated)."
@@ -115,6 +123,8 @@ def format_of(path: Path) -> BoxFormat:
             return "yolo"
         if any(path.rglob("*.xml")):
             return "voc"
+        if holds_masks(path):
+            return "masks"
     elif path.suffix in (".yaml", ".yml"):
         return "yolo"
     elif path.suffix == ".xml":
@@ -122,8 +132,8 @@ def format_of(path: Path) -> BoxFormat:
     else:
         return "labelstudio" if isinstance(read_json(path), list) else "coco"
     raise UserError(
-        f"{path} holds neither {DATA} (YOLO) nor XML files (Pascal VOC); COCO and Label Studio are "
-        f"single JSON files: give one of them."
+        f"{path} holds neither {DATA} (YOLO) nor XML files (Pascal VOC) nor masks (PNG); COCO and "
+        f"Label Studio are single JSON files: give one of them."
     )
 
 
@@ -274,7 +284,7 @@ class Exported:
 def export_boxes(
     dataset: Path,
     out: Path,
-    kind: BoxFormat,
+    kind: WrittenFormat,
     *,
     split: Split | None = None,
     copy: bool = False,
@@ -382,7 +392,7 @@ def _annotations(record: Record, drawn: Sequence[Drawing]) -> tuple[Drawing, ...
     return (Drawing(BUILT, "", record.boxes),)
 
 
-def _check_out(out: Path, kind: BoxFormat) -> None:
+def _check_out(out: Path, kind: WrittenFormat) -> None:
     if kind in ("coco", "labelstudio"):
         if out.suffix != ".json" or out.is_dir():
             raise UserError(f"{out} must be a .json file: {kind} is one; correct --out.")

@@ -12,6 +12,7 @@ from skindx.data.box import BoxedImage
 Unannotated = Literal["skip", "negative"]
 YoloColumns = Literal["box", "polygon"]
 Frame = Literal["sized", "upright", "unsized", "either"]
+MASK_NAME = r"^(.+?)(?:[_-](?:segmentation|seg|mask|lesion))?\.png$"
 FIRST = 3
 """As many of what is counted are named."""
 _MOST_REASONS = 30
@@ -23,10 +24,12 @@ class BoxRules:
     """What a person says of a file that the file itself does not."""
 
     unannotated: Unannotated = "skip"
-    """COCO: images without annotation; YOLO: images without a label file. `negative`: somebody
-    looked at them, and there is no lesion."""
+    """COCO: images without annotation; YOLO: images without a label file; empty masks. `negative`:
+    somebody looked at them, and there is no lesion."""
     columns: YoloColumns | None = None
     """YOLO: what lines of more than six columns are. None: as far as the folder itself shows."""
+    pattern: str = MASK_NAME
+    """Masks: a regular expression whose first group in a file's name is the image's."""
 
 
 @dataclass(frozen=True, slots=True)

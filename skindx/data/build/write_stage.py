@@ -59,6 +59,9 @@ def make_records(
             fold=placed[groups[row.sha256]].fold,
             caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
             confirmed_by=row.confirmed_by,
+            age=row.age,
+            sex=row.sex,
+            site=row.site,
         )
         for image in kept
         for row in (image.row,)

@@ -350,6 +350,9 @@ def _origin(record: Record) -> Iterator[tuple[str, str]]:
         yield "caption", record.caption
     if record.skin_type is not None:
         yield "skin type", str(record.skin_type)
+    if record.age is not None:
+        yield "age", f"{record.age:g}"
+    yield from ((name, text) for name, text in (("sex", record.sex), ("site", record.site)) if text)
 
 
 def _told(flag: Flag) -> tuple[str, str]:

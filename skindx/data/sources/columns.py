@@ -50,6 +50,13 @@ _CONFIRMED = {
 }
 """What data sets say of their labels (HAM10000's dx_type, the ISIC archive), in plain words."""
 
+_UNKNOWN = {"", "unknown", "unk", "nan", "na", "n/a", "none", "null", "-"}
+_SEXES = {"f": "female", "female": "female", "woman": "female", "m": "male", "male": "male"}
+_SEXES |= {"man": "male", "other": "other", "diverse": "other", "intersex": "other"}
+_SITES = {"upper extremity": "arm", "lower extremity": "leg", "genital": "genitals"}
+OLDEST = 120
+"""Years."""
+
 
 class Columns(Settings):
     """The columns that an image's row is made of; "" for what the table does not know."""
@@ -59,8 +66,9 @@ class Columns(Settings):
     creator: str = ""
     attribution: str = ""
     page: str = ""
-    group: str = ""
-    """Patient, lesion or article, which no split may divide."""
+    group: str | tuple[str, ...] = ""
+    """Patient, lesion or article, which no split may divide; of several columns, what shares one
+    value of any of them stays together."""
     caption: str = ""
     """Free text about the image; it stays in the private dataset and is never published."""
     skin_type: str = ""
@@ -71,17 +79,28 @@ class Columns(Settings):
 
     modality: str = Field("", exclude_if=lambda column: not column)
     """Dermoscopic or clinical, such as the ISIC archive's `image_type`."""
+    age: str = Field("", exclude_if=lambda column: not column)
+    """Years, 0 to 120; anything else counts as unknown. Never published, nor are sex and site."""
+    sex: str = Field("", exclude_if=lambda column: not column)
+    site: str = Field("", exclude_if=lambda column: not column)
+    """Place on the body."""
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """The names of all columns that must be there."""
-        return tuple(name for name in self.model_dump().values() if name)
+        return tuple(column for _, column in self._named())
+
+    def _named(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, column) of each column that is set."""
+        for field, value in self.model_dump().items():
+            columns = (value,) if isinstance(value, str) else value
+            yield from ((field, column) for column in columns if column)
 
     def check(self, path: Path, existing: object) -> None:
         """Raise UserError for a column that is not among those of the table at `path`."""
         names = [str(name) for name in existing] if isinstance(existing, list | tuple) else []
-        for field, column in self.model_dump().items():
-            if column and column not in names:
+        for field, column in self._named():
+            if column not in names:
                 raise UserError(
                     f"{path} has no column {column!r}; it has {', '.join(names)}: "
                     f"correct columns.{field}."
@@ -90,14 +109,31 @@ class Columns(Settings):
     def known(self, line: Mapping[str, Any], **defaults: str) -> dict[str, Any]:
         """Return the ledger's fields that a line gives; an empty cell leaves the default."""
         known: dict[str, Any] = dict(defaults)
-        for field in ("licence", "creator", "attribution", "group"):
+        for field in ("licence", "creator", "attribution"):
             column = getattr(self, field)
             known[field] = cell(line.get(column)) or defaults.get(field, "")
+        known["group"] = self._groups(line)
         known["caption"] = described(cell(line.get(self.caption)))
         known["page_url"] = cell(line.get(self.page))
         known["confirmed_by"] = confirmation(cell(line.get(self.confirmed)))
         known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
+        known["age"] = age_years(cell(line.get(self.age)))
+        known["sex"] = _SEXES.get(cell(line.get(self.sex)).casefold(), "")
+        site = " ".join(cell(line.get(self.site)).casefold().split())
+        known["site"] = _SITES.get(site, "" if site in _UNKNOWN else site)
         return known
+
+    def _groups(self, line: Mapping[str, Any]) -> str:
+        """Return what a line belongs to, one a line; of several columns, with the column's name."""
+        if isinstance(self.group, str):
+            return " ".join(cell(line.get(self.group)).split("\n"))
+        cells = ((column, " ".join(cell(line.get(column)).split())) for column in self.group)
+        return "\n".join(f"{column}={text}" for column, text in cells if text)
+
+    def odd_ages(self, lines: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return the ages that are no number of years, which count as unknown."""
+        cells = (cell(line.get(self.age)) for line in lines)
+        return [a for a in cells if a.casefold() not in _UNKNOWN and age_years(a) is None]
 
 
 def described(*texts: str) -> str:
@@ -113,6 +149,15 @@ def described(*texts: str) -> str:
 def skin_type(text: str) -> int | None:
     """Return a Fitzpatrick type 1..6 written as number or Roman numeral, None for all else."""
     return _TYPES.get(text.strip().upper())
+
+
+def age_years(text: str) -> float | None:
+    """Return an age of 0 to 120 years, None for all else."""
+    try:
+        age = float(text)
+    except ValueError:
+        return None
+    return age if 0 <= age <= OLDEST else None
 
 
 def confirmation(text: str) -> str:

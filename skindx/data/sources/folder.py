@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from skindx.core.errors import UserError
+from skindx.core.settings_base import NamePattern
 from skindx.data.boxes.box_file import BoxRules, YoloColumns
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.layout import MANIFEST, STORE
@@ -49,14 +50,14 @@ class _Walk:
         if real in above:
             yield FolderFile(folder, label, "link-refused", "the link leads back to a folder above")
             return
-        for entry in _visible(folder):
+        for entry in visible(folder):
             if self.enters(entry):
                 yield from self.files(entry, label, (*above, real))
             else:
-                yield _look_at(entry, label, self.bounds)
+                yield look_at(entry, label, self.bounds)
 
 
-def _look_at(path: Path, label: str, bounds: Path | None) -> FolderFile:
+def look_at(path: Path, label: str, bounds: Path | None) -> FolderFile:
     """Say what a file is; links that lead out of `bounds` are refused, if there are any."""
     try:
         outside = bounds is not None and not _target(path).is_relative_to(bounds)
@@ -82,7 +83,7 @@ def _target(link: Path) -> Path:
     return Path(os.path.realpath(link))
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible(folder: Path) -> list[Path]:
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -111,24 +112,13 @@ class FolderSource(LocalSource):
     columns: YoloColumns | None = Field(None, exclude_if=lambda columns: columns is None)
     """yolo: what lines of more than six columns are, where the folder does not tell: box, polygon.
     """
-    group_pattern: str | None = None
+    group_pattern: NamePattern | None = None
     """Regular expression; its first group is the patient, lesion or original in a file name."""
     follow_links: bool = Field(False, exclude_if=lambda follow: not follow)
     """Follow links to folders, and to files outside this folder."""
     licence: str = ""
     attribution: str = ""
     creator: str = ""
-
-    @field_validator("group_pattern")
-    @classmethod
-    def _has_brackets(cls, pattern: str | None) -> str | None:
-        try:
-            groups = re.compile(pattern).groups if pattern else 1
-        except re.error as error:
-            raise ValueError(f"not a regular expression ({error})") from None
-        if groups < 1:
-            raise ValueError("needs one pair of brackets around the name of the group")
-        return pattern
 
     knows_labels: ClassVar[bool] = True
 
@@ -195,12 +185,12 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
     tops, merged = _tops(root, walk)
     files: list[FolderFile] = []
     classes: list[str] = []
-    for entry in (entry for top in tops for entry in _visible(top)):
+    for entry in (entry for top in tops for entry in visible(top)):
         if walk.enters(entry):
             classes.append(_text(entry.name))
             files += walk.files(entry, classes[-1])
         else:
-            file = _look_at(entry, "", walk.bounds)
+            file = look_at(entry, "", walk.bounds)
             loose = replace(file, status="no-class-folder", detail="it lies in no class folder")
             files.append(loose if file.status == "stored" else file)
     _check_links(root, classes, files)
@@ -219,7 +209,7 @@ def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
         known = entry is not None and not entry.unread
         classes = sorted({box.label for box in entry.boxes}) if entry and known else []
         bounds = None if source.follow_links else root.resolve()
-        file = _look_at(path, classes[0] if len(classes) == 1 else "", bounds)
+        file = look_at(path, classes[0] if len(classes) == 1 else "", bounds)
         if file.status == "stored" and not file.label:
             detail = "it has no box" if known or entry is None else "its label file has odd lines"
             detail = f"its boxes are of {' and '.join(classes)}" if classes else detail
@@ -231,9 +221,9 @@ def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
 
 def _tops(root: Path, walk: _Walk) -> tuple[list[Path], tuple[str, ...]]:
     """Return the folders that hold the class folders, and the names of the splits among them."""
-    folders = [entry for entry in _visible(root) if walk.enters(entry)]
+    folders = [entry for entry in visible(root) if walk.enters(entry)]
     splits = [folder for folder in folders if folder.name.casefold() in _SPLIT_NAMES]
-    if not any(entry.is_dir() for split in splits for entry in _visible(split)):
+    if not any(entry.is_dir() for split in splits for entry in visible(split)):
         return [root], ()
     outside = [folder.name for folder in folders if folder not in splits]
     if outside:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from skindx.core.errors import UserError
-from skindx.core.settings_base import Settings
+from skindx.core.settings_base import NamePattern, Settings
 from skindx.data.copies.deduplicate import Distinct
 from skindx.data.copies.hash_links import connected
-from skindx.data.ledger import LedgerRow, file_name
+from skindx.data.ledger import FROM, LedgerRow, file_name
 from skindx.data.manifest import SPLITS, Split
 
 # L = links
@@ -31,19 +31,8 @@ class GroupTable(Settings):
     path: Path
     key_column: str
     group_column: str
-    key_pattern: str = r"^(.+?)(?:\.[^.]*)?$"
+    key_pattern: NamePattern = r"^(.+?)(?:\.[^.]*)?$"
     """Finds the key in the file name of an image's URL; its first group is the key."""
-
-    @field_validator("key_pattern")
-    @classmethod
-    def _has_a_group(cls, pattern: str) -> str:
-        try:
-            groups = re.compile(pattern).groups
-        except re.error as error:
-            raise ValueError(f"not a regular expression ({error})") from None
-        if groups < 1:
-            raise ValueError("needs one pair of brackets around the key")
-        return pattern
 
 
 class GroupSettings(Settings):
@@ -67,7 +56,8 @@ class GroupKeys:
 
     def of(self, row: LedgerRow) -> list[str]:
         """Return the names that tie a row to others; the same name is the same group."""
-        keys = [f"{row.source}/{row.group}"] if row.group else []
+        source = row.source.partition(FROM)[0]
+        keys = [f"{source}/{group}" for group in row.group.split("\n") if group]
         if self._by_page and row.page_url:
             keys.append(row.page_url)
         for table in range(len(self._tables)):

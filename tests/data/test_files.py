@@ -1,0 +1,91 @@
+"""A table beside a folder of images: facts about the person, groups, and what is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.sources.columns import Columns
+from skindx.data.sources.files import FilesSource
+from skindx.data.splits.groups import GroupKeys, GroupSettings
+
+PLAIN = {"licence": "", "attribution": "", "group": "", "skin_type": ""}
+
+
+def source(folder: Path, header: str, *lines: str, **columns: object) -> FilesSource:
+    (folder / "index.csv").write_text("\n".join((header, *lines)) + "\n")
+    settings = {"kind": "files", "path": folder / "index.csv", "files": "images/{}.jpg"}
+    return FilesSource.parse({**settings, "columns": {**PLAIN, "file": "id", **columns}})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "images").mkdir()
+    for name in "abc":
+        (tmp_path / "images" / f"{name}.jpg").write_bytes(b"\xff\xd8\xff\xe0" + name.encode() * 20)
+    (tmp_path / "images" / "notes.txt").write_text("no image")
+    return tmp_path
+
+
+def test_facts_about_the_person_come_in_plain_words(folder: Path) -> None:
+    files = source(
+        folder,
+        "id,label,years,gender,place,how",
+        "a,mel,45.0,male,lower extremity,histo",
+        "b,nv,999,unknown,Unknown,",
+        "c,nv,-3,F,back,follow_up",
+        age="years", sex="gender", site="place", confirmed="how",
+    )  # fmt: skip
+    rows = files.gather(folder / "out")
+    assert [(row.age, row.sex, row.site, row.confirmed_by) for row in rows] == [
+        (45.0, "male", "leg", "histopathology"),
+        (None, "", "", ""),
+        (None, "female", "back", "follow-up"),
+    ]
+    assert [row.url for row in rows] == ["images/a.jpg", "images/b.jpg", "images/c.jpg"]
+    (note,) = files.preview().notes
+    assert note.endswith(
+        "index.csv: 2 ages are no years from 0 to 120 and count as unknown, such as 999, -3."
+    )
+
+
+def test_missing_files_and_files_without_a_line_are_counted_and_named(folder: Path) -> None:
+    files = source(folder, "id,label", "a,mel", "gone,nv")
+    gone, unlisted = files.preview().notes
+    assert "1 of its lines name files that are not there, such as images/gone.jpg" in gone
+    assert "2 files beside it stand in no line of it and are left out" in unlisted
+    assert [(row.url, row.status) for row in files.gather(folder / "out")] == [
+        ("images/a.jpg", "stored"),
+        ("images/gone.jpg", "unreadable"),
+        ("images/b.jpg", "no-line"),
+        ("images/c.jpg", "no-line"),
+    ]
+
+
+def test_several_columns_and_origins_join_groups(folder: Path) -> None:
+    lines = ("a,x,s1,g1,https://one.org/1", "b,x,s1,g2,https://two.org/2", "c,y,g1,g3,")
+    files = source(folder, "id,label,stem,group,url", *lines, group=["stem", "group"], origin="url")
+    rows = files.gather(folder / "out")
+    keys = [set(GroupKeys(GroupSettings()).of(row)) for row in rows]
+    assert keys[0] & keys[1] == {"files:index.csv/stem=s1"}
+    assert not keys[0] & keys[2]  # a stem g1 is no group g1
+    names = ["files:index.csv @ one.org", "files:index.csv @ two.org", "files:index.csv"]
+    assert [row.source for row in rows] == names
+
+
+def test_a_wrong_group_column_is_named(folder: Path) -> None:
+    with pytest.raises(Exception, match=r"has no column 'lesion'.*correct columns.group"):
+        source(folder, "id,label", "a,x", group=["label", "lesion"]).gather(folder / "out")
+
+
+def test_old_settings_and_manifests_stay_as_they_were(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    assert "age" not in Columns().model_dump()
+    record = Record("store/a", "a" * 64, "0" * 16, 9, 9, "x", "g", "train", age=40.5, sex="female")
+    write_manifest(tmp_path, [record])
+    assert read_manifest(tmp_path) == [record]
+    table = pq.read_table(tmp_path / "manifest.parquet").drop_columns(["age", "sex", "site"])
+    pq.write_table(table, tmp_path / "manifest.parquet")
+    (old,) = read_manifest(tmp_path)
+    assert (old.age, old.sex, old.site) == (None, "", "")
