@@ -8,6 +8,7 @@ import typer
 from skindx.cli.options import Expect, MissRate, Prevalence, console
 
 _UNUSED = "printed in the report, changes no answer"
+_MAYBE = "changes the answer of a bundle that learned from it, else no answer"
 
 
 def diagnose(
@@ -19,13 +20,13 @@ def diagnose(
         ),
     ],
     *,
-    age: Annotated[int | None, typer.Option(help=f"Age in years; {_UNUSED}.")] = None,
-    sex: Annotated[str | None, typer.Option(help=f"female, male or other; {_UNUSED}.")] = None,
+    age: Annotated[int | None, typer.Option(help=f"Age in years; {_MAYBE}.")] = None,
+    sex: Annotated[str | None, typer.Option(help=f"female, male or other; {_MAYBE}.")] = None,
     site: Annotated[
         str | None,
         typer.Option(
-            help="Place on the body: scalp, face, neck, chest, abdomen, back, arm, hand, genitals, "
-            f"leg or foot; {_UNUSED}."
+            help="Place on the body: scalp, face, ear, neck, chest, abdomen, back, trunk, arm, "
+            f"hand, genitals, leg, foot, palm or sole; {_MAYBE}."
         ),
     ] = None,
     duration: Annotated[

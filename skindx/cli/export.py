@@ -70,7 +70,7 @@ def export(
 
 def _coarser(done: "ExportSpec") -> list[str]:
     """Return what int8 adds: its gain, layers kept, balanced accuracy, what was fitted again."""
-    from skindx.models.exports.export_record import RULES
+    from skindx.models.metadata_head import RULES
 
     lines = []
     if gain := done.gain:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from skindx.diagnosis.case import patient_facts, use_of_facts
+from skindx.diagnosis.case import patient_facts
 from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
 from skindx.diagnosis.pdf_sheet import Sheet
 from skindx.diagnosis.record import (
@@ -77,7 +77,7 @@ def report_pdf(answer: CaseAnswer, metrics: dict[str, Any] | None, when: datetim
     if facts := patient_facts(diagnosis.patient):
         sheet.heading("Information given about the person")
         sheet.text("; ".join(f"{name}: {value}" for name, value in facts) + ".")
-        sheet.text(use_of_facts(diagnosis.patient))
+        sheet.text(diagnosis.use_of_facts)
     _source(sheet, diagnosis, metrics)
     if sheet.lacking:
         sheet.text(_LACKING, bold=True)
@@ -263,7 +263,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(f"Most similar training images, nearest first: {nearest}."))
     if facts := patient_facts(diagnosis.patient):
         given = "; ".join(f"{name} {value}" for name, value in facts)
-        console.print(Text(f"Given: {given}. {use_of_facts(diagnosis.patient)}"))
+        console.print(Text(f"Given: {given}. {diagnosis.use_of_facts}"))
     console.print(
         Text(
             f"Bundle {source.name}, version {source.version[:12]}, "

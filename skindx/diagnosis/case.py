@@ -1,39 +1,48 @@
 """A case: one to three photos of one place on the skin, and optional facts about the person."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.models.metadata_head import Facts
+from skindx.taxonomy.body_sites import Site, site_of
 
 MAX_PHOTOS = 3
 
 Sex = Literal["female", "male", "other"]
-Site = Literal[
-    "scalp", "face", "neck", "chest", "abdomen", "back", "arm", "hand", "genitals", "leg", "foot"
-]
 Duration = Literal["days", "weeks", "months", "years", "always"]
 SkinType = Literal[1, 2, 3, 4, 5, 6]
-SITES: tuple[Site, ...] = get_args(Site)
+
+
+def _plain(place: Any) -> Any:
+    return site_of(place) if isinstance(place, str) else place
 
 
 class Patient(Settings):
     """Information given about the person; all of it is optional and none is guessed.
 
-    The networks see photos alone. Skin type chooses the conformal threshold where the calibration
-    images include it; the rest is printed in the report for the clinician, and changes no answer.
+    The networks see photos alone. Age, sex and place change an answer of a bundle that learned how;
+    skin type chooses the conformal threshold where the calibration images include it. All of it
+    is printed in the report for the clinician.
     """
 
     age: int | None = Field(None, ge=0, le=120)
     """Years."""
     sex: Sex | None = None
-    site: Site | None = None
+    site: Annotated[Site | None, BeforeValidator(_plain)] = None
     duration: Duration | None = None
     """For how long the change has been there."""
     skin_type: SkinType | None = None
     """Fitzpatrick 1..6."""
+
+    @property
+    def facts(self) -> Facts:
+        """What an answer may use."""
+        return Facts(self.age, self.sex or "", self.site or "")
 
 
 @dataclass(frozen=True)
@@ -62,19 +71,38 @@ SKIN_TYPE_CHOOSES = (
 )
 
 
-def use_of_facts(patient: Patient) -> str:
-    """Return what the given facts changed in the answer, in a sentence; "" where none is given."""
-    unused = {
+def how_facts_count(fields: Collection[str]) -> str:
+    """Return what the bundle does with age, sex, place and duration, above their fields."""
+    if not fields:
+        return CHANGES_NOTHING
+    return (
+        f"You need not give any of these. This model uses {listed(fields)} where given, and the "
+        "answer says what they changed. The rest is printed in the report, for a clinician."
+    )
+
+
+def listed(fields: Collection[str]) -> str:
+    """Return the names of some facts as a part of a sentence."""
+    names = ["place" if field == "site" else field for field in fields]
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
+
+
+def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
+    """Return which given facts changed nothing, and what a skin type did; "" where none is given.
+
+    `used` are the fields that changed probabilities.
+    """
+    given = {
         "age": patient.age is not None,
         "sex": patient.sex is not None,
-        "place": patient.site is not None,
+        "site": patient.site is not None,
         "duration": patient.duration is not None,
     }
-    names = [name for name, is_given in unused.items() if is_given]
+    unused = [name for name, is_given in given.items() if is_given and name not in used]
     parts = []
-    if names:
-        listed = " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
-        parts.append(f"The answer does not depend on {listed}: the networks saw the photos alone.")
+    if unused:
+        saw = "" if used else ": the networks saw the photos alone"
+        parts.append(f"The answer does not depend on {listed(unused)}{saw}.")
     if patient.skin_type is not None:
         parts.append(SKIN_TYPE_CHOOSES)
     return " ".join(parts)

@@ -20,8 +20,14 @@ from skindx.diagnosis.photo_checks import (
     small_view,
     view_jpeg,
 )
-from skindx.diagnosis.record import CaseAnswer, PhotoView, Similar
-from skindx.diagnosis.record_assembly import assemble, at_prevalence, bundle_version, photo_of
+from skindx.diagnosis.record import CaseAnswer, PhotoView, Similar, UsedFacts
+from skindx.diagnosis.record_assembly import (
+    assemble,
+    at_prevalence,
+    bundle_version,
+    photo_of,
+    used_facts,
+)
 from skindx.models.ensemble import EnsembleOutput, Prediction
 from skindx.models.ood.feature_extraction import features_of
 
@@ -82,6 +88,7 @@ class _Concluded:
     ood_p_value: float | None
     top: int
     """Place of the likeliest class in the taxonomy."""
+    used: UsedFacts | None = None
 
 
 def answer(predictor: "Predictor", case: Case) -> CaseAnswer:
@@ -193,20 +200,22 @@ def _conclude(
             for n in out
         ]
         raise Refused.of([*refused, *out_of_distribution], len(case.photos))
+    ruled, known_PC = predictor.knowing(case.patient.facts, probabilities_PC)
     conclusion = conclude(
-        predictor,
-        probabilities_PC,
+        ruled,
+        known_PC,
         members_MPC,
         skin_type=case.patient.skin_type,
         ood_p_value=ood_p_value,
     )
     conclusion = at_prevalence(conclusion, predictor)
+    used = used_facts(ruled, probabilities_PC.mean(axis=0), conclusion)
     top = predictor.taxonomy.keys.index(conclusion.ranked[0][0].key)
     members_MC = members_MPC.mean(axis=1)
     if predictor.prevalence:
         members_MC = predictor.prevalence.correct(members_MC)
     return _Concluded(
-        tuple(photos.values()), places, predictions, members_MC, conclusion, ood_p_value, top
+        tuple(photos.values()), places, predictions, members_MC, conclusion, ood_p_value, top, used
     )
 
 
@@ -259,6 +268,7 @@ def _answer(
         concluded.conclusion,
         concluded.members_MC,
         ood_p_value=concluded.ood_p_value,
+        used=concluded.used,
         similar=similar,
         has_heat=any(heats),
     )

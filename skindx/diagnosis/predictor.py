@@ -26,6 +26,7 @@ from skindx.models.ensemble import Ensemble, EnsembleOutput, OodResult, Predicti
 from skindx.models.exports.backend_choice import EAGER, with_backend
 from skindx.models.exports.export_record import ExportCalibration
 from skindx.models.exports.runtimes import Backend
+from skindx.models.metadata_head import AnswerRules, Facts, Floats, MetadataField, MetadataSpec
 from skindx.models.ood.feature_extraction import features_of, try_check
 from skindx.models.ood.ood_check import OodCheck
 from skindx.models.probability_correction import Prevalence
@@ -59,6 +60,8 @@ class Predictor:
     """
     calibration: ExportCalibration | None = None
     """Rules fitted for the backend's answers; None: the bundle's own rules serve."""
+    fields: tuple[MetadataField, ...] = ()
+    """What is known of the person in the answers that its rules are for; see `knowing`."""
 
     @classmethod
     def load(
@@ -195,8 +198,32 @@ class Predictor:
         )
 
     @property
-    def _rules(self) -> BundleSpec | ExportCalibration:
+    def _rules(self) -> BundleSpec | ExportCalibration | AnswerRules:
+        if self.fields and self.metadata:
+            return self.metadata.rules["+".join(self.fields)]
         return self.calibration or self.bundle.spec
+
+    @property
+    def metadata(self) -> MetadataSpec | None:
+        """How age, sex and place change an answer; None: not at all.
+
+        Nor in an export with rules of its own, which were not fitted for them.
+        """
+        spec = self.bundle.spec.metadata
+        return spec if spec and spec.head and spec.rules and not self.calibration else None
+
+    def knowing(self, facts: Facts, probabilities_NC: Floats) -> tuple[Self, Floats]:
+        """Return the predictor with the rules, and the probabilities, for what is known.
+
+        All of the images are of the same person and place. Without a fact that the bundle uses,
+        both are as they were.
+        """
+        spec = self.metadata
+        fields = spec.served(facts) if spec else ()
+        if not (spec and spec.head and fields):
+            return self, probabilities_NC
+        known = [facts.only(fields)] * len(probabilities_NC)
+        return replace(self, fields=fields), spec.head.apply(probabilities_NC, known)
 
     @property
     def _without_crops(self) -> bool:

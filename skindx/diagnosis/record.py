@@ -6,7 +6,8 @@ from typing import Protocol
 from pydantic import ConfigDict, Field
 
 from skindx.core.settings_base import Settings
-from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.case import Case, Patient, listed, use_of_facts
+from skindx.models.metadata_head import MetadataField
 from skindx.taxonomy import Urgency
 
 SET_HOLDS = (
@@ -270,6 +271,17 @@ class Vote(_Part):
     probability: float = Field(ge=0, le=1)
 
 
+class UsedFacts(_Part):
+    """What of the person changed the probabilities, and the answer without it."""
+
+    fields: tuple[MetadataField, ...] = Field(min_length=1)
+    """Some of age, sex and site."""
+    without: float = Field(ge=0, le=1)
+    """Probability of the first candidate by the photos alone."""
+    first_without: str = ""
+    """Name of the condition that would then be first; empty: the same."""
+
+
 class NextStep(_Part):
     """The advice, by the urgent risk and by the most urgent class that remains likely."""
 
@@ -325,8 +337,26 @@ class Diagnosis(_Part):
     knows_urgent: bool = True
     """Whether any condition that the model knows is urgent; else nothing is said of urgency."""
     patient: Patient = Patient()
-    """Facts as they were given. None changes a probability; a skin type can choose thresholds."""
+    """Facts as they were given; `used_facts` says which of them changed probabilities."""
+    used_facts: UsedFacts | None = Field(None, exclude_if=lambda used: used is None)
+    """Missing where probabilities are those of the photos alone."""
     source: Source
+
+    @property
+    def use_of_facts(self) -> str:
+        """What the given facts changed, in sentences; empty where none is given."""
+        used = self.used_facts
+        rest = use_of_facts(self.patient, used.fields if used else ())
+        if used is None:
+            return rest
+        first = self.candidates[0]
+        other = f", and {used.first_without} would be first" if used.first_without else ""
+        text = (
+            f"The answer uses {listed(used.fields)}: {first.name} has "
+            f"{percent(first.probability)}; by the photos alone it would have "
+            f"{percent(used.without)}{other}."
+        )
+        return f"{text} {rest}".strip()
 
     @property
     def agreement(self) -> str:
@@ -339,7 +369,10 @@ class Diagnosis(_Part):
             every = "Both" if total == 2 else f"All {total}"
             return f"{every} networks of the ensemble put {first.name} first."
         if same == 0:
-            return f"None of the {total} networks puts {first.name} first; only their average does."
+            average = "average with the given facts" if self.used_facts else "average"
+            return (
+                f"None of the {total} networks puts {first.name} first; only their {average} does."
+            )
         return f"The networks disagree: {same} of {total} put {first.name} first."
 
 

@@ -6,7 +6,7 @@ given. Sets, risk and threshold are of the uncorrected probabilities, which they
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from skindx.diagnosis.record import (
     Similar,
     Source,
     UrgentRisk,
+    UsedFacts,
     Vote,
     percent,
 )
@@ -62,6 +63,26 @@ def at_prevalence(conclusion: Conclusion, predictor: "Predictor") -> Conclusion:
     return replace(conclusion, ranked=tuple(ranked))
 
 
+def used_facts(
+    predictor: "Predictor", without_C: NDArray[np.float64], conclusion: Conclusion
+) -> UsedFacts | None:
+    """Return what of the person the conclusion used, and what it would be without; None: nothing.
+
+    `without_C` are the probabilities by the photos alone.
+    """
+    if not predictor.fields:
+        return None
+    if predictor.prevalence:
+        without_C = predictor.prevalence.correct(without_C)
+    classes, first = predictor.taxonomy.classes, int(without_C.argmax())
+    leading = predictor.taxonomy.keys.index(conclusion.ranked[0][0].key)
+    return UsedFacts(
+        fields=predictor.fields,
+        without=min(float(without_C[leading]), 1.0),
+        first_without=classes[first].name if first != leading else "",
+    )
+
+
 def shown_prevalence(predictor: "Predictor") -> dict[str, float] | None:
     """Return the share of each condition that shown probabilities hold for; None: not known."""
     if predictor.prevalence:
@@ -89,14 +110,17 @@ def mix_text(predictor: "Predictor") -> str:
 
 
 def measured_risk(
-    risk: UrgentRisk | None, predictor: "Predictor", question: Question
+    risk: UrgentRisk | None,
+    predictor: "Predictor",
+    question: Question,
+    metrics: dict[str, Any] | None,
 ) -> UrgentRisk | None:
     """Return a risk with its measured errors, and its predictive values at the mix that is shown.
 
     They follow from both errors: those of the evaluation where there is one, and else the miss
     rate that is kept to and the calibration images of other conditions that are called urgent.
     """
-    risk = with_measured_risk(risk, predictor.metrics, question)
+    risk = with_measured_risk(risk, metrics, question)
     shares = shown_prevalence(predictor)
     if risk is None or shares is None:
         return risk
@@ -143,7 +167,7 @@ _UNKNOWN_NO_SIMILAR = (
     "No similar cases are shown, since the model names no condition that they could illustrate."
 )
 
-_ADDED_LATER = ("images", "ood", "urgent_risk", "whole_urgent_risk", "detector_recall")
+_ADDED_LATER = ("images", "metadata", "ood", "urgent_risk", "whole_urgent_risk", "detector_recall")
 
 # C = classes, M = members
 
@@ -156,11 +180,14 @@ def assemble(
     members_MC: NDArray[np.float64],
     *,
     ood_p_value: float | None,
+    used: UsedFacts | None = None,
     similar: tuple[Similar, ...],
     has_heat: bool,
 ) -> Diagnosis:
     """Return the record of one case."""
     keys, classes = predictor.taxonomy.keys, predictor.taxonomy.classes
+    # What was measured, was measured by photos alone.
+    metrics = None if used else predictor.metrics
     return Diagnosis(
         next_step=without_reassurance(conclusion.next_step, classes),
         abstained=conclusion.abstained,
@@ -177,10 +204,10 @@ def assemble(
             for place, (skin_class, probability, in_set) in enumerate(conclusion.ranked)
             if place < TOP or in_set
         ),
-        promise=with_measured_sets(conclusion.promise, predictor.metrics),
+        promise=with_measured_sets(conclusion.promise, metrics),
         no_promise=predictor.no_sets,
-        urgent_risk=measured_risk(conclusion.urgent_risk, predictor, "urgent_risk"),
-        soon_risk=measured_risk(conclusion.soon_risk, predictor, "soon_risk"),
+        urgent_risk=measured_risk(conclusion.urgent_risk, predictor, "urgent_risk", metrics),
+        soon_risk=measured_risk(conclusion.soon_risk, predictor, "soon_risk", metrics),
         no_urgent_risk=predictor.no_urgent_risk,
         votes=tuple(
             Vote(member=name, key=keys[row_C.argmax()], probability=min(float(row_C.max()), 1))
@@ -199,6 +226,7 @@ def assemble(
         temperature=predictor.ensemble.temperature,
         knows_urgent=urgent_known(classes),
         patient=patient,
+        used_facts=used,
         source=source_of(predictor.bundle, predictor.backend),
     )
 

@@ -55,7 +55,7 @@ def test_it_stands_where_facts_are_printed(monkeypatch: pytest.MonkeyPatch) -> N
     print_diagnosis(told.diagnosis, console)
     paper = words_of(report_pdf(told, None, datetime(2026, 1, 1, tzinfo=UTC)))
     for text in (console.file.getvalue(), paper, result_html(told, None)):  # type: ignore[attr-defined]
-        assert use_of_facts(GIVEN) in text
+        assert told.diagnosis.use_of_facts in text
     nothing = replace(told, diagnosis=told.diagnosis.model_copy(update={"patient": Patient()}))
     assert "does not depend on" not in result_html(nothing, None)
 
@@ -63,9 +63,14 @@ def test_it_stands_where_facts_are_printed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_stands_where_facts_are_asked(skindx: Skindx) -> None:
     assert CHANGES_NOTHING in intake_html(64)
     assert SKIN_TYPE_CHOOSES in intake_html(64)
+    assert CHANGES_NOTHING not in intake_html(64, fields=("age", "site"))
+    assert "uses age and place where given" in intake_html(64, fields=("age", "site"))
     schema = form_schema(CHOICES, 3)["content"]["multipart/form-data"]["schema"]["properties"]
+    used = form_schema(CHOICES, 3, ("age", "site"))["content"]["multipart/form-data"]["schema"]
     for name in ("age", "sex", "site", "duration"):
         assert "does not change the answer" in schema[name]["description"]
+        about = used["properties"][name]["description"]
+        assert ("changes the answer where it is given" in about) == (name in ("age", "site"))
     assert SKIN_TYPE_CHOOSES in schema["skin_type"]["description"]
     _, out, _ = skindx("diagnose", "--help")
-    assert " ".join(out.replace("│", " ").split()).count("changes no answer") == 4
+    assert " ".join(out.replace("│", " ").split()).count("changes no answer") == 1

@@ -58,7 +58,7 @@ def painted() -> CaseAnswer:
 
 
 BUNDLE: Any = SimpleNamespace(
-    spec=SimpleNamespace(name="fake"),
+    spec=SimpleNamespace(name="fake", metadata=None),
     digest="1b64" * 16,
     metrics=lambda: MEASURED,
     taxonomy=SimpleNamespace(keys=("melanoma", "nevus")),

@@ -1,5 +1,6 @@
 """The bundle: one folder with everything a diagnosis needs, hashed, loaded without pickle."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ from skindx.models.detector import (
 )
 from skindx.models.embedding_index import ROWS, TENSORS, EmbeddingIndex
 from skindx.models.ensemble import Ensemble, Member, share_trunks
+from skindx.models.metadata_head import RULES, MetadataSpec
 from skindx.models.ood.ood_check import STATISTICS, OodCheck, load_check_v0_1
 from skindx.models.ood.stored_check import (
     CHECK,
@@ -57,7 +59,7 @@ from skindx.models.ood.stored_check import (
 )
 from skindx.models.ood.stored_check import ROWS as OOD_ROWS
 from skindx.models.probability_correction import Prevalence, read_prevalence
-from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule
+from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import Taxonomy
 
 TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
@@ -191,6 +193,7 @@ def pack(
     conformal: Conformal | None = None,
     urgent_risk: UrgentRiskRule | None = None,
     soon_risk: UrgentRiskRule | None = None,
+    metadata: MetadataSpec | None = None,
     gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,
@@ -215,6 +218,7 @@ def pack(
         conformal=conformal,
         urgent_risk=urgent_risk,
         soon_risk=soon_risk,
+        metadata=metadata,
         gallery=gallery.spec if gallery is not None else None,
         ood=ood.spec if ood else None,
         images=images,
@@ -292,9 +296,16 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
 
 def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
     """Raise UserError for a rule whose urgent classes lie beyond the taxonomy's last."""
-    kinds = ("conformal", *QUESTIONS)
-    for name in (*kinds, *(f"whole_{kind}" for kind in kinds)):
-        rule = getattr(spec, name)
+    metadata = spec.metadata
+    if metadata and metadata.head and len(metadata.head.weights[0]) != classes:
+        raise UserError(
+            f"bundle {path}: the weights of age, sex and place are for "
+            f"{len(metadata.head.weights[0])} classes, but the taxonomy has {classes}; pack the "
+            "bundle again."
+        )
+    with_fields = metadata.rules.values() if metadata else ()
+    for rules, name in itertools.product((spec, *with_fields), RULES):
+        rule = getattr(rules, name)
         last = max(rule.urgent_columns, default=-1) if rule else -1
         if last >= classes:
             raise UserError(

@@ -35,6 +35,7 @@ from skindx.models.bundle.model_card import model_card
 from skindx.models.combination import FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex
+from skindx.models.metadata_head import MetadataSpec
 from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import UrgentRiskRule
 
@@ -62,13 +63,16 @@ def set_fusion(
     whole_urgent_risk: UrgentRiskRule | None = None,
     soon_risk: UrgentRiskRule | None = None,
     whole_soon_risk: UrgentRiskRule | None = None,
+    metadata: MetadataSpec | None = None,
 ) -> Bundle:
     """Put how the crop around the best box is judged, and the rules for it, into the bundle.
 
-    Those that begin with `whole_` are for serving the bundle without its detector.
+    Those that begin with `whole_` are for serving the bundle without its detector. `metadata` has
+    the rules for answers with age, sex and place; None: what is there.
     """
     bundle = open_bundle(path)
     change = {
+        "metadata": metadata or bundle.spec.metadata,
         "fusion": fusion,
         "conformal": conformal,
         "whole_conformal": whole_conformal,

@@ -23,6 +23,7 @@ from skindx.models.combination import EQUAL, Combination, FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorRecall, DetectorSpec
 from skindx.models.embedding_index import EmbeddingIndexSpec
+from skindx.models.metadata_head import RULES, AnswerRules, MetadataSpec
 from skindx.models.ood.ood_check import OodSpec, OodSpecV01
 from skindx.models.towers import TowerOrigin
 from skindx.models.urgent_risk import UrgentRiskRule
@@ -76,6 +77,9 @@ class BundleSpec(Settings):
     soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
     """From which risk of an urgent or soon class the next step is at least soon; None as above."""
     whole_soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
+    metadata: MetadataSpec | None = Field(None, exclude_if=lambda metadata: metadata is None)
+    """Whether age, sex and place change an answer; None: the dataset did not say them, or the
+    bundle is of an older version, and they change nothing."""
     gallery: EmbeddingIndexSpec | None = None
     ood: OodSpec | None = None
     """Whether a photo is out of distribution; None without enough calibration images."""
@@ -178,6 +182,17 @@ def calibration_side(records: Sequence[Record]) -> dict[str, Any]:
     """
     sides = [min(record.width, record.height) for record in split_of(records, "calibration")]
     return {LEAST_SIDE_PX: int(np.quantile(sides, RARE, method="lower"))} if sides else {}
+
+
+def rules_of(spec: BundleSpec) -> AnswerRules:
+    """Return the rules of answers by photos alone."""
+    return AnswerRules.model_validate({name: getattr(spec, name) for name in RULES})
+
+
+def used_fields(spec: BundleSpec) -> tuple[str, ...]:
+    """Return which facts about the person change an answer where they are given."""
+    metadata = spec.metadata
+    return metadata.head.fields if metadata and metadata.head and metadata.rules else ()
 
 
 def least_side(spec: BundleSpec) -> int:

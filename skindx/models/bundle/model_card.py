@@ -48,6 +48,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- conformal sets: {_sets(spec)}",
         *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk, taxonomy)),
         *(f"- {line}" for line in _threshold_lines(spec.soon_risk, "soon_risk")),
+        f"- age, sex and place on the body: {_metadata(spec)}",
         f"- similar cases: {_embedding_index(spec)}",
         f"- out-of-distribution photos: {_out_of_distribution(spec)}",
         f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
@@ -173,6 +174,25 @@ def _recall(spec: BundleSpec) -> list[str]:
         if band.lesions
     ]
     return [f"- lesions found by the detector on validation images, by size: {'; '.join(detected)}"]
+
+
+def _metadata(spec: BundleSpec) -> str:
+    if spec.metadata is None:
+        return "not used; no answer depends on them"
+    gain, head = spec.metadata.gain, spec.metadata.head
+    of = (
+        f"{gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of the log loss on {gain.images} "
+        f"validation images in {gain.groups} groups, cross-fitted"
+    )
+    if head is None or not spec.metadata.rules:
+        return f"not used; no answer depends on them (they gain {of})"
+    text = f"{', '.join(head.fields)} are used where they are given, never required; they gain {of}"
+    if "sex" in head.fields:
+        text += (
+            f"; by sex alone no probability, nor the urgent risk, moves by more than "
+            f"{100 * head.sex_shift:.0f} percentage points, whatever else is given"
+        )
+    return text
 
 
 def _embedding_index(spec: BundleSpec) -> str:

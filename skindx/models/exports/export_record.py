@@ -10,12 +10,8 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.core.untrusted import read_json
 from skindx.models.bundle.bundle_index import EXPORTS
-from skindx.models.conformal import Conformal
 from skindx.models.exports.runtimes import Precision, Runtime, backend_of
-from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule
-
-RULES = tuple(f"{which}{kind}" for kind in ("conformal", *QUESTIONS) for which in ("", "whole_"))
-"""What a bundle and the calibration of an export have under the same names."""
+from skindx.models.metadata_head import AnswerRules
 
 SPEC = "export.json"
 
@@ -62,19 +58,13 @@ class PairedAccuracy(Settings):
     """95 % interval of `exported` - `eager` over groups; None where one group is all there is."""
 
 
-class ExportCalibration(Settings):
+class ExportCalibration(AnswerRules):
     """What is fitted again for an export that rounds coarsely; it serves in the bundle's place."""
 
     members: tuple[Annotated[float, Field(gt=0)], ...]
     """Temperatures of the members."""
     temperature: float = Field(gt=0)
     """Of the ensemble."""
-    conformal: Conformal | None = None
-    whole_conformal: Conformal | None = None
-    urgent_risk: UrgentRiskRule | None = None
-    whole_urgent_risk: UrgentRiskRule | None = None
-    soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
-    whole_soon_risk: UrgentRiskRule | None = Field(None, exclude_if=lambda rule: rule is None)
 
 
 class ExportSpec(Settings):

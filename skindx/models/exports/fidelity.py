@@ -16,12 +16,11 @@ from skindx.core.errors import UserError
 from skindx.data.manifest import Record, split_of
 from skindx.metrics import Statistic, paired_interval, share_interval
 from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.bundle_index import rules_of
 from skindx.models.combination import Combination, assist, box_crops, log, pool
-from skindx.models.conformal import Conformal, fit_on_records
 from skindx.models.ensemble import Ensemble, Member, Memo, decoded, predict_members, predict_records
 from skindx.models.exports.backend_choice import answering, processor_seconds
 from skindx.models.exports.export_record import (
-    RULES,
     ExportCalibration,
     Gain,
     PairedAccuracy,
@@ -35,8 +34,8 @@ from skindx.models.exports.runtimes import (
     unsupported,
     with_export,
 )
+from skindx.models.metadata_head import RULES
 from skindx.models.probability_correction import apply_temperature, fit_temperature
-from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 
 # M = members, N = images, C = classes
@@ -210,21 +209,12 @@ def refit_rules(
     it was for the bundle. Raises UserError without the detector that fused answers need.
     """
     spec, held = bundle.spec, split_of(records, "calibration")
-    calibration = ExportCalibration(members=temperatures[0], temperature=temperatures[1])
-    if not any(getattr(spec, rule) for rule in RULES):
-        return calibration
-    fused_NC, whole_NC = _answers(bundle, exported, dataset, held)
-    change: dict[str, Conformal | UrgentRiskRule | None] = {}
-    for prefix, answers_NC in (("", fused_NC), ("whole_", whole_NC)):
-        old = getattr(spec, f"{prefix}conformal")
-        if old:
-            fitted = fit_on_records(answers_NC, held, bundle.taxonomy, old.level)
-            change[f"{prefix}conformal"] = fitted
-        for question in QUESTIONS:
-            if getattr(spec, f"{prefix}{question}"):
-                risk = fit_risk_on_records(answers_NC, held, bundle.taxonomy, question)
-                change[f"{prefix}{question}"] = risk
-    return calibration.model_copy(update=change)
+    rules = rules_of(spec)
+    answers: dict[str, Floats] = {}
+    if any(getattr(rules, name) for name in RULES):
+        answers = dict(zip(("", "whole_"), _answers(bundle, exported, dataset, held), strict=True))
+    fitted = dict(rules.refitted(answers, held, bundle.taxonomy))
+    return ExportCalibration(members=temperatures[0], temperature=temperatures[1], **fitted)
 
 
 def _answers(

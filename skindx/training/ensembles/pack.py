@@ -10,6 +10,7 @@ the ensemble's temperature errs towards doubt.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +138,7 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     )
     fusion = FusionSpec(weight=weight, margin=margin)
     plain = bundle.spec.whole_conformal or bundle.spec.conformal
-    plain_risks: dict[Question, UrgentRiskRule | None] = {
+    plain_risks: dict[Question, Any] = {
         question: getattr(bundle.spec, f"whole_{question}") or getattr(bundle.spec, question)
         for question in QUESTIONS
     }
@@ -149,9 +150,7 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
         [assist(ensemble, crops, ensemble.probabilities(p), weight)[0] for _, p, crops in looked]
     )
     fused = fit_on_records(fused_NC, held, bundle.taxonomy, plain.level)
-    risks: dict[str, UrgentRiskRule | None] = {
-        f"whole_{question}": rule for question, rule in plain_risks.items()
-    }
+    risks: dict[str, Any] = {f"whole_{question}": rule for question, rule in plain_risks.items()}
     for question in (question for question, rule in plain_risks.items() if rule):
         risks[question] = fit_risk_on_records(fused_NC, held, bundle.taxonomy, question)
     return set_fusion(path, fusion, fused, plain, **risks)
@@ -255,7 +254,7 @@ def fit_on_calibration(
     records: Sequence[Record],
     taxonomy: Taxonomy,
     collector: OodCollector,
-) -> tuple[Conformal | None, OodPart | None, dict[Question, UrgentRiskRule | None]]:
+) -> tuple[Conformal | None, OodPart | None, dict[Question, Any]]:
     """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
 
     Nothing else looks at that split. No part, and a line that says so, where it has too few images.
@@ -278,7 +277,7 @@ def fit_on_calibration(
             f"{len(held)}) and training images that differ"
         )
     probabilities_NC = np.concatenate(batches)
-    risks: dict[Question, UrgentRiskRule | None] = {
+    risks: dict[Question, Any] = {
         question: fit_risk_on_records(probabilities_NC, held, taxonomy, question)
         for question in QUESTIONS
     }

@@ -16,6 +16,7 @@ from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, Diagnoser
 from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.bundle_index import used_fields
 from skindx.ui.diagnosis_pool import Busy, Unanswered
 from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
 from skindx.ui.http.forms import CHOICES, read_case
@@ -155,7 +156,7 @@ def routes(
         response_model=Answered,
         responses=_ANSWERS,
         summary="Get a diagnosis: what a lesion may be, and what to do next",
-        openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS)},
+        openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS, used_fields(bundle.spec))},
     )
     async def diagnose(request: Request) -> Response:
         """Send 1 to 3 photos of one place on the skin.

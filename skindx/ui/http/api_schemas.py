@@ -18,11 +18,13 @@ INCLUDES = ("views", "heat", "thumbnails", "pdf")
 """What a client may ask for beside the diagnosis; each costs bytes, so none comes unasked."""
 
 _UNUSED = "It does not change the answer, and is printed in the report."
+_USED = "It changes the answer where it is given; `used_facts` says how."
 
 _MEANINGS = {
-    "sex": f"Sex of the person. {_UNUSED}",
-    "site": f"Where on the body the lesion is. {_UNUSED}",
-    "duration": f"How long the lesion has been there. {_UNUSED}",
+    "age": "Age in years.",
+    "sex": "Sex of the person.",
+    "site": "Where on the body the lesion is.",
+    "duration": "How long the lesion has been there.",
     "skin_type": f"Fitzpatrick skin type. {SKIN_TYPE_CHOOSES}",
 }
 
@@ -159,16 +161,26 @@ class ScanStatus(BaseModel):
     result: ScanAnswer | None = Field(description="null until it is done.")
 
 
-def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, Any]:
-    """Return the OpenAPI description of a case as multipart form data."""
+def form_schema(
+    choices: Mapping[str, Sequence[Any]], most: int, used: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the OpenAPI description of a case as multipart form data.
+
+    `used` are the facts about the person that change an answer.
+    """
+
+    def meaning(name: str) -> str:
+        use = "" if name == "skin_type" else _USED if name in used else _UNUSED
+        return f"{_MEANINGS[name]} {use}".strip()
+
     age = {"type": "integer", "minimum": 0, "maximum": 120}
     fields: dict[str, Any] = {
         "photo": _photos(most, "photos of the same place on the skin: JPEG, PNG, WebP or HEIC."),
-        "age": age | {"description": f"Age in years. {_UNUSED}"},
+        "age": age | {"description": meaning("age")},
     }
     for name, values in choices.items():
         kind = "integer" if isinstance(values[0], int) else "string"
-        fields[name] = {"type": kind, "enum": list(values), "description": _MEANINGS[name]}
+        fields[name] = {"type": kind, "enum": list(values), "description": meaning(name)}
     fields["include"] = {
         "type": "string",
         "description": (

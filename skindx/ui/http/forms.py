@@ -10,9 +10,10 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
+from skindx.diagnosis.case import MAX_PHOTOS, Case, Duration, Patient, Sex, SkinType
 from skindx.diagnosis.photo_checks import MAX_BYTES
 from skindx.scan.ruler import given_scale
+from skindx.taxonomy.body_sites import SITES
 from skindx.ui.http.api_schemas import INCLUDES
 
 CHOICES: dict[str, tuple[Any, ...]] = {

@@ -13,7 +13,6 @@ from skindx.casebook.kept_case import CASE_CONSENTS, SCAN_CONSENTS
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.data.origin import ImageOrigin
-from skindx.diagnosis.case import use_of_facts
 from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
 from skindx.diagnosis.photo_checks import Refusal
 from skindx.diagnosis.record import (
@@ -102,7 +101,7 @@ def result_html(answer: CaseAnswer, metrics: dict[str, Any] | None) -> str:
         lacks=lacks(diagnosis.unknown_urgent),
         ood=ood_sentence(diagnosis),
         how_combined=how_combined(diagnosis),
-        use_of_facts=use_of_facts(diagnosis.patient),
+        use_of_facts=diagnosis.use_of_facts,
         measured=measured(metrics),
         risk_guarantee=risk_guarantee(diagnosis),
         percent=percent,

@@ -11,19 +11,19 @@ from skindx.core.errors import UserError
 from skindx.core.machine import go_offline
 from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.case import (
-    CHANGES_NOTHING,
     MAX_PHOTOS,
-    SITES,
     SKIN_TYPE_CHOOSES,
     Case,
     Duration,
     Patient,
     Sex,
+    how_facts_count,
 )
 from skindx.diagnosis.photo_checks import MAX_BYTES, MIN_SIDE, Refusal, Refused
 from skindx.diagnosis.record import Diagnoser
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.bundle.bundle_index import largest_crop, least_side
+from skindx.models.bundle.bundle_index import largest_crop, least_side, used_fields
+from skindx.taxonomy.body_sites import SITES
 from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import (
@@ -75,11 +75,18 @@ DURATIONS: dict[Duration, str] = {
 }
 
 
-def intake_html(least_side: int, images: ImageOrigin | None = None, *, crop: float = 1.0) -> str:
+def intake_html(
+    least_side: int,
+    images: ImageOrigin | None = None,
+    *,
+    crop: float = 1.0,
+    fields: Sequence[str] = (),
+) -> str:
     """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side.
 
     `images` are those that the model learned from: the form says which photos it is for. `crop` is
-    the share of the shorter side that the networks see; the form draws that square.
+    the share of the shorter side that the networks see; the form draws that square. `fields` are
+    the facts about the person that change an answer.
     """
     return render(
         "intake.html.jinja",
@@ -87,7 +94,7 @@ def intake_html(least_side: int, images: ImageOrigin | None = None, *, crop: flo
         sites=SITES,
         durations=DURATIONS,
         skin_types=SKIN_TYPES,
-        changes_nothing=CHANGES_NOTHING,
+        changes_nothing=how_facts_count(fields),
         skin_type_chooses=SKIN_TYPE_CHOOSES,
         most=MAX_PHOTOS,
         max_bytes=MAX_BYTES,
@@ -198,6 +205,7 @@ def _add_diagnosis(
                     max(MIN_SIDE, least_side(bundle.spec)),
                     bundle.images,
                     crop=largest_crop(bundle.spec),
+                    fields=used_fields(bundle.spec),
                 ),
                 js_on_load=script("intake"),
                 apply_default_css=False,
