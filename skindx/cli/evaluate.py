@@ -42,6 +42,12 @@ def evaluate(
             "evaluation/ beside the bundle, or else the figures that the bundle holds.",
         ),
     ] = None,
+    checklist: Annotated[
+        bool,
+        typer.Option(
+            "--checklist", help="Fill in STARD-AI, TRIPOD+AI and CLEAR Derm: checklist.html, .md."
+        ),
+    ] = False,
     expect: Expect = None,
     miss_rate: MissRate = None,
 ) -> None:
@@ -58,6 +64,7 @@ def evaluate(
     """
     from skindx.core.progress import progress_bars
     from skindx.energy import energy_reported
+    from skindx.evaluation.checklist import write_checklists
     from skindx.evaluation.evaluate import METRICS
     from skindx.evaluation.evaluate import evaluate as evaluate_bundle
     from skindx.evaluation.evaluation_report import print_table
@@ -83,12 +90,18 @@ def evaluate(
         changed = add_metrics(bundle, figures, expect)
     print_table(evaluation, console())
     print(f"report: {folder / 'report.html'}")
+    if checklist:
+        print(f"checklists: {write_checklists(folder)}")
     if changed:
         print(f"the bundle now holds these figures; its new digest is {changed.digest}")
 
 
 def recompute(
     evaluation: Annotated[Path, typer.Argument(help="A folder that `skindx evaluate` wrote.")],
+    *,
+    checklist: Annotated[
+        bool, typer.Option("--checklist", help="If they agree, fill in the checklists again.")
+    ] = False,
 ) -> None:
     """Compute every figure of an evaluation again from its predictions.csv.
 
@@ -111,3 +124,7 @@ def recompute(
         f"all {result.figures} figures agree with {evaluation / TABLE}; not in the table: images "
         f"that were not scored, another evaluation ({', '.join(NOT_IN_TABLE)})"
     )
+    if checklist:
+        from skindx.evaluation.checklist import write_checklists
+
+        print(f"checklists: {write_checklists(evaluation)}")

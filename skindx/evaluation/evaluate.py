@@ -57,7 +57,9 @@ def served_conclusions(
 METRICS = "metrics.json"
 REPORT = "report.html"
 
-EVALUATION = FolderKind("an evaluation", METRICS, (PREDICTIONS, TABLE, SETTINGS, REPORT))
+EVALUATION = FolderKind(
+    "an evaluation", METRICS, (PREDICTIONS, TABLE, SETTINGS, REPORT, "checklist.*")
+)
 
 _BATCH = 16
 _LEAST_CONFIDENCE = 0.001

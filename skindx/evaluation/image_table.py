@@ -5,7 +5,6 @@ it. `skindx recompute` makes the figures again from these two and compares them 
 """
 
 import csv
-import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +44,7 @@ def write_image_table(
     not known, or not measured.
     """
     keys = [skin_class.key for skin_class in answers.classes]
-    facts = [field.name for field in dataclasses.fields(Record) if field.name in _OF_RECORDS]
+    facts = list(_OF_RECORDS)
     columns = {name: [no_formula(getattr(record, name)) for record in records] for name in facts}
     for name, values in columns_of(records, answers).items():
         if name.startswith("member_"):
@@ -99,8 +98,7 @@ def _read(
     if not rows:
         raise ValueError("it has no rows")
     keys = [skin_class["key"] for skin_class in settings["classes"]]
-    known = {field.name for field in dataclasses.fields(Record)}
-    facts = {name: kind for name, kind in _OF_RECORDS.items() if name in rows[0] and name in known}
+    facts = {name: kind for name, kind in _OF_RECORDS.items() if name in rows[0]}
 
     def numbers(row: dict[str, str], name: str) -> list[float]:
         return [float(row[f"{name}_{key}"]) for key in keys]

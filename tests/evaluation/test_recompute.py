@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from independent_figures import Figure, all_figures
 from typer.testing import CliRunner
-from whole_evaluation import write_whole_evaluation
 
 from skindx.cli import app
 from skindx.core.errors import UserError
@@ -23,13 +22,6 @@ ABSENT = {"external", "seen", "elsewhere"}
 """What is said of images that were not scored, and of another evaluation."""
 BIASED = "calibration_error"
 """Its interval is not centred on the figure, which noise makes greater."""
-
-
-@pytest.fixture(scope="module")
-def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("evaluation")
-    write_whole_evaluation(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,30 @@
-"""One evaluation with every part that a report can have: groups, skin types, boxes, refusals."""
+"""One evaluation with every part that a report can have, and its bundle and dataset."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from evaluation_fakes import CLASSES, FakePredictor, records_of, simulate
 
-from skindx.core.atomic_files import write_json
+from skindx.core.atomic_files import sha256_file, write_json
+from skindx.core.measurement import MeasurementOrigin
 from skindx.data.box import Box
+from skindx.data.manifest import SPLITS, Record, write_manifest
+from skindx.data.origin import ImageOrigin
+from skindx.data.summary import BuildSummary
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.evaluate import METRICS, served_conclusions
 from skindx.evaluation.image_table import write_image_table
 from skindx.evaluation.score import measure
+from skindx.models.bundle.bundle_index import (
+    MANIFEST_SHA256,
+    TRAINING_IMAGES,
+    BundleSpec,
+    MemberSpec,
+)
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import OodResult
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
@@ -21,27 +34,30 @@ WITH_SOON = (*CLASSES[:2], CLASSES[2].model_copy(update={"urgency": "soon"}), CL
 
 
 def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
-    """Write the figures and the tables of 240 images in 160 groups."""
+    """Write the figures and the tables of 240 images in 160 groups.
+
+    FOLDER/data has the manifest and the summary of their dataset, FOLDER/bundle an index.
+    """
     random = np.random.default_rng(5)
     labels, table = simulate(N, seed=5)
     groups = [f"lesion {i - i % 3 % 2}" for i in range(N)]
-    facts: list[dict[str, object]] = [
+    facts: list[dict[str, Any]] = [
         {
             "skin_type": (None, 1, 3, 6)[i % 4],
             "source": f"=clinic {random.integers(3)}",
             "confirmed_by": ("histology", "", "consensus")[i % 3],
-            "age": (None, 34.5, 71.0)[i % 3],
+            "age": (None, 34.5, 71.0)[i // 3 % 3],
+            "licence": "CC0 1.0",
             "sex": ("female", "male", "")[i % 3],
             "site": ("back", "", "=face")[i % 3],
         }
         for i in range(N)
     ]
-    known = records_of(["nevus"])[0].__slots__
     records = [
         replace(
             record,
             boxes=_boxes(random, i % 3, drawn=True) if i % 5 else None,
-            **{name: value for name, value in facts[i].items() if name in known},  # type: ignore[arg-type]
+            **facts[i],
         )
         for i, record in enumerate(records_of(labels, groups))
     ]
@@ -77,8 +93,51 @@ def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
         abstained_N=np.array([bool(answer.abstained) for answer in concluded]),
     )
     measured = measure(records, predictions, answers, draws=draws).to_dict()
-    write_json(folder / METRICS, {"origin": {"seed": 0}, **measured})
+    write_json(folder / METRICS, {"origin": _origin(folder, records, predictor), **measured})
     write_image_table(folder, records, predictions, answers)
+
+
+def _origin(folder: Path, records: list[Record], predictor: FakePredictor) -> dict[str, object]:
+    """Write what is about the measurement, and return what metrics.json says of it."""
+    others = [
+        replace(record, sha256=f"{n:064x}", path=f"o/{n}", group=f"other {n}", split=split)
+        for n, (record, split) in enumerate(zip(records, 20 * SPLITS[:3], strict=False), 900)
+    ]
+    data, bundle = folder / "data", folder / "bundle"
+    write_manifest(data, [*records, *others])
+    sha256 = sha256_file(data / "manifest.parquet")
+    summary = BuildSummary("d", 400, 300, {"dead-link": 100}, {}, {}, (), 0, 0, 220, 2, 9)
+    write_json(data / "summary.json", summary.as_json())
+    preprocess = Preprocess(size=96, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+    spec = BundleSpec(
+        name="b",
+        created="2026-01-01",
+        skindx="0.2",
+        members=tuple(
+            MemberSpec(name=name, classifier=ClassifierSettings(model="m", preprocess=preprocess))
+            for name in predictor.members
+        ),
+        conformal=predictor.conformal,
+        urgent_risk=predictor.urgent_risk,
+        soon_risk=predictor.soon_risk,
+        images=ImageOrigin(painted="none", modality="dermoscopic"),
+        provenance={MANIFEST_SHA256: sha256, TRAINING_IMAGES: 20},
+    )
+    write_json(bundle / "bundle.json", spec.model_dump(mode="json"))
+    return asdict(
+        MeasurementOrigin(
+            bundle=str(bundle),
+            dataset=str(data),
+            manifest_sha256=sha256,
+            split="test",
+            seed=0,
+            date="2026-01-01T00:00:00+00:00",
+            hardware="h",
+            versions={"skindx": "0.2"},
+            taxonomy_review="not reviewed",
+            bundle_digest="ab" * 32,
+        )
+    )
 
 
 def _risk_rule(columns: tuple[int, ...], levels: dict[float, float]) -> UrgentRiskRule:
