@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from skindx.models.ood.ood_detectors import (
     fit_gaussian,
 )
 from skindx.models.ood.ood_features import Features, Learned, OodDetector
-from skindx.models.ood.stored_check import CHECK, load_check, save_check
+from skindx.models.ood.stored_check import CHECK, OodImages, OodRow, load_check, save_check
 
 Singles = NDArray[np.float32]
 LABELS = ("a", "b", "c")
@@ -225,6 +226,20 @@ def test_too_few_images_refuse_nothing() -> None:
     assert fit_check(DEFAULT, learned(), features(18, 1)) is None
     assert fit_check(DEFAULT, learned(4), features(50, 1)) is None
     assert fit_check(DEFAULT, learned(60), features(19, 1)) is not None
+
+
+def test_features_that_no_detector_reads_are_not_missed(tmp_path: Path) -> None:
+    """The collector leaves out logits, and members of one trunk have a single embedding."""
+    rows = tuple(OodRow(f"{n:064x}", "a", f"g{n}", "calibration") for n in range(5))
+    whole = features(5, 1)
+    layers = ((np.ones((3, whole.pooled_MND[0].shape[1]), np.float32),), (np.ones(3, np.float32),))
+    some = replace(whole, pooled_MND=whole.pooled_MND[:1], logits_MNC=())
+    for images in (OodImages(rows, some, *layers), OodImages(rows, whole)):
+        images.save(tmp_path)
+        assert len(OodImages.load(tmp_path)) == 5
+    OodImages(rows, some, layers[0], (np.ones(2, np.float32),)).save(tmp_path)
+    with pytest.raises(UserError, match="copy or pack"):
+        OodImages.load(tmp_path)
 
 
 def test_a_bundle_carries_its_check(tmp_path: Path) -> None:

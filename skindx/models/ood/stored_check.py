@@ -126,20 +126,27 @@ def _listed(tensors: dict[str, Singles], name: str) -> tuple[Singles, ...]:
 def _fit_each_other(
     tensors: dict[str, Any], lists: tuple[tuple[Singles, ...], ...], rows: int
 ) -> bool:
-    """True when every member has its features of every image, all of them finite numbers."""
+    """True when features are of every image, of every last layer, and finite numbers.
+
+    A detector that reads no logits stores none; members that share a trunk store no layers.
+    """
     pooled, logits, weights, biases = lists
-    image, members = tensors.get("image"), len(pooled)
-    if image is None or image.ndim != 2 or len(image) != rows or not members:
+    image = tensors.get("image")
+    if image is None or len(tensors) != 1 + sum(map(len, lists)) or len(weights) != len(biases):
         return False
-    if len(logits) != members or len(weights) != len(biases) or len(weights) not in (0, members):
+    if any(part.ndim != 2 or len(part) != rows for part in (image, *pooled, *logits)):
         return False
-    if len(tensors) != 1 + 2 * members + 2 * len(weights):
+    if weights and any(len(part) not in (0, len(weights)) for part in (pooled, logits)):
         return False
-    given = all(part.ndim == 2 and len(part) == rows for part in (*pooled, *logits))
-    layers = given and all(
-        weight.shape == (logit.shape[1], pool.shape[1]) and bias.shape == (logit.shape[1],)
-        for weight, bias, pool, logit in zip(weights, biases, pooled, logits, strict=False)
+    layers = all(
+        weight.ndim == 2 and bias.shape == weight.shape[:1]
+        for weight, bias in zip(weights, biases, strict=True)
     )
+    for axis, parts in enumerate((logits, pooled)):
+        layers = layers and all(
+            part.shape[1] == weight.shape[axis]
+            for part, weight in zip(parts, weights, strict=False)
+        )
     return layers and all(
         part.dtype.kind == "f" and bool(np.isfinite(part).all()) for part in tensors.values()
     )
