@@ -25,7 +25,7 @@ from skindx.cli.plan import plan
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
-from skindx.cli.serve import serve, user
+from skindx.cli.serve import monitor, serve, user
 from skindx.cli.special_files import refuse_special_files
 from skindx.cli.train import train
 from skindx.core.machine import go_offline
@@ -80,6 +80,7 @@ for verb in (
     export,
     diagnose,
     serve,
+    monitor,
     bench,
     doctor,
     demo,

@@ -1,4 +1,4 @@
-"""`skindx serve` and `skindx user`: the page, the interface, and who may use them."""
+"""`skindx serve`, `monitor` and `user`: page and interface, their drift, who may use them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -76,6 +76,14 @@ def serve(
             help="Delete the result of a scan so long after its end; default: 30.",
         ),
     ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Watch for drift: FILE keeps numbers of each photo, and no photo. /v1/monitor "
+            "shows it.",
+        ),
+    ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
@@ -107,9 +115,33 @@ def serve(
         miss_rate=miss_rate,
         prevalence=prevalence,
         keep_scans_min=keep_scans,
+        monitor=monitor,
         access_log=access_log,
         expect=expect,
     )
+
+
+def monitor(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of `skindx serve --monitor`.")],
+    *,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept", help="Make the recent photos the reference, and forget the alarms."
+        ),
+    ] = False,
+) -> None:
+    """Print what a server's monitor noticed: each alarm, since when, and what to do.
+
+    Example: skindx monitor runs/monitor.db
+    """
+    from skindx.monitor.monitor_file import MonitorFile
+    from skindx.monitor.monitor_report import summary
+
+    opened = MonitorFile(file)
+    if accept:
+        print(f"{opened.accept()} recent photos are the reference now.")
+    print("\n".join(summary(opened.read())))
 
 
 user = typer.Typer(no_args_is_help=True, help="Manage the users of `skindx serve --login FILE`.")

@@ -1,6 +1,6 @@
 """From cases to answers: photos of all cases go through the networks in one batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,8 +102,17 @@ def answer(predictor: "Predictor", case: Case) -> CaseAnswer:
     return answered
 
 
-def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[CaseAnswer | UserError]:
-    """Return each case's answer, or why it has none; the networks see all photos in one batch."""
+Observer = Callable[[Sequence[NDArray[np.uint8]], EnsembleOutput, Sequence[int]], None]
+"""Takes decoded photos, what the networks made of them, and the place of each case's first one."""
+
+
+def answer_many(
+    predictor: "Predictor", cases: Sequence[Case], observe: Observer | None = None
+) -> list[CaseAnswer | UserError]:
+    """Return each case's answer, or why it has none; the networks see all photos in one batch.
+
+    `observe` is called last: photos that the networks refused count, those of other gates do not.
+    """
     answers: dict[int, CaseAnswer | UserError] = {}
     seen: dict[int, dict[int, CheckedPhoto]] = {}
     refused: dict[int, list[Refusal]] = {}
@@ -129,6 +138,12 @@ def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[CaseAnswe
         heats = _heat_pngs(predictor, output, concluded)
         for n, concluded_case in concluded.items():
             answers[n] = _answer(predictor, cases[n], concluded_case, output, heats[n])
+        if observe:
+            counts = [len(photos) for photos in seen.values()]
+            first = np.cumsum([0, *counts[:-1]])
+            observe(
+                pixels, output, [int(n) for n, count in zip(first, counts, strict=True) if count]
+            )
     return [answers[n] for n in range(len(cases))]
 
 

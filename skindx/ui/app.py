@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.routing import BaseRoute, Match, Mount
 
 from skindx import __version__
+from skindx.core.errors import UserError
 from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
 from skindx.models.bundle.bundle import Bundle
+from skindx.monitor.monitor_file import MonitorFile
 from skindx.ui.diagnosis_pool import DiagnosisPool, worker_command
-from skindx.ui.http.api_routes import docs_html, routes
+from skindx.ui.http.api_routes import docs_html, monitor_html, routes
 from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
 from skindx.ui.http.browser_rules import Headers, HostCheck
 from skindx.ui.http.forms import FORM_BYTES
@@ -27,6 +29,7 @@ from skindx.ui.http.scan_routes import scan_routes
 from skindx.ui.http.server_metrics import CountingDiagnoser, Metrics
 from skindx.ui.http.users import Users
 from skindx.ui.page.answer_html import PageScans
+from skindx.ui.page_basics import sentence
 from skindx.ui.scans.scan_job import ScanServing, why_no_scans
 from skindx.ui.scans.scan_jobs import ScanBundle, ScanJobs
 from skindx.ui.uploads import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
@@ -130,6 +133,8 @@ class Wiring:
     scan_serving: ScanServing = field(default_factory=ScanServing)
     prevalence: Path | None = None
     """A file of the mix of diseases that shown probabilities hold for; None: the bundle's."""
+    monitor: Path | None = None
+    """The file of a monitor; None: photos are not counted."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -139,9 +144,8 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     from skindx.ui.page.diagnosis_page import build_page
 
     version = bundle_version(bundle)
-    command = worker_command(
-        bundle.path, version, wiring.expect, wiring.miss_rate, wiring.prevalence
-    )
+    given = (wiring.expect, wiring.miss_rate, wiring.prevalence)
+    command = worker_command(bundle.path, version, *given, monitor=wiring.monitor)
     pool = DiagnosisPool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
     folder = UploadFolder(wiring.uploads)
@@ -171,6 +175,9 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     rule = wiring.scan_serving.wide if jobs else None
     app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version, rule=rule))
     app.include_router(scan_routes(jobs, unable, metrics))
+    if wiring.monitor is not None:
+        metrics.monitor = MonitorFile(wiring.monitor)
+        _add_monitor(app, metrics.monitor)
     _add_docs(app)
     logged_in = wiring.users is not None
     by_page = CountingDiagnoser(pool, metrics, "page")
@@ -210,6 +217,17 @@ def _add_docs(app: "FastAPI") -> None:
     @app.get(ALIVE, include_in_schema=False)
     def alive() -> PlainTextResponse:
         return PlainTextResponse("ok")
+
+
+def _add_monitor(app: "FastAPI", monitor: MonitorFile) -> None:
+    from starlette.responses import HTMLResponse, PlainTextResponse
+
+    @app.get("/v1/monitor", include_in_schema=False, response_model=None)
+    def show_monitor() -> HTMLResponse | PlainTextResponse:
+        try:
+            return HTMLResponse(monitor_html(monitor.read()))
+        except UserError as error:
+            return PlainTextResponse(sentence(str(error)), 503)
 
 
 def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:

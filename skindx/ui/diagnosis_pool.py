@@ -149,11 +149,14 @@ def worker_command(
     expect: str | None = None,
     miss_rate: float | None = None,
     prevalence: Path | None = None,
+    *,
+    monitor: Path | None = None,
 ) -> tuple[str, ...]:
     """Return what starts a worker; `worker.started` adds a connection and a folder."""
     level = "" if miss_rate is None else str(miss_rate)
     mix = "" if prevalence is None else str(prevalence.resolve())
-    words = (str(bundle.resolve()), version, expect or "", level, mix)
+    file = "" if monitor is None else str(monitor.resolve())
+    words = (str(bundle.resolve()), version, expect or "", level, mix, file)
     return module_command("skindx.ui.diagnosis_pool", *words)
 
 
@@ -163,12 +166,14 @@ def load_bundle(
     expect: str | None = None,
     miss_rate: float | None = None,
     prevalence: Path | None = None,
+    *,
+    monitor: Path | None = None,
 ) -> Answerer:
     """Return what answers cases by a bundle.
 
     Raises UserError for one that is not whole, one that is no longer of this `version`, one that
     does not have the digest which is expected, one without a threshold for the miss rate, and one
-    that the file of the prevalence does not fit.
+    that the file of the prevalence does not fit. `monitor` is the file that counts its photos.
     """
     import cv2
     import torch
@@ -185,19 +190,37 @@ def load_bundle(
         raise UserError(
             f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
         )
-    return partial(answer_many, predictor)
+    if monitor is None:
+        return partial(answer_many, predictor)
+    from skindx.monitor.monitor_file import MonitorFile
+    from skindx.monitor.photo_numbers import PhotoNumbers
+
+    numbers = PhotoNumbers(predictor.bundle, predictor.ood)
+    file = MonitorFile.create(monitor, numbers, version)
+
+    def observe(photos: Sequence[Any], output: Any, places: Sequence[int]) -> None:
+        try:
+            file.add(numbers.of_photos(predictor.ensemble, photos, output, places))
+        except Exception as error:  # an answer never fails for the monitor's sake
+            log_fault(log, "the monitor could not count a photo", error)
+
+    return partial(answer_many, predictor, observe=observe)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a worker: BUNDLE VERSION EXPECT MISS_RATE PREVALENCE DESCRIPTOR FOLDER; "": not given."""
+    """Run a worker; an empty argument is not given.
+
+    BUNDLE VERSION EXPECT MISS_RATE PREVALENCE MONITOR DESCRIPTOR FOLDER
+    """
     go_offline()
     collect_rarely()
     hide_messages()
-    bundle, version, expect, level, mix, descriptor, folder = arguments
+    bundle, version, expect, level, mix, file, descriptor, folder = arguments
     miss_rate = float(level) if level else None
     with socket.socket(fileno=int(descriptor)) as connection:
-        prevalence = Path(mix) if mix else None
-        load = partial(load_bundle, Path(bundle), version, expect or None, miss_rate, prevalence)
+        prevalence, monitor = (Path(name) if name else None for name in (mix, file))
+        given = (expect or None, miss_rate, prevalence)
+        load = partial(load_bundle, Path(bundle), version, *given, monitor=monitor)
         serve_cases(connection, Path(folder), load)
 
 

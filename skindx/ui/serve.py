@@ -10,8 +10,11 @@ from skindx.core.atomic_files import private_folder
 from skindx.core.errors import UserError
 from skindx.core.machine import go_offline, require_extra
 from skindx.core.text import printable
+from skindx.diagnosis.record_assembly import bundle_version
 from skindx.models.bundle.bundle import Bundle, given_prevalence, open_bundle
 from skindx.models.urgent_risk import check_level
+from skindx.monitor.monitor_file import MonitorFile
+from skindx.monitor.photo_numbers import PhotoNumbers
 from skindx.ui.http.browser_rules import is_loopback
 from skindx.ui.page_basics import check_free, hide_messages, stoppable, uploads_folder
 
@@ -42,6 +45,7 @@ def serve(
     frames: Sequence[str] = (),
     expect: str | None = None,
     keep_scans_min: float | None = None,
+    monitor: Path | None = None,
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
@@ -51,9 +55,10 @@ def serve(
     the most connections of one address, `frames` the sites that may show the page in a frame,
     `casebook_key` the case book's key file, `expect` the digest of the only bundle to serve,
     `miss_rate` the level of the urgent risk that decides which answers are urgent,
-    `prevalence` a file of the mix of diseases that shown probabilities hold for, and
-    `keep_scans_min` the minutes for which the result of a scan is kept. Raises UserError
-    for a bundle that is not whole, another one or without that level, for an address that is taken
+    `prevalence` a file of the mix of diseases that shown probabilities hold for,
+    `keep_scans_min` the minutes for which the result of a scan is kept, and `monitor` the file of
+    numbers by which drift is noticed. Raises UserError for a monitor file of another bundle, for a
+    bundle that is not whole, another one or without that level, for an address that is taken
     or wrong, for a case book that others could open without a login, and for a missing extra.
     """
     from skindx.ui.http.server import checked_root
@@ -66,6 +71,8 @@ def serve(
     loaded = open_bundle(bundle, expect)
     check_level(loaded.spec.urgent_risk, miss_rate, loaded.taxonomy.classes)
     given_prevalence(loaded, prevalence)
+    if monitor is not None:
+        MonitorFile.create(monitor, PhotoNumbers(loaded, loaded.ood()), bundle_version(loaded))
     require_extra("app", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.http.pdf_reports import settle
@@ -96,6 +103,7 @@ def serve(
             scans,
             scan_serving,
             prevalence,
+            monitor,
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if proxy is not None and not allowed_hosts:

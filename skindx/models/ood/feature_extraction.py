@@ -151,7 +151,7 @@ CAP = 5_000
 
 
 class OodCollector:
-    """Collects what some detectors need of training and of calibration images."""
+    """Collects what detectors and a monitor need of training and of calibration images."""
 
     def __init__(
         self,
@@ -161,8 +161,6 @@ class OodCollector:
     ) -> None:
         """Take of the training images those whose SHA-256 is in `learned`."""
         self._ensemble, self._learned, self._detectors = ensemble, learned, detectors
-        self._needs: set[Need] = set()
-        self._needs.update(*(settings.detector.needs for settings in detectors))
         self._rows: list[OodRow] = []
         self._features: list[Features] = []
 
@@ -172,18 +170,14 @@ class OodCollector:
         """Take a batch of training images that the ensemble looked at."""
         mine_N = np.array([record.sha256 in self._learned for record in records], dtype=bool)
         if mine_N.any():
-            self._add(
-                "train", records, mine_N, features_of(self._ensemble, photos, output, self._needs)
-            )
+            self._add("train", records, mine_N, features_of(self._ensemble, photos, output))
 
     def calibration(
         self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], output: EnsembleOutput
     ) -> None:
         """Take a batch of calibration images that the ensemble looked at."""
         all_N = np.ones(len(records), dtype=bool)
-        self._add(
-            "calibration", records, all_N, features_of(self._ensemble, photos, output, self._needs)
-        )
+        self._add("calibration", records, all_N, features_of(self._ensemble, photos, output))
 
     def part(self) -> OodPart | None:
         """Return the fitted check; None for too few images."""

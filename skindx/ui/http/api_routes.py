@@ -17,6 +17,8 @@ from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, Diagnoser
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import used_fields
+from skindx.monitor.monitor_file import MonitorState
+from skindx.monitor.monitor_report import charts, class_rows, summary
 from skindx.ui.diagnosis_pool import Busy, Unanswered
 from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
 from skindx.ui.http.forms import CHOICES, read_case
@@ -35,6 +37,18 @@ def docs_html(openapi: dict[str, Any]) -> str:
     routes = _routes(openapi)
     return render(
         "docs.html.jinja", info=openapi["info"], routes=routes, values=_values(openapi, routes)
+    )
+
+
+def monitor_html(state: MonitorState) -> str:
+    """Return the page of a monitor: alarms in words, a chart a stream, the mix of classes."""
+    return render(
+        "monitor.html.jinja",
+        lines=summary(state),
+        alarmed=bool(state.alarms),
+        charts=charts(state),
+        classes=class_rows(state),
+        kept=len(state.numbers_KN),
     )
 
 

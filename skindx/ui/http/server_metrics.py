@@ -1,5 +1,6 @@
 """Counters for Prometheus, and drift against the bundle's evaluation; nothing of a single case."""
 
+import logging
 import math
 import time
 from bisect import bisect_left
@@ -16,8 +17,12 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer, Diagnoser, Diagnosis
 from skindx.models.bundle.bundle import Bundle
+from skindx.monitor.monitor_file import MonitorFile
+from skindx.monitor.monitor_report import SHIFTS, shares_of_thresholds
 from skindx.ui.diagnosis_pool import Busy, Unanswered
 from skindx.workers.worker_pool import PoolStatus
+
+log = logging.getLogger(__name__)
 
 P_VALUE_EDGES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
@@ -148,6 +153,20 @@ class Metrics:
             ("scans_waiting", "Scans that wait.", lambda: self.scans().waiting),
         ):
             Gauge(f"skindx_{name}", about, **here).set_function(read)
+        self.monitor: MonitorFile | None = None
+        self._monitor_photos = Gauge("skindx_monitor_photos", "Photos of the monitor.", **here)
+        self._monitor_levels = Gauge(
+            "skindx_monitor_level",
+            "Level of the monitor's test for a rise or fall over its threshold; 1 is an alarm.",
+            ["stream", "way"],
+            **here,
+        )
+        self._monitor_alarms = Gauge(
+            "skindx_monitor_alarms",
+            "Tests of the monitor that raised an alarm, by what has shifted.",
+            ["shift"],
+            **here,
+        )
         measured = bundle.metrics()
         first = dict.fromkeys(bundle.taxonomy.keys, 0.0) | class_shares(measured)
         self._drift = {
@@ -166,8 +185,25 @@ class Metrics:
         """Return all of it in Prometheus' text format."""
         from prometheus_client import generate_latest
 
+        if self.monitor is not None:
+            self._read_monitor(self.monitor)
         text: bytes = generate_latest(self.registry)
         return text
+
+    def _read_monitor(self, monitor: MonitorFile) -> None:
+        """Set the gauges of the monitor; they stay as they are where its file cannot be read."""
+        try:
+            state = monitor.read(rows=False)
+        except UserError as error:
+            log.error("%s", error)
+            return
+        self._monitor_photos.set(state.levels.photos)
+        for stream, way, share in shares_of_thresholds(state):
+            self._monitor_levels.labels(stream, way).set(share)
+        streams = state.head.streams
+        alarms = Counted(streams[alarm.test % len(streams)].shift for alarm in state.alarms)
+        for shift in SHIFTS:
+            self._monitor_alarms.labels(shift).set(alarms[shift])
 
     def ended(self, way: str, outcome: str, seconds: float) -> None:
         """Count a case."""

@@ -1,0 +1,139 @@
+"""What a monitor keeps of a photo: some numbers of the image, of its embedding and of its answer.
+
+The same function gives them for the bundle's calibration images, which are the reference, and for
+a photo that is served: both start from `Features`, the networks' outputs for the whole image.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.combination import combine as combine_members
+from skindx.models.ensemble import Ensemble, EnsembleOutput
+from skindx.models.ood.feature_extraction import features_of
+from skindx.models.ood.ood_check import OodCheck, combine
+from skindx.models.ood.ood_features import LEVELS, Features
+from skindx.models.probability_correction import apply_temperature
+from skindx.models.urgent_risk import urgent_risks
+from skindx.monitor.drift_detector import URGENT, Singles, Stream
+
+# N = images, S = streams, C = classes, D = dimensions, F = image statistics
+
+
+_IMAGE = (
+    Stream("brightness", "camera", "photos are brighter", "photos are darker"),
+    Stream("contrast", "camera", "photos have more contrast", "photos have less contrast"),
+    Stream("red", "camera", "photos are redder", "photos are greener"),
+    Stream("yellow", "camera", "photos are yellower", "photos are bluer"),
+    Stream("colour", "camera", "colours differ more", "photos have less colour"),
+    Stream("sharpness", "camera", "photos are sharper or noisier", "photos are more blurred"),
+)
+_UNFAMILIAR = Stream(
+    "unfamiliar",
+    "kind",
+    "photos are less like the training images",
+    "photos are more like the training images",
+)
+SKETCH = 8
+"""Random projections of the embedding (Johnson and Lindenstrauss 1984): they show that photos
+differ, and no photo can be made from so few numbers."""
+_CERTAIN = Stream("certainty", "answer", "answers are more certain", "answers are less certain")
+_SEED = 19
+_EDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class PhotoNumbers:
+    """Computes the numbers of photos of one bundle: first its streams, then all probabilities."""
+
+    bundle: Bundle
+    check: OodCheck | None
+
+    @cached_property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams that are tested, in the order of the columns."""
+        moved = "the networks see other photos"
+        sketch = (Stream(f"sketch-{n}", "kind", moved, moved) for n in range(1, SKETCH + 1))
+        unfamiliar = (_UNFAMILIAR,) if self.check else ()
+        return (*_IMAGE, *unfamiliar, *sketch, _CERTAIN, *((URGENT,) if self._urgent else ()))
+
+    @cached_property
+    def _urgent(self) -> list[int]:
+        classes = self.bundle.taxonomy.classes
+        return [n for n, skin_class in enumerate(classes) if skin_class.urgency == "urgent"]
+
+    def of(self, features: Features) -> Singles:
+        """Return N x (S + C) numbers of images, of which the features have all served parts."""
+        spec = self.bundle.spec
+        member_MNC = np.stack(
+            [
+                apply_temperature(logits_NC, member.temperature)
+                for logits_NC, member in zip(features.logits_MNC, spec.members, strict=True)
+            ]
+        )
+        probabilities_NC = combine_members(member_MNC, spec.temperature, spec.combination)
+        top_N = np.clip(probabilities_NC.max(axis=1), _EDGE, 1 - _EDGE)
+        columns: list[NDArray[np.floating]] = [_image_numbers(features.image_NF)]
+        if self.check:
+            columns.append(combine(self.check.scores(features), self.check.scores_NK)[:, None])
+        columns += [_sketch(features.embeddings), np.log(top_N / (1 - top_N))[:, None]]
+        if self._urgent:
+            columns.append(urgent_risks(probabilities_NC, self._urgent)[:, None])
+        numbers: Singles = np.concatenate([*columns, probabilities_NC], axis=1).astype(np.float32)
+        return np.nan_to_num(numbers)
+
+    def reference(self) -> tuple[Singles | None, str]:
+        """Return the numbers of the calibration images, one image of each group, or why not.
+
+        Images of one group are no independent evidence; which one counts is left to its hash.
+        """
+        images = self.bundle.ood_images()
+        if images is None:
+            return None, "the bundle holds no features of calibration images"
+        first: dict[str, int] = {}
+        for n in sorted(range(len(images)), key=lambda n: images.rows[n].sha256):
+            if images.rows[n].split == "calibration":
+                first.setdefault(images.rows[n].group, n)
+        features = images.features.of(np.array(sorted(first.values()), dtype=np.intp))
+        if not features.logits_MNC:  # of an older bundle; they follow from its last layers
+            layers = zip(features.pooled_MND, images.weights_MCD, images.biases_MC, strict=False)
+            logits = tuple(pooled @ weight.T + bias for pooled, weight, bias in layers)
+            features = replace(features, logits_MNC=logits)
+        whole = features.pooled_MND and features.image_NF.shape[1]
+        if not whole or len(features.logits_MNC) != len(self.bundle.spec.members):
+            return None, "the bundle does not hold all features of its calibration images"
+        return self.of(features), ""
+
+    def of_photos(
+        self,
+        ensemble: Ensemble,
+        photos: Sequence[NDArray[np.uint8]],
+        output: EnsembleOutput,
+        places: Sequence[int],
+    ) -> Singles:
+        """Return the numbers of the decoded photos at some places, from the networks' output."""
+        return self.of(features_of(ensemble, photos, output).of(np.array(places, dtype=np.intp)))
+
+
+def _image_numbers(image_NF: Singles) -> Singles:
+    """Return brightness, contrast, red - green, yellow - blue, range of colour, and sharpness.
+
+    Sharpness is the log of the finest band's size over that of a four times coarser one, so that
+    contrast does not count.
+    """
+    per_channel = 2 + 6 * LEVELS  # as `image_statistics` lays them out
+    red, yellow = per_channel, 2 * per_channel
+    fine_N, coarse_N = (image_NF[:, [2 + 6 * n + b for b in (0, 2, 4)]].mean(1) for n in (0, 2))
+    mean_N = image_NF[:, [red + 1, yellow + 1]].mean(1)
+    plain = [image_NF[:, column] for column in (0, 1, red, yellow)]
+    return np.stack([*plain, mean_N, fine_N - coarse_N], axis=1)
+
+
+def _sketch(embeddings_ND: Singles) -> Singles:
+    random = np.random.default_rng(_SEED)
+    projection_DS = random.standard_normal((embeddings_ND.shape[1], SKETCH))
+    return (embeddings_ND @ projection_DS).astype(np.float32)
