@@ -35,7 +35,8 @@ class AssistedClass:
     difference: Interval
     """Assisted minus without, paired on the same resampled groups; no bounds if none changed.
 
-    Every draw of images that did not change gives 0, which would look like certainty.
+    Every draw of images that did not change gives 0, which would look like certainty. The bounds of
+    all classes hold together: each is of the level 1 - 0.05 / classes (Bonferroni).
     """
 
 
@@ -53,6 +54,24 @@ class Assisted:
     assisted: float
     difference: Interval
     """Of balanced accuracy."""
+
+    @property
+    def verdict(self) -> str:
+        """The classes that gain by the crop, those that lose, and those that may do either."""
+        gain, lose, either = (
+            ", ".join(score.name for score in self.classes if sign == _sign(score.difference))
+            for sign in (1, -1, 0)
+        )
+        return (
+            f"The intervals of the {len(self.classes)} classes hold together at "
+            f"{100 * self.level:.0f} %. By the crop gain: {gain or 'no class'}. Lose: "
+            f"{lose or 'no class'}. May do either: {either or 'no class'}."
+        )
+
+
+def _sign(difference: Interval) -> int:
+    """Return on which side of 0 an interval is; 0 where it holds 0, or has no bounds."""
+    return int(difference.low > 0) - int(difference.high < 0)
 
 
 def measure_assistance(
@@ -74,12 +93,16 @@ def measure_assistance(
     plain = replace(answers, ensemble_NC=whole_NC)
 
     changed_N = answers.predicted_N != plain.predicted_N
+    labels = np.unique(answers.truth_N)
 
-    def gain(first: Statistic, second: Statistic, among_N: NDArray[np.bool_]) -> Interval:
+    def gain(
+        first: Statistic, second: Statistic, among_N: NDArray[np.bool_], together: int = 1
+    ) -> Interval:
         if not changed_N[among_N].any():
             return Interval(0.0, float("nan"), float("nan"))
-        groups_N = answers.groups_N[among_N]
-        return paired_interval(first, second, groups_N, draws=draws, level=LEVEL, seed=SEED)
+        groups_N, level = answers.groups_N[among_N], 1 - (1 - LEVEL) / together
+        many = draws * min(together, 10)  # a smaller tail needs more draws
+        return paired_interval(first, second, groups_N, draws=many, level=level, seed=SEED)
 
     def one(number: int) -> AssistedClass:
         of_class_N = answers.truth_N == number
@@ -95,7 +118,7 @@ def measure_assistance(
             int((of_class_N & changed_N).sum()),
             share(of_class_N & plain.right_N, of_class_N, plain),
             share(of_class_N & answers.right_N, of_class_N, answers),
-            gain(ours, theirs, of_class_N),
+            gain(ours, theirs, of_class_N, len(labels)),
         )
 
     ours, theirs = (
@@ -107,7 +130,7 @@ def measure_assistance(
         int(boxed_N.sum()),
         int(changed_N.sum()),
         LEVEL,
-        tuple(one(int(number)) for number in np.unique(answers.truth_N)),
+        tuple(one(int(number)) for number in labels),
         theirs.value,
         ours.value,
         gain(ours, theirs, np.ones(len(answers), dtype=np.bool_)),
@@ -124,7 +147,14 @@ def assisted_table(assisted: Assisted) -> "Table":
         f"Sensitivity without and with the crop around the best box, which {assisted.boxed} of "
         f"{assisted.pictures} images have"
     )
-    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=heading,
+        caption=escape(assisted.verdict),
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("class", no_wrap=True)
     for name in ("n", "crops", "changed", "without", "with", "points"):
         table.add_column(name, justify="right", no_wrap=True)
