@@ -22,12 +22,15 @@ from skindx.evaluation.breakdown import MISSING
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
+from skindx.evaluation.questions import target_text, useful_range
 from skindx.evaluation.report_plots import (
     confusion_plot,
+    decision_plot,
     half_answered,
     has_counts,
     reliability_plot,
     risk_plot,
+    roc_plot,
     sensitivity_plot,
     top_confusions,
     urgent_plot,
@@ -140,11 +143,14 @@ def render_report(
 ) -> str:
     """Return the report as HTML that is well-formed XML too; every value is escaped."""
     sensitivity = sensitivity_plot(evaluation)
-    risks = [
-        (question, scores, urgent_plot(scores, QUESTION_WORDS[question]))
-        for question, scores in ((name, evaluation.risk(name)) for name in QUESTIONS)
-        if scores or question == "urgent_risk"
-    ]
+    questions = {question.key: question for question in evaluation.questions}
+    risks = []
+    for name in QUESTIONS:
+        scores, measured = evaluation.risk(name), questions.get(name)
+        band = measured.triage if measured else ()
+        plot = urgent_plot(scores, QUESTION_WORDS[name], band)
+        if scores or name == "urgent_risk":
+            risks.append((name, scores, plot.svg() if plot else None))
     return render(
         "report.html.jinja",
         e=evaluation,
@@ -160,10 +166,26 @@ def render_report(
         sensitivity_plot=sensitivity.svg() if sensitivity else None,
         reliability_plot=reliability_plot(evaluation).svg(),
         risk_plot=risk_plot(evaluation).svg(),
-        risks=[(name, scores, plot.svg() if plot else None) for name, scores, plot in risks],
+        risks=risks,
         words=QUESTION_WORDS,
+        targets=_targets(evaluation),
+        questions=[
+            (question, roc_plot(question).svg(), decision_plot(question).svg())
+            for question in evaluation.questions
+        ],
+        useful_range=useful_range,
         matched_by=MATCHED_BY,
     )
+
+
+def _targets(evaluation: Evaluation) -> dict[str, str]:
+    """Return what the report says of the target, by the keys of the questions of urgency."""
+    return {
+        name: target_text(question, evaluation.risk(name))
+        for question in evaluation.questions
+        for name in QUESTIONS
+        if name == question.key
+    }
 
 
 def print_table(evaluation: Evaluation, console: "Console") -> None:
@@ -269,6 +291,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
     ]
     for question in QUESTIONS:
         lines += _risk_lines(evaluation.risk(question), *QUESTION_WORDS[question])
+    lines += _targets(evaluation).values()
     lines.append(verdict(evaluation))
     if evaluation.sets:
         sets = evaluation.sets

@@ -20,7 +20,7 @@ from skindx.evaluation.breakdown import (
     skin_type_name,
 )
 from skindx.evaluation.figures import LEVEL, SEED
-from skindx.metrics import Interval, Statistic, confidence_interval
+from skindx.metrics import Interval, Statistic, confidence_interval, predictive_values
 from skindx.models.conformal import ALL
 from skindx.models.urgent_risk import TIERS, Question, RiskLevel, UrgentRiskRule
 
@@ -127,6 +127,18 @@ class TypeScore:
     false_alarms: FalseAlarms | None
 
 
+PREVALENCES = (0.01, 0.05, 0.2)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictiveValues:
+    """What a next step means where a share of `prevalence` has such a condition."""
+
+    prevalence: float
+    ppv: Interval
+    npv: Interval
+
+
 @dataclass(frozen=True, slots=True)
 class LevelScore:
     """One level: its promise, and what it did on these images."""
@@ -144,6 +156,8 @@ class LevelScore:
     false_alarms: FalseAlarms | None
     """Images of other classes at or above the threshold; None without such images."""
     by_skin_type: tuple[TypeScore, ...]
+    predictive: tuple[PredictiveValues, ...] = ()
+    """At prevalences of 1, 5 and 20 %; empty without images of both kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +221,17 @@ def _level(
     missed_N, raised_N = urgent_N & ~sent_N, ~urgent_N & sent_N
     promise = rule.promise(level)
     types_N = np.array([skin_type_name(skin_type) for skin_type in answers.skin_types])
+    misses = missed_of(missed_N, urgent_N, answers)
+    alarms = raised_of(raised_N, ~urgent_N, answers)
     of_type = {name: types_N == name for name in order(types_N.tolist()) if name != UNKNOWN}
     return LevelScore(
         level.miss_rate,
         promise.confidence,
         promise.bound,
         level.thresholds[ALL],
-        missed_of(missed_N, urgent_N, answers),
+        misses,
         int((missed_N & ~_warned(answers, rule.urgent_columns)).sum()),
-        raised_of(raised_N, ~urgent_N, answers),
+        alarms,
         tuple(
             TypeScore(
                 name,
@@ -224,7 +240,16 @@ def _level(
             )
             for name, of_N in of_type.items()
         ),
+        tuple(_predictive(misses.rate, alarms.rate)) if misses and alarms else (),
     )
+
+
+def _predictive(missed: Interval, sent_on: Interval) -> Iterator[PredictiveValues]:
+    sensitivity, specificity = (
+        Interval(1 - error.value, 1 - error.high, 1 - error.low) for error in (missed, sent_on)
+    )
+    for prevalence in PREVALENCES:
+        yield PredictiveValues(prevalence, *predictive_values(sensitivity, specificity, prevalence))
 
 
 def _warned(answers: Answers, columns: Sequence[int]) -> Bools:

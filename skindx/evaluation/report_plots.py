@@ -1,5 +1,6 @@
 """The plots of the report."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from skindx.core.svg_plots import BLUE, INK, LINE, ON_BLUE, SOFT, Plot, new_plot
 from skindx.evaluation.figures import bounds, decimal, first_upper, percent
 from skindx.evaluation.guarantee_scores import UrgentRiskScores
+from skindx.evaluation.questions import BandPoint, QuestionScore
 from skindx.evaluation.score import ClassScore, Evaluation
 from skindx.metrics import RiskPoint, proportion_interval
 
@@ -206,12 +208,14 @@ def _shorten(name: str) -> str:
 
 
 def urgent_plot(
-    scores: UrgentRiskScores | None, words: tuple[str, str] = ("urgent", "urgent")
+    scores: UrgentRiskScores | None,
+    words: tuple[str, str] = ("urgent", "urgent"),
+    band: Sequence[BandPoint] = (),
 ) -> Plot | None:
     """Draw the curve as steps, on a scale that every level's interval fits on.
 
-    `words` are for a condition of the question and for a photo from the threshold on. None where
-    there is no curve.
+    `words` are for a condition of the question and for a photo from the threshold on; `band` is
+    over-triage with its interval at shares of missed images. None where there is no curve.
     """
     condition, called = words
     if scores is None or not scores.curve:
@@ -231,6 +235,7 @@ def urgent_plot(
         sent_on.append(point.sent_on)
         if point.missed >= widest:
             break
+    _band(plot, [point for point in band if point.at <= widest])
     # A higher threshold misses the next urgent image first; over-triage falls after that.
     plot.axes.step(missed, sent_on, where="post", color=BLUE, linewidth=2)
     for number, level in enumerate(levels):
@@ -262,4 +267,58 @@ def urgent_plot(
         )
     percent_axis(plot.axes, "x", f"{first_upper(condition)} images missed (%)", widest)
     percent_axis(plot.axes, "y", f"Other images wrongly {called} (%)")
+    return plot
+
+
+def _band(plot: Plot, points: Sequence[BandPoint]) -> None:
+    """Shade a pointwise interval, below all other marks."""
+    x = [point.at for point in points]
+    low, high = ([getattr(point.figure, end) for point in points] for end in ("low", "high"))
+    if x and not math.isnan(low[0]):
+        plot.axes.fill([*x, *x[::-1]], [*low, *high[::-1]], color=BLUE, alpha=0.15, linewidth=0)
+
+
+def roc_plot(question: QuestionScore) -> Plot:
+    """Draw the ROC curve of a question with its band."""
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        f"ROC curve of the {question.name} risk with its interval; its area is "
+        f"{decimal(question.auroc)}.",
+    )
+    _band(plot, question.roc)
+    plot.axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 4)))
+    plot.axes.step(
+        [point.at for point in question.roc],
+        [point.figure.value for point in question.roc],
+        where="post",
+        color=BLUE,
+        linewidth=2,
+    )
+    percent_axis(plot.axes, "x", "Over-triage: others called positive (%)")
+    percent_axis(plot.axes, "y", f"{first_upper(question.name)} images called positive (%)")
+    return plot
+
+
+def decision_plot(question: QuestionScore) -> Plot:
+    """Draw the decision curve with its band, beside referring all and referring none."""
+    points = question.decision
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        f"Decision curve of the {question.name} risk: net benefit over the threshold probability, "
+        "beside referring all and referring none.",
+    )
+    _band(plot, [BandPoint(point.threshold, point.net_benefit) for point in points])
+    x = [point.threshold for point in points]
+    plot.axes.plot(x, [0.0] * len(x), color=SOFT, linewidth=1)
+    plot.axes.plot(
+        x, [one.refer_all.value for one in points], color=SOFT, linewidth=1, linestyle=(0, (4, 4))
+    )
+    plot.axes.plot(x, [point.net_benefit.value for point in points], color=BLUE, linewidth=2)
+    most = 1.15 * max(points[0].net_benefit.high, points[0].refer_all.high)
+    percent_axis(plot.axes, "x", "Threshold probability (%)", 0.5)
+    plot.axes.set_ylim(-most / 4, most)
+    plot.axes.grid(axis="y", color=LINE, linewidth=1)
+    plot.axes.set_ylabel("Net benefit (true positives an image)", color=SOFT)
     return plot

@@ -33,6 +33,7 @@ from skindx.evaluation.guarantee_scores import (
     set_scores,
     urgent_scores,
 )
+from skindx.evaluation.questions import QuestionScore, question_scores
 from skindx.metrics import (
     DetectionScore,
     Interval,
@@ -215,6 +216,8 @@ class Evaluation:
     """None for a bundle without a threshold of the urgent risk."""
     soon_risk: UrgentRiskScores | None
     """The same of urgent and soon classes together."""
+    questions: tuple[QuestionScore, ...]
+    """Both questions of urgency and melanoma, where there are images of both kinds."""
     breakdowns: tuple[Breakdown, ...]
     has_detector: bool
     detector: DetectionScore | None
@@ -279,6 +282,7 @@ def score(
         sets=set_scores(answers, draws=draws),
         urgent_risk=urgent_scores(answers),
         soon_risk=urgent_scores(answers, "soon_risk"),
+        questions=question_scores(answers, draws=draws),
         breakdowns=breakdowns(answers, draws=draws),
         has_detector=has_detector,
         detector=detector,

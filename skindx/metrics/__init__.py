@@ -24,6 +24,15 @@ from skindx.metrics.classification import (
 )
 from skindx.metrics.detection import DetectionScore, mean_average_precision
 from skindx.metrics.measures import Measure, Ranked, Statistic
+from skindx.metrics.operating_curves import (
+    DecisionPoint,
+    RocFigures,
+    decision_curve,
+    net_benefit,
+    partial_auroc,
+    predictive_values,
+    roc_figures,
+)
 from skindx.metrics.share_intervals import (
     Interval,
     difference_of,
@@ -33,6 +42,7 @@ from skindx.metrics.share_intervals import (
 )
 
 __all__ = [
+    "DecisionPoint",
     "DetectionScore",
     "Interval",
     "McNemar",
@@ -40,6 +50,7 @@ __all__ = [
     "Ranked",
     "ReliabilityBin",
     "RiskPoint",
+    "RocFigures",
     "Statistic",
     "auroc",
     "balanced_accuracy",
@@ -47,16 +58,21 @@ __all__ = [
     "brier_score",
     "confidence_interval",
     "confusion_CC",
+    "decision_curve",
     "difference_of",
     "effective_size",
     "expected_calibration_error",
     "macro_f1",
     "mcnemar",
     "mean_average_precision",
+    "net_benefit",
     "paired_interval",
+    "partial_auroc",
+    "predictive_values",
     "proportion_interval",
     "reliability_bins",
     "risk_curve",
+    "roc_figures",
     "sensitivity_C",
     "share_interval",
     "specificity_C",

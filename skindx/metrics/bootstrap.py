@@ -1,7 +1,7 @@
 """The interval of a measure: in closed form where it has one, else by bootstrap over groups."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,23 +47,65 @@ def bootstrap_interval(
     _, index_N = np.unique(groups_N, return_inverse=True)
     if index_N.shape != (measure.images,):
         raise ValueError(f"{measure.images} images, but groups are {index_N.shape}")
-    groups = int(index_N.max()) + 1
     value = measure.value
-    if groups == 1 or math.isnan(value):
+    if math.isnan(value):
         return Interval(value, float("nan"), float("nan"))
-    redraw = measure.redraw(index_N, groups)
-    values_D = np.concatenate(
-        [redraw(weights_DG) for weights_DG in _draw(groups, draws, seed, measure.images)]
+    redraw = measure.redraw(index_N, int(index_N.max()) + 1)
+    (interval,) = bootstrap_intervals(
+        lambda weights_DG: redraw(weights_DG)[:, None],
+        np.array([value]),
+        groups_N,
+        low=np.array([measure.low]),
+        high=np.array([measure.high]),
+        strata_N=measure.strata,
+        draws=draws,
+        level=level,
+        seed=seed,
     )
-    values_D = values_D[~np.isnan(values_D)]
-    if not len(values_D):
-        return Interval(value, float("nan"), float("nan"))
-    tail = (1 - level) / 2
-    low, high = (float(bound) for bound in np.quantile(values_D, [tail, 1 - tail]))
-    unseen = _unseen(measure, groups_N, tail, by_class=high - low < _SAME)
-    low = value - math.hypot(max(0.0, value - low), unseen * (value - measure.low))
-    high = value + math.hypot(max(0.0, high - value), unseen * (measure.high - value))
-    return Interval(value, max(measure.low, low), min(measure.high, high))
+    return interval
+
+
+def bootstrap_intervals(
+    redraw: Callable[[Floats], Floats],
+    value_K: Floats,
+    groups_N: ArrayLike,
+    *,
+    low: ArrayLike = 0.0,
+    high: ArrayLike = 1.0,
+    strata_N: Ints | None = None,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> list[Interval]:
+    """Return the intervals of K figures of the same draws, each by itself: see above.
+
+    `redraw` turns weights_DG into the figures, D x K; `low` and `high` are the least and the
+    greatest value that each can take.
+    """
+    groups_N = np.asarray(groups_N)
+    groups, tail = len(np.unique(groups_N)), (1 - level) / 2
+    nothing = float("nan")
+    if groups == 1:
+        return [Interval(float(value), nothing, nothing) for value in value_K]
+    values_DK = np.concatenate(
+        [redraw(weights_DG) for weights_DG in group_weights(groups, draws, seed, len(groups_N))]
+    )
+    unseen = [_unseen(strata, groups_N, tail) for strata in (None, strata_N)]
+    intervals = []
+    least_K, most_K = (np.broadcast_to(end, len(value_K)).tolist() for end in (low, high))
+    for value, least, most, drawn_D in zip(
+        value_K.tolist(), least_K, most_K, values_DK.T, strict=True
+    ):
+        values_D = drawn_D[~np.isnan(drawn_D)]
+        if math.isnan(value) or not len(values_D):
+            intervals.append(Interval(value, nothing, nothing))
+            continue
+        first, last = (float(bound) for bound in np.quantile(values_D, [tail, 1 - tail]))
+        share = unseen[last - first < _SAME]
+        first = value - math.hypot(max(0.0, value - first), share * (value - least))
+        last = value + math.hypot(max(0.0, last - value), share * (most - value))
+        intervals.append(Interval(value, max(least, first), min(most, last)))
+    return intervals
 
 
 def paired_interval(
@@ -89,21 +131,19 @@ def paired_interval(
     return bootstrap_interval(first - second, groups_N, draws=draws, level=level, seed=seed)
 
 
-def _unseen(measure: Measure, groups_N: Ints, tail: float, *, by_class: bool) -> float:
+def _unseen(strata_N: Ints | None, groups_N: Ints, tail: float) -> float:
     """Return the largest share of images that may be of a kind which the sample does not have.
 
-    With the probability `tail` no such image is among as many as the groups are worth. With
-    `by_class` the share is that of a mean over classes, each with its own unseen images.
+    With the probability `tail` no such image is among as many as the groups are worth. With strata
+    the share is that of a mean over classes, each with its own unseen images.
     """
-    classes_N = np.zeros(len(groups_N), dtype=int)
-    if by_class and measure.strata is not None:
-        classes_N = measure.strata
+    classes_N = np.zeros(len(groups_N), dtype=int) if strata_N is None else strata_N
     labels = np.unique(classes_N)
     unseen = [1 - tail ** (1 / effective_size(groups_N[classes_N == label])) for label in labels]
     return math.hypot(*unseen) / len(labels)
 
 
-def _draw(groups: int, draws: int, seed: int, images: int) -> Iterator[Floats]:
+def group_weights(groups: int, draws: int, seed: int, images: int) -> Iterator[Floats]:
     """Yield chunks of weights_DG: how often each draw holds each group."""
     random = np.random.default_rng(seed)
     step = max(1, _CHUNK // images)

@@ -1,6 +1,7 @@
 """Both questions of urgency in an evaluation: on disk, in the report, and against the steps."""
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -16,11 +17,14 @@ from evaluation_fakes import (
     write_dataset,
 )
 from rich.console import Console
+from sklearn.metrics import roc_auc_score
 
 from skindx.evaluation.answers import read_predictions
 from skindx.evaluation.evaluate import evaluate_served
 from skindx.evaluation.evaluation_report import print_table
 from skindx.evaluation.guarantee_scores import urgent_scores
+from skindx.evaluation.questions import question_scores, target_text, useful_range
+from skindx.evaluation.report_plots import decision_plot, roc_plot
 from skindx.evaluation.score import Evaluation
 from skindx.models.conformal import Conformal
 from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
@@ -96,3 +100,60 @@ def test_the_report_has_both_questions(evaluated: tuple[Path, Evaluation]) -> No
     console = Console(file=io.StringIO(), width=200)
     print_table(evaluation, console)
     assert "Urgent or soon risk, level 5.0 %" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_every_question_is_measured_without_thresholds_too(
+    evaluated: tuple[Path, Evaluation],
+) -> None:
+    out, evaluation = evaluated
+    answers = read_predictions(out)
+    urgent, soon = question_scores(replace(answers, urgent_risk=None, soon_risk=None), draws=60)
+    assert (urgent, soon) == evaluation.questions
+    # The only urgent class is melanoma, so that has no question of its own.
+    assert [(one.name, one.classes, one.n, one.others) for one in (urgent, soon)] == [
+        ("urgent", ("melanoma",), 40, 80),
+        ("urgent or soon", ("melanoma", "bcc"), 80, 40),
+    ]
+    of_N, risk_N = answers.truth_N > 0, answers.ensemble_NC[:, 1:].sum(axis=1)
+    assert soon.auroc.value == pytest.approx(roc_auc_score(of_N, risk_N))
+    row = next(row for row in soon.at_threshold if row.threshold == 0.2)
+    assert row.missed == evaluation.soon_risk.levels[0].misses.rate  # type: ignore[union-attr]
+    at_60 = soon.sensitivity_at_specificity[0].figure
+    assert at_60 == next(point.figure for point in soon.roc if point.at == 0.4)
+    assert [point.threshold for point in soon.decision][:2] == [0.01, 0.02]
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert [row["key"] for row in metrics["questions"]] == ["urgent_risk", "soon_risk"]
+    assert metrics["questions"][1]["auroc"]["value"] == soon.auroc.value
+    others = answers.some(answers.truth_N != 1)  # no melanoma: one question is left
+    assert [one.key for one in question_scores(others, draws=5)] == ["soon_risk"]
+
+
+def test_predictive_values_follow_from_both_errors(evaluated: tuple[Path, Evaluation]) -> None:
+    _, evaluation = evaluated
+    assert evaluation.urgent_risk is not None
+    (level,) = evaluation.urgent_risk.levels
+    assert level.misses is not None
+    assert level.false_alarms is not None
+    found, alarms = 1 - level.misses.rate.value, level.false_alarms.rate.value
+    assert [row.prevalence for row in level.predictive] == [0.01, 0.05, 0.2]
+    for row in level.predictive:
+        true, false = row.prevalence * found, (1 - row.prevalence) * alarms
+        assert row.ppv.value == pytest.approx(true / (true + false))
+        assert row.ppv.low < row.ppv.value < row.ppv.high
+
+
+def test_the_report_holds_the_risk_against_the_target(evaluated: tuple[Path, Evaluation]) -> None:
+    out, evaluation = evaluated
+    report = (out / "report.html").read_text().replace("\u00a0", " ")
+    for question in evaluation.questions:
+        text = target_text(question, evaluation.risk(question.key))  # type: ignore[arg-type]
+        assert text in report
+        assert text.startswith(f"Target: at most 5.0 % of {question.name} images missed with at ")
+        assert useful_range(question) in report
+        assert f"What the {question.name} risk is worth" in report
+    question, risk = evaluation.questions[0], evaluation.urgent_risk
+    assert "reached" in target_text(question, risk) or "missed by" in target_text(question, risk)
+    assert "At the level" not in target_text(question, None)
+    for plot in (roc_plot(question), decision_plot(question)):
+        ET.fromstring(str(plot.svg()))
+    assert roc_plot(question).axes.get_xlim() == (0, 1)

@@ -1,0 +1,180 @@
+"""What the probabilities answer to "is it urgent", whatever the thresholds of a bundle.
+
+Each question sums the probabilities of some classes: those of the tiers of urgency, and melanoma.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.breakdown import Bools, cancer_of, share
+from skindx.evaluation.figures import LEVEL, SEED, bounds, percent
+from skindx.evaluation.guarantee_scores import UrgentRiskScores
+from skindx.metrics import DecisionPoint, Interval, decision_curve, roc_figures
+from skindx.models.urgent_risk import (
+    QUESTION_WORDS,
+    QUESTIONS,
+    classes_of_question,
+    urgent_risks,
+)
+
+# N = images, C = classes
+
+TARGET_MISSED, TARGET_OVER_TRIAGE = 0.05, 0.40
+"""What a user asks of an urgent risk: the target that the report holds it against."""
+
+SPECIFICITIES = (0.6, 0.8, 0.9, 0.95)
+THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+_DECISIONS = tuple(number / 100 for number in range(1, 51))
+_OVER_TRIAGE = tuple(number / 50 for number in range(51))
+_MISSED = tuple(number / 100 for number in range(31))
+
+
+@dataclass(frozen=True, slots=True)
+class BandPoint:
+    """A figure of a curve with its pointwise interval."""
+
+    at: float
+    figure: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdScore:
+    """Both errors where a photo is called positive from a fixed risk on."""
+
+    threshold: float
+    missed: Interval
+    over_triage: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionScore:
+    """One question: the figures of its risk on labelled images."""
+
+    key: str
+    """`urgent_risk`, `soon_risk` or `melanoma`."""
+    name: str
+    classes: tuple[str, ...]
+    """Keys of the classes whose probabilities it sums."""
+    n: int
+    """Images of these classes."""
+    others: int
+    auroc: Interval
+    partial_auroc_80: Interval
+    """Mean specificity above a sensitivity of 80 %."""
+    partial_auroc_88: Interval
+    sensitivity_at_specificity: tuple[BandPoint, ...]
+    at_threshold: tuple[ThresholdScore, ...]
+    roc: tuple[BandPoint, ...]
+    """Sensitivity at shares of over-triage, which is 1 - specificity."""
+    triage: tuple[BandPoint, ...]
+    """The least over-triage at shares of missed images."""
+    decision: tuple[DecisionPoint, ...]
+
+
+def question_scores(answers: Answers, *, draws: int) -> tuple[QuestionScore, ...]:
+    """Measure each question that has images of both kinds."""
+    return tuple(
+        score
+        for key, name, of_C in _questions(answers)
+        if (score := _score(answers, key, name, of_C, draws)) is not None
+    )
+
+
+def _questions(answers: Answers) -> Iterator[tuple[str, str, Bools]]:
+    asked: list[Bools] = []
+    for question in QUESTIONS:
+        asked.append(classes_of_question(answers.classes, question))
+        yield question, QUESTION_WORDS[question][0], asked[-1]
+    melanoma_C = np.array([cancer_of(one) == "Melanoma" for one in answers.classes])
+    if not any((melanoma_C == of_C).all() for of_C in asked):
+        yield "melanoma", "melanoma", melanoma_C
+
+
+def _score(answers: Answers, key: str, name: str, of_C: Bools, draws: int) -> QuestionScore | None:
+    positive_N = of_C[answers.truth_N]
+    risk_N = urgent_risks(answers.ensemble_NC, np.flatnonzero(of_C).tolist())
+    specific = [1 - specificity for specificity in SPECIFICITIES]
+    figures = roc_figures(
+        risk_N,
+        positive_N,
+        answers.groups_N,
+        areas=(0.0, 0.8, 0.88),
+        over_triage=(*specific, *_OVER_TRIAGE),
+        missed=_MISSED,
+        draws=draws,
+        level=LEVEL,
+        seed=SEED,
+    )
+    if figures is None:
+        return None
+    auroc, above_80, above_88 = figures.areas
+    first, rest = figures.sensitivity[: len(specific)], figures.sensitivity[len(specific) :]
+    return QuestionScore(
+        key,
+        name,
+        tuple(one.key for one, of in zip(answers.classes, of_C, strict=True) if of),
+        int(positive_N.sum()),
+        int((~positive_N).sum()),
+        auroc,
+        above_80,
+        above_88,
+        tuple(map(BandPoint, SPECIFICITIES, first)),
+        tuple(
+            ThresholdScore(
+                threshold,
+                share(positive_N & (risk_N < threshold), positive_N, answers),
+                share(~positive_N & (risk_N >= threshold), ~positive_N, answers),
+            )
+            for threshold in THRESHOLDS
+        ),
+        tuple(map(BandPoint, _OVER_TRIAGE, rest)),
+        tuple(map(BandPoint, _MISSED, figures.over_triage)),
+        decision_curve(
+            risk_N, positive_N, answers.groups_N, _DECISIONS, draws=draws, level=LEVEL, seed=SEED
+        ),
+    )
+
+
+def target_text(question: QuestionScore, risk: UrgentRiskScores | None) -> str:
+    """Return whether the thresholds and the curve reach the target, in sentences."""
+    target = (
+        f"Target: at most {percent(TARGET_MISSED)} of {question.name} images missed with at most "
+        f"{percent(TARGET_OVER_TRIAGE)} over-triage."
+    )
+    least = next(point.figure for point in question.triage if point.at == TARGET_MISSED)
+    curve = (
+        f"The curve of these images has {percent(least)} {bounds(least)} over-triage at "
+        f"{percent(TARGET_MISSED)} missed."
+    )
+    level = risk and next(one for one in risk.levels if one.miss_rate == risk.chosen)
+    if not (level and level.misses and level.false_alarms):
+        return f"{target} {curve}"
+    over = [
+        name
+        for name, figure, most in (
+            ("misses", level.misses.rate, TARGET_MISSED),
+            ("over-triage", level.false_alarms.rate, TARGET_OVER_TRIAGE),
+        )
+        if figure.value > most
+    ]
+    reached = f"missed by its {' and its '.join(over)}" if over else "reached"
+    return f"{target} At the level {percent(level.miss_rate)} it is {reached}. {curve}"
+
+
+def useful_range(question: QuestionScore) -> str:
+    """Return for which threshold probabilities its net benefit beats both defaults, a sentence."""
+    better = [point.threshold for point in question.decision if point.gain.low > 0]
+    if not better:
+        return (
+            f"For no threshold probability from {percent(_DECISIONS[0])} to "
+            f"{percent(_DECISIONS[-1])} is its net benefit surely above referring all and none."
+        )
+    between = f"between {percent(better[0])} and {percent(better[-1])}"
+    whole = len(better) == round(100 * (better[-1] - better[0])) + 1
+    return (
+        f"For {'threshold' if whole else 'most threshold'} probabilities {between} its net benefit "
+        "is above that of referring all and of referring none, with its whole interval."
+    )
