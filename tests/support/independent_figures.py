@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import f1_score, roc_auc_score, top_k_accuracy_score
+from sklearn.metrics import f1_score, roc_auc_score, roc_curve, top_k_accuracy_score
 
 # N = images, C = classes, M = members, D = draws of groups
 
@@ -71,6 +71,14 @@ class Table:
         values = [function(rows[among_N[rows]]) for rows in self.resampled]
         return Figure(function(np.flatnonzero(among_N)), np.array(values))
 
+    def figures(self, function: Callable[[Array], Array]) -> list[Figure]:
+        """The same of a function that returns several figures, of all rows."""
+        values_DK = np.stack([function(rows) for rows in self.resampled])
+        every = function(np.arange(len(self.rows)))
+        return [
+            Figure(float(value), draws_D) for value, draws_D in zip(every, values_DK.T, strict=True)
+        ]
+
     def missed(
         self, missed_N: Array, among_N: Array, name: str = "missed"
     ) -> dict[str, Any] | None:
@@ -122,6 +130,7 @@ def all_figures(folder: Path) -> dict[str, Any]:
         "sets": _sets(table),
         "urgent_risk": _risk(table, "urgent_risk"),
         "soon_risk": _risk(table, "soon_risk"),
+        "questions": [_question(table, tiers) for tiers in (("urgent",), ("urgent", "soon"))],
         "breakdowns": [_breakdown(table, name) for name in ("skin_type", "source")],
         "detector": _detector(table),
         "assisted": _assisted(table),
@@ -312,6 +321,10 @@ def _risk(table: Table, question: str) -> dict[str, Any]:
                 }
                 for kind in sorted(set(types_N) - {""})
             ],
+            "predictive": [
+                {"prevalence": p} | _bayes(table, risk_N >= least_N, urgent_N, p)
+                for p in (0.01, 0.05, 0.2)
+            ],
         }
 
     steps_N = table.column("next_step")
@@ -335,6 +348,78 @@ def _risk(table: Table, question: str) -> dict[str, Any]:
                 for name in ("urgent", "soon", "unknown", "routine")
             }
             for of_N in (urgent_N, ~urgent_N)
+        ],
+    }
+
+
+def _bayes(table: Table, called_N: Array, urgent_N: Array, p: float) -> dict[str, Figure]:
+    def values(rows: Array) -> Array:
+        called, urgent = called_N[rows], urgent_N[rows]
+        found, rest = called[urgent].mean(), 1 - called[~urgent].mean()
+        ppv = p * found / (p * found + (1 - p) * (1 - rest))
+        return np.array([ppv, (1 - p) * rest / ((1 - p) * rest + p * (1 - found))])
+
+    ppv, npv = table.figures(values)
+    return {"ppv": ppv, "npv": npv}
+
+
+def _question(table: Table, tiers: tuple[str, ...]) -> dict[str, Any]:
+    """ROC by scikit-learn, net benefit by its definition (Vickers and Elkin 2006)."""
+    of_C = np.array([entry["urgency"] in tiers for entry in table.settings["classes"]])
+    positive_N, risk_N = of_C[table.truth_N], table.served_NC[:, of_C].sum(axis=1)
+    specificities = (0.6, 0.8, 0.9, 0.95)
+    over = np.array([*(1 - s for s in specificities), *(n / 50 for n in range(51))])
+    missed = np.arange(31) / 100
+    odds_T = (thresholds_T := np.arange(1, 51) / 100) / (1 - thresholds_T)
+
+    def area_above(positive: Array, risk: Array, least: float) -> float:
+        """Where kinds are exchanged, scikit-learn's area before its correction of McClish."""
+        most = 1 - least
+        scaled = roc_auc_score(~positive, -risk, max_fpr=most)
+        return float(most / 2 + (2 * scaled - 1) * (1 - most / 2))
+
+    def curves(rows: Array) -> Array:
+        positive, risk = positive_N[rows], risk_N[rows]
+        false_T, true_T, _ = roc_curve(positive, risk, drop_intermediate=False)
+        called_NT = risk[:, None] >= thresholds_T - 1e-15
+        benefit_T = (called_NT & positive[:, None]).mean(axis=0)
+        benefit_T = benefit_T - (called_NT & ~positive[:, None]).mean(axis=0) * odds_T
+        all_T = positive.mean() - (1 - positive.mean()) * odds_T
+        return np.concatenate(
+            [
+                [roc_auc_score(positive, risk)],
+                [area_above(positive, risk, least) for least in (0.8, 0.88)],
+                [true_T[false_T <= most + 1e-12].max() for most in over],
+                [false_T[1 - true_T <= most + 1e-12].min() for most in missed],
+                *(benefit_T, all_T, benefit_T - np.maximum(all_T, 0)),
+            ]
+        )
+
+    auroc, above_80, above_88, *rest = table.figures(curves)
+    points = iter(rest)
+    at_over = [{"at": 1 - x, "figure": next(points)} for x in over]
+    triage = [{"at": x, "figure": next(points)} for x in missed]
+    benefit, refer_all, gain = ([next(points) for _ in thresholds_T] for _ in range(3))
+    return {
+        "n": positive_N.sum(),
+        "others": (~positive_N).sum(),
+        "auroc": auroc,
+        "partial_auroc_80": above_80,
+        "partial_auroc_88": above_88,
+        "sensitivity_at_specificity": at_over[:4],
+        "at_threshold": [
+            {
+                "threshold": threshold,
+                "missed": table.share(risk_N < threshold, positive_N),
+                "over_triage": table.share(risk_N >= threshold, ~positive_N),
+            }
+            for threshold in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+        ],
+        "roc": [point | {"at": 1 - point["at"]} for point in at_over[4:]],
+        "triage": triage,
+        "decision": [
+            {"threshold": t, "net_benefit": b, "refer_all": a, "gain": g}
+            for t, b, a, g in zip(thresholds_T, benefit, refer_all, gain, strict=True)
         ],
     }
 
