@@ -27,6 +27,7 @@ from skindx.models.conformal import Conformal, fit_on_records
 from skindx.models.probability_correction import apply_temperature
 from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule, fit_risk_on_records
 from skindx.taxonomy import Taxonomy
+from skindx.taxonomy.body_sites import site_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
@@ -56,6 +57,11 @@ class Facts:
     sex: str = ""
     """`female` or `male`; every other word counts as not known."""
     site: str = ""
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        """Return what the manifest says of an image."""
+        return cls(record.age, record.sex, site_of(record.site))
 
     def only(self, fields: Iterable[str]) -> "Facts":
         """Return the same with these fields alone."""
@@ -363,7 +369,7 @@ def _mean(raw_N: Floats) -> float:
 
 def with_rules(
     spec: MetadataSpec,
-    held: Sequence[tuple[Record, Facts]],
+    held: Sequence[Record],
     taxonomy: Taxonomy,
     answers: Mapping[str, Floats],
     plain: AnswerRules,
@@ -377,9 +383,9 @@ def with_rules(
     head, rules = spec.head, {}
     for fields in _subsets(head.fields) if head else ():
         assert head is not None
-        some = [facts.only(fields) for _, facts in held]
+        some = [Facts.of(record).only(fields) for record in held]
         rows = [n for n, facts in enumerate(some) if head.known(facts) == fields]
-        records, known = [held[n][0] for n in rows], [some[n] for n in rows]
+        records, known = [held[n] for n in rows], [some[n] for n in rows]
         rest = {
             prefix: head.apply(answers_NC[rows], known) for prefix, answers_NC in answers.items()
         }

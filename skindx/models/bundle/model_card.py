@@ -5,6 +5,7 @@ from typing import Any
 
 from skindx.models.bundle.bundle_index import BundleSpec, card_title, origin_of_bundle
 from skindx.models.conformal import ALL
+from skindx.models.metadata_head import MetadataSpec
 from skindx.models.ood.ood_check import FEWEST, rate_interval
 from skindx.models.towers import origin_lines
 from skindx.models.urgent_risk import (
@@ -48,7 +49,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- conformal sets: {_sets(spec)}",
         *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk, taxonomy)),
         *(f"- {line}" for line in _threshold_lines(spec.soon_risk, "soon_risk")),
-        f"- age, sex and place on the body: {_metadata(spec)}",
+        f"- age, sex and place on the body: {metadata_words(spec.metadata)}",
         f"- similar cases: {_embedding_index(spec)}",
         f"- out-of-distribution photos: {_out_of_distribution(spec)}",
         f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
@@ -176,15 +177,16 @@ def _recall(spec: BundleSpec) -> list[str]:
     return [f"- lesions found by the detector on validation images, by size: {'; '.join(detected)}"]
 
 
-def _metadata(spec: BundleSpec) -> str:
-    if spec.metadata is None:
+def metadata_words(metadata: MetadataSpec | None) -> str:
+    """Return whether answers use age, sex and place, with what that gains."""
+    if metadata is None:
         return "not used; no answer depends on them"
-    gain, head = spec.metadata.gain, spec.metadata.head
+    gain, head = metadata.gain, metadata.head
     of = (
         f"{gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of the log loss on {gain.images} "
         f"validation images in {gain.groups} groups, cross-fitted"
     )
-    if head is None or not spec.metadata.rules:
+    if head is None or not metadata.rules:
         return f"not used; no answer depends on them (they gain {of})"
     text = f"{', '.join(head.fields)} are used where they are given, never required; they gain {of}"
     if "sex" in head.fields:

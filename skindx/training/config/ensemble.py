@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from skindx.core.settings_base import Settings
+from skindx.core.settings_base import OFF, Settings
 from skindx.models.combination import Space
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
@@ -56,6 +56,11 @@ class EnsembleSettings(Settings):
     """How the members are combined."""
 
     combine: Combine = Mean()
+    metadata: Annotated[Literal["auto", "off"], OFF] = Field(
+        "auto", exclude_if=lambda metadata: metadata == "auto"
+    )
+    """auto: age, sex and place, where the dataset says them, are learned from on validation, and
+    answers use them if the log loss is lower for it by more than chance."""
 
 
 class SoupSettings(Settings):

@@ -230,6 +230,7 @@ class Assembly:
     groups: int
     members_of: dict[str, tuple[str, ...]]
     """The members of each unit."""
+    fitted: Fitted
 
     def report(self) -> dict[str, Any]:
         """Return what RUN/ensemble.json holds; its keys are an interface."""
@@ -315,6 +316,7 @@ def assemble(
         images=len(evidence.truth_N),
         groups=len(set(evidence.groups)),
         members_of={unit: tuple(inside) for unit, inside in members_of.items()},
+        fitted=fitted,
     )
 
 

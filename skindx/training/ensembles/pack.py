@@ -33,17 +33,24 @@ from skindx.models.bundle.bundle_index import (
     calibration_side,
     provenance_value,
 )
+from skindx.models.bundle.model_card import metadata_words
 from skindx.models.combination import FusionSpec, assist, box_crops, fit_weight
 from skindx.models.conformal import ALL, Conformal, fit_on_records
 from skindx.models.detector import Detector
 from skindx.models.embedding_index import EmbeddingIndex, make_embedding_index, stratified
 from skindx.models.ensemble import Ensemble, outputs_of_records
+from skindx.models.metadata_head import (
+    AnswerRules,
+    Facts,
+    MetadataSpec,
+    fit_metadata,
+    with_rules,
+)
 from skindx.models.ood.feature_extraction import CAP, OodCollector
 from skindx.models.ood.ood_check import FEWEST
 from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import (
     QUESTIONS,
-    Question,
     UrgentRiskRule,
     fit_risk_on_records,
     why_no_threshold,
@@ -60,7 +67,7 @@ from skindx.training.checkpoint.finished import (
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.ensembles.combiners import assemble, gather_evidence, print_combiners
-from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, units
+from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, out_of_fold_P, units
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.image_sets import class_numbers
 
@@ -137,23 +144,23 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
         "validation images; the others have no sure box that shows less than the whole"
     )
     fusion = FusionSpec(weight=weight, margin=margin)
-    plain = bundle.spec.whole_conformal or bundle.spec.conformal
-    plain_risks: dict[Question, Any] = {
-        question: getattr(bundle.spec, f"whole_{question}") or getattr(bundle.spec, question)
-        for question in QUESTIONS
+    spec, kinds = bundle.spec, ("conformal", *QUESTIONS)
+    plain: dict[str, Any] = {
+        kind: getattr(spec, f"whole_{kind}") or getattr(spec, kind) for kind in kinds
     }
-    if not (plain and weight):
-        return set_fusion(path, fusion, plain, None, **plain_risks)
+    if not (plain["conformal"] and weight):
+        return set_fusion(path, fusion, **plain)
     held = split_of(records, "calibration")
-    looked = _looked(detector, dataset, held, margin)
-    fused_NC = np.concatenate(
-        [assist(ensemble, crops, ensemble.probabilities(p), weight)[0] for _, p, crops in looked]
-    )
-    fused = fit_on_records(fused_NC, held, bundle.taxonomy, plain.level)
-    risks: dict[str, Any] = {f"whole_{question}": rule for question, rule in plain_risks.items()}
-    for question in (question for question, rule in plain_risks.items() if rule):
-        risks[question] = fit_risk_on_records(fused_NC, held, bundle.taxonomy, question)
-    return set_fusion(path, fusion, fused, plain, **risks)
+    whole_NC, fused_NC = [], []
+    for _, pixels, crops in _looked(detector, dataset, held, margin):
+        answers = ensemble.probabilities(pixels)
+        whole_NC.append(answers[0])
+        fused_NC.append(assist(ensemble, crops, answers, weight)[0])
+    served = {"": np.concatenate(fused_NC), "whole_": np.concatenate(whole_NC)}
+    fused = AnswerRules(**plain).refitted({"": served[""]}, held, bundle.taxonomy)
+    rules = fused.model_copy(update={f"whole_{kind}": rule for kind, rule in plain.items()})
+    metadata = spec.metadata and with_rules(spec.metadata, held, bundle.taxonomy, served, rules)
+    return set_fusion(path, fusion, **dict(rules), metadata=metadata)
 
 
 def _looked(
@@ -217,10 +224,18 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
     ensemble = builder.ensemble(packed, assembly.temperature, assembly.combination)
+    metadata = None
+    if settings.ensemble.metadata == "auto":
+        facts = [Facts.of(images[n]) for n in np.flatnonzero(out_of_fold_P(by_unit))]
+        answers_NC = assembly.fitted.probabilities(evidence.log_UNC)
+        metadata = fit_metadata(answers_NC, evidence.truth_N, facts, evidence.groups)
     collector = OodCollector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
     gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
-    conformal, ood, risks = fit_on_calibration(ensemble, dataset, records, taxonomy, collector)
+    conformal, ood, rules = fit_on_calibration(
+        ensemble, dataset, records, taxonomy, collector, metadata=metadata
+    )
+    print(f"age, sex and place on the body: {metadata_words(rules.get('metadata'))}")
     return pack(
         run / "bundle",
         settings.name,
@@ -230,7 +245,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         combination=assembly.combination,
         detector=packed_parts(run, settings),
         conformal=conformal,
-        **risks,
+        **rules,
         gallery=gallery,
         ood=ood,
         provenance={
@@ -254,10 +269,13 @@ def fit_on_calibration(
     records: Sequence[Record],
     taxonomy: Taxonomy,
     collector: OodCollector,
-) -> tuple[Conformal | None, OodPart | None, dict[Question, Any]]:
+    *,
+    metadata: MetadataSpec | None = None,
+) -> tuple[Conformal | None, OodPart | None, dict[str, Any]]:
     """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
 
     Nothing else looks at that split. No part, and a line that says so, where it has too few images.
+    The rules of answers with age, sex and place are fitted too, where there is `metadata`.
     """
     held = split_of(records, "calibration")
     if not held:
@@ -265,7 +283,8 @@ def fit_on_calibration(
             "no conformal sets, no urgent-risk threshold and no out-of-distribution check: the "
             "dataset has no calibration images to fit them on"
         )
-        return None, None, {}
+        bare = metadata and with_rules(metadata, [], taxonomy, {}, AnswerRules())
+        return None, None, {"metadata": bare} if bare else {}
     batches = []
     for batch, images, output in outputs_of_records(ensemble, dataset, held):
         batches.append(output.probabilities_NC)
@@ -277,12 +296,16 @@ def fit_on_calibration(
             f"{len(held)}) and training images that differ"
         )
     probabilities_NC = np.concatenate(batches)
-    risks: dict[Question, Any] = {
+    rules: dict[str, Any] = {
         question: fit_risk_on_records(probabilities_NC, held, taxonomy, question)
         for question in QUESTIONS
     }
-    print(_risk_shown(risks["urgent_risk"], taxonomy))
-    return fit_on_records(probabilities_NC, held, taxonomy), ood, risks
+    print(_risk_shown(rules["urgent_risk"], taxonomy))
+    conformal = fit_on_records(probabilities_NC, held, taxonomy)
+    if metadata:
+        plain, answers = AnswerRules(conformal=conformal, **rules), {"": probabilities_NC}
+        rules["metadata"] = with_rules(metadata, held, taxonomy, answers, plain)
+    return conformal, ood, rules
 
 
 def _risk_shown(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> str:
