@@ -8,6 +8,7 @@ from skindx.data.manifest import Record
 
 UNKNOWN = "not known"
 REST = "others"
+SKIN_TYPES = ("I", "II", "III", "IV", "V", "VI")
 _MOST = 20
 """Values that are counted by name; of more, such as one address an image, the rest is one."""
 
@@ -43,7 +44,7 @@ def _value(field: str, value: Any) -> str:
     if value is None or value == "":
         return UNKNOWN
     if field == "skin_type":
-        return ("I", "II", "III", "IV", "V", "VI")[value - 1]
+        return SKIN_TYPES[value - 1]
     if field == "age":
         low = min(int(value) // 20 * 20, 80)
         return f"{low} and more" if low == 80 else f"{low} to {low + 19}"

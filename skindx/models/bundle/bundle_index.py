@@ -118,6 +118,8 @@ def largest_crop(spec: BundleSpec) -> float:
 MANIFEST_SHA256 = "manifest_sha256"
 """Of the manifest that the members were trained on."""
 TRAINING_IMAGES = "training_images"
+TRAINING_COUNTS = "training_images_by"
+"""How many training images each class, skin type, age, sex, site, source and licence has."""
 FOLD_TRAINED_IMAGES = "validation_images_trained_on"
 """How many validation images members in folds trained on."""
 REMOVED_TRAINED_ON = "removed_trained_on"

@@ -1,9 +1,21 @@
-"""The model card of a bundle."""
+"""The model card of a bundle.
 
-from collections.abc import Sequence
+Its sections are those of Mitchell et al. 2019 ("Model cards for model reporting"); what no program
+can know is marked as for a person to write.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skindx.models.bundle.bundle_index import BundleSpec, card_title, origin_of_bundle
+from skindx.core.text import printable
+from skindx.data.image_counts import COUNTED, SKIN_TYPES, UNKNOWN, counts_text
+from skindx.data.origin import ImageOrigin
+from skindx.models.bundle.bundle_index import (
+    TRAINING_COUNTS,
+    BundleSpec,
+    card_title,
+    origin_of_bundle,
+)
 from skindx.models.conformal import ALL
 from skindx.models.metadata_head import MetadataSpec
 from skindx.models.ood.ood_check import FEWEST, rate_interval
@@ -32,6 +44,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
     """Return the card as Markdown; `metrics` is what `skindx evaluate` measured, if it did."""
     images = origin_of_bundle(spec)
     members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
+    counted = spec.provenance.get(TRAINING_COUNTS, {})
     lines = [
         f"# {spec.name}",
         "",
@@ -39,28 +52,91 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
         "",
         *([f"**{images.warning}**", ""] if images.warning else []),
-        f"- learned from: {images.words}",
+        "## Model details",
+        "",
         f"- packed {spec.created} by skindx {spec.skindx}",
         f"- members: {', '.join(members)}",
         f"- combined by: {_combined(spec)}",
         f"- detector: {'yes' if spec.detector else 'none'}",
         *_recall(spec),
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
-        f"- conformal sets: {_sets(spec)}",
-        *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk, taxonomy)),
-        *(f"- {line}" for line in _threshold_lines(spec.soon_risk, "soon_risk")),
         f"- age, sex and place on the body: {metadata_words(spec.metadata)}",
         f"- similar cases: {_embedding_index(spec)}",
-        f"- out-of-distribution photos: {_out_of_distribution(spec)}",
         f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
+        f"- contact, licence, citation: {_PERSON}",
+        *_section("Intended use", _use(images, counted)),
+        *_section("Training data", [f"learned from: {images.words}"]),
+        *(f"- {COUNTED[field]}: {_safe(counts_text(counts))}" for field, counts in counted.items()),
     ]
-    lines += [f"- {card_title(key)}: {_plain(value)}" for key, value in spec.provenance.items()]
+    if not counted:
+        lines.append(f"- people, sources and licences: not recorded in this bundle; {_PERSON}")
+    lines += [
+        f"- {card_title(key)}: {_plain(value)}"
+        for key, value in spec.provenance.items()
+        if key != TRAINING_COUNTS
+    ]
     lines += origin_lines([member.tower for member in spec.members if member.tower])
+    thresholds = [
+        f"conformal sets: {_sets(spec)}",
+        *urgent_risk_lines(spec.urgent_risk, taxonomy),
+        *_threshold_lines(spec.soon_risk, "soon_risk"),
+        f"out-of-distribution photos: {_out_of_distribution(spec)}",
+    ]
+    lines += _section("Thresholds, set on calibration images", thresholds)
     if missing := missing_parts(spec, taxonomy.classes):
-        lines += ["", "## What could not be fitted", "", *(f"- {line}" for line in missing)]
+        lines += _section("What could not be fitted", missing)
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
+    lines += _section("Ethical considerations", _ETHICS)
+    lines += _section("Caveats and recommendations", _CAVEATS)
     return "\n".join(lines) + "\n"
+
+
+_PERSON = "*for a person to write*"
+_FEW = 100
+"""Fewer training images of a value are named as few."""
+_ETHICS = (
+    "A missed cancer and a false alarm do different harm: both errors are given above, and the "
+    "level of the urgent risk trades one for the other.",
+    "Skin types, ages and sexes that the training images lack may be answered worse, and where "
+    "they are not known nothing was measured of them.",
+    f"Consent and ethics approval of the sources: {_PERSON}",
+)
+_CAVEATS = (
+    "The figures hold for images like those of the test. Elsewhere expect lower ones: measure with "
+    "`skindx evaluate --external`, then fit the thresholds again on local images.",
+    "The classes are a closed list: another disease is refused, or given one of these names.",
+    "Images that made the bundle are recognised and left out of an evaluation; images of the same "
+    "people under other names may not be.",
+    "Intervals cover the chance in drawing test images, not that in training again.",
+)
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    return ["", f"## {title}", "", *(f"- {line}" for line in lines)]
+
+
+def _use(images: ImageOrigin, counted: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return intended and other uses; few training images of a group of people are named."""
+    few = []
+    for field in ("skin_type", "age", "sex"):
+        counts = counted.get(field, {})
+        if counts.keys() == {UNKNOWN}:
+            few.append(f"no known {COUNTED[field]}")
+            continue
+        values = SKIN_TYPES if field == "skin_type" and counts else counts
+        few += [
+            f"{COUNTED[field]} {_safe(value)} ({counts.get(value, 0)})"
+            for value in values
+            if value != UNKNOWN and counts.get(value, 0) < _FEW
+        ]
+    return [
+        f"research on images of this kind: {images.words}; a clinician decides on every person",
+        f"users and place in care: {_PERSON}",
+        "out of scope: diagnosis or triage without a clinician, conditions that are no class, and "
+        "other kinds of images",
+        *([f"people with fewer than {_FEW} training images: {', '.join(few)}"] if few else []),
+    ]
 
 
 def missing_parts(spec: BundleSpec, classes: Sequence[SkinClass]) -> list[str]:
@@ -89,9 +165,11 @@ def _combined(spec: BundleSpec) -> str:
 def _measured(metrics: dict[str, Any]) -> list[str]:
     # An evaluation of an older version lacks the newer figures.
     figures = [(key, title) for key, title in _FIGURES if key in metrics["ensemble"]]
+    origin = metrics.get("origin", {})
     lines = [
         f"{metrics['pictures']} images in {metrics['groups']} independent groups; "
         f"{100 * metrics['level']:.0f} % intervals over groups.",
+        *_evaluation_data(metrics, origin),
         "",
         "| predictor | " + " | ".join(title for _, title in figures) + " |",
         "|---" * (len(figures) + 1) + "|",
@@ -107,9 +185,33 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
         lines.append(
             f"| {row['name']} | {row['n']} | {interval_text(row['sensitivity'])} | {specificity} |"
         )
+    lines += _by_group(metrics.get("breakdowns", ()))
     if metrics["detector"]:
         lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
     return lines
+
+
+def _evaluation_data(metrics: dict[str, Any], origin: dict[str, Any]) -> list[str]:
+    """Return which images these are, and what was left out because the bundle knows it."""
+    if not origin:
+        return []
+    return [
+        f"Split {origin['split']} of the manifest with SHA-256 {origin['manifest_sha256']}, "
+        f"{origin['date'][:10]}; {metrics.get('seen', 0)} images left out because the bundle was "
+        "made from them."
+    ]
+
+
+def _by_group(breakdowns: Sequence[dict[str, Any]]) -> list[str]:
+    rows = [
+        f"| {breakdown['attribute']} {_safe(part['value'])} | {part['n']} "
+        f"| {interval_text(part['top1'])} | {_missed(part['urgent']) if part['urgent'] else '–'} |"
+        for breakdown in breakdowns
+        for part in breakdown["parts"]
+    ]
+    if not rows:
+        return []
+    return ["", "| group | images | top-1 | urgent classes |", "|---|---|---|---|", *rows]
 
 
 def _misses(metrics: dict[str, Any]) -> list[str]:
@@ -217,6 +319,11 @@ def _out_of_distribution(spec: BundleSpec) -> str:
         f"refused above the {1 - rate:.1%} quantile of {images} calibration images ({kinds}); of "
         f"photos like these {low:.1%} to {high:.1%} (95 % interval) are then refused"
     )
+
+
+def _safe(text: str) -> str:
+    """Return a text of others, such as a source's name, that stays a text within a table."""
+    return printable(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _plain(value: Any) -> str:

@@ -19,6 +19,7 @@ from rich.console import Console
 from skindx import __version__
 from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
+from skindx.data.image_counts import COUNTED, count_images
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
@@ -29,6 +30,7 @@ from skindx.models.bundle.bundle_index import (
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
     PACKED_FROM,
+    TRAINING_COUNTS,
     TRAINING_IMAGES,
     calibration_side,
     provenance_value,
@@ -252,6 +254,9 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
             "dataset": dataset.resolve().name,
             MANIFEST_SHA256: sha256_file(dataset / MANIFEST),
             TRAINING_IMAGES: len(learned),
+            TRAINING_COUNTS: {
+                field: counts for field, counts in count_images(learned).items() if field in COUNTED
+            },
             **({FOLD_TRAINED_IMAGES: folded} if folded else {}),
             **calibration_side(records),
             **calibration_classes(records),
