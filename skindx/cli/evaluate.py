@@ -56,7 +56,8 @@ def evaluate(
     It uses the same predictor that serves the page. Intervals are 95 % intervals over groups
     (patients, lesions, duplicates). The figures of the test split are also written into the
     bundle's model card. On a dataset with another taxonomy (external validation), classes are
-    matched by key, name or code; images of other classes are left out.
+    matched by key, name or code; images of other classes are left out. So are images that the
+    bundle was made from, and copies of them in other bytes.
 
     Example: skindx evaluate runs/mine/bundle runs/mine/data
 
@@ -80,6 +81,7 @@ def evaluate(
             folder,
             split=split,
             progress=partial(progress, "evaluate"),
+            copies_progress=partial(progress, "copies"),
             expect=expect,
             miss_rate=miss_rate,
             external=external,

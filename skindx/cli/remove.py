@@ -171,6 +171,8 @@ def _part_lines(bundle: Path, planned: "RemovalPlan") -> list[str]:
             f"bundle {bundle}: its index of similar cases loses {change.gallery}, near copies "
             f"included."
         )
+    if change.fingerprints:
+        lines.append(f"bundle {bundle}: it no longer recognises {change.fingerprints} of them.")
     if change.ood:
         lost = "1 of its images" if change.ood == 1 else f"{change.ood} of its images"
         what = (

@@ -26,6 +26,7 @@ from skindx.models.ensemble import Ensemble, EnsembleOutput, OodResult, Predicti
 from skindx.models.exports.backend_choice import EAGER, with_backend
 from skindx.models.exports.export_record import ExportCalibration
 from skindx.models.exports.runtimes import Backend
+from skindx.models.fingerprints import Fingerprints
 from skindx.models.metadata_head import AnswerRules, Facts, Floats, MetadataField, MetadataSpec
 from skindx.models.ood.feature_extraction import features_of, try_check
 from skindx.models.ood.ood_check import OodCheck
@@ -234,6 +235,11 @@ class Predictor:
     def seen(self) -> Mapping[str, Split] | None:
         """The split of each image that the bundle was made from; None where it does not say."""
         return self.bundle.seen()
+
+    @property
+    def fingerprints(self) -> Fingerprints | None:
+        """What recognises copies of images that made the bundle; None for an older bundle."""
+        return self.bundle.fingerprints()
 
     @property
     def trained_on(self) -> str:

@@ -1,13 +1,13 @@
 """Score a bundle through the served predictor: what is measured is what a user gets."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from skindx.core.machine import cpu_count
 from skindx.core.measurement import MeasurementOrigin, hardware, versions
 from skindx.data.layout import MANIFEST, TAXONOMY, stored_file
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.manifest import Record, Split, check_sample, read_manifest, split_of
+from skindx.data.manifest import Record, check_sample, read_manifest, split_of
 from skindx.diagnosis.conclusion import (
     LEAST_OOD_P_VALUE,
     Conclusion,
@@ -26,6 +26,7 @@ from skindx.diagnosis.conclusion import (
     conclude,
 )
 from skindx.evaluation.answers import PREDICTIONS, Answers, write_predictions
+from skindx.evaluation.contamination import MadeFrom, Part, leave_out
 from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_internal
 from skindx.evaluation.evaluation_report import worst_mistakes, write_report
 from skindx.evaluation.figures import SEED
@@ -65,23 +66,16 @@ _BATCH = 16
 _LEAST_CONFIDENCE = 0.001
 """mAP is an area under precision against recall: it needs the doubtful boxes as well."""
 
-Part = Split | Literal["all"]
-"""What of a dataset is scored; all of it only where nothing of it was trained on."""
-
 Decode = Callable[[bytes], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all."""
 
 
-class ServedPredictor(ConclusionRules, Protocol):
+class ServedPredictor(ConclusionRules, MadeFrom, Protocol):
     """The predictor that the page and the command line use."""
 
     @property
     def members(self) -> tuple[str, ...]: ...
-    @property
-    def trained_on(self) -> str: ...
-    @property
-    def seen(self) -> Mapping[str, Split] | None: ...
     def predict(
         self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
     ) -> list[Prediction]: ...
@@ -95,6 +89,7 @@ def evaluate(
     split: Part = "test",
     draws: int = 1000,
     progress: Progress | None = None,
+    copies_progress: Progress | None = None,
     expect: str | None = None,
     miss_rate: float | None = None,
     external: bool = False,
@@ -135,6 +130,7 @@ def evaluate(
         split=split,
         draws=draws,
         progress=progress,
+        copies_progress=copies_progress,
         internal=compared,
     )
 
@@ -151,6 +147,7 @@ def evaluate_served(
     split: Part = "test",
     draws: int = 1000,
     progress: Progress | None = None,
+    copies_progress: Progress | None = None,
     internal: Internal | None = None,
 ) -> Evaluation:
     """Score a loaded predictor, of a bundle with this digest; write `out`. Raises UserError."""
@@ -160,8 +157,15 @@ def evaluate_served(
             f"{bundle} was trained on images of {dataset}, so all of it measures nothing; "
             "evaluate on its split test, or on another dataset."
         )
-    unseen = leave_out_seen(records, predictor.seen, split, bundle)
-    seen, records = len(records) - len(unseen), unseen
+    records, contamination = leave_out(
+        predictor,
+        dataset,
+        records,
+        split,
+        manifest=manifest,
+        bundle=bundle,
+        progress=copies_progress,
+    )
     path = dataset / TAXONOMY
     theirs = Taxonomy.load(path) if path.exists() else None
     records, external = join_taxonomies(records, theirs, predictor.taxonomy, bundle)
@@ -186,9 +190,11 @@ def evaluate_served(
         steps=tuple(conclusion.next_step.urgency for conclusion in concluded),
         abstained_N=unsure_N,
     )
-    evaluation = measure(records, predictions, answers, draws=draws, external=external, seen=seen)
+    evaluation = measure(
+        records, predictions, answers, draws=draws, external=external, seen=contamination.same_bytes
+    )
     elsewhere = compare_elsewhere(internal, answers, draws=draws) if internal else None
-    evaluation = replace(evaluation, elsewhere=elsewhere)
+    evaluation = replace(evaluation, contamination=contamination, elsewhere=elsewhere)
     origin = MeasurementOrigin(
         bundle=bundle,
         dataset=str(dataset),
@@ -208,24 +214,6 @@ def evaluate_served(
         write_image_table(folder, records, predictions, answers)
         write_report(folder / REPORT, evaluation, origin, mistakes)
     return evaluation
-
-
-def leave_out_seen(
-    records: Sequence[Record], seen: Mapping[str, Split] | None, split: Part, bundle: str
-) -> list[Record]:
-    """Return the records of `test` or `all` without the images that made the bundle.
-
-    Other splits are returned whole. Raises UserError when no record is left.
-    """
-    if not seen or split not in ("test", "all"):
-        return list(records)
-    unseen = [record for record in records if seen.get(record.sha256, "test") == "test"]
-    if not unseen:
-        raise UserError(
-            f"{bundle} was made from every one of these {len(records)} images, so they measure "
-            "nothing; evaluate on the split test of its dataset, or on another dataset."
-        )
-    return unseen
 
 
 def split_records(dataset: Path, split: Part) -> list[Record]:

@@ -19,6 +19,7 @@ from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.assisted import assisted_table
 from skindx.evaluation.breakdown import MISSING
+from skindx.evaluation.contamination import contamination_lines
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
@@ -156,6 +157,7 @@ def render_report(
         e=evaluation,
         origin=origin,
         mistakes=mistakes,
+        copies=contamination_lines(evaluation.contamination),
         set_holds=set_holds,
         interval_name=f"{100 * evaluation.level:.0f} % interval",
         verdict=verdict(evaluation),
@@ -313,6 +315,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
     ]
     if evaluation.seen:
         lines.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
+    lines += contamination_lines(evaluation.contamination)
     if evaluation.external:
         external = evaluation.external
         lines.append(

@@ -151,7 +151,7 @@ def _read_boxes(text: str) -> tuple[Box, ...] | None:
 
 _ABOUT = ("origin", "draws", "level")
 """What metrics.json says of the measurement."""
-NOT_IN_TABLE = ("external", "seen", "elsewhere")
+NOT_IN_TABLE = ("external", "seen", "contamination", "elsewhere")
 """What it says of images that were not scored, and of another evaluation."""
 
 

@@ -18,7 +18,8 @@ from skindx.core.atomic_files import FolderKind, atomic_folder, write_json, writ
 from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers, read_predictions
 from skindx.evaluation.breakdown import CANCERS, UNKNOWN, Bools, cancer_of, order, skin_type_name
-from skindx.evaluation.evaluate import Part, evaluate
+from skindx.evaluation.contamination import Part
+from skindx.evaluation.evaluate import evaluate
 from skindx.evaluation.evaluation_report import render
 from skindx.evaluation.figures import (
     FIGURES,

@@ -6,7 +6,7 @@ A dataset with other classes is joined by key, name or code; images of other cla
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from skindx.evaluation.breakdown import (
     share,
     urgent_misses,
 )
+from skindx.evaluation.contamination import Contamination
 from skindx.evaluation.elsewhere import Elsewhere
 from skindx.evaluation.figures import FIGURES, LEVEL, SEED, Scores, measure_scores, plain
 from skindx.evaluation.guarantee_scores import (
@@ -228,6 +229,8 @@ class Evaluation:
     """Effect of boxes; None for a bundle without a fusion weight."""
     seen: int = 0
     """Images that were left out, because the bundle was made from them."""
+    contamination: Contamination = field(default_factory=Contamination)
+    """Images that were left out as such or as copies of such."""
     ood: OodScore | None = None
     """Refusals of the out-of-distribution check; None for a bundle without one."""
     elsewhere: Elsewhere | None = None

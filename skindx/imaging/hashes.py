@@ -150,24 +150,38 @@ def _difference(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _perceptual(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Signs of the 8 x 8 lowest DCT coefficients.
+    return _signs(thumbs_NSS, GRID)
+
+
+def _signs(thumbs_NSS: NDArray[np.float32], grid: int) -> NDArray[np.bool_]:
+    """Signs of the lowest grid x grid DCT coefficients.
 
     The usual threshold is their median; the sign makes a mirrored image's code an exact
     permutation of the plain one's. The first coefficient (brightness) is cleared.
     """
-    k, n = np.arange(GRID)[:, None], np.arange(SIDE)
+    k, n = np.arange(grid)[:, None], np.arange(SIDE)
     basis = np.cos(np.pi * (n + 0.5) * k / SIDE).astype(np.float32)
     coefficients = basis @ thumbs_NSS @ basis.T
     coefficients[:, 0, 0] = 0
-    sign = np.where(np.arange(GRID) % 2, -1.0, 1.0).astype(np.float32)
+    sign = np.where(np.arange(grid) % 2, -1.0, 1.0).astype(np.float32)
     turned = [
-        grid * (sign[:, None] if v else 1) * (sign if h else 1)
-        for grid in (coefficients, coefficients.swapaxes(1, 2))
+        part * (sign[:, None] if v else 1) * (sign if h else 1)
+        for part in (coefficients, coefficients.swapaxes(1, 2))
         for v in (0, 1)
         for h in (0, 1)
     ]
     bits: NDArray[np.bool_] = np.stack(turned, axis=1) > 0
     return bits
+
+
+FINE = 16
+"""Grid of the fine hash, whose 255 bits tell strangers apart that look alike to 64."""
+
+
+def fine_hashes(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Return codes_NOW: each image's fine perceptual hash, four words, in all orientations."""
+    bits = _signs(thumbs_NSS, FINE).reshape(len(thumbs_NSS), ORIENTATIONS, FINE * FINE)
+    return np.packbits(bits, axis=-1).view(np.uint64)
 
 
 HASHES: dict[HashKind, Callable[[NDArray[np.float32]], NDArray[np.bool_]]] = {

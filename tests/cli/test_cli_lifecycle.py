@@ -17,7 +17,7 @@ from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_manifest
 from skindx.data.publish import assemble as published
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.bundle_changes import add_provenance, set_learned_parts
+from skindx.models.bundle.bundle_changes import OOD, add_provenance, replace_parts
 from skindx.models.bundle.bundle_index import REMOVED_TRAINED_ON
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.ood.stored_check import OodImages, OodPart
@@ -186,7 +186,7 @@ def test_a_bundle_says_which_of_its_parts_change(
     rows[6] = dataclasses.replace(rows[6], sha256=first)
     rows[-1] = dataclasses.replace(rows[-1], sha256=second)
     part = OodPart.fit(spec.detectors, OodImages(tuple(rows), images.features))
-    set_learned_parts(bundle.path, None, part)
+    replace_parts(bundle.path, {OOD: part})
 
     asked = ("remove", data, "--only-exact", "--bundle", bundle.path, "--sha")
     for more in (("--dry-run",), ()):

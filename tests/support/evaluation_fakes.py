@@ -15,6 +15,7 @@ from skindx.evaluation.answers import Answers
 from skindx.evaluation.score import Evaluation, score, score_boxes
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
+from skindx.models.fingerprints import Fingerprints
 from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
@@ -44,6 +45,7 @@ class FakePredictor:
     weights: tuple[float, ...] | None = None
     trained_on: str = ""
     seen: dict[str, Split] | None = None
+    fingerprints: Fingerprints | None = None
     batches: list[int] = field(default_factory=list)
     bundle: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(digest="0" * 64))
 

@@ -17,6 +17,7 @@ from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.conformal import Conformal, fit_conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
+from skindx.models.fingerprints import Fingerprints
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import Features
@@ -54,6 +55,7 @@ def pack_tiny(
     gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
     seen: Sequence[Record] | None = None,
+    fingerprints: Fingerprints | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
     torch.manual_seed(7)
@@ -83,6 +85,7 @@ def pack_tiny(
         gallery=gallery,
         ood=ood,
         seen=seen,
+        fingerprints=fingerprints,
     )
 
 

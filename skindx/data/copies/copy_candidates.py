@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 
 from skindx.core.machine import require_extra
 from skindx.data.copies.describe import LEADING, POINTS, Description, shipped_codebook
-from skindx.data.copies.shards import DescriptionLibrary
 
 # N = images, P = points, K = keys, L = leading components, X = chiralities, T = probes,
 # B = cells, C = candidates, A = pairs with their likeness
@@ -132,7 +131,7 @@ class PointChunk:
 
 
 def load_chunk(
-    library: DescriptionLibrary, sha256s: Sequence[str], recurring: NDArray[np.uint64]
+    library: Described, sha256s: Sequence[str], recurring: NDArray[np.uint64]
 ) -> PointChunk:
     """Read images' points without those whose keys are recurring (sorted)."""
     codes, probes, points, counts, widths = [], [], [], [0], []

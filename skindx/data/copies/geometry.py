@@ -215,6 +215,26 @@ def align(
     return Aligned(first_HW, second_HW, shown_HW, to_second_23, to_frame_23, covered)
 
 
+def laid_on(
+    moved: Description, shape_hw: tuple[int, int], to_moved_23: NDArray[np.float64]
+) -> NDArray[np.uint8]:
+    """Return an image as it lies on one of this described shape, at half size.
+
+    `to_moved_23` maps described pixels of that one to those of `moved`, whose edge goes on where
+    it shows nothing.
+    """
+    import cv2
+
+    half_33 = np.linalg.inv(_UP) @ whole(to_moved_23) @ _UP
+    size_wh = ((shape_hw[1] + 1) // 2, (shape_hw[0] + 1) // 2)
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    edge = cv2.BORDER_REPLICATE
+    laid_HW: NDArray[np.uint8] = cv2.warpAffine(
+        moved.small_HW, half_33[:2], size_wh, flags=flags, borderMode=edge
+    )
+    return laid_HW
+
+
 def _refined(
     still_HW: Field, moved_HW: Field, sight_HW: NDArray[np.uint8], warp_33: NDArray[np.float64]
 ) -> NDArray[np.float64]:

@@ -47,6 +47,7 @@ from skindx.models.detector import (
 )
 from skindx.models.embedding_index import ROWS, TENSORS, EmbeddingIndex
 from skindx.models.ensemble import Ensemble, Member, share_trunks
+from skindx.models.fingerprints import FINGERPRINTS, Fingerprints
 from skindx.models.metadata_head import RULES, MetadataSpec
 from skindx.models.ood.ood_check import STATISTICS, OodCheck, load_check_v0_1
 from skindx.models.ood.stored_check import (
@@ -163,6 +164,10 @@ class Bundle:
         """
         return read_seen(self.path / SEEN) if SEEN in self.spec.files else None
 
+    def fingerprints(self) -> Fingerprints | None:
+        """Return what recognises copies of the images that made it; None for an older bundle."""
+        return Fingerprints.load(self.path) if FINGERPRINTS in self.spec.files else None
+
     def metrics(self) -> dict[str, Any] | None:
         """Return what the last evaluation measured; None before the first."""
         if METRICS not in self.spec.files:
@@ -198,13 +203,15 @@ def pack(
     ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,
     seen: Iterable[Record] | None = None,
+    fingerprints: Fingerprints | None = None,
     images: ImageOrigin | None = None,
     trunks: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step.
 
     `trunks` are the weights that members share, by their `trunk`. `seen` are all images of the
-    dataset, also those that only measured; `images` is what they are.
+    dataset, also those that only measured, `fingerprints` those of the images that made the
+    bundle; `images` is what they are.
     """
     spec = BundleSpec(
         name=name,
@@ -234,7 +241,7 @@ def pack(
             _save(rest, folder / _weights(member.name))
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
-        for part in (gallery, ood):
+        for part in (gallery, ood, fingerprints):
             if part is not None:
                 part.save(folder)
         if seen is not None:

@@ -35,12 +35,14 @@ from skindx.models.bundle.model_card import model_card
 from skindx.models.combination import FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex
+from skindx.models.fingerprints import FINGERPRINTS, Fingerprints
 from skindx.models.metadata_head import MetadataSpec
 from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import UrgentRiskRule
 
 GALLERY, OOD = "gallery", "ood"
 """Folders of a bundle that one part fills alone."""
+LearnedPart = EmbeddingIndex | OodPart | Fingerprints
 
 
 def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) -> Bundle:
@@ -85,22 +87,14 @@ def set_fusion(
     return open_bundle(path)
 
 
-def set_embedding_index(path: Path, index: EmbeddingIndex) -> None:
-    """Replace the embedding index of a bundle, in one step."""
+def replace_parts(path: Path, parts: Mapping[str, LearnedPart | None]) -> None:
+    """Replace parts of a bundle by GALLERY, OOD and FINGERPRINTS, in one step; None: it goes."""
     bundle = open_bundle(path)
-    _rewrite(_changed(bundle, {"gallery": index.spec}), {}, bundle.metrics(), {GALLERY: index})
-
-
-def set_learned_parts(path: Path, index: EmbeddingIndex | None, ood: OodPart | None) -> None:
-    """Replace the embedding index and the OOD check of a bundle, in one step.
-
-    None for the index leaves it as it is; None for the check takes it out of the bundle.
-    """
-    bundle = open_bundle(path)
-    parts: dict[str, EmbeddingIndex | OodPart | None] = {OOD: ood}
-    change: dict[str, Any] = {"ood": ood.spec if ood else None}
-    if index is not None:
-        parts[GALLERY], change["gallery"] = index, index.spec
+    change = {
+        name: None if part is None or isinstance(part, Fingerprints) else part.spec
+        for name, part in parts.items()
+        if name != FINGERPRINTS
+    }
     _rewrite(_changed(bundle, change), {}, bundle.metrics(), parts)
 
 
@@ -131,7 +125,7 @@ def _rewrite(
     bundle: Bundle,
     facts: dict[str, Any],
     metrics: dict[str, Any] | None,
-    parts: Mapping[str, EmbeddingIndex | OodPart | None] | None = None,
+    parts: Mapping[str, LearnedPart | None] | None = None,
 ) -> None:
     """Write the bundle again; `parts` take the place of all files in the folders they name."""
     parts = parts or {}
@@ -213,13 +207,14 @@ def record_removal(path: Path, used: Mapping[str, str | None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """How many images the parts of a bundle lose to a take-down; both 0: nothing changes."""
+    """How many images the parts of a bundle lose to a take-down; all 0: nothing changes."""
 
     gallery: int = 0
     ood: int = 0
     """Of the images that the out-of-distribution check was fitted on."""
     refitted: bool = False
     """Whether the check is fitted again on the rest; otherwise it goes, if it loses images."""
+    fingerprints: int = 0
 
 
 def would_forget(path: Path, sha256s: Collection[str]) -> Forgotten:
@@ -228,34 +223,34 @@ def would_forget(path: Path, sha256s: Collection[str]) -> Forgotten:
 
 
 def forget(path: Path, sha256s: Collection[str]) -> Forgotten:
-    """Take images and their groups out of a bundle's embedding index and OOD check, in one step.
+    """Take images out of a bundle's embedding index, OOD check and fingerprints, in one step.
 
-    An image goes with all of its group: what shows the same lesion may be a copy that no hash
-    finds. The check is fitted again on the rest, or goes where too few images are left. That of a
-    bundle of version 0.1 holds no image, only means over many, and stays. Nothing is written where
-    none of them is there. Raises UserError for no bundle.
+    From the index and the check an image goes with all of its group: what shows the same lesion
+    may be a copy that no hash finds. The check is fitted again on the rest, or goes where too few
+    images are left. That of a bundle of version 0.1 holds no image, only means over many, and
+    stays. Nothing is written where none of them is there. Raises UserError for no bundle.
     """
-    forgotten, index, check = _without(open_bundle(path), sha256s)
-    if forgotten.ood:
-        set_learned_parts(path, index, check)
-    elif forgotten.gallery and index is not None:
-        set_embedding_index(path, index)
+    forgotten, parts = _without(open_bundle(path), sha256s)
+    if parts:
+        replace_parts(path, parts)
     return forgotten
 
 
 def _without(
     bundle: Bundle, sha256s: Collection[str]
-) -> tuple[Forgotten, EmbeddingIndex | None, OodPart | None]:
-    """Return what goes, and the index and the check that are left; None: there is none."""
-    index, images, spec = bundle.gallery(), bundle.ood_images(), bundle.spec.ood
-    left = index.without(sha256s) if index is not None else None
-    shown = len(index) - len(left) if index is not None and left is not None else 0
-    if images is None or spec is None:
-        return Forgotten(shown), left, None
-    rest = images.without(sha256s)
-    lost = len(images) - len(rest)
-    check = OodPart.fit(spec.detectors, rest) if lost else None
-    return Forgotten(shown, lost, check is not None), left, check
+) -> tuple[Forgotten, dict[str, LearnedPart | None]]:
+    """Return what goes, and what is left of each part that loses images."""
+    index, images, prints = bundle.gallery(), bundle.ood_images(), bundle.fingerprints()
+    left: dict[str, LearnedPart | None] = {}
+    shown = lost = known = 0
+    if index is not None and (shown := len(index) - len(rest := index.without(sha256s))):
+        left[GALLERY] = rest
+    if prints is not None and (known := len(prints) - len(others := prints.without(sha256s))):
+        left[FINGERPRINTS] = others
+    spec = bundle.spec.ood
+    if images is not None and spec and (lost := len(images) - len(fit := images.without(sha256s))):
+        left[OOD] = OodPart.fit(spec.detectors, fit)
+    return Forgotten(shown, lost, left.get(OOD) is not None, known), left
 
 
 def clear_leftovers(path: Path) -> None:

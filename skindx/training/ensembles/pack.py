@@ -41,6 +41,7 @@ from skindx.models.conformal import ALL, Conformal, fit_on_records
 from skindx.models.detector import Detector
 from skindx.models.embedding_index import EmbeddingIndex, make_embedding_index, stratified
 from skindx.models.ensemble import Ensemble, outputs_of_records
+from skindx.models.fingerprints import Fingerprints, described
 from skindx.models.metadata_head import (
     AnswerRules,
     Facts,
@@ -263,9 +264,16 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
             **packed_origin(settings),
         },
         seen=records,
+        fingerprints=_fingerprints(dataset, records),
         images=origin_of(dataset, learned),
         trunks=builder.trunks([part for part, _ in packed]),
     )
+
+
+def _fingerprints(dataset: Path, records: Sequence[Record]) -> Fingerprints:
+    """Return what recognises copies of the images that a bundle is made from."""
+    made_from = [record for record in records if record.split != "test"]
+    return Fingerprints.of(described(dataset, made_from))
 
 
 def fit_on_calibration(

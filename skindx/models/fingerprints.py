@@ -1,0 +1,284 @@
+"""Fingerprints: what recognises copies of images that are elsewhere, in some 700 bytes an image.
+
+*Whole.* The 255 signs of the lowest DCT coefficients, compared in eight orientations: they know
+another encoding, size or shape of an image, mirrored or turned.
+
+*Part.* The image's strongest points with codes of four bits a component. The points that agree lay
+a photo onto the image; it then must have nearly the image's signs. That knows crops, and second
+photos that show the same.
+
+No pixel is kept, and no group: nothing of it can be shown.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
+from skindx.data.copies.copy_candidates import LEADING_IMAGES, PointChunk, chunk_alike, load_chunk
+from skindx.data.copies.describe import (
+    COMPONENTS,
+    LEADING,
+    Description,
+    describe_bytes,
+    shipped_codebook,
+)
+from skindx.data.copies.geometry import laid_on, models_of
+from skindx.data.copies.shards import DescriptionLibrary
+from skindx.data.layout import stored_file
+from skindx.data.loader.ahead import work_ahead
+from skindx.data.manifest import Record
+from skindx.imaging.hashes import fine_hashes, thumbnail
+from skindx.imaging.image_formats import DamagedImage
+from skindx.models.bounded_files import load_tensors, save_tensors
+
+# N = images with a fingerprint, Q = images that are compared with them, P = points,
+# O = orientations, W = words of a hash
+
+FINGERPRINTS = "fingerprints.safetensors"
+"""In a bundle: of the images that made it."""
+POINTS = 32
+STEP = 16
+"""Of a component of a code: it is kept in four bits."""
+WHOLE, PART = 28, 56
+"""Bits of 255 within which the whole image, or a photo that its points laid, is a copy."""
+_BATCH = 256
+_MOST = 10_000_000
+"""Images; more are no fingerprints of a bundle."""
+_TENSORS = {
+    "sha256": ("U8", 2),
+    "hashes": ("U8", 2),
+    "sides": ("I16", 2),
+    "starts": ("I64", 1),
+    "points": ("U8", 2),
+    "codes": ("U8", 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecognisedCopy:
+    """An image, and one of the fingerprints that know it; both by their SHA-256."""
+
+    sha256: str
+    of: str
+    kind: Literal["whole", "part"]
+    distance: int
+    """Bits of 255 that differ."""
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """Those of N images."""
+
+    sha256s: tuple[str, ...]
+    hashes_NW: NDArray[np.uint64]
+    sides_N2: NDArray[np.int16]
+    """Height and width of the described image."""
+    starts_N: NDArray[np.int64]
+    """N + 1 places among the points."""
+    points_P4: NDArray[np.uint8]
+    """x, y in pixels of the described image, eighths of an octave of the size, 256ths of a turn."""
+    codes_PD: NDArray[np.uint8]
+    """Two components a byte, each plus 8."""
+
+    @classmethod
+    def of(cls, described: Iterable[tuple[str, Description]]) -> Self:
+        """Make them of SHA-256 and description of each image."""
+        rows = [(sha256, *_fingerprint(one)) for sha256, one in described]
+        sha256s, hashes, sides, points, codes = zip(*rows, strict=True) if rows else ((),) * 5
+        return cls(
+            tuple(sha256s),
+            np.array(hashes, np.uint64).reshape(-1, 4),
+            np.array(sides, np.int16).reshape(-1, 2),
+            np.cumsum([0, *map(len, points)]),
+            np.concatenate([np.empty((0, 4), np.uint8), *points]),
+            np.concatenate([np.empty((0, LEADING // 2), np.uint8), *codes]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.sha256s)
+
+    def without(self, sha256s: Collection[str]) -> Self:
+        """Return those of the other images."""
+        kept = [at for at, sha256 in enumerate(self.sha256s) if sha256 not in sha256s]
+        counts_N = np.diff(self.starts_N)
+        held_P = np.repeat(np.isin(np.arange(len(self)), kept), counts_N)
+        return type(self)(
+            tuple(self.sha256s[at] for at in kept),
+            self.hashes_NW[kept],
+            self.sides_N2[kept],
+            np.concatenate([[0], np.cumsum(counts_N[kept])]),
+            self.points_P4[held_P],
+            self.codes_PD[held_P],
+        )
+
+    def description(self, at: int) -> Description:
+        """Return what is known of the points of one image, as the comparison takes it."""
+        inside = slice(self.starts_N[at], self.starts_N[at + 1])
+        stored_P4 = self.points_P4[inside].astype(np.float32)
+        units_4 = np.array([1, 1, 1, 360 / 256], np.float32)
+        points_P4 = stored_P4 * units_4
+        points_P4[:, 2] = 2 ** (stored_P4[:, 2] / 8)
+        pairs_PD = self.codes_PD[inside]
+        halves_PD2 = np.stack([pairs_PD >> 4, pairs_PD & 15], axis=2).astype(np.int16)
+        codes_PC = np.zeros((len(points_P4), COMPONENTS), np.int8)
+        codes_PC[:, :LEADING] = ((halves_PD2.reshape(-1, LEADING) - 8) * STEP).clip(-127, 127)
+        height, width = self.sides_N2[at].tolist()
+        book = shipped_codebook()
+        return Description(
+            (height, width),
+            np.empty((0, 0), np.uint8),
+            points_P4,
+            codes_PC,
+            book.nearest(codes_PC),
+            book.nearest(codes_PC * book.signs),
+        )
+
+    def recognise(self, described: Iterable[tuple[str, Description]]) -> Iterator[RecognisedCopy]:
+        """Yield the copies among described images, each with every fingerprint that knows it.
+
+        Raises UserError without the `data` extra.
+        """
+        rest = iter(described)
+        known = [self.description(at) for at in range(len(self))]
+        chunk = _chunk(known)
+        while batch := list(islice(rest, _BATCH)):
+            yield from self._recognised(batch, known, chunk)
+
+    def _recognised(
+        self,
+        batch: list[tuple[str, Description]],
+        known: list[Description],
+        chunk: PointChunk,
+    ) -> Iterator[RecognisedCopy]:
+        leading = [_leading(one) for _, one in batch]
+        alike = _nearest(chunk_alike(_chunk(leading), chunk, False)) if len(self) else {}
+        codes_QOW = fine_hashes(np.stack([thumbnail(one.small_HW) for one in leading]))
+        for number, (sha256, _) in enumerate(batch):
+            differ_NO = np.bitwise_count(self.hashes_NW[:, None] ^ codes_QOW[number]).sum(axis=2)
+            distance_N = differ_NO.min(axis=1)
+            near = np.flatnonzero(distance_N <= WHOLE).tolist()
+            for at in near:
+                yield RecognisedCopy(sha256, self.sha256s[at], "whole", int(distance_N[at]))
+            for at in alike.get(number, ()):
+                distance = self._laid_distance(at, known[at], leading[number])
+                if at not in near and distance <= PART:
+                    yield RecognisedCopy(sha256, self.sha256s[at], "part", distance)
+
+    def _laid_distance(self, at: int, known: Description, image: Description) -> int:
+        """Return how many signs differ when points lay the image onto one; 256: none agree."""
+        distance = 256
+        for model in models_of(known, image):
+            laid_HW = laid_on(image, known.shape_hw, model.transform_23)
+            (code_OW,) = fine_hashes(thumbnail(laid_HW)[None])
+            differ = int(np.bitwise_count(code_OW[0] ^ self.hashes_NW[at]).sum())
+            distance = min(distance, differ)
+        return distance
+
+    def save(self, folder: Path) -> None:
+        """Write them into a bundle's folder."""
+        digests = np.frombuffer(bytes.fromhex("".join(self.sha256s)), np.uint8).reshape(-1, 32)
+        hashes = np.ascontiguousarray(self.hashes_NW).view(np.uint8)
+        parts = (digests, hashes, self.sides_N2, self.starts_N, self.points_P4, self.codes_PD)
+        tensors = dict(zip(_TENSORS, parts, strict=True))
+        save_tensors(
+            {name: torch.from_numpy(np.array(part, order="C")) for name, part in tensors.items()},
+            folder / FINGERPRINTS,
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read those of a bundle's folder. Raises UserError for any other file."""
+        read = {
+            name: tensor.numpy()
+            for name, tensor in load_tensors(folder / FINGERPRINTS, _TENSORS).items()
+        }
+        digests, hashes, sides, starts, points, codes = (read[name] for name in _TENSORS)
+        count, steps = len(digests), np.diff(starts)
+        fits = (
+            count <= _MOST
+            and (digests.shape[1], hashes.shape, sides.shape) == (32, (count, 32), (count, 2))
+            and len(starts) == count + 1
+            and starts[0] == 0
+            and bool(((steps >= 0) & (steps <= POINTS)).all())
+            and (points.shape, codes.shape) == ((starts[-1], 4), (starts[-1], LEADING // 2))
+            and bool(((sides >= 1) & (sides <= 256)).all())
+        )
+        if not fits:
+            raise UserError(
+                f"{folder / FINGERPRINTS} does not hold the fingerprints of {count} images; copy "
+                "or pack the bundle again."
+            )
+        names = tuple(digest.tobytes().hex() for digest in digests)
+        words = np.ascontiguousarray(hashes).view(np.uint64)
+        return cls(names, words, sides, starts, points, codes)
+
+
+def described(
+    dataset: Path, records: Sequence[Record], progress: Callable[[int, int], None] | None = None
+) -> Iterator[tuple[str, Description]]:
+    """Yield SHA-256 and description of the images that can be decoded; most a build described.
+
+    Nothing is written into the dataset.
+    """
+    library = DescriptionLibrary(dataset)
+
+    def read(record: Record) -> tuple[str, Description | None]:
+        if record.sha256 in library:
+            return record.sha256, library[record.sha256]
+        try:
+            data = stored_file(dataset, record.path).read_bytes()
+            return record.sha256, describe_bytes(data)
+        except (OSError, DamagedImage):
+            return record.sha256, None
+
+    with closing(work_ahead(read, records, threads=cpu_count(), ahead=_BATCH)) as images:
+        for done, (sha256, one) in enumerate(images, 1):
+            if one is not None and one.small_HW.size:
+                yield sha256, one
+            if progress:
+                progress(done, len(records))
+
+
+def _fingerprint(one: Description) -> tuple[Any, ...]:
+    """Return hash_W, sides, points_P4 and codes_PD of one image, as they are stored."""
+    (code_OW,) = fine_hashes(thumbnail(one.small_HW)[None])
+    points_P4 = one.points_P4[:POINTS].astype(np.float64)
+    points_P4[:, 2] = 8 * np.log2(points_P4[:, 2].clip(1))
+    points_P4[:, 3] = (points_P4[:, 3] * (256 / 360)).round() % 256
+    codes_PL = one.codes_PC[:POINTS, :LEADING].astype(np.float64) / STEP
+    halves_PL = (codes_PL.round().clip(-8, 7) + 8).astype(np.uint8)
+    pairs_PD = (halves_PL[:, ::2] << 4) | halves_PL[:, 1::2]
+    return code_OW[0], one.shape_hw, points_P4.round().clip(0, 255).astype(np.uint8), pairs_PD
+
+
+def _leading(one: Description) -> Description:
+    """Return an image with the components that fingerprints have."""
+    codes_PC = one.codes_PC.copy()
+    codes_PC[:, LEADING:] = 0
+    words = (one.nearest_PHR, one.mirrored_PHR)
+    return Description(one.shape_hw, one.small_HW, one.points_P4, codes_PC, *words)
+
+
+def _chunk(images: list[Description]) -> PointChunk:
+    names = [str(at) for at in range(len(images))]
+    return load_chunk(dict(zip(names, images, strict=True)), names, np.empty(0, np.uint64))
+
+
+def _nearest(alike_A3: NDArray[np.int64]) -> dict[int, list[int]]:
+    """Return for each image the few fingerprints that are most alike."""
+    nearest: dict[int, list[int]] = {}
+    order_A = np.lexsort((alike_A3[:, 1], -alike_A3[:, 2]))
+    for first, second, _ in alike_A3[order_A].tolist():
+        few = nearest.setdefault(first, [])
+        if len(few) < LEADING_IMAGES:
+            few.append(second)
+    return nearest

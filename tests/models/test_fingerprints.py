@@ -1,0 +1,103 @@
+"""What a bundle knows of its images recognises their copies, and not strangers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny_bundle import pack_tiny
+
+from skindx.core.errors import UserError
+from skindx.data.copies.describe import Description, describe_bytes
+from skindx.models.bounded_files import load_tensors, save_tensors
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.bundle_changes import Forgotten, forget
+from skindx.models.fingerprints import FINGERPRINTS, Fingerprints
+
+Pixels = NDArray[np.uint8]
+
+
+def photo(seed: int) -> Pixels:
+    """Return structure at many scales, which no other seed has."""
+    random = np.random.default_rng(seed)
+    total = np.zeros((150, 200, 3), np.float32)
+    for cells in (3, 6, 12, 25, 50):
+        part = random.normal(size=(cells, cells + 1, 3)).astype(np.float32)
+        total += cv2.resize(part, (200, 150), interpolation=cv2.INTER_CUBIC)
+    return np.rint(128 + 22 * total).clip(0, 255).astype(np.uint8)
+
+
+def jpeg(pixels: Pixels, quality: int = 85) -> Description:
+    return describe_bytes(cv2.imencode(".jpg", pixels, [1, quality])[1].tobytes())
+
+
+@pytest.fixture(scope="module")
+def prints() -> Fingerprints:
+    return Fingerprints.of((f"{seed:064x}", jpeg(photo(seed), 95)) for seed in range(12))
+
+
+def changes(pixels: Pixels) -> Iterator[tuple[str, Pixels, str]]:
+    yield "encoded", pixels, "whole"
+    yield "square", cv2.resize(pixels, (180, 180), interpolation=cv2.INTER_AREA), "whole"
+    yield "small", cv2.resize(pixels, (100, 75), interpolation=cv2.INTER_AREA), "whole"
+    yield "mirrored", np.ascontiguousarray(pixels[:, ::-1]), "whole"
+    yield "turned", np.ascontiguousarray(np.rot90(pixels)), "whole"
+    yield "cropped", np.ascontiguousarray(pixels[12:147, 3:183]), "part"
+    yield "mirrored crop", np.ascontiguousarray(pixels[12:147, 3:183][:, ::-1]), "part"
+
+
+def test_copies_are_recognised_by_kind(prints: Fingerprints) -> None:
+    cases = list(changes(photo(5)))
+    copies = list(prints.recognise((name, jpeg(pixels, 70)) for name, pixels, _ in cases))
+    assert [(copy.sha256, copy.kind) for copy in copies] == [
+        (name, kind) for name, _, kind in cases
+    ]
+    assert {copy.of for copy in copies} == {f"{5:064x}"}
+
+
+def test_strangers_and_plain_images_are_not(prints: Fingerprints) -> None:
+    plain = np.full((150, 200, 3), 128, np.uint8)
+    strangers = [("plain", jpeg(plain)), *((str(n), jpeg(photo(n))) for n in range(100, 112))]
+    assert list(prints.recognise(strangers)) == []
+    nothing = Fingerprints.of([])
+    assert (len(nothing), list(nothing.recognise(strangers))) == (0, [])
+    assert list(Fingerprints.of(strangers[:1]).recognise([("5", jpeg(photo(5)))])) == []
+
+
+def test_a_bundle_keeps_them_and_loses_removed_images(prints: Fingerprints, tmp_path: Path) -> None:
+    path = pack_tiny(tmp_path / "bundle", fingerprints=prints).path
+    read = open_bundle(path).fingerprints()
+    assert read is not None
+    assert read.sha256s == prints.sha256s
+    five = [("x", jpeg(photo(5)[12:147, 3:183]))]
+    assert list(read.recognise(five)) == list(prints.recognise(five))
+    assert (path / FINGERPRINTS).stat().st_size < 12 * 720 + 600
+    assert forget(path, [f"{5:064x}", "f" * 64]) == Forgotten(fingerprints=1)
+    left = open_bundle(path).fingerprints()
+    assert left is not None
+    assert len(left) == 11
+    assert list(left.recognise(five)) == []
+    six = [("x", jpeg(photo(6)[12:147, 3:183]))]
+    assert list(left.recognise(six)) == list(prints.recognise(six))
+    assert bytes.fromhex(f"{5:064x}") not in (path / FINGERPRINTS).read_bytes()
+    assert forget(path, [f"{5:064x}"]) == Forgotten()
+    assert open_bundle(pack_tiny(tmp_path / "older").path).fingerprints() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("starts", 9), ("starts", -1), ("sides", 0), ("hashes", None)]
+)
+def test_a_file_that_does_not_fit_is_refused(
+    name: str, value: int | None, prints: Fingerprints, tmp_path: Path
+) -> None:
+    prints.save(tmp_path)
+    tensors = {key: part.clone() for key, part in load_tensors(tmp_path / FINGERPRINTS).items()}
+    tensors[name][1] = value or 0
+    if value is None:
+        tensors[name] = tensors[name][1:].contiguous()
+    (tmp_path / FINGERPRINTS).unlink()
+    save_tensors(tensors, tmp_path / FINGERPRINTS)
+    with pytest.raises(UserError, match="does not hold the fingerprints of 12 images"):
+        Fingerprints.load(tmp_path)
