@@ -35,8 +35,10 @@ GROUPS: dict[str, dict[str, Subject]] = {
     "train": {
         "convergence": Subject("train.convergence", "Does a changed training learn as well?"),
         "families": Subject("train.families", "Which of timm's families can serve as members."),
+        "frozen-heads": Subject("train.frozen_heads", "Linear heads on untouched networks."),
         "heads": Subject("train.heads", "Many heads on features that are computed once."),
         "model-comparison": Subject("train.model_comparison", "Members and ensembles on folds."),
+        "real-skin": Subject("train.real_skin", "The tables on real skin, of kept predictions."),
         "second-order": Subject("train.second_order", "K-FAC beside AdamW, SGD and Muon."),
         "trainer": Subject("train.trainer", "The trainer beside bare PyTorch loops."),
     },

@@ -40,6 +40,7 @@ from skindx_bench.train.ensemble_curve_figures import (
     write_curve,
 )
 from skindx_bench.train.ensemble_passes import FoldPasses, fold_passes, served_passes
+from skindx_bench.train.kept_predictions import Kept, origin_of, write_kept
 
 # S = side
 
@@ -65,6 +66,9 @@ class Config(Settings):
     subsets: int = Field(200, ge=1)
     """Most subsets of members of one size that the curve is the mean of; drawn where there are
     more."""
+    keep: Path | None = None
+    """Folder for each member's predictions of the images that its fold left out, as
+    DATASET-folds-NAME.parquet (see `real-skin`); needs all folds in `use`."""
     together: bool = False
     """Each rank trains a member of its own, several at the same time: sooner on a machine where
     ranks wait for each other, but energy is then no member's own."""
@@ -85,6 +89,8 @@ def run(settings: Config) -> Result:
         _train_and_evaluate(home, training, together=settings.together)
     answers = [read_predictions(home / "evaluation") for home in homes]
     rows = _rows(settings, training, homes, answers)
+    if settings.keep:
+        _keep(settings.keep, settings, rows, homes, answers)
     figures, notes = figures_of(rows, answers), _notes(settings, training, homes)
     passes = _passes(settings, homes, answers)
     if len(passes[0].names) > 1 and len({fold.names for fold in passes}) == 1:
@@ -101,6 +107,41 @@ def run(settings: Config) -> Result:
     )
     write_tables(settings.out, rows)
     return result
+
+
+def _keep(
+    folder: Path,
+    settings: Config,
+    rows: Sequence[ModelRow],
+    homes: Sequence[Path],
+    answers: Sequence[Answers],
+) -> None:
+    """Write what each member says of the images that its fold left out. Raises UserError."""
+    if sorted(settings.use) != list(range(settings.folds)):
+        raise UserError("keep needs every fold: leave out `use`, or name them all.")
+    by_sha256 = {record.sha256: record for record in read_manifest(settings.dataset)}
+    dataset = settings.dataset.resolve().parent.name
+    bundle = open_bundle(homes[0] / "run" / "bundle")
+    records = [by_sha256[sha256] for fold in answers for sha256 in fold.sha256_N]
+    folds = [number for number, fold in enumerate(answers) for _ in range(len(fold))]
+    for row in rows:
+        if row.name == ENSEMBLE:
+            continue
+        alone = [alone_in(fold, row.name) for fold in answers]
+        spec = next(member for member in bundle.spec.members if member.name == row.name)
+        facts = {
+            **{key: row.to_dict()[key] for key in ("model", "size", "parameters", "flops")},
+            "images_per_s": row.infer_per_s.value if row.infer_per_s else None,
+            "joules_per_image": row.joules_per_picture,
+            "trained": "all layers",
+            "views": spec.views,
+            **origin_of(settings.dataset),
+        }
+        own_NC = np.concatenate([fold.ensemble_NC for fold in alone])
+        kept = Kept.of(
+            row.name, bundle.taxonomy.keys, records, folds, views={1: own_NC}, facts=facts
+        )
+        write_kept(folder / f"{dataset}-folds-{row.name}.parquet", kept)
 
 
 def _train_and_evaluate(home: Path, training: TrainSettings, *, together: bool) -> None:

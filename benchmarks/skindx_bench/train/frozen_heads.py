@@ -1,0 +1,227 @@
+"""Linear heads on the features of untouched ImageNet networks, out of fold, kept as files."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
+from skindx.data.layout import TAXONOMY
+from skindx.data.manifest import Record, read_manifest
+from skindx.metrics import Statistic, confidence_interval
+from skindx.models.classifier.classifier import (
+    Classifier,
+    ClassifierSettings,
+    build_classifier,
+    load_weights,
+)
+from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.ensemble import decoded
+from skindx.models.probability_correction import apply_temperature, fit_temperature
+from skindx.taxonomy import Taxonomy
+from skindx.training.checkpoint.fingerprints import fingerprint_of
+from skindx.training.config.recipe import Recipe
+from skindx.training.tasks.head_data import fit_path
+from skindx.training.tasks.losses import class_weights
+from skindx_bench.harness.result import MEANS, Figure, Result
+from skindx_bench.honesty.ood import refold
+from skindx_bench.train.kept_predictions import Kept, costs_of, origin_of, read_kept, write_kept
+
+# N = images, D = features, C = classes, S = side
+
+Floats = NDArray[np.float64]
+
+
+class Network(NamedTuple):
+    """A network of timm, the arguments that its weights need, and their file."""
+
+    model: str
+    arguments: dict[str, Any]
+    weights: str
+
+
+_TENSORFLOW = {"pad_type": "same", "bn_eps": 1e-3}
+NETWORKS = {
+    "mobilenetv1-025": Network(
+        "mobilenetv1_100", {**_TENSORFLOW, "channel_multiplier": 0.25}, "mobilenetv1_025.pth"
+    ),
+    "mobilenetv2": Network("mobilenetv2_100", _TENSORFLOW, "mobilenetv2_100_qat.pth"),
+    **{
+        f"efficientnet-lite{number}": Network(
+            f"tf_efficientnet_lite{number}", {}, f"tf_efficientnet_lite{number}.fp16.safetensors"
+        )
+        for number in range(3)
+    },
+}
+"""The networks whose ImageNet weights are at hand, by the names of the table."""
+
+SMALLEST = ("heads=[random-32]", "folds=2")
+
+
+class Config(Settings):
+    """Which networks at which side, NAME-SIDE, and where the files go."""
+
+    dataset: Path = Path("runs/ham10000/data")
+    weights: Path = Path("weights")
+    """The folder of the ImageNet weights."""
+    heads: tuple[str, ...] = (
+        "mobilenetv1-025-128", "mobilenetv2-128", "efficientnet-lite0-128",
+        "efficientnet-lite1-128", "efficientnet-lite2-128", "mobilenetv2-96", "mobilenetv2-192",
+    )  # fmt: skip
+    folds: int = Field(5, ge=2)
+    out: Path = Path("runs/frozen")
+    """Features of each network, which a second call does not compute again."""
+    kept: Path = Path("docs/measured/predictions")
+    """The predictions, DATASET-frozen-NAME.parquet; a file that exists stays."""
+
+
+def run(settings: Config) -> Result:
+    """Compute each network's features once and fit a head a fold; files that exist are read."""
+    dataset = settings.dataset.resolve().parent.name
+    records = read_manifest(settings.dataset)
+    classes = Taxonomy.load(settings.dataset / TAXONOMY).keys
+    figures = {}
+    for head in settings.heads:
+        path = settings.kept / f"{dataset}-frozen-{head}.parquet"
+        if path.exists():
+            kept = read_kept(path)
+        else:
+            kept = out_of_fold(head, records, classes, settings)
+            write_kept(path, kept)
+        balanced = Statistic.balanced_accuracy(kept.views[1], kept.truth_N)
+        figures[f"{head}_balanced"] = Figure.of(
+            confidence_interval(balanced, kept.groups_N), "%", settings.folds, 100
+        )
+    note = (
+        f"{dataset}: logistic regression on the features of frozen ImageNet networks, "
+        f"{settings.folds} grouped folds of {len(records)} images; the regularisation and the "
+        "temperature of a fold are chosen on a tenth of the images that its head did not learn "
+        "from."
+    )
+    return Result("frozen-heads", figures, notes=(note,), headings=MEANS)
+
+
+def out_of_fold(
+    head: str, records: Sequence[Record], classes: Sequence[str], settings: Config
+) -> Kept:
+    """Return the predictions of a head for each image, by the fold that left it out."""
+    name, _, side = head.rpartition("-")
+    preprocess = Preprocess(size=int(side), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    classifier = network(name, preprocess, settings.weights)
+    features_ND, per_s = _features(head, classifier, preprocess, records, settings)
+    number = {key: place for place, key in enumerate(classes)}
+    truth_N = np.array([number[record.label] for record in records])
+    left_out_NC = np.zeros((len(records), len(classes)))
+    fold_N = np.zeros(len(records), int)
+    for fold in range(settings.folds):
+        parts_N = np.array([record.split for record in refold(records, fold, settings.folds)])
+        test_N = parts_N == "test"
+        left_out_NC[test_N] = _fold(features_ND, truth_N, parts_N, len(classes))
+        fold_N[test_N] = fold
+    facts = {
+        "model": name,
+        "size": int(side),
+        "trained": "a linear head on frozen features",
+        **costs_of(classifier, int(side)),
+        "images_per_s": per_s,
+        **origin_of(settings.dataset),
+    }
+    return Kept.of(
+        f"frozen-{head}", classes, records, fold_N.tolist(), views={1: left_out_NC}, facts=facts
+    )
+
+
+def network(name: str, preprocess: Preprocess, weights: Path) -> Classifier:
+    """Return a network of the table with its ImageNet weights, `random`: a tiny one without any."""
+    if name == "random":
+        return build_classifier(ClassifierSettings(model="test_resnet", preprocess=preprocess), 1)
+    if name not in NETWORKS:
+        raise UserError(f"there is no network {name!r}; the names are {', '.join(NETWORKS)}.")
+    model, arguments, file = NETWORKS[name]
+    if "channel_multiplier" in arguments:
+        from timm.models import efficientnet
+
+        # timm names no MobileNetV1 of this width.
+        net = efficientnet._gen_mobilenet_v1(model, num_classes=1, **arguments)
+        classifier = Classifier(net, preprocess)
+    else:
+        classifier = build_classifier(
+            ClassifierSettings(model=model, model_args=arguments, preprocess=preprocess), 1
+        )
+    load_weights(classifier, weights / file)
+    return classifier
+
+
+def _features(
+    head: str,
+    classifier: Classifier,
+    preprocess: Preprocess,
+    records: Sequence[Record],
+    settings: Config,
+) -> tuple[NDArray[np.float32], float]:
+    """Return the pooled features of all images, and images a second of the network itself."""
+    key = fingerprint_of({"head": head, "images": [record.sha256 for record in records]})
+    file = settings.out / f"{head}.npz"
+    if file.exists():
+        with np.load(file, allow_pickle=False) as kept:
+            if str(kept["key"]) == key:
+                return kept["features"].astype(np.float32), float(kept["per_s"])
+    classifier.eval().to(memory_format=torch.channels_last)
+    parts, speeds = [], []
+    with torch.inference_mode():
+        for images in decoded(settings.dataset, records):
+            squares = [centre_square(image, preprocess) for image in images]
+            batch_BSS3 = torch.from_numpy(np.stack(squares))
+            start = time.perf_counter()
+            map_ = classifier.forward_features(batch_BSS3)
+            parts.append(classifier.forward_pooled(map_).float().numpy())
+            speeds.append(len(images) / (time.perf_counter() - start))
+    features_ND, per_s = np.concatenate(parts), float(np.median(speeds))
+    settings.out.mkdir(parents=True, exist_ok=True)
+    with atomic_file(file) as temporary, temporary.open("wb") as written:
+        np.savez(written, key=np.array(key), features=features_ND.astype(np.float16), per_s=per_s)
+    return features_ND, per_s
+
+
+def _fold(
+    features_ND: NDArray[np.float32],
+    truth_N: NDArray[np.int64],
+    parts_N: NDArray[np.str_],
+    classes: int,
+) -> Floats:
+    """Return calibrated probabilities of the test images by the head of least validation loss."""
+    train_N, val_N = parts_N == "train", parts_N == "val"
+    mean_D, std_D = features_ND[train_N].mean(axis=0), features_ND[train_N].std(axis=0) + 1e-6
+    x_ND = ((features_ND - mean_D) / std_D).astype(np.float64)
+    weights_C = class_weights(truth_N[train_N], classes, Recipe(class_weights="sqrt"))
+    weights_N = weights_C.double().numpy()[truth_N[train_N]]
+    best: tuple[float, Floats] | None = None
+    losses: list[float] = []
+    for _, (weight_CD, bias_C) in fit_path(
+        x_ND[train_N], truth_N[train_N], weights_N * len(weights_N) / weights_N.sum(), classes
+    ):
+        score_NC = x_ND[~train_N] @ weight_CD.T + bias_C
+        val_NC = _log_softmax(score_NC[parts_N[~train_N] == "val"])
+        losses.append(-float(val_NC[np.arange(len(val_NC)), truth_N[val_N]].mean()))
+        if best is None or losses[-1] < best[0]:
+            test_NC = _log_softmax(score_NC[parts_N[~train_N] == "test"])
+            temperature = fit_temperature(val_NC, truth_N[val_N])
+            best = losses[-1], apply_temperature(test_NC, temperature)
+        if len(losses) > 1 and losses[-1] > losses[-2]:
+            break  # less regularisation only makes it worse
+    assert best is not None
+    return best[1]
+
+
+def _log_softmax(score_NC: Floats) -> Floats:
+    from scipy.special import log_softmax
+
+    log_NC: Floats = log_softmax(score_NC, axis=1)
+    return log_NC
