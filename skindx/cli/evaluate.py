@@ -101,6 +101,13 @@ def evaluate(
 def recompute(
     evaluation: Annotated[Path, typer.Argument(help="A folder that `skindx evaluate` wrote.")],
     *,
+    internal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="EVALUATION",
+            help="Of an external evaluation: the one that its changes are compared with.",
+        ),
+    ] = None,
     checklist: Annotated[
         bool, typer.Option("--checklist", help="If they agree, fill in the checklists again.")
     ] = False,
@@ -115,16 +122,17 @@ def recompute(
     from skindx.evaluation.image_table import NOT_IN_TABLE, TABLE
     from skindx.evaluation.image_table import recompute as recompute_figures
 
-    result = recompute_figures(evaluation)
+    result = recompute_figures(evaluation, internal)
     for place, (printed, again) in result.differing.items():
         print(f"{place}: printed {printed}, recomputed {again}")
     if result.differing:
         count = len(result.differing)
         print(f"{count} of {result.figures} figures do not agree with {evaluation / TABLE}")
         raise typer.Exit(1)
+    rest = [name for name in NOT_IN_TABLE if name != "elsewhere" or not internal]
     print(
-        f"all {result.figures} figures agree with {evaluation / TABLE}; not in the table: images "
-        f"that were not scored, another evaluation ({', '.join(NOT_IN_TABLE)})"
+        f"all {result.figures} figures agree with {evaluation / TABLE}; not in the table: "
+        f"{', '.join(rest)} (images that were not scored, another evaluation)"
     )
     if checklist:
         from skindx.evaluation.checklist import write_checklists

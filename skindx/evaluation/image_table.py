@@ -8,7 +8,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.data.publish.publish_formats import no_formula
 from skindx.evaluation.answers import Answers, answers_of, columns_of, settings_of, unusable
+from skindx.evaluation.elsewhere import Internal, compare_elsewhere
 from skindx.evaluation.score import measure
 from skindx.models.ensemble import OodResult, Prediction
 
@@ -164,18 +165,27 @@ class Recomputation:
     """Place in metrics.json, such as ensemble.top1.value -> as printed, as recomputed."""
 
 
-def recompute(evaluation: Path) -> Recomputation:
-    """Compute every figure of metrics.json again from predictions.csv. Raises UserError."""
+def recompute(evaluation: Path, internal: Path | None = None) -> Recomputation:
+    """Compute every figure of metrics.json again from predictions.csv.
+
+    Changes of an external evaluation take the table of the `internal` one too. Raises UserError.
+    """
     path = evaluation / "metrics.json"
     records, predictions, answers = read_image_table(evaluation)
+    home = Internal(read_image_table(internal)[2], {}) if internal else None
     try:
         metrics = json.loads(path.read_text(encoding="utf-8"))
-        again = measure(records, predictions, answers, draws=int(metrics["draws"])).to_dict()
+        draws = int(metrics["draws"])
+        measured = measure(records, predictions, answers, draws=draws)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise unusable(path, error) from None
+    without = {*_ABOUT, *NOT_IN_TABLE}
+    if home:
+        measured = replace(measured, elsewhere=compare_elsewhere(home, answers, draws=draws))
+        without.remove("elsewhere")
     printed, computed = (
-        dict(leaves({k: v for k, v in figures.items() if k not in (*_ABOUT, *NOT_IN_TABLE)}))
-        for figures in (metrics, again)
+        dict(leaves({key: value for key, value in figures.items() if key not in without}))
+        for figures in (metrics, measured.to_dict())
     )
     differing = {
         place: (value, computed.get(place))

@@ -4,21 +4,37 @@ import csv
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from independent_figures import Figure, all_figures
+from independent_figures import Figure, all_figures, changes_elsewhere
 from typer.testing import CliRunner
 
 from skindx.cli import app
+from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
-from skindx.evaluation.image_table import TABLE, leaves, read_image_table, recompute
+from skindx.evaluation.elsewhere import Internal, compare_elsewhere
+from skindx.evaluation.image_table import (
+    TABLE,
+    leaves,
+    read_image_table,
+    recompute,
+    write_image_table,
+)
+from skindx.evaluation.score import measure
 
 ABOUT = {"origin.seed", "draws", "level", "assisted.level"}
 """Numbers of metrics.json that describe the measurement."""
-ABSENT = {"external", "seen", "elsewhere"}
+ABSENT = {
+    "external",
+    "seen",
+    "contamination.same_bytes",
+    "contamination.near_copies",
+    "elsewhere",
+}
 """What is said of images that were not scored, and of another evaluation."""
 BIASED = "calibration_error"
 """Its interval is not centred on the figure, which noise makes greater."""
@@ -101,6 +117,30 @@ def test_skindx_computes_the_same_again(evaluation: Path) -> None:
     records, predictions, answers = read_image_table(evaluation)
     assert {record.source[:7] for record in records} == {"=clinic"}
     assert (len(predictions), answers.members) == (240, ("alpha", "beta"))
+
+
+def test_the_changes_of_an_external_evaluation_take_both_tables(
+    evaluation: Path, tmp_path: Path
+) -> None:
+    """The second half of the images, without a class, stands for those of another place."""
+    records, predictions, answers = read_image_table(evaluation)
+    chosen = [i for i in range(120, 240) if records[i].label != "scc"]
+    there = answers.some(np.array(chosen))
+    records, predictions = [records[i] for i in chosen], [predictions[i] for i in chosen]
+    measured = replace(
+        measure(records, predictions, there, draws=20),
+        elsewhere=compare_elsewhere(Internal(answers, {}), there, draws=20),
+    )
+    write_image_table(tmp_path, records, predictions, there)
+    write_json(tmp_path / "metrics.json", {"origin": {}, **measured.to_dict()})
+    assert recompute(tmp_path, internal=evaluation).differing == {}
+    assert recompute(tmp_path).figures < recompute(tmp_path, internal=evaluation).figures
+    printed = dict(leaves(json.loads((tmp_path / "metrics.json").read_text())["elsewhere"]))
+    computed = dict(_flat(changes_elsewhere(evaluation, tmp_path)))
+    bounds = {place for place in printed if place.endswith((".low", ".high"))}
+    assert set(printed) - bounds == set(computed)
+    wrong = {p: (printed[p], v) for p, v in computed.items() if not _same(printed[p], v)}
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("side", ["metrics.json", TABLE])

@@ -507,3 +507,71 @@ def _assisted(table: Table) -> dict[str, Any]:
         "assisted": both(every)[1],
         "difference": table.figure(lambda rows: both(rows)[1] - both(rows)[0]),
     }
+
+
+def changes_elsewhere(internal: Path, external: Path, fewest: int = 20) -> dict[str, Any]:
+    """Return the values of an external evaluation's changes, without their intervals."""
+    tables = [Table(internal), Table(external)]
+    there = set(tables[1].truth_N)
+    rows = [np.flatnonzero([t in there for t in table.truth_N]) for table in tables]
+    counts = [np.bincount(table.truth_N, minlength=len(table.keys)) for table in tables]
+    enough = [c for c in sorted(there) if min(counts[0][c], counts[1][c]) >= fewest]
+    sides = [_side(table, rows, enough) for table, rows in zip(tables, rows, strict=True)]
+
+    def change(key: str) -> dict[str, dict[str, float]]:
+        before, after = (side[key] for side in sides)
+        values = {"internal": before, "external": after, "change": after - before}
+        return {name: {"value": value} for name, value in values.items()}
+
+    return {
+        "internal_images": len(rows[0]),
+        "internal_groups": len(set(tables[0].column("group")[rows[0]])),
+        "fewest": fewest,
+        "changes": [change(key) for key in sides[0] if isinstance(key, str)],
+        "classes": [
+            {
+                "internal_images": counts[0][c],
+                "external_images": counts[1][c],
+                "auroc": change(("auroc", c)),
+                "sensitivity": change(("sensitivity", c)),
+            }
+            for c in enough
+        ],
+    }
+
+
+def _side(table: Table, rows: Array, enough: list[int]) -> dict[Any, float]:
+    truth_N, p_NC = table.truth_N[rows], table.served_NC[rows]
+    right_N = p_NC.argmax(axis=1) == truth_N
+    area = {c: roc_auc_score(truth_N == c, p_NC[:, c]) for c in enough}
+    found = {c: right_N[truth_N == c].mean() for c in enough}
+    figures: dict[Any, float] = {
+        "auroc": np.mean(list(area.values())),
+        "balanced_accuracy": np.mean(list(found.values())),
+    }
+    types_N, rate = table.column("skin_type")[rows], table.settings["miss_rate"]
+    for question in ("urgent", "soon"):
+        rule = table.settings[f"{question}_risk"]
+        level = next(level for level in rule["levels"] if level["miss_rate"] == (rate or 0.05))[
+            "thresholds"
+        ]
+        least_N = np.array([level.get(f"skin type {kind}", level["all"]) for kind in types_N])
+        called_N = p_NC[:, rule["urgent_columns"]].sum(axis=1) >= least_N
+        urgent_N = np.isin(truth_N, rule["urgent_columns"])
+        figures[f"{question}_sensitivity"] = called_N[urgent_N].mean()
+        figures[f"{question}_specificity"] = (~called_N[~urgent_N]).mean()
+    sets = [table.column("set")[row].split() for row in rows]
+    figures["coverage"] = np.mean([table.keys[t] in s for t, s in zip(truth_N, sets, strict=True)])
+    figures["set_size"] = np.mean([len(held) for held in sets])
+    bins = _bins(p_NC.max(axis=1), right_N)
+    gaps = [b["n"] * abs(b["accuracy"] - b["confidence"]) for b in bins if b["n"]]
+    figures["calibration_error"] = sum(gaps) / len(rows)
+    figures["log_loss"] = -np.log(p_NC[np.arange(len(rows)), truth_N]).mean()
+    refused_N = table.column("ood_p_value")[rows].astype(float) <= table.settings["ood_rate"]
+    figures["refused"] = refused_N.mean()
+    figures["abstained"] = (table.column("abstained")[rows] == "True").mean()
+    return (
+        figures
+        | {("auroc", c): area[c] for c in enough}
+        | {("sensitivity", c): found[c] for c in enough}
+    )

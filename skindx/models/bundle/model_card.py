@@ -106,8 +106,8 @@ _CAVEATS = (
     "The figures hold for images like those of the test. Elsewhere expect lower ones: measure with "
     "`skindx evaluate --external`, then fit the thresholds again on local images.",
     "The classes are a closed list: another disease is refused, or given one of these names.",
-    "Images that made the bundle are recognised and left out of an evaluation; images of the same "
-    "people under other names may not be.",
+    "Images that made the bundle and their copies are left out of an evaluation; other images of "
+    "the same people are not recognised.",
     "Intervals cover the chance in drawing test images, not that in training again.",
 )
 
@@ -195,10 +195,14 @@ def _evaluation_data(metrics: dict[str, Any], origin: dict[str, Any]) -> list[st
     """Return which images these are, and what was left out because the bundle knows it."""
     if not origin:
         return []
+    left_out = f"{metrics.get('seen', 0)} images left out because the bundle was made from them"
+    if copies := metrics.get("contamination"):
+        reason = copies["not_searched"]
+        left_out += f", {copies['near_copies']} as copies of such images"
+        left_out += f" (not looked for: {reason})" if reason else ""
     return [
         f"Split {origin['split']} of the manifest with SHA-256 {origin['manifest_sha256']}, "
-        f"{origin['date'][:10]}; {metrics.get('seen', 0)} images left out because the bundle was "
-        "made from them."
+        f"{origin['date'][:10]}; {left_out}."
     ]
 
 
