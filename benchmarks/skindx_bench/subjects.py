@@ -51,6 +51,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
     },
     "serve": {
         "container": Subject("serve.container", "What a container costs, in pairs of tasks."),
+        "drift": Subject("serve.drift", "How soon a monitor notices a shift, how often falsely."),
         "int8": Subject("serve.int8", "Exports in int8 beside every higher precision."),
         "serve": Subject("serve.serve", "Runtimes, what HTTP adds, and the page in a browser."),
         "sparse": Subject("serve.sparse", "Convolutions that skip zeros beside dense ones."),

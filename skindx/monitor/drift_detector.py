@@ -58,6 +58,7 @@ class DriftDetector:
     sorted_SN: Floats
     urgent: int
     thresholds_A: Floats
+    allowance: float = ALLOWANCE
 
     @classmethod
     def fit(
@@ -68,6 +69,7 @@ class DriftDetector:
         run_length: int = RUN_LENGTH,
         runs: int = 400,
         seed: int = 0,
+        allowance: float = ALLOWANCE,
     ) -> Self:
         """Simulate photos like the reference and choose the thresholds for the run length.
 
@@ -77,15 +79,15 @@ class DriftDetector:
         """
         random = np.random.default_rng(seed)
         numbers_NS = np.asarray(reference_NS, dtype=np.float64)
-        highest_RA = _highest_levels(numbers_NS, urgent, random, (run_length, runs))
-        unit_A = np.maximum(np.median(highest_RA, axis=0), 1e-9)
-        share = math.exp(-1 / _MARGIN)  # of runs without any alarm
-        factor = float(np.quantile((highest_RA / unit_A).max(axis=1), share))
-        return cls(np.sort(numbers_NS.T, axis=1), urgent, factor * unit_A)
+        highest_RA = _highest_levels(numbers_NS, urgent, random, (run_length, runs), allowance)
+        sorted_SN = np.sort(numbers_NS.T, axis=1)
+        return cls(sorted_SN, urgent, thresholds(highest_RA), allowance)
 
     def evidence(self, numbers_QS: NDArray[np.floating]) -> Floats:
         """Return what each photo adds to each test, Q x A."""
-        return _evidence(self.sorted_SN, self.urgent, np.asarray(numbers_QS, dtype=np.float64))
+        return _evidence(
+            self.sorted_SN, self.urgent, np.asarray(numbers_QS, np.float64), self.allowance
+        )
 
     def scores(self, numbers_QS: NDArray[np.floating]) -> Floats:
         """Return normal scores Q x S of photos among the reference."""
@@ -107,9 +109,17 @@ def _scores(sorted_SN: Floats, numbers_QS: Floats) -> Floats:
     return scores_QS
 
 
-def _evidence(sorted_SN: Floats, urgent: int, numbers_QS: Floats) -> Floats:
+def thresholds(highest_RA: Floats) -> Floats:
+    """Return the thresholds A by the highest levels R x A of simulated runs."""
+    unit_A = np.maximum(np.median(highest_RA, axis=0), 1e-9)
+    share = math.exp(-1 / _MARGIN)  # of runs without any alarm
+    factor = float(np.quantile((highest_RA / unit_A).max(axis=1), share))
+    return np.asarray(factor * unit_A)
+
+
+def _evidence(sorted_SN: Floats, urgent: int, numbers_QS: Floats, allowance: float) -> Floats:
     scores_QS = _scores(sorted_SN, numbers_QS)
-    evidence_QA = np.concatenate([scores_QS, -scores_QS], axis=1) - ALLOWANCE
+    evidence_QA = np.concatenate([scores_QS, -scores_QS], axis=1) - allowance
     if urgent >= 0:
         risk_Q, share = numbers_QS[:, urgent], float(sorted_SN[urgent].mean())
         share = min(max(share, 1e-3), 1 - 1e-3)
@@ -122,14 +132,18 @@ def _evidence(sorted_SN: Floats, urgent: int, numbers_QS: Floats) -> Floats:
 
 
 def _highest_levels(
-    numbers_NS: Floats, urgent: int, random: np.random.Generator, shape: tuple[int, int]
+    numbers_NS: Floats,
+    urgent: int,
+    random: np.random.Generator,
+    shape: tuple[int, int],
+    allowance: float,
 ) -> Floats:
     """Return the highest level R x A of each test; `shape` is photos in a run, and runs."""
     (length, runs), (size, streams) = shape, numbers_NS.shape
     evidence_RNA = np.empty((runs, size, 2 * streams), dtype=np.float32)
     for run in range(runs):
         again_SN = np.sort(numbers_NS[random.integers(size, size=size)].T, axis=1)
-        evidence_RNA[run] = _evidence(again_SN, urgent, numbers_NS)
+        evidence_RNA[run] = _evidence(again_SN, urgent, numbers_NS, allowance)
     level_RA = np.zeros((runs, 2 * streams), dtype=np.float32)
     highest_RA = level_RA.copy()
     every_R = np.arange(runs)
