@@ -16,7 +16,7 @@ from skindx.cli.dedup import dedup
 from skindx.cli.demo import demo
 from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import doctor
-from skindx.cli.evaluate import evaluate, recompute
+from skindx.cli.evaluate import adapt, evaluate, recompute
 from skindx.cli.export import export
 from skindx.cli.failures import guard_terminal, one_sentence
 from skindx.cli.gallery import gallery
@@ -77,6 +77,7 @@ for verb in (
     evaluate,
     recompute,
     compare,
+    adapt,
     export,
     diagnose,
     serve,

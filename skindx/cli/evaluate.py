@@ -1,4 +1,4 @@
-"""`skindx evaluate`, and `skindx recompute` of what it wrote."""
+"""`skindx evaluate`, `recompute` of what it wrote, and `adapt` to another place."""
 
 import json
 from functools import partial
@@ -138,3 +138,58 @@ def recompute(
         from skindx.evaluation.checklist import write_checklists
 
         print(f"checklists: {write_checklists(evaluation)}")
+
+
+def adapt(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle; it stays as it is.")],
+    local: Annotated[Path, typer.Argument(help="A dataset of labelled local images.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new bundle.")],
+    split: Annotated[
+        Part, typer.Option(help="The local images to use; keep others to evaluate on.")
+    ] = "all",
+    keep_mix: Annotated[
+        bool,
+        typer.Option(
+            "--keep-mix",
+            help="Keep the mix of diseases: the local images were picked by class, not as they "
+            "came.",
+        ),
+    ] = False,
+    expect: Expect = None,
+) -> None:
+    """Fit a bundle's probabilities and thresholds to labelled local images.
+
+    25 to a few hundred images of another camera or clinic, at least 19 lesions. It fits the
+    temperature, the mix of diseases, the conformal sets, the urgent thresholds and the threshold
+    of the out-of-distribution check, and writes a new bundle with a digest of its own. The
+    networks stay, so it does not make them tell diseases apart any better. The figures before and
+    after are cross-fitted: no image is judged by what was fitted on it.
+
+    Example: skindx adapt runs/mine/bundle clinic/data --out runs/clinic/bundle
+
+    To evaluate on the rest: skindx adapt runs/mine/bundle clinic/data --split calibration
+    --out runs/clinic/bundle, then skindx evaluate runs/clinic/bundle clinic/data
+    """
+    from skindx.core.progress import progress_bars
+    from skindx.evaluation.adapt import adapt as adapt_bundle
+    from skindx.evaluation.adapt import adapted_table
+    from skindx.models.adaptation import CANNOT
+
+    with progress_bars() as progress:
+        adapted = adapt_bundle(
+            bundle,
+            local,
+            out,
+            split=split,
+            keep_mix=keep_mix,
+            expect=expect,
+            progress=partial(progress, "adapt"),
+        )
+    console().print(adapted_table(adapted))
+    if adapted.seen:
+        print(f"{adapted.seen} images were left out: the bundle was made from them or copies")
+    for note in adapted.adaptation.notes:
+        print(note)
+    print(CANNOT)
+    print(f"bundle: {out}, digest {adapted.bundle.digest}")

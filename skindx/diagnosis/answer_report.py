@@ -161,8 +161,9 @@ def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) 
         f"digest {source.digest[:16] or 'unknown'}; "
         f"taxonomy {source.taxonomy}, {source.review}."
     )
-    if source.expects:
-        sheet.text(source.expects)
+    for sentence in (source.expects, source.adapted):
+        if sentence:
+            sheet.text(sentence)
     if not source.calibrated:
         sheet.text("Its probabilities were not calibrated: expect them to be too high.")
     for sentence in (how_combined(diagnosis), diagnosis.mix):
@@ -256,7 +257,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(
             Text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.", style="dim")
         )
-    for sentence in filter(None, (lacks(diagnosis.unknown_urgent), source.expects)):
+    lacking = lacks(diagnosis.unknown_urgent)
+    for sentence in filter(None, (lacking, source.expects, source.adapted)):
         console.print(Text(sentence))
     if diagnosis.similar:
         nearest = ", ".join(f"{case.name} ({case.basis})" for case in diagnosis.similar)

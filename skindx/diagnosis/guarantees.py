@@ -171,10 +171,11 @@ def how_combined(diagnosis: Diagnosis) -> str:
     """Return what was done to the networks' mean; empty for one network, or where nothing was."""
     if len(diagnosis.votes) < 2 or abs(diagnosis.temperature - 1) < 0.005:
         return ""
+    images = "local" if diagnosis.source.adapted else "validation"
     how, than = ("sharpened", "surer") if diagnosis.temperature < 1 else ("softened", "less sure")
     return (
         f"The combined answer of the networks was {how} by a temperature of "
-        f"{diagnosis.temperature:.2f}, fitted on the validation images, so it can be {than} than "
+        f"{diagnosis.temperature:.2f}, fitted on the {images} images, so it can be {than} than "
         "each of them."
     )
 

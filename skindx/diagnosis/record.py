@@ -256,6 +256,8 @@ class Source(_Part):
     """Of the images it learned from: dermoscopic, clinical or mixed; empty: not stated."""
     expects: str = ""
     """Which photos the model is for, in a sentence; empty: not stated."""
+    adapted: str = ""
+    """To which local images its probabilities and thresholds were fitted, and when; empty: none."""
 
     @property
     def limits(self) -> str:

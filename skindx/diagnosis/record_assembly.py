@@ -106,7 +106,10 @@ def mix_text(predictor: "Predictor") -> str:
         )
     if shares is None:
         return f"{_CALIBRATION}, which this bundle does not name; {_ELSEWHERE}"
-    return f"{_CALIBRATION} ({_listed(predictor, shares)}); {_ELSEWHERE}"
+    calibration = _CALIBRATION
+    if predictor.bundle.spec.adapted:
+        calibration = "The probabilities hold for the mix of diseases of the local images"
+    return f"{calibration} ({_listed(predictor, shares)}); {_ELSEWHERE}"
 
 
 def measured_risk(
@@ -268,6 +271,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         learned_from=bundle.images.warning,
         modality=bundle.images.modality,
         expects=bundle.images.expects,
+        adapted=bundle.spec.adapted.words if bundle.spec.adapted else "",
     )
 
 

@@ -8,14 +8,22 @@ not one of the question.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import PREDICTIONS, Answers, read_predictions
+from skindx.evaluation.answers import (
+    PREDICTIONS,
+    Answers,
+    Floats,
+    Ints,
+    Strings,
+    read_predictions,
+)
+from skindx.evaluation.breakdown import Bools
 from skindx.evaluation.figures import LEVEL, SEED
 from skindx.metrics import (
     Interval,
@@ -27,7 +35,7 @@ from skindx.metrics import (
     share_interval,
 )
 from skindx.metrics.share_intervals import class_mean_interval, mean_of
-from skindx.models.urgent_risk import QUESTIONS, UrgentRiskRule
+from skindx.models.urgent_risk import QUESTIONS, Question, UrgentRiskRule
 from skindx.taxonomy import SkinClass
 
 # N = images
@@ -35,7 +43,9 @@ from skindx.taxonomy import SkinClass
 FEWEST = 20
 """A class of fewer images, here or there, has no figures of its own and is in no mean."""
 
-Figures = Mapping[str, Interval]
+Figures = dict[str, Interval]
+Called = dict[Question, tuple[Bools, Bools]]
+"""Which images a question calls so, and which are so."""
 
 TITLES: dict[str, tuple[str, Literal["percent", "decimal"]]] = {
     "auroc": ("AUROC, mean of classes", "decimal"),
@@ -162,10 +172,10 @@ def compare_elsewhere(
         here_C = np.array([counts.get(skin_class.key, 0) for skin_class in classes])
     enough = [c for c in range(len(classes)) if min(here_C[c], there_C[c]) >= fewest]
     if home is not None and len(home):
-        before = figures_of_answers(home, enough, draws=draws)
+        before = figures_of(Judged.of(home), enough, draws=draws)
     else:
         before = _stored(internal.metrics, enough, external)
-    after = figures_of_answers(external, enough, draws=draws)
+    after = figures_of(Judged.of(external), enough, draws=draws)
     titles = dict(TITLES)
     for c in enough:
         titles[f"auroc {c}"] = ("AUROC", "decimal")
@@ -208,61 +218,93 @@ def _change(
     return Change(key, title, unit, one, other, difference_of(other, one))
 
 
-def figures_of_answers(answers: Answers, enough: Sequence[int], *, draws: int) -> Figures:
+@dataclass(frozen=True)
+class Judged:
+    """Answers to labelled images, with what was decided of each; None where nothing decides."""
+
+    probabilities_NC: Floats
+    truth_N: Ints
+    groups_N: Strings
+    sets_NC: Bools | None = None
+    called: Called = field(default_factory=dict)
+    refused_N: Bools | None = None
+    abstained_N: Bools | None = None
+
+    @classmethod
+    def of(cls, answers: Answers) -> Self:
+        """Decide as the predictor's thresholds do."""
+        called: Called = {}
+        for question in QUESTIONS:
+            rule: UrgentRiskRule | None = getattr(answers, question)
+            if rule is not None:
+                called[question] = called_by(
+                    rule, answers.miss_rate, answers.ensemble_NC, answers.truth_N,
+                    answers.skin_types,
+                )  # fmt: skip
+        refused_N = None if answers.ood_N is None else answers.ood_N <= (answers.ood_rate or 0)
+        return cls(
+            answers.ensemble_NC,
+            answers.truth_N,
+            answers.groups_N,
+            answers.sets_NC,
+            called,
+            refused_N,
+            answers.abstained_N,
+        )
+
+
+def called_by(
+    rule: UrgentRiskRule,
+    miss_rate: float | None,
+    probabilities_NC: Floats,
+    truth_N: Ints,
+    skin_types: Sequence[int | None],
+) -> tuple[Bools, Bools]:
+    """Return which images reach the threshold, and which are of the rule's classes."""
+    thresholds_N = rule.thresholds(rule.level(miss_rate), skin_types)
+    return rule.risks(probabilities_NC) >= thresholds_N, np.isin(truth_N, rule.urgent_columns)
+
+
+def figures_of(judged: Judged, enough: Sequence[int], *, draws: int) -> Figures:
     """Return the figures of TITLES, and `auroc C` and `sensitivity C` of the classes `enough`.
 
     Means over classes are over `enough`; all other figures are of all images.
     """
-    p_NC, truth_N, groups_N = answers.ensemble_NC, answers.truth_N, answers.groups_N
-    among_N = np.isin(truth_N, enough)
+    p_NC, truth_N, groups_N = judged.probabilities_NC, judged.truth_N, judged.groups_N
+    right_N, among_N = p_NC.argmax(axis=1) == truth_N, np.isin(truth_N, enough)
 
     def interval(measure: Measure) -> Interval:
         return confidence_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
 
     # A sample tells nothing of images that are worse than its worst.
     loss_N = -np.log(np.maximum(p_NC[np.arange(len(truth_N)), truth_N], 1e-300))
-    figures = {
+    figures: Figures = {
         "calibration_error": interval(Statistic.calibration_error(p_NC, truth_N)),
         "log_loss": interval(Statistic.mean(loss_N, high=float(loss_N.max()))),
     }
     if among_N.any():
         figures["balanced_accuracy"] = class_mean_interval(
-            answers.right_N[among_N], truth_N[among_N], groups_N[among_N], level=LEVEL
+            right_N[among_N], truth_N[among_N], groups_N[among_N], level=LEVEL
         )
         figures["auroc"] = interval(Ranked.auroc(p_NC, truth_N, enough))
     for c in enough:
         figures[f"auroc {c}"] = interval(Ranked.auroc(p_NC, truth_N, [c]))
         of_N = truth_N == c
-        figures[f"sensitivity {c}"] = share_interval(answers.right_N[of_N], groups_N[of_N])
-    figures |= _guarantees(answers, interval)
-    for key, hits_N in (
-        ("refused", None if answers.ood_N is None else answers.ood_N <= (answers.ood_rate or 0)),
-        ("abstained", answers.abstained_N),
-    ):
-        if hits_N is not None:
-            figures[key] = share_interval(hits_N, groups_N)
-    return figures
-
-
-def _guarantees(answers: Answers, interval: Any) -> dict[str, Interval]:
-    figures = {}
-    for question in QUESTIONS:
-        rule: UrgentRiskRule | None = getattr(answers, question)
-        if rule is None:
-            continue
-        thresholds_N = rule.thresholds(rule.level(answers.miss_rate), answers.skin_types)
-        called_N = rule.risks(answers.ensemble_NC) >= thresholds_N
-        urgent_N = np.isin(answers.truth_N, rule.urgent_columns)
+        figures[f"sensitivity {c}"] = share_interval(right_N[of_N], groups_N[of_N])
+    for question, (called_N, is_N) in judged.called.items():
         name = question.removesuffix("_risk")
-        for key, of_N, right_N in (
-            (f"{name}_sensitivity", urgent_N, called_N),
-            (f"{name}_specificity", ~urgent_N, ~called_N),
+        for key, of_N, hits_N in (
+            (f"{name}_sensitivity", is_N, called_N),
+            (f"{name}_specificity", ~is_N, ~called_N),
         ):
             if of_N.any():
-                figures[key] = share_interval(right_N[of_N], answers.groups_N[of_N])
-    if answers.sets_NC is not None:
-        figures["coverage"] = interval(Statistic.set_coverage(answers.sets_NC, answers.truth_N))
-        figures["set_size"] = interval(Statistic.set_size(answers.sets_NC))
+                figures[key] = share_interval(hits_N[of_N], groups_N[of_N])
+    if judged.sets_NC is not None:
+        figures["coverage"] = interval(Statistic.set_coverage(judged.sets_NC, truth_N))
+        figures["set_size"] = interval(Statistic.set_size(judged.sets_NC))
+    for key, all_N in (("refused", judged.refused_N), ("abstained", judged.abstained_N)):
+        if all_N is not None:
+            figures[key] = share_interval(all_N, groups_N)
     return figures
 
 

@@ -21,8 +21,8 @@ from skindx.data.manifest import Record
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.heads import head_place
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
-from skindx.models.combination import EQUAL, Combination, combine
-from skindx.models.probability_correction import apply_temperature
+from skindx.models.combination import EQUAL, Combination, combine, log
+from skindx.models.probability_correction import apply_temperature, shifted
 
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
 
@@ -149,6 +149,8 @@ class Ensemble:
     members: tuple[Member, ...]
     temperature: float = 1.0
     combination: Combination = EQUAL
+    log_shifts: tuple[float, ...] = ()
+    """Added to the classes' log-probabilities last, for the mix of local images; (): none."""
 
     @property
     def trunk_places(self) -> tuple[int, ...]:
@@ -169,7 +171,13 @@ class Ensemble:
                 for member in self.members
             ]
         )
-        return combine(member_MNC, self.temperature, self.combination), member_MNC
+        return self._combined(member_MNC), member_MNC
+
+    def _combined(self, member_MNC: NDArray[np.float64]) -> NDArray[np.float64]:
+        combined_NC = combine(member_MNC, self.temperature, self.combination)
+        if not self.log_shifts:
+            return combined_NC
+        return shifted(log(combined_NC), np.array(self.log_shifts))
 
     def predict_with_features(self, images: Sequence[NDArray[np.uint8]]) -> EnsembleOutput:
         """Return the same probabilities and what they were made from, in one batch."""
@@ -189,7 +197,7 @@ class Ensemble:
             for pooled_ND in pooled
         ]
         return EnsembleOutput(
-            combine(member_MNC, self.temperature, self.combination),
+            self._combined(member_MNC),
             member_MNC,
             (np.concatenate(units, axis=1) / math.sqrt(len(units))).astype(np.float32),
             maps,

@@ -18,7 +18,11 @@ COLDEST, HOTTEST = 0.05, 20.0
 # N = images, C = classes
 
 
-def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer]) -> float:
+def fit_temperature(
+    scores_NC: NDArray[np.floating],
+    truth_N: NDArray[np.integer],
+    log_shifts_C: NDArray[np.floating] | float = 0.0,
+) -> float:
     """Return the temperature in [0.05, 20] with the least negative log-likelihood.
 
     Confidence then means what it says (Guo et al. 2017, section 4.2).
@@ -26,7 +30,8 @@ def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer
     `scores_NC` are logits or log-probabilities of validation images; both give the same
     temperature. The targets are smoothed as by Platt (1999, section 2.2): N images, all answered
     rightly, support (N + 1) / (N + 2) and not certainty, to which the plain likelihood would
-    sharpen without end; the rest goes to the strongest other class. Raises ValueError for scores
+    sharpen without end; the rest goes to the strongest other class. `log_shifts_C` are added after
+    the temperature, for another mix of classes. Raises ValueError for scores
     that are not finite or do not fit the truth.
     """
     from scipy.optimize import minimize_scalar
@@ -39,12 +44,12 @@ def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer
     if not np.isfinite(scores_NC).all():
         raise ValueError("scores must be finite: take log_softmax, not the log of probabilities")
     images_N, doubt = np.arange(len(truth_N)), 1 / (len(truth_N) + 2)
-    rivals_NC = scores_NC.copy()
+    rivals_NC = scores_NC + log_shifts_C
     rivals_NC[images_N, truth_N] = -np.inf
     rival_N = rivals_NC.argmax(axis=1)
 
     def loss(log_temperature: float) -> float:
-        log_NC = _log_softmax(scores_NC / math.exp(log_temperature))
+        log_NC = _log_softmax(scores_NC / math.exp(log_temperature) + log_shifts_C)
         true_N, other_N = log_NC[images_N, truth_N], log_NC[images_N, rival_N]
         return float(-((1 - doubt) * true_N + doubt * other_N).mean())
 
@@ -59,6 +64,13 @@ def apply_temperature(scores_NC: NDArray[np.floating], temperature: float) -> ND
     if not temperature > 0:
         raise ValueError(f"a temperature must be above 0, got {temperature}")
     return np.exp(_log_softmax(np.asarray(scores_NC, dtype=np.float64) / temperature))
+
+
+def shifted(
+    scores_NC: NDArray[np.floating], log_shifts_C: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Return probabilities_NC of log-probabilities, with a term of each class added to them."""
+    return np.exp(_log_softmax(np.asarray(scores_NC, dtype=np.float64) + log_shifts_C))
 
 
 def _log_softmax(scores_NC: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -292,7 +292,7 @@ def fit_urgent_risk(
         ranks = {name: rank_of(len(risk_G), miss_rate) for name, risk_G in risks.items()}
         if ranks[ALL]:
             thresholds = {g: float(risks[g][rank - 1]) for g, rank in ranks.items() if rank}
-            sent_on = _share_from(thresholds[ALL], risk_N[~urgent_N], groups_N[~urgent_N])
+            sent_on = share_from(thresholds[ALL], risk_N[~urgent_N], groups_N[~urgent_N])
             levels.append(RiskLevel(miss_rate=miss_rate, thresholds=thresholds, sent_on=sent_on))
     if not levels:
         return None
@@ -309,7 +309,7 @@ def _one_a_group(of_N: Bools, groups_N: NDArray[np.generic]) -> NDArray[np.intp]
     return chosen
 
 
-def _share_from(
+def share_from(
     threshold: float, risk_N: Floats, groups_N: NDArray[np.generic]
 ) -> MeasuredShare | None:
     """Return the share of risks at or above a threshold, with an interval over groups."""

@@ -128,7 +128,8 @@ class Bundle:
                 )
             )
         share_trunks(members)
-        return Ensemble(tuple(members), self.spec.temperature, self.spec.combination)
+        shifts = self.spec.adapted.log_shifts if self.spec.adapted else ()
+        return Ensemble(tuple(members), self.spec.temperature, self.spec.combination, shifts)
 
     def detector(self) -> Detector | None:
         """Rebuild the detector; None when the bundle has none. Raises UserError without the extra.
@@ -274,6 +275,11 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     verify_files(path, spec.files)
     taxonomy = Taxonomy.load(path / TAXONOMY)
     _check_columns(path, spec, len(taxonomy.classes))
+    if spec.adapted and len(spec.adapted.log_shifts) != len(taxonomy.classes):
+        raise UserError(
+            f"bundle {path} was adapted for {len(spec.adapted.log_shifts)} classes and has "
+            f"{len(taxonomy.classes)}; adapt its parent again."
+        )
     return Bundle(path, spec, taxonomy, digest_of(content))
 
 
@@ -338,8 +344,11 @@ def mix_of(bundle: Bundle) -> dict[str, int] | None:
     It is the mix that probabilities hold for: where another one is seen, a rare disease is rarer,
     or more common, than they say.
 
-    Bundles of older versions name them in their out-of-distribution check alone.
+    Bundles of older versions name them in their out-of-distribution check alone. Of an adapted one
+    they are shares of 100,000, towards the local images.
     """
+    if bundle.spec.adapted:
+        return {key: round(1e5 * share) for key, share in bundle.spec.adapted.mix.items()}
     named = provenance_value(bundle.spec.provenance, CALIBRATION_CLASSES)
     if not isinstance(named, dict):
         named = Counter(calibration_labels(bundle.path)) if bundle.spec.ood else {}

@@ -20,6 +20,7 @@ from skindx.core.atomic_files import (
 )
 from skindx.core.errors import UserError
 from skindx.data.blocklist import Blocked
+from skindx.data.manifest import Split
 from skindx.models.bundle.bundle import BUNDLE, CARD, METRICS, Bundle, open_bundle, write_index
 from skindx.models.bundle.bundle_index import (
     FOLD_TRAINED_IMAGES,
@@ -27,9 +28,11 @@ from skindx.models.bundle.bundle_index import (
     MANIFEST_SHA256,
     REMOVED_MAYBE_TRAINED_ON,
     REMOVED_TRAINED_ON,
+    SEEN,
     BundleSpec,
     provenance_value,
     without_old_keys,
+    write_seen_splits,
 )
 from skindx.models.bundle.model_card import model_card
 from skindx.models.combination import FusionSpec
@@ -104,6 +107,26 @@ def add_provenance(path: Path, facts: dict[str, Any]) -> None:
     _rewrite(bundle, facts, bundle.metrics())
 
 
+def write_adapted(
+    bundle: Bundle,
+    out: Path,
+    *,
+    change: dict[str, Any],
+    facts: dict[str, Any],
+    ood: OodPart | None,
+    seen: Mapping[str, Split] | None,
+    left_out: Collection[str],
+) -> Bundle:
+    """Write another bundle of the same networks, without the figures of an evaluation.
+
+    `seen` takes the place of the images that the bundle knows; `left_out` are names of files.
+    """
+    parts: dict[str, LearnedPart | None] = {OOD: ood} if ood else {}
+    files = {name: hash_ for name, hash_ in bundle.spec.files.items() if name not in left_out}
+    _rewrite(_changed(bundle, {**change, "files": files}), facts, None, parts, out=out, seen=seen)
+    return open_bundle(out)
+
+
 def _changed(bundle: Bundle, change: dict[str, Any]) -> Bundle:
     return replace(bundle, spec=bundle.spec.model_copy(update=change))
 
@@ -126,19 +149,30 @@ def _rewrite(
     facts: dict[str, Any],
     metrics: dict[str, Any] | None,
     parts: Mapping[str, LearnedPart | None] | None = None,
+    *,
+    out: Path | None = None,
+    seen: Mapping[str, Split] | None = None,
 ) -> None:
-    """Write the bundle again; `parts` take the place of all files in the folders they name."""
+    """Write the bundle again; `parts` take the place of all files in the folders they name.
+
+    `out` is another folder than its own; `seen` are other images than it knows.
+    """
     parts = parts or {}
     provenance = without_old_keys(bundle.spec.provenance, facts) | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})
-    with atomic_folder(bundle.path, BUNDLE) as folder:
+    with atomic_folder(out or bundle.path, BUNDLE) as folder:
         for name in spec.files:
-            if name not in (METRICS, CARD) and name.split("/")[0] not in parts:
+            if (
+                name not in (METRICS, CARD, *([SEEN] if seen else []))
+                and name.split("/")[0] not in parts
+            ):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 _link(bundle.path / name, folder / name)
         for part in parts.values():
             if part is not None:
                 part.save(folder)
+        if seen:
+            write_seen_splits(folder / SEEN, seen)
         if metrics is not None:
             write_json(folder / METRICS, metrics)
         write_text(folder / CARD, _card(spec, bundle, metrics))

@@ -16,6 +16,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
+from skindx.models.adaptation import Adaptation
 from skindx.models.bounded_files import MOST_BYTES, read_rows
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
@@ -85,6 +86,8 @@ class BundleSpec(Settings):
     """Whether a photo is out of distribution; None without enough calibration images."""
     novelty: OodSpecV01 | None = None
     """The same in bundles of version 0.1."""
+    adapted: Adaptation | None = Field(None, exclude_if=lambda adapted: adapted is None)
+    """To which local images it was fitted again; None: to none."""
     images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """What the images are that it learned from; None for an older bundle."""
     provenance: dict[str, Any] = Field(default_factory=dict)
@@ -313,10 +316,15 @@ SEEN = "seen.parquet"
 
 def write_seen(path: Path, records: Iterable[Record]) -> None:
     """Write SHA-256 and split of each image of the dataset that a bundle is packed from."""
+    write_seen_splits(path, {record.sha256: record.split for record in records})
+
+
+def write_seen_splits(path: Path, seen: Mapping[str, Split]) -> None:
+    """Write the split of each image by its SHA-256."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = sorted((record.sha256, record.split) for record in records)
+    rows = sorted(seen.items())
     columns = {"sha256": [sha256 for sha256, _ in rows], "split": [split for _, split in rows]}
     pq.write_table(pa.table(columns, schema=_schema()), path)
 

@@ -85,6 +85,8 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
     lines += _section("Thresholds, set on calibration images", thresholds)
     if missing := missing_parts(spec, taxonomy.classes):
         lines += _section("What could not be fitted", missing)
+    if spec.adapted:
+        lines += ["", "## Adapted to local images", "", *spec.adapted.card_lines()]
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
     lines += _section("Ethical considerations", _ETHICS)
