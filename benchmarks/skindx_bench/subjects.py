@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
     },
     "honesty": {
         "heat": Subject("honesty.heat", "Do heat maps show what decided an answer?"),
+        "host": Subject("train.host", "Does a classifier read where a photo comes from?"),
         "intervals": Subject("honesty.intervals", "How often an interval holds the true figure."),
         "labels": Subject("honesty.labels", "How many planted wrong labels are found."),
         "ood": Subject("honesty.ood", "Out-of-distribution detectors on left-out classes."),

@@ -115,7 +115,7 @@ def out_of_fold(
     name, _, side = head.rpartition("-")
     preprocess = Preprocess(size=int(side), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     classifier = network(name, preprocess, settings.weights)
-    features_ND, per_s = _features(head, classifier, preprocess, records, settings)
+    features_ND, per_s = pooled_features(head, classifier, preprocess, records, settings)
     number = {key: place for place, key in enumerate(classes)}
     truth_N = np.array([number[record.label] for record in records])
     left_out_NC = np.zeros((len(records), len(classes)))
@@ -123,7 +123,7 @@ def out_of_fold(
     for fold in range(settings.folds):
         parts_N = np.array([record.split for record in refold(records, fold, settings.folds)])
         test_N = parts_N == "test"
-        left_out_NC[test_N] = _fold(features_ND, truth_N, parts_N, len(classes))
+        left_out_NC[test_N] = calibrated_fold(features_ND, truth_N, parts_N, len(classes))
         fold_N[test_N] = fold
     facts = {
         "model": name,
@@ -159,7 +159,7 @@ def network(name: str, preprocess: Preprocess, weights: Path) -> Classifier:
     return classifier
 
 
-def _features(
+def pooled_features(
     head: str,
     classifier: Classifier,
     preprocess: Preprocess,
@@ -190,7 +190,7 @@ def _features(
     return features_ND, per_s
 
 
-def _fold(
+def calibrated_fold(
     features_ND: NDArray[np.float32],
     truth_N: NDArray[np.int64],
     parts_N: NDArray[np.str_],
