@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blocks.texts import Load, bench_machine, cell, number
-from skindx.evaluation.figures import bounds, decimal, points
-from skindx.metrics import Interval
+from blocks.texts import Load, bench_machine, cell, number, shown
 
 _ENSEMBLE = "ensemble.json"
 
@@ -77,11 +75,11 @@ def ensemble_targets(load: Load) -> str:
         for name in (key, f"{key}_{several}"):
             figure = figures.get(name)
             missed = ", **missed**" if figure and figure["value"] < asked else ""
-            cells.append(f"{_shown(figure)}{missed}" if figure else "")
+            cells.append(f"{shown(figure)}{missed}" if figure else "")
         unit = "%" if key.endswith("member_balanced") and "minus" not in key else "points"
         lines.append(f"| {what} | ≥ {asked} {unit} | {' | '.join(cells)} |")
     for key, what in (("chosen", "the chosen ensemble"), ("all", "the ensemble of all members")):
-        cells = [_shown(figures[name]) for name in (f"{key}_balanced", f"{key}_balanced_{several}")]
+        cells = [shown(figures[name]) for name in (f"{key}_balanced", f"{key}_balanced_{several}")]
         lines.append(f"| balanced accuracy of {what} | | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *load(_ENSEMBLE)["notes"][-2:]])
 
@@ -95,14 +93,14 @@ def ensemble_curve(load: Load) -> str:
     k = 2
     while f"curve_gain_{k}" in figures:
         cells = [
-            _shown(figures[f"{key}_{k}"])
+            shown(figures[f"{key}_{k}"])
             for key in ("curve_gain_mean", "curve_gain", "curve_gain_same_cost")
         ]
         lines.append(f"| {k} | {' | '.join(cells)} |")
         k += 1
     lines += ["", "| diversity, and what it allows | |", "|---|---|"]
     lines += [
-        f"| {what} | {_shown(figures[key])} |" for key, what in _DIVERSITY.items() if key in figures
+        f"| {what} | {shown(figures[key])} |" for key, what in _DIVERSITY.items() if key in figures
     ]
     return "\n".join(
         [*lines, "", *(text for note in written["notes"][-4:-2] for text in (note, ""))]
@@ -116,15 +114,3 @@ def _mean(row: Row) -> str:
 
 def _pooled(row: Row) -> dict[str, float]:
     return {"value": row["pooled"], "low": row["low"], "high": row["high"]}
-
-
-def _shown(figure: Row) -> str:
-    """Return a figure with its interval, in percent, points or as a decimal."""
-    unit = figure["unit"]
-    if unit in ("%", "points"):
-        own = Interval(*(value / 100 for value in (figure["value"], *figure["spread"])))
-        if unit == "points":
-            return f"{points(own.value)} {bounds(own, 'points')}"
-        return cell({"value": own.value, "low": own.low, "high": own.high})
-    own = Interval(figure["value"], *figure["spread"])
-    return f"{decimal(own)} {bounds(own, 'decimal')} {unit}".strip()

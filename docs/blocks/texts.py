@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from skindx.evaluation.figures import bounds, decimal, percent
+from skindx.evaluation.figures import bounds, change, decimal, percent, points
 from skindx.metrics import Interval
 
 Load = Callable[[str], Mapping[str, Any]]
@@ -42,6 +42,20 @@ def cell(raw: Mapping[str, float]) -> str:
 def number(raw: Mapping[str, float]) -> str:
     figure = Interval(**raw)
     return f"{decimal(figure)} {bounds(figure, 'decimal')}"
+
+
+def shown(figure: Mapping[str, Any], *, signed: bool = False) -> str:
+    """Return a figure with its interval in percent, points or as a decimal; `signed`: a change."""
+    unit = figure["unit"]
+    if unit in ("%", "points"):
+        own = Interval(*(value / 100 for value in (figure["value"], *figure["spread"])))
+        if unit == "points":
+            return f"{points(own.value)} {bounds(own, 'points')}"
+        return cell({"value": own.value, "low": own.low, "high": own.high})
+    own = Interval(figure["value"], *figure["spread"])
+    if signed:
+        return f"{change(own.value)} {bounds(own, 'change')} {unit}".strip()
+    return f"{decimal(own)} {bounds(own, 'decimal')} {unit}".strip()
 
 
 def whole(share: float) -> str:

@@ -69,21 +69,24 @@ def run(settings: Config) -> Result:
         levelled.host_area, plain.host_area, plain.host_groups_N, seed=settings.seed
     )
     figures["levelled_minus_host_auroc"] = Figure.of(difference, "", settings.folds)
-    counts = Counter(host_of(record) for record in records)
-    sizes = ", ".join(
-        f"{host} {counts[host]} images, shorter side {_middle_px(records, host)} px in the median"
+    counts = Counter((host_of(record), record.label) for record in records)
+    rows = {
+        host: {
+            "shorter_side_px": _middle_px(records, host),
+            "images": {label: counts[host, label] for label in plain.classes},
+        }
         for host in hosts
-    )
-    classes = ", ".join(plain.classes)
+    }
     note = (
-        f"{sizes}; classes with {settings.least} images or more on both: {classes}. Of lesions and "
-        "copies on both hosts only the images of the smaller host stay. "
-        f"{settings.folds} grouped folds; in each, both hosts give the same number of training and "
-        f"validation images of each class. levelled: shorter side {settings.level_px} px, JPEG of "
-        "one quality. host_auroc: a head that tells the hosts apart, from the same number of "
-        "images of each class. Intervals of 95 % over groups."
+        f"Classes of which both hosts have {settings.least} images; of lesions and copies on both "
+        f"hosts only the images of the smaller one stay. Heads on {settings.head}, not fine-tuned; "
+        f"{settings.folds} grouped folds. In each both hosts give the same number of training and "
+        "validation images of each class, and every test image is judged by a head of each host. "
+        f"Levelled images have a shorter side of {settings.level_px} px and one quality of JPEG. "
+        "The head that tells the hosts apart sees the same number of images of each class from "
+        "both. 95 % intervals over groups, paired for differences."
     )
-    return Result("host", figures, notes=(note,), headings=MEANS)
+    return Result("host", figures, notes=(note,), models=rows, headings=MEANS)
 
 
 def host_of(record: Record) -> str:

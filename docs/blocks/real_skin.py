@@ -1,0 +1,222 @@
+"""Networks, ensembles and hosts on real skin, and README's headline: what the figures say, by rule.
+
+A gain or a loss is an interval on one side of 0; everything else is named as not shown.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blocks.texts import Load, bench_machine, cell, number, origin_of, shown, whole
+from skindx.evaluation.figures import bounds, points
+from skindx.metrics import Interval
+
+Figures = Mapping[str, Mapping[str, Any]]
+
+_MEASURES = {
+    "balanced": "balanced accuracy",
+    "balanced_even": "the same, decided for equally frequent classes",
+    "top1": "top-1",
+    "auroc": "AUROC",
+    "log_loss": "log loss",
+}
+_LOW_IS_BETTER = ("log_loss",)
+_ASKED_GAIN = 2
+"""Points of balanced accuracy over the better member that the project asked for."""
+_POOLS = {
+    "frozen": "Linear heads on frozen networks, out of fold",
+    "folds": "Frozen and fine-tuned networks, out of fold",
+    "trained": "Fine-tuned networks, out of fold",
+    "split": "Fine-tuned networks, one split",
+}
+_RIVALS = {"better": "the better member", "same_cost": "one network of its cost"}
+
+
+def networks(load: Load, *, file: str) -> str:
+    """Return a row for each network, the best balanced accuracy first."""
+    written = load(file)
+    columns = {key: _MEASURES[key] for key in ("top1", "balanced", "auroc")} | {
+        "melanoma_auroc": "AUROC of melanoma",
+        "melanoma_pauc_80": "above 80 % sensitivity",
+        "melanoma_pauc_88": "above 88 %",
+    }
+    rows = dict(sorted(written["models"].items(), key=lambda item: -item[1]["balanced"]["value"]))
+    columns = {key: text for key, text in columns.items() if key in next(iter(rows.values()))}
+    headings = ["network", "px", "million parameters", "GFLOP", "images/s", *columns.values()]
+    lines = []
+    for name, row in rows.items():
+        costs = [
+            str(row["size"]),
+            f"{row['parameters'] / 1e6:.1f}",
+            f"{row['flops'] / 1e9:.2f}",
+            f"{row['images_per_s']:.0f}" if row["images_per_s"] else "",
+        ]
+        figures = [
+            cell(row[key]) if key in ("top1", "balanced") else number(row[key]) for key in columns
+        ]
+        lines.append([f"{name} ({row['trained']})", *costs, *figures])
+    counts = ", ".join(sorted({str(row["images"]) for row in rows.values()}))
+    note = f"Judged on {counts} images. {written['notes'][0]}"
+    return "\n".join([_table(headings, lines), "", note, "", bench_machine(written)])
+
+
+def ensembles(load: Load, *, file: str) -> str:
+    """Return the ensembles beside single networks, and in words what they gain."""
+    written = load(file)
+    figures, parts = written["figures"], []
+    for pool, name in _POOLS.items():
+        if f"{pool}_ensemble_balanced" not in figures:
+            continue
+        headings = [
+            name,
+            "ensemble",
+            *_RIVALS.values(),
+            *(f"− {text}" for text in _RIVALS.values()),
+        ]
+        keys = ["ensemble", *_RIVALS, *(f"ensemble_minus_{rival}" for rival in _RIVALS)]
+        lines = [
+            [text, *(_figure(figures, f"{pool}_{key}_{measure}") for key in keys)]
+            for measure, text in _MEASURES.items()
+        ]
+        chosen = next(note for note in written["notes"] if note.startswith(f"{pool}: "))
+        parts += [_table(headings, lines), "", _gains(figures, pool), ""]
+        parts += [f"Chosen: {chosen.removeprefix(f'{pool}: ')}.", ""]
+    return "\n".join([*parts, bench_machine(written)])
+
+
+def _gains(figures: Figures, pool: str) -> str:
+    """Return what the ensemble gains and loses, and whether it gains what was asked."""
+    sentences = []
+    for rival, name in _RIVALS.items():
+        sides: dict[int, list[str]] = {1: [], -1: [], 0: []}
+        for measure, text in _MEASURES.items():
+            side = side_of(figures[f"{pool}_ensemble_minus_{rival}_{measure}"]["spread"])
+            sides[-side if measure in _LOW_IS_BETTER else side].append(text)
+        gain, loss, neither = (", ".join(sides[side]) or "nothing" for side in (1, -1, 0))
+        sentences.append(
+            f"Over {name} the ensemble gains: {gain}; loses: {loss}; not shown: {neither}."
+        )
+    asked = figures[f"{pool}_ensemble_minus_better_balanced"]
+    sentences.append(
+        f"Asked: {_ASKED_GAIN} points of balanced accuracy over the better member: "
+        f"{_reached(asked, _ASKED_GAIN)}."
+    )
+    return " ".join(sentences)
+
+
+def side_of(bounds_: Sequence[float]) -> int:
+    """Return 1 for an interval above 0, -1 for one below, 0 for one that holds it."""
+    low, high = bounds_
+    return int(low > 0) - int(high < 0)
+
+
+def _reached(figure: Mapping[str, Any], asked: float) -> str:
+    if figure["spread"][0] >= asked:
+        return "reached, by the whole interval"
+    return "reached, though not by the whole interval" if figure["value"] >= asked else "**missed**"
+
+
+def hosts(load: Load, *, file: str = "host.json") -> str:
+    """Return whether heads hold on the other host, and whether features tell the host."""
+    written = load(file)
+    figures, names = written["figures"], list(written["models"])
+    rows = {"host_auroc": "a head tells the hosts apart, AUROC"}
+    for place in ("", *(f"_{name}" for name in names)):
+        on = f", on {place[1:]}" if place else ""
+        rows |= {
+            f"within_balanced{place}": f"balanced accuracy of heads of the same host{on}",
+            f"across_balanced{place}": f"of heads of the other host{on}",
+            f"across_minus_within_balanced{place}": f"other − same{on}",
+        }
+    lines = [
+        [text, _figure(figures, key), _figure(figures, f"levelled_{key}")]
+        for key, text in rows.items()
+    ]
+    table = _table(["", "images as they are", "levelled images"], lines)
+    sizes = "; ".join(
+        f"{name} {sum(row['images'].values())} images, shorter side {row['shorter_side_px']} px in "
+        "the median"
+        for name, row in written["models"].items()
+    )
+    classes = written["models"][names[0]]["images"]
+    told, drop, plain = (
+        side_of(figures[key]["spread"])
+        for key in (
+            "levelled_minus_host_auroc", "levelled_across_minus_within_balanced",
+            "across_minus_within_balanced",
+        )
+    )  # fmt: skip
+    above = figures["host_auroc"]["spread"][0] > 0.5
+    holds = figures["across_balanced"]["spread"][0] > 100 / len(classes)
+    lost = {-1: "lose balanced accuracy", 0: "lose nothing that is shown", 1: "gain"}
+    level = {-1: "less well", 0: "no less well, as far as is shown", 1: "better"}
+    sentences = (
+        f"The features {'tell' if above else 'are not shown to tell'} the host, on levelled "
+        f"images {level[told]}. On the other host, heads {lost[plain]}, and on levelled images "
+        f"they {lost[drop]}. Across hosts they are {'' if holds else 'not shown to be '}above "
+        f"chance, which is {whole(1 / len(classes))} for {len(classes)} classes."
+    )
+    return "\n".join(
+        [table, "", sentences, "", f"{sizes}. {written['notes'][0]}", "", bench_machine(written)]
+    )
+
+
+def headline(load: Load, *, file: str = "ham10000-evaluation.json", name: str = "HAM10000") -> str:
+    """Return README's table of the evaluation of a bundle."""
+    written = load(file)
+    ensemble, best = written["ensemble"], written["difference"]
+    rows = [
+        (f"top-1 accuracy, ensemble of {len(written['members'])} networks", cell(ensemble["top1"])),
+        ("balanced accuracy", cell(ensemble["balanced_accuracy"])),
+        ("AUROC, mean over classes", number(ensemble["auroc"])),
+        ("calibration error", number(ensemble["calibration_error"])),
+    ]
+    if best:
+        rows += [
+            (f"{what}, ensemble − its best member ({best['member']}), points", _points(best[key]))
+            for key, what in (("top1", "top-1"), ("balanced_accuracy", "balanced accuracy"))
+        ]
+    if sets := written["sets"]:
+        rows.append(
+            (f"sets for {whole(sets['level'])} hold the true class", cell(sets["coverage"]))
+        )
+    for key, text in (("urgent_risk", "urgent"), ("soon_risk", "urgent or soon")):
+        if not (risk := written.get(key)):
+            continue
+        level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
+        target = f"(target: {whole(level['miss_rate'])})"
+        rows += [
+            (
+                f"{level['misses']['n']} {text} images, missed {target}",
+                cell(level["misses"]["rate"]),
+            ),
+            (f"other images called {text}", cell(level["false_alarms"]["rate"])),
+        ]
+    if written.get("ood"):
+        rows.append(("test images refused by the OOD check", cell(written["ood"]["refused"])))
+    head = f"{name}: {written['pictures']} test images of {written['groups']} groups"
+    table = _table([head, "figure, 95 % interval"], rows)
+    return "\n".join([table, "", origin_of(written["origin"])])
+
+
+def plain_figures(load: Load, *, file: str, rows: Mapping[str, str]) -> str:
+    """Return figures of a benchmark, by their keys, with its notes: the table of most files."""
+    written = load(file)
+    lines = [[text, _figure(written["figures"], key)] for key, text in rows.items()]
+    notes = [text for note in written.get("notes", ()) for text in ("", note)]
+    return "\n".join(
+        [_table(["", "figure, 95 % interval"], lines), *notes, "", bench_machine(written)]
+    )
+
+
+def _points(raw: Mapping[str, float]) -> str:
+    own = Interval(**raw)
+    return f"{points(own.value)} {bounds(own, 'points')}"
+
+
+def _figure(figures: Figures, key: str) -> str:
+    return shown(figures[key], signed="_minus_" in key) if key in figures else ""
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (headings, *rows)]
+    return "\n".join([lines[0], "|---" * len(headings) + "|", *lines[1:]])
