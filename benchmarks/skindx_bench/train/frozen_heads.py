@@ -1,6 +1,5 @@
 """Linear heads on the features of untouched ImageNet networks, out of fold, kept as files."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,7 +115,7 @@ def out_of_fold(
     name, _, side = head.rpartition("-")
     preprocess = Preprocess(size=int(side), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     classifier = network(name, preprocess, settings.weights)
-    features_ND, per_s = pooled_features(head, classifier, preprocess, records, settings)
+    features_ND = pooled_features(head, classifier, preprocess, records, settings)
     number = {key: place for place, key in enumerate(classes)}
     truth_N = np.array([number[record.label] for record in records])
     left_out_NC = np.zeros((len(records), len(classes)))
@@ -131,7 +130,6 @@ def out_of_fold(
         "size": int(side),
         "trained": "a linear head on frozen features",
         **costs_of(classifier, int(side)),
-        "images_per_s": per_s,
         **origin_of(settings.dataset),
     }
     return Kept.of(
@@ -139,8 +137,11 @@ def out_of_fold(
     )
 
 
-def network(name: str, preprocess: Preprocess, weights: Path) -> Classifier:
-    """Return a network of the table with its ImageNet weights, `random`: a tiny one without any."""
+def network(name: str, preprocess: Preprocess, weights: Path | None) -> Classifier:
+    """Return a network of the table with its ImageNet weights; none: random ones.
+
+    `random` is a tiny network without weights. Raises UserError for another name.
+    """
     if name == "random":
         return build_classifier(ClassifierSettings(model="test_resnet", preprocess=preprocess), 1)
     if name not in NETWORKS:
@@ -156,7 +157,8 @@ def network(name: str, preprocess: Preprocess, weights: Path) -> Classifier:
         classifier = build_classifier(
             ClassifierSettings(model=model, model_args=arguments, preprocess=preprocess), 1
         )
-    load_weights(classifier, weights / file)
+    if weights:
+        load_weights(classifier, weights / file)
     return classifier
 
 
@@ -166,29 +168,28 @@ def pooled_features(
     preprocess: Preprocess,
     records: Sequence[Record],
     settings: Config,
-) -> tuple[NDArray[np.float32], float]:
-    """Return the pooled features of all images, and images a second of the network itself."""
+) -> NDArray[np.float32]:
+    """Return the pooled features of all images, N x D."""
     key = fingerprint_of({"head": head, "images": [record.sha256 for record in records]})
     file = settings.out / f"{head}.npz"
     if file.exists():
         with np.load(file, allow_pickle=False) as kept:
             if str(kept["key"]) == key:
-                return kept["features"].astype(np.float32), float(kept["per_s"])
+                features_ND: NDArray[np.float32] = kept["features"].astype(np.float32)
+                return features_ND
     classifier.eval().to(memory_format=torch.channels_last)
-    parts, speeds = [], []
+    parts = []
     with torch.inference_mode():
         for images in decoded(settings.dataset, records):
             squares = [centre_square(image, preprocess) for image in images]
             batch_BSS3 = torch.from_numpy(np.stack(squares))
-            start = time.perf_counter()
             map_ = classifier.forward_features(batch_BSS3)
             parts.append(classifier.forward_pooled(map_).float().numpy())
-            speeds.append(len(images) / (time.perf_counter() - start))
-    features_ND, per_s = np.concatenate(parts), float(np.median(speeds))
+    features_ND = np.concatenate(parts)
     settings.out.mkdir(parents=True, exist_ok=True)
     with atomic_file(file) as temporary, temporary.open("wb") as written:
-        np.savez(written, key=np.array(key), features=features_ND.astype(np.float16), per_s=per_s)
-    return features_ND, per_s
+        np.savez(written, key=np.array(key), features=features_ND.astype(np.float16))
+    return features_ND
 
 
 def calibrated_fold(

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from skindx.core.errors import UserError
+from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Split, read_manifest
 from skindx.metrics import (
@@ -25,9 +28,10 @@ from skindx.metrics import (
     roc_figures,
 )
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.classifier.preprocess import Views
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess, Views
 from skindx.models.combination import EQUAL, log, pool
-from skindx_bench.harness.result import MEANS, Figure, Result
+from skindx_bench.harness.result import MEANS, Figure, Result, median
 from skindx_bench.train.ensemble_curve import (
     Single,
     affordable,
@@ -36,6 +40,7 @@ from skindx_bench.train.ensemble_curve import (
     single_losses,
 )
 from skindx_bench.train.ensemble_passes import FoldPasses, mean_of_views, predict_views
+from skindx_bench.train.frozen_heads import NETWORKS, network
 from skindx_bench.train.kept_predictions import (
     TEST,
     VALIDATION,
@@ -66,6 +71,10 @@ class Config(Settings):
     """The dataset of `bundles`."""
     bundles: tuple[Path, ...] = ()
     """Bundles of one split, whose members' predictions are kept as DATASET-split-NAME.parquet."""
+    rounds: int = Field(0, ge=0)
+    """Timed batches of each network, in turn; 0: no speed is measured."""
+    batch: int = Field(16, ge=1)
+    """Images at once where speed is measured."""
     views: Views = 4
     """As many views of each image are predicted by the members of `bundles`."""
 
@@ -81,7 +90,11 @@ def run(settings: Config) -> Result:
         passes = passes_of(members)
         figures |= {f"{name}_{key}": value for key, value in ensemble_figures(passes).items()}
         notes.append(f"{name}: {_chosen(passes)}")
-    rows = {member.name: row(member, settings.melanoma) for member in kept}
+    speed = speeds(kept, settings)
+    rows = {
+        member.name: {**row(member, settings.melanoma), "images_per_s": speed.get(_kind(member))}
+        for member in kept
+    }
     return Result("real-skin", figures, notes=(_METHOD, *notes), models=rows, headings=MEANS)
 
 
@@ -103,6 +116,43 @@ def pools(kept: Sequence[Kept]) -> dict[str, list[Kept]]:
     if len(heads) < len(folds):
         parts |= {"folds": folds, "trained": [m for m in folds if m not in heads]}
     return {name: members for name, members in parts.items() if len(members) > 1}
+
+
+def _kind(kept: Kept) -> str:
+    return f"{kept.facts.get('model')} {kept.facts.get('size')}"
+
+
+def speeds(kept: Sequence[Kept], settings: Config) -> dict[str, dict[str, float]]:
+    """Return images a second of each network at its side, all timed in turn; random weights."""
+    if not settings.rounds:
+        return {}
+    rng = np.random.default_rng(0)
+
+    def candidate(kind: str) -> Callable[[], object]:
+        model, side = kind.split()[0], int(kind.split()[1])
+        preprocess = Preprocess(size=side)
+        classifier = (
+            network(model, preprocess, None)
+            if model in NETWORKS
+            else build_classifier(ClassifierSettings(model=model, preprocess=preprocess), 2)
+        )
+        classifier.eval().to(memory_format=torch.channels_last)
+        shape = (settings.batch, side, side, 3)
+        batch_BSS3 = torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8))
+
+        def predict() -> object:
+            with torch.inference_mode():
+                return classifier(batch_BSS3)
+
+        return predict
+
+    kinds = sorted({_kind(member) for member in kept})
+    seconds = interleave({kind: candidate(kind) for kind in kinds}, settings.rounds)
+    figures = {kind: median([settings.batch / s for s in own], "") for kind, own in seconds.items()}
+    return {
+        kind: {"value": own.value, "low": own.spread[0], "high": own.spread[1]}
+        for kind, own in figures.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -146,7 +196,7 @@ def row(kept: Kept, melanoma: str) -> dict[str, Any]:
         names = ("melanoma_auroc", "melanoma_pauc_80", "melanoma_pauc_88")
         intervals |= dict(zip(names, areas.areas if areas else (), strict=False))
     figures = {key: _plain(interval) for key, interval in intervals.items()}
-    shown = ("model", "size", "parameters", "flops", "images_per_s", "joules_per_image", "trained")
+    shown = ("model", "size", "parameters", "flops", "joules_per_image", "trained")
     facts = {key: kept.facts.get(key) for key in shown}
     return {**facts, "images": len(judged.truth_N), **figures}
 
