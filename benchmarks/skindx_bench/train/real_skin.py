@@ -129,8 +129,8 @@ def speeds(kept: Sequence[Kept], settings: Config) -> dict[str, dict[str, float]
     rng = np.random.default_rng(0)
 
     def candidate(kind: str) -> Callable[[], object]:
-        model, side = kind.split()[0], int(kind.split()[1])
-        preprocess = Preprocess(size=side)
+        model, side = kind.split()
+        preprocess = Preprocess(size=int(side))
         classifier = (
             network(model, preprocess, None)
             if model in NETWORKS
