@@ -124,13 +124,13 @@ def test_heads_judge_the_fold_that_they_did_not_learn_from(
         kept=tmp_path / "kept",
     )
     learned: list[set[int]] = []
-    fold = frozen_heads._fold
+    fold = frozen_heads.calibrated_fold
 
     def watched(features_ND, truth_N, parts_N, classes):  # type: ignore[no-untyped-def]
         learned.append(set(np.flatnonzero(parts_N != "test").tolist()))
         return fold(features_ND, truth_N, parts_N, classes)
 
-    monkeypatch.setattr(frozen_heads, "_fold", watched)
+    monkeypatch.setattr(frozen_heads, "calibrated_fold", watched)
     result = frozen_heads.run(settings)
     assert set(result.figures) == {"random-32_balanced"}
     kept = read_kept(tmp_path / "kept" / "small-frozen-random-32.parquet")

@@ -190,7 +190,7 @@ def measure(
     classifier = network(name, preprocess, settings.weights)
     out = settings.out / dataset.name
     places = frozen_heads.Config(dataset=dataset, weights=settings.weights, out=out)
-    features_ND, _ = pooled_features(settings.head, classifier, preprocess, records, places)
+    features_ND = pooled_features(settings.head, classifier, preprocess, records, places)
     return judge_heads(features_ND, records, hosts, settings)
 
 
