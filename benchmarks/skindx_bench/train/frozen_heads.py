@@ -90,11 +90,9 @@ def run(settings: Config) -> Result:
     figures = {}
     for head in settings.heads:
         path = settings.kept / f"{dataset}-frozen-{head}.parquet"
-        if path.exists():
-            kept = read_kept(path)
-        else:
-            kept = out_of_fold(head, records, classes, settings)
-            write_kept(path, kept)
+        if not path.exists():
+            write_kept(path, out_of_fold(head, records, classes, settings))
+        kept = read_kept(path)
         balanced = Statistic.balanced_accuracy(kept.views[1], kept.truth_N)
         figures[f"{head}_balanced"] = Figure.of(
             confidence_interval(balanced, kept.groups_N), "%", settings.folds, 100
