@@ -129,8 +129,9 @@ def speeds(kept: Sequence[Kept], settings: Config) -> dict[str, dict[str, float]
     rng = np.random.default_rng(0)
 
     def candidate(kind: str) -> Callable[[], object]:
-        model, side = kind.split()
-        preprocess = Preprocess(size=int(side))
+        model, text = kind.split()
+        side = int(text)
+        preprocess = Preprocess(size=side)
         classifier = (
             network(model, preprocess, None)
             if model in NETWORKS
