@@ -40,6 +40,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "clean": ("docs/measured/clean.md", data.clean),
     "clean other": ("docs/measured/clean.md", data.clean_other),
     "copies scale": ("docs/measured/clean.md", data.copies_scale),
+    "leak": ("docs/measured/clean.md", data.leak),
     "second photos": ("docs/measured/clean.md", data.second_photos),
     "wrong labels": ("docs/measured/clean.md", data.wrong_labels),
     "links": ("docs/measured/clean.md", data.links),

@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
     "data": {
         "clean": Subject("data.clean", "Copies and images without skin, planted and found again."),
         "dedup": Subject("data.dedup", "Near copies by hashes, beside imagededup and faiss."),
+        "leak": Subject("data.leak", "Copies that fingerprints recognise, and strangers linked."),
         "loader": Subject("data.loader", "Images a second for training, beside torchvision."),
         "scale": Subject("data.scale", "Joining hashes and searching copies in large pools."),
         "screen": Subject("data.screen", "Checking files by the strict decoder, beside others."),

@@ -139,6 +139,17 @@ def second_photos(load: Load) -> str:
     return "\n".join([*lines, "", cost, *notes, "", bench_machine(written)])
 
 
+def leak(load: Load) -> str:
+    """Return how many copies fingerprints recognise, and how many strangers they link."""
+    written = load("leak.json")
+    lines = ["| share of images | n | |", "|---" * 3 + "|"]
+    for name, figure in written["figures"].items():
+        if name != "fingerprints":
+            shown = cell(named((figure["value"], *figure["spread"])))
+            lines.append(f"| {name} | {figure['n']:,} | {shown} |")
+    return "\n".join([*lines, "", *written["notes"], "", bench_machine(written)])
+
+
 def links(load: Load) -> str:
     """Return how many accepted links a person looked at, and how many were false."""
     written = load("links-looked-at.json")

@@ -11,7 +11,7 @@ from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
 from skindx.cli.bench import bench
 from skindx.cli.build import build
-from skindx.cli.compare import compare
+from skindx.cli.compare import compare, leak
 from skindx.cli.dedup import dedup
 from skindx.cli.demo import demo
 from skindx.cli.diagnose import diagnose
@@ -78,6 +78,7 @@ for verb in (
     recompute,
     compare,
     adapt,
+    leak,
     export,
     diagnose,
     serve,

@@ -13,6 +13,7 @@ No pixel is kept, and no group: nothing of it can be shown.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -148,17 +149,16 @@ class Fingerprints:
         Raises UserError without the `data` extra.
         """
         rest = iter(described)
-        known = [self.description(at) for at in range(len(self))]
-        chunk = _chunk(known)
         while batch := list(islice(rest, _BATCH)):
-            yield from self._recognised(batch, known, chunk)
+            yield from self._recognised(batch)
 
-    def _recognised(
-        self,
-        batch: list[tuple[str, Description]],
-        known: list[Description],
-        chunk: PointChunk,
-    ) -> Iterator[RecognisedCopy]:
+    @cached_property
+    def _known(self) -> tuple[list[Description], PointChunk]:
+        known = [self.description(at) for at in range(len(self))]
+        return known, _chunk(known)
+
+    def _recognised(self, batch: list[tuple[str, Description]]) -> Iterator[RecognisedCopy]:
+        known, chunk = self._known
         leading = [_leading(one) for _, one in batch]
         alike = _nearest(chunk_alike(_chunk(leading), chunk, False)) if len(self) else {}
         codes_QOW = fine_hashes(np.stack([thumbnail(one.small_HW) for one in leading]))
