@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "gpu": Subject("devices.gpu", "All that needs a GPU: its tests, and the trainer."),
     },
     "honesty": {
+        "external": Subject("honesty.external", "What changes elsewhere, before and after adapt."),
         "heat": Subject("honesty.heat", "Do heat maps show what decided an answer?"),
         "host": Subject("train.host", "Does a classifier read where a photo comes from?"),
         "intervals": Subject("honesty.intervals", "How often an interval holds the true figure."),

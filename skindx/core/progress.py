@@ -28,7 +28,8 @@ def progress_bars() -> Iterator[Progress]:
         yield plain_lines(lambda line: print(line, file=stream, flush=True))
         return
     columns = (rich.TextColumn("{task.description:8}"), rich.BarColumn(), rich.MofNCompleteColumn())
-    bars = rich.Progress(*columns, rich.TimeElapsedColumn(), console=console)
+    times = (rich.TimeElapsedColumn(), rich.TextColumn("left:"), rich.TimeRemainingColumn())
+    bars = rich.Progress(*columns, *times, console=console)
     tasks: dict[str, rich.TaskID] = {}
 
     def report(stage: str, done: int, total: int) -> None:
@@ -49,7 +50,11 @@ def plain_lines(
     interval_s: float = INTERVAL_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """Return a callback that writes a line at a stage's beginning and end, and in between."""
+    """Return a callback that writes a line at a stage's beginning and end, and in between.
+
+    Those in between say how long the rest takes at the mean speed so far.
+    """
+    first: dict[str, tuple[float, int]] = {}
     last: dict[str, float] = {}
     ended: set[str] = set()
 
@@ -62,9 +67,21 @@ def plain_lines(
         last[stage] = now
         if over:
             ended.add(stage)
-        write(f"{stage}: {done:,} of {total:,}" if total else f"{stage}: {done:,} so far")
+        began_s, began_at = first.setdefault(stage, (now, done))
+        left = ""
+        if began_at < done < total:
+            left = _left((now - began_s) / (done - began_at) * (total - done))
+        write(f"{stage}: {done:,} of {total:,}{left}" if total else f"{stage}: {done:,} so far")
 
     return report
+
+
+def _left(seconds: float) -> str:
+    if seconds < 60:
+        return f", about {seconds:.0f} s left"
+    minutes = round(seconds / 60)
+    hours = f"{minutes // 60} h {minutes % 60}" if minutes >= 60 else f"{minutes}"
+    return f", about {hours} min left"
 
 
 def silent(stage: str, done: int, total: int) -> None:

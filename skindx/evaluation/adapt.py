@@ -101,7 +101,7 @@ def adapt(
     BUNDLE.check(out)
     if out.resolve() == path.resolve():
         raise UserError(f"--out {out} is the bundle itself, which stays as it is; name a new one.")
-    records, seen = _usable(bundle, local, split_records(local, split))
+    records, seen = usable(bundle, local, split_records(local, split))
     groups = len({record.group for record in records})
     if groups < LEAST_GROUPS:
         what = f"{counted(len(records), 'image')} in {counted(groups, 'group')}"
@@ -183,7 +183,7 @@ class _Origin:
     fingerprints: Fingerprints | None
 
 
-def _usable(bundle: Bundle, local: Path, records: Sequence[Record]) -> tuple[list[Record], int]:
+def usable(bundle: Bundle, local: Path, records: Sequence[Record]) -> tuple[list[Record], int]:
     """Return the images of its classes that a bundle was not made from, and how many it was."""
     trained_on = str(provenance_value(bundle.spec.provenance, MANIFEST_SHA256, ""))
     origin = _Origin(trained_on, bundle.seen(), bundle.fingerprints())

@@ -41,11 +41,24 @@ def test_a_long_stage_writes_a_line_at_intervals() -> None:
     assert lines == [
         "look: 1,000 of 1,100",
         "acquire: 1,000 so far",
-        "look: 1,040 of 1,100",
+        "look: 1,040 of 1,100, about 15 s left",
         "acquire: 1,040 so far",
-        "look: 1,080 of 1,100",
+        "look: 1,080 of 1,100, about 5 s left",
         "acquire: 1,080 so far",
         "look: 1,100 of 1,100",
+    ]
+
+
+def test_long_rests_are_written_in_minutes_and_hours() -> None:
+    lines: list[str] = []
+    now = 0.0
+    report = plain_lines(lines.append, interval_s=10, clock=lambda: now)
+    for done, now in ((0, 0.0), (100, 60.0), (101, 125.0), (110, 11_000.0)):
+        report("look", done, 400)
+    assert lines[1:] == [
+        "look: 100 of 400, about 3 min left",
+        "look: 101 of 400, about 6 min left",
+        "look: 110 of 400, about 8 h 3 min left",
     ]
 
 
