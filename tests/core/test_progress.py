@@ -51,9 +51,9 @@ def test_a_long_stage_writes_a_line_at_intervals() -> None:
 
 def test_long_rests_are_written_in_minutes_and_hours() -> None:
     lines: list[str] = []
-    now = 0.0
-    report = plain_lines(lines.append, interval_s=10, clock=lambda: now)
-    for done, now in ((0, 0.0), (100, 60.0), (101, 125.0), (110, 11_000.0)):
+    times = iter((0.0, 60.0, 125.0, 11_000.0))
+    report = plain_lines(lines.append, interval_s=10, clock=lambda: next(times))
+    for done in (0, 100, 101, 110):
         report("look", done, 400)
     assert lines[1:] == [
         "look: 100 of 400, about 3 min left",
