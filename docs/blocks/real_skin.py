@@ -6,7 +6,7 @@ A gain or a loss is an interval on one side of 0; everything else is named as no
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blocks.texts import Load, bench_machine, cell, number, origin_of, shown, whole
+from blocks.texts import Load, bench_machine, cell, number, origin_of, shown, table, whole
 from skindx.evaluation.figures import bounds, points
 from skindx.metrics import Interval
 
@@ -56,7 +56,7 @@ def networks(load: Load, *, file: str) -> str:
         lines.append([f"{name} ({row['trained']})", *costs, *figures])
     counts = ", ".join(sorted({str(row["images"]) for row in rows.values()}))
     note = f"Judged on {counts} images. {written['notes'][0]}"
-    return "\n".join([_table(headings, lines), "", note, "", bench_machine(written)])
+    return "\n".join([table(headings, lines), "", note, "", bench_machine(written)])
 
 
 def ensembles(load: Load, *, file: str) -> str:
@@ -78,7 +78,7 @@ def ensembles(load: Load, *, file: str) -> str:
             for measure, text in _MEASURES.items()
         ]
         chosen = next(note for note in written["notes"] if note.startswith(f"{pool}: "))
-        parts += [_table(headings, lines), "", _gains(figures, pool), ""]
+        parts += [table(headings, lines), "", _gains(figures, pool), ""]
         parts += [f"Chosen: {chosen.removeprefix(f'{pool}: ')}.", ""]
     return "\n".join([*parts, bench_machine(written)])
 
@@ -131,7 +131,7 @@ def hosts(load: Load, *, file: str = "host.json") -> str:
         [text, _figure(figures, key), _figure(figures, f"levelled_{key}")]
         for key, text in rows.items()
     ]
-    table = _table(["", "images as they are", "levelled images"], lines)
+    compared = table(["", "images as they are", "levelled images"], lines)
     sizes = "; ".join(
         f"{name} {sum(row['images'].values())} images, shorter side {row['shorter_side_px']} px in "
         "the median"
@@ -156,7 +156,7 @@ def hosts(load: Load, *, file: str = "host.json") -> str:
         f"chance, which is {whole(1 / len(classes))} for {len(classes)} classes."
     )
     return "\n".join(
-        [table, "", sentences, "", f"{sizes}. {written['notes'][0]}", "", bench_machine(written)]
+        [compared, "", sentences, "", f"{sizes}. {written['notes'][0]}", "", bench_machine(written)]
     )
 
 
@@ -194,8 +194,8 @@ def headline(load: Load, *, file: str = "ham10000-evaluation.json", name: str = 
     if written.get("ood"):
         rows.append(("test images refused by the OOD check", cell(written["ood"]["refused"])))
     head = f"{name}: {written['pictures']} test images of {written['groups']} groups"
-    table = _table([head, "figure, 95 % interval"], rows)
-    return "\n".join([table, "", origin_of(written["origin"])])
+    lines = table([head, "figure, 95 % interval"], rows)
+    return "\n".join([lines, "", origin_of(written["origin"])])
 
 
 def plain_figures(load: Load, *, file: str, rows: Mapping[str, str]) -> str:
@@ -204,7 +204,7 @@ def plain_figures(load: Load, *, file: str, rows: Mapping[str, str]) -> str:
     lines = [[text, _figure(written["figures"], key)] for key, text in rows.items()]
     notes = [text for note in written.get("notes", ()) for text in ("", note)]
     return "\n".join(
-        [_table(["", "figure, 95 % interval"], lines), *notes, "", bench_machine(written)]
+        [table(["", "figure, 95 % interval"], lines), *notes, "", bench_machine(written)]
     )
 
 
@@ -215,8 +215,3 @@ def _points(raw: Mapping[str, float]) -> str:
 
 def _figure(figures: Figures, key: str) -> str:
     return shown(figures[key], signed="_minus_" in key) if key in figures else ""
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in (headings, *rows)]
-    return "\n".join([lines[0], "|---" * len(headings) + "|", *lines[1:]])

@@ -1,6 +1,6 @@
 """How a figure, an interval and a machine are written in a block."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from skindx.evaluation.figures import bounds, change, decimal, percent, points
@@ -73,3 +73,8 @@ def bench_machine(written: Mapping[str, Any]) -> str:
     # One name stands for processors of several generations.
     sets = f" ({machine['instructions']})" if machine.get("instructions") else ""
     return f"{machine['cpu']}{sets}, {machine['cores']} cores, {written['date'][:10]}; {named}."
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (headings, *rows)]
+    return "\n".join([lines[0], "|---" * len(headings) + "|", *lines[1:]])

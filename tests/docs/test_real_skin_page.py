@@ -11,7 +11,7 @@ from guide_pages import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
 
-from blocks import real_skin
+from blocks import elsewhere, real_skin
 
 MACHINE = {
     "hardware": {"cpu": "cpu", "cores": 2},
@@ -117,3 +117,57 @@ def test_figures_of_other_benchmarks_take_a_row_each() -> None:
     written = {**MACHINE, "figures": {"a": figure(1, 3, "%")}, "notes": ["Why."]}
     text = text_of(real_skin.plain_figures, written, rows={"a": "what", "gone": "absent"})
     assert "| what | 2.0 % [1.0, 3.0] |\n| absent |  |\n\nWhy." in text
+
+
+def test_changes_elsewhere_are_sorted_by_their_intervals() -> None:
+    figures = {}
+    changes = {
+        "auroc": (-0.3, -0.1, ""),
+        "coverage": (10, 20, "%"),
+        "auroc_Blue_nevus": (-1, 1, ""),
+    }
+    for key, (low, high, unit) in changes.items():
+        figures |= {f"{key}_{side}": figure(0.8, 1, unit) for side in ("internal", "external")}
+        figures[f"{key}_change"] = figure(low, high, unit)
+    for size, error in ((25, 0.1), (100, 0.06)):
+        figures |= {
+            f"calibration_error_{when}_{size}": figure(error, error) for when in ("before", "after")
+        }
+    text = text_of(elsewhere.external, {**MACHINE, "figures": figures, "notes": ["n"]})
+    assert (
+        "| AUROC, mean of classes | 0.900 [0.800, 1.000] | 0.900 [0.800, 1.000] | "
+        "−0.200 [−0.300, −0.100] |" in text
+    )
+    assert "| +15.0 [+10.0, +20.0] |" in text
+    assert (
+        "Higher there: sets that hold the true class. Lower there: AUROC, mean of classes. "
+        "Not shown: AUROC of Blue nevus." in text
+    )
+    assert "| | as trained | 25 local images | 100 local images |" in text.replace("|  |", "| |")
+    assert "Asked: a calibration error of 0.08 with 100 images: reached." in text
+
+
+def test_shifts_that_are_noticed_late_are_named() -> None:
+    figures = {"run_length": figure(5000, 7000, "photos")}
+    for name, high in (("darker", 150), ("more_melanomas", 900)):
+        figures |= {
+            f"delay_{name}": figure(100, high, "photos"),
+            f"named_{name}": figure(50, 60, "%"),
+            f"dated_{name}": figure(5, 7, "photos"),
+        }
+    text = text_of(elsewhere.drift, {**MACHINE, "figures": figures, "notes": ["N."]})
+    assert "| darker | 125 [100, 150] | 55 [50, 60] | 6 [5, 7] |" in text
+    assert "after 6,000 [5,000, 7,000] photos in the mean (asked: 5,000, reached)" in text
+    assert "1 of 2 shifts reach it, not more melanomas." in text
+
+
+def test_detectors_are_listed_by_what_they_separate() -> None:
+    figures = {
+        f"{name}, {what}": figure(low, low + 0.2)
+        for name, low in (("knn", 0.5), ("mahalanobis+knn", 0.6))
+        for what in ("left-out classes", "isic9")
+    }
+    text = text_of(elsewhere.unknowns, {**MACHINE, "figures": figures, "notes": ["N."]})
+    lines = text.splitlines()
+    assert lines[2].startswith("| mahalanobis + knn | 0.700 [0.600, 0.800] | 0.700 [")
+    assert lines[3].startswith("| knn |")
