@@ -167,7 +167,6 @@ DISTRIBUTIONS = {
     "audit": (
         "cleanlab",
         "cleanvision",
-        "fairlearn",
         "faiss-cpu",
         "nudenet",
         "onnxruntime",

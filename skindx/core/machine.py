@@ -110,7 +110,7 @@ _EXTRAS = {
     **dict.fromkeys(("gradio_image_annotation", "pillow_heif", "prometheus_client"), "app"),
     **dict.fromkeys(("scrapy", "numba", "mlcroissant", "defusedxml", "brotli"), "data"),
     **dict.fromkeys(("backports", "pycocotools"), "data"),
-    **dict.fromkeys(("cleanlab", "cleanvision", "fairlearn", "faiss", "nudenet"), "audit"),
+    **dict.fromkeys(("cleanlab", "cleanvision", "faiss", "nudenet"), "audit"),
     **dict.fromkeys(("onnxruntime", "rapidocr_onnxruntime"), "audit"),
     **dict.fromkeys(("mlflow", "tensorboard", "wandb"), "track"),
     **dict.fromkeys(("nncf", "onnx", "openvino"), "serve"),

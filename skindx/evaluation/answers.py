@@ -5,7 +5,7 @@ predictions.parquet holds them, so that the figures can be made again without th
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +40,8 @@ class Answers:
     members_NMC: Floats
     skin_types: tuple[int | None, ...]
     sources: tuple[str, ...]
+    facts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What the manifest says of person, place and label, by its names; {}: of an older version."""
     sets_NC: NDArray[np.bool_] | None = None
     """The classes in each image's conformal set; None for a bundle without any."""
     level: float | None = None
@@ -95,6 +97,12 @@ class Answers:
             ),
             skin_types=tuple(record.skin_type for record in records),
             sources=tuple(record.source for record in records),
+            facts={
+                "age": tuple(record.age for record in records),
+                "sex": tuple(record.sex for record in records),
+                "site": tuple(record.site for record in records),
+                "confirmed_by": tuple(record.confirmed_by for record in records),
+            },
             **_checked(predictions),
         )
 
@@ -134,6 +142,7 @@ class Answers:
             members_NMC=self.members_NMC[rows],
             skin_types=tuple(self.skin_types[row] for row in rows),
             sources=tuple(self.sources[row] for row in rows),
+            facts={name: tuple(values[row] for row in rows) for name, values in self.facts.items()},
             sets_NC=None if self.sets_NC is None else self.sets_NC[rows],
             steps=None if self.steps is None else tuple(self.steps[row] for row in rows),
             abstained_N=None if self.abstained_N is None else self.abstained_N[rows],
@@ -150,6 +159,8 @@ def _checked(predictions: Sequence[Prediction]) -> dict[str, Any]:
 
 PREDICTIONS = "predictions.parquet"
 _NEEDED = ("path", "sha256", "group", "label", "predicted", "skin_type", "source")
+FACTS = ("age", "sex", "site", "confirmed_by")
+"""Optional columns: an evaluation of an older version has none of them."""
 _KEY = b"skindx"
 
 
@@ -168,6 +179,8 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
 
     columns: dict[str, Any] = columns_of(records, answers)
     columns["skin_type"] = pa.array(answers.skin_types, pa.int8())
+    if "age" in columns:
+        columns["age"] = pa.array(columns["age"], pa.float32())
     metadata = {_KEY: json.dumps(settings_of(answers)).encode()}
     table = pa.table(columns).replace_schema_metadata(metadata)
     with atomic_file(path) as temporary:
@@ -185,6 +198,7 @@ def columns_of(records: Sequence[Record], answers: Answers) -> dict[str, list[An
         "label": [keys[i] for i in answers.truth_N],
         "source": list(answers.sources),
         "skin_type": list(answers.skin_types),
+        **{name: list(values) for name, values in answers.facts.items()},
         "predicted": [keys[i] for i in answers.predicted_N],
     }
     columns |= {
@@ -246,6 +260,7 @@ def answers_of(columns: Mapping[str, Sequence[Any]], settings: dict[str, Any]) -
         members_NMC=np.stack([np.array(columns[f"member_{name}"]) for name in members], axis=1),
         skin_types=tuple(needed["skin_type"]),
         sources=tuple(needed["source"]),
+        facts={name: tuple(columns[name]) for name in FACTS if name in columns},
         sets_NC=np.array([[key in held for key in keys] for held in sets]) if sets else None,
         level=settings["level"],
         urgent_level=settings.get("urgent_level"),

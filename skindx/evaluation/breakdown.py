@@ -1,9 +1,8 @@
-"""Misses of urgent classes and cancers, and the figures by skin type and by source.
+"""Misses of urgent classes and cancers, and the figures by person, place, source and label.
 
-The breakdown is fairlearn's MetricFrame, with intervals over groups.
+Intervals of the parts of one attribute hold together; the largest gap is tested by permutation.
 """
 
-import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.machine import how_to_install
-from skindx.evaluation.answers import Answers, Ints, Strings
+from skindx.evaluation.answers import Answers, Floats, Ints
 from skindx.evaluation.figures import LEVEL, SEED
-from skindx.metrics import Interval, Statistic, confidence_interval, share_interval
+from skindx.metrics import (
+    GapTest,
+    Interval,
+    Measure,
+    Ranked,
+    Statistic,
+    confidence_interval,
+    gap_test,
+    share_interval,
+    simultaneous_levels,
+)
+from skindx.models.urgent_risk import urgent_risks
 from skindx.taxonomy import SkinClass, normalise
 
 # N = images, C = classes
@@ -73,10 +82,12 @@ def urgent_misses(answers: Answers) -> UrgentMisses | None:
     return missed_of(urgent_N & ~called_N, urgent_N, answers)
 
 
-def missed_of(missed_N: Bools, urgent_N: Bools, answers: Answers) -> UrgentMisses | None:
+def missed_of(
+    missed_N: Bools, urgent_N: Bools, answers: Answers, level: float = LEVEL
+) -> UrgentMisses | None:
     """Count missed images of urgent classes; None when there is none to miss."""
-    n = int(urgent_N.sum())
-    return UrgentMisses(n, int(missed_N.sum()), share(missed_N, urgent_N, answers)) if n else None
+    n, missed = int(urgent_N.sum()), int(missed_N.sum())
+    return UrgentMisses(n, missed, share(missed_N, urgent_N, answers, level)) if n else None
 
 
 def raised_of(raised_N: Bools, other_N: Bools, answers: Answers) -> FalseAlarms | None:
@@ -116,27 +127,36 @@ def cancer_of(skin_class: SkinClass) -> str:
     return ""
 
 
-def share(hits_N: NDArray[Any], among_N: NDArray[Any], answers: Answers) -> Interval:
+def share(
+    hits_N: NDArray[Any], among_N: NDArray[Any], answers: Answers, level: float = LEVEL
+) -> Interval:
     """Return the share of hits among some of the images, with its exact interval over groups."""
-    return share_interval(hits_N[among_N], answers.groups_N[among_N], level=LEVEL)
+    return share_interval(hits_N[among_N], answers.groups_N[among_N], level=level)
 
 
-# N = images
+# N = images, K = parts
 
 UNKNOWN = "not known"
-MISSING = f"not broken down: this needs fairlearn; run {how_to_install('audit')}"
+LEAST_IMAGES, LEAST_GROUPS, LEAST_URGENT = 30, 10, 10
+"""With fewer a part has no figures; with fewer urgent images, or others, none of urgency."""
+NOTHING = Interval(float("nan"), float("nan"), float("nan"))
 
 
 @dataclass(frozen=True, slots=True)
 class BreakdownPart:
-    """The images of one value, such as skin type II; few images give wide intervals."""
+    """The images of one value, such as skin type II."""
 
     value: str
     n: int
     groups: int
+    few: bool
+    """Too few images to say anything of: its figures are not defined."""
     top1: Interval
     balanced_accuracy: Interval
+    urgent_auroc: Interval
+    """Of the urgent risk; not defined with too few images of either kind."""
     urgent: UrgentMisses | None
+    """By the threshold of the urgent risk, without one by the likeliest class; None: too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +166,45 @@ class Breakdown:
     attribute: str
     parts: tuple[BreakdownPart, ...]
     top1_gap: float
-    """Greatest minus least top-1 among the known values; NaN for fewer than two."""
+    """Greatest minus least top-1 among the known values with enough images; NaN for fewer than two.
+    """
     note: str = ""
+    top1_test: GapTest | None = None
+    """Whether top-1 depends on the value, beyond what the classes explain."""
+    urgent_test: GapTest | None = None
+    """The same of misses of urgent images."""
 
 
 def breakdowns(answers: Answers, *, draws: int) -> tuple[Breakdown, ...]:
-    """Break the figures down by skin type and by source, where the manifest knows them."""
-    return tuple(
-        _break_down(attribute, values, answers, draws)
-        for attribute, values in (
-            ("skin type", [skin_type_name(skin_type) for skin_type in answers.skin_types]),
-            ("source", [source or UNKNOWN for source in answers.sources]),
-        )
-    )
+    """Break the figures down by each attribute that the manifest knows."""
+
+    def named(fact: str) -> list[str]:
+        return [one or UNKNOWN for one in answers.facts.get(fact, [""] * len(answers))]
+
+    columns = {
+        "skin type": [skin_type_name(skin_type) for skin_type in answers.skin_types],
+        "age": [age_band(age) for age in answers.facts.get("age", [None] * len(answers))],
+        "sex": named("sex"),
+        "site": named("site"),
+        "source": [source or UNKNOWN for source in answers.sources],
+        "confirmation": named("confirmed_by"),
+    }
+    return tuple(_break_down(name, values, answers, draws) for name, values in columns.items())
 
 
 def skin_type_name(skin_type: int | None) -> str:
     """Name a Fitzpatrick type with its Roman numeral."""
     return UNKNOWN if skin_type is None else ("I", "II", "III", "IV", "V", "VI")[skin_type - 1]
+
+
+_BANDS = ((30, "0 to 29"), (45, "30 to 44"), (60, "45 to 59"), (75, "60 to 74"))
+
+
+def age_band(age: float | None) -> str:
+    """Name the band of an age in years."""
+    if age is None:
+        return UNKNOWN
+    return next((name for end, name in _BANDS if age < end), "75 and more")
 
 
 def order(values: Sequence[str]) -> list[str]:
@@ -174,39 +215,93 @@ def order(values: Sequence[str]) -> list[str]:
 def _break_down(attribute: str, values: Sequence[str], answers: Answers, draws: int) -> Breakdown:
     if set(values) == {UNKNOWN}:
         return Breakdown(attribute, (), float("nan"), f"the manifest names no {attribute}")
-    if importlib.util.find_spec("fairlearn") is None:
-        return Breakdown(attribute, (), float("nan"), MISSING)
-    values_N = np.array(values)
-    parts = tuple(_part(value, answers.some(values_N == value), draws) for value in order(values))
-    return Breakdown(attribute, parts, _gap(answers, values_N))
+    values_N, urgent_N = np.array(values), answers.urgent_C[answers.truth_N]
+    risk_N = urgent_risks(answers.ensemble_NC, np.flatnonzero(answers.urgent_C).tolist())
+    missed_N = urgent_N & ~_called(answers, risk_N)
+    every = [(value, np.flatnonzero(values_N == value)) for value in order(values)]
+    rows = {value: places for value, places in every if _enough(answers, places)}
+    of_urgent = {
+        value: places
+        for value, places in rows.items()
+        if min(urgent_N[places].sum(), (~urgent_N[places]).sum()) >= LEAST_URGENT
+    }
+    measures: dict[str, dict[str, tuple[Measure, Ints]]] = {
+        "top1": {v: (Statistic.share(answers.right_N[p]), p) for v, p in rows.items()},
+        "balanced_accuracy": {
+            v: (Statistic.balanced_accuracy(answers.ensemble_NC[p], answers.truth_N[p]), p)
+            for v, p in rows.items()
+        },
+        "urgent_auroc": {v: (_auroc(risk_N[p], urgent_N[p]), p) for v, p in of_urgent.items()},
+        "urgent": {
+            v: (Statistic.share(missed_N[p[urgent_N[p]]]), p[urgent_N[p]])
+            for v, p in of_urgent.items()
+        },
+    }
+    levels = simultaneous_levels(
+        {name: list(parts.values()) for name, parts in measures.items()},
+        answers.groups_N, draws=draws, level=LEVEL, seed=SEED,
+    )  # fmt: skip
 
+    def figure(name: str, value: str) -> Interval:
+        if value not in measures[name]:
+            return NOTHING
+        measure, places = measures[name][value]
+        groups_N = answers.groups_N[places]
+        return confidence_interval(measure, groups_N, draws=draws, level=levels[name], seed=SEED)
 
-def _gap(answers: Answers, values_N: Strings) -> float:
-    from fairlearn.metrics import MetricFrame
+    def misses(value: str, places: Ints) -> UrgentMisses | None:
+        if value not in of_urgent:
+            return None
+        part = answers.some(places)
+        return missed_of(missed_N[places], urgent_N[places], part, levels["urgent"])
 
-    known_N = values_N != UNKNOWN
-    if len(set(values_N[known_N])) < 2:
-        return float("nan")
-    frame = MetricFrame(
-        metrics=_accuracy,
-        y_true=answers.truth_N[known_N],
-        y_pred=answers.predicted_N[known_N],
-        sensitive_features=values_N[known_N],
+    parts = tuple(
+        BreakdownPart(
+            value,
+            len(places),
+            len(np.unique(answers.groups_N[places])),
+            value not in rows,
+            figure("top1", value),
+            figure("balanced_accuracy", value),
+            figure("urgent_auroc", value),
+            misses(value, places),
+        )
+        for value, places in every
     )
-    return float(frame.difference(method="between_groups"))
 
+    def test(hits_N: Bools, of: dict[str, Ints], among_N: Bools) -> GapTest | None:
+        some_N = among_N & np.isin(values_N, [value for value in of if value != UNKNOWN])
+        return gap_test(
+            hits_N[some_N],
+            values_N[some_N],
+            answers.truth_N[some_N],
+            answers.groups_N[some_N],
+            permutations=draws,
+            seed=SEED,
+        )
 
-def _accuracy(truth_N: Ints, predicted_N: Ints) -> float:
-    return float(np.mean(np.asarray(truth_N) == np.asarray(predicted_N)))
-
-
-def _part(value: str, part: Answers, draws: int) -> BreakdownPart:
-    balanced = Statistic.balanced_accuracy(part.ensemble_NC, part.truth_N)
-    return BreakdownPart(
-        value,
-        len(part),
-        len(np.unique(part.groups_N)),
-        share(part.right_N, np.ones(len(part), dtype=bool), part),
-        confidence_interval(balanced, part.groups_N, draws=draws, level=LEVEL, seed=SEED),
-        urgent_misses(part),
+    known = [part.top1.value for part in parts if part.value in rows and part.value != UNKNOWN]
+    return Breakdown(
+        attribute,
+        parts,
+        max(known) - min(known) if len(known) > 1 else float("nan"),
+        top1_test=test(answers.right_N, rows, np.ones(len(answers), dtype=bool)),
+        urgent_test=test(missed_N, of_urgent, urgent_N),
     )
+
+
+def _called(answers: Answers, risk_N: Floats) -> Bools:
+    """Return which images are called urgent, by the threshold or else by the likeliest class."""
+    rule = answers.urgent_risk
+    if rule is None:
+        return np.asarray(answers.urgent_C[answers.predicted_N])
+    return risk_N >= rule.thresholds(rule.level(answers.miss_rate), answers.skin_types)
+
+
+def _enough(answers: Answers, places: Ints) -> bool:
+    groups = len(np.unique(answers.groups_N[places]))
+    return len(places) >= LEAST_IMAGES and groups >= LEAST_GROUPS
+
+
+def _auroc(risk_N: Floats, urgent_N: Bools) -> Measure:
+    return Ranked.auroc(np.column_stack([1 - risk_N, risk_N]), urgent_N.astype(np.intp), [1])

@@ -18,7 +18,7 @@ from skindx.data.manifest import Record
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
 from skindx.evaluation.assisted import assisted_table
-from skindx.evaluation.breakdown import MISSING
+from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
 from skindx.evaluation.contamination import contamination_lines
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
@@ -176,6 +176,7 @@ def render_report(
             for question in evaluation.questions
         ],
         useful_range=useful_range,
+        least=(LEAST_IMAGES, LEAST_GROUPS, LEAST_URGENT),
         matched_by=MATCHED_BY,
     )
 
@@ -308,11 +309,6 @@ def sentences(evaluation: Evaluation) -> list[str]:
             f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
             f"images are refused, {percent(ood.promised)} expected for the bundle's own kind."
         )
-    lines += [
-        f"By {breakdown.attribute}: {breakdown.note}."
-        for breakdown in evaluation.breakdowns
-        if breakdown.note == MISSING
-    ]
     if evaluation.seen:
         lines.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
     lines += contamination_lines(evaluation.contamination)

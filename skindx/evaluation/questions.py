@@ -153,14 +153,14 @@ def target_text(question: QuestionScore, risk: UrgentRiskScores | None) -> str:
     if not (level and level.misses and level.false_alarms):
         return f"{target} {curve}"
     over = [
-        name
+        f"its {name} ({percent(figure)} {bounds(figure)})"
         for name, figure, most in (
             ("misses", level.misses.rate, TARGET_MISSED),
             ("over-triage", level.false_alarms.rate, TARGET_OVER_TRIAGE),
         )
         if figure.value > most
     ]
-    reached = f"missed by its {' and its '.join(over)}" if over else "reached"
+    reached = f"not reached, for {' and '.join(over)}" if over else "reached"
     return f"{target} At the level {percent(level.miss_rate)} it is {reached}. {curve}"
 
 

@@ -40,10 +40,12 @@ from skindx.metrics.share_intervals import (
     proportion_interval,
     share_interval,
 )
+from skindx.metrics.simultaneous import GapTest, gap_test, simultaneous_levels
 
 __all__ = [
     "DecisionPoint",
     "DetectionScore",
+    "GapTest",
     "Interval",
     "McNemar",
     "Measure",
@@ -62,6 +64,7 @@ __all__ = [
     "difference_of",
     "effective_size",
     "expected_calibration_error",
+    "gap_test",
     "macro_f1",
     "mcnemar",
     "mean_average_precision",
@@ -75,6 +78,7 @@ __all__ = [
     "roc_figures",
     "sensitivity_C",
     "share_interval",
+    "simultaneous_levels",
     "specificity_C",
     "top_k_accuracy",
 ]

@@ -1,19 +1,24 @@
-"""Misses, sets and breakdowns: hand-counted, and against fairlearn."""
+"""Misses, sets and breakdowns, counted by hand."""
 
 import dataclasses
-import importlib.util
 
 import numpy as np
 import pytest
 from evaluation_fakes import CLASSES, fake_class, prediction, records_of, simulate
-from fairlearn.metrics import MetricFrame
-from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.breakdown import MISSING, breakdowns, cancer_misses, cancer_of, urgent_misses
+from skindx.evaluation.breakdown import (
+    age_band,
+    breakdowns,
+    cancer_misses,
+    cancer_of,
+    urgent_misses,
+)
 from skindx.evaluation.guarantee_scores import set_scores
 from skindx.metrics import share_interval
 from skindx.models.conformal import Conformal
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
 from skindx.taxonomy import SkinClass, load_taxonomy
 
 NEVUS, MELANOMA, SCC, WART = np.eye(4)
@@ -62,7 +67,7 @@ def test_cancers_are_found_by_code_and_without_one_by_name() -> None:
     assert cancer_of(SkinClass(key="x", name="Not melanoma", icd10="D22.9")) == ""
 
 
-def whole(n: int = 90) -> Answers:
+def whole(n: int = 240) -> Answers:
     labels, table = simulate(n)
     random = np.random.default_rng(1)
     groups = [f"lesion {i // 2}" for i in range(n)]
@@ -74,47 +79,79 @@ def whole(n: int = 90) -> Answers:
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
-def test_parts_agree_with_fairlearn_and_small_ones_are_shown() -> None:
-    found = whole()
-    skin, source = breakdowns(found, draws=50)
+def test_parts_have_figures_and_small_ones_say_so() -> None:
+    answers = whole()
+    skin, *_, source, _ = breakdowns(answers, draws=60)
     assert [part.value for part in skin.parts] == ["I", "II", "VI", "not known"]
-    assert sum(part.n for part in skin.parts) == len(found)
-    frame = MetricFrame(
-        metrics={"top1": accuracy_score, "balanced": balanced_accuracy_score},
-        y_true=found.truth_N,
-        y_pred=found.predicted_N,
-        sensitive_features=np.array(found.sources),
-    )
+    assert sum(part.n for part in skin.parts) == len(answers)
+    risk_N = answers.ensemble_NC[:, 1:3].sum(axis=1)
     for part in source.parts:
-        assert part.top1.value == pytest.approx(frame.by_group["top1"][part.value])
-        assert part.balanced_accuracy.value == pytest.approx(frame.by_group["balanced"][part.value])
-    assert source.top1_gap == pytest.approx(frame.difference()["top1"])
+        of_N = np.array(answers.sources) == part.value
+        truth_N, predicted_N = answers.truth_N[of_N], answers.predicted_N[of_N]
+        urgent_N = answers.urgent_C[truth_N]
+        assert part.top1.value == pytest.approx((truth_N == predicted_N).mean())
+        assert part.balanced_accuracy.value == pytest.approx(
+            balanced_accuracy_score(truth_N, predicted_N)
+        )
+        assert part.urgent_auroc.value == pytest.approx(roc_auc_score(urgent_N, risk_N[of_N]))
+        assert part.urgent is not None
+        assert (part.urgent.n, part.urgent.missed) == (
+            urgent_N.sum(),
+            (urgent_N & ~answers.urgent_C[predicted_N]).sum(),
+        )
+        # Both rows together: wider than alone.
+        alone = share_interval(truth_N == predicted_N, answers.groups_N[of_N])
+        assert part.top1.low < alone.low
+        assert part.top1.high > alone.high
+    first, second = (part.top1.value for part in source.parts)
+    assert source.top1_gap == pytest.approx(abs(first - second))
+    for test in (source.top1_test, source.urgent_test):
+        assert test is not None
+        assert test.p > 0.05  # sources were drawn by chance
+        assert test.permutations == 60
     small = next(part for part in skin.parts if part.value == "VI")
-    assert 0 < small.n < 6
-    assert small.top1.high - small.top1.low > 0.3
+    assert small.few
+    assert np.isnan(small.top1.value)
+    assert small.urgent is None
 
 
-def test_what_the_manifest_does_not_know_and_a_missing_extra_are_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bare = answers(["nevus", "scc"], [NEVUS, SCC])
-    assert [breakdown.note for breakdown in breakdowns(bare, draws=10)] == [
-        "the manifest names no skin type",
-        "the manifest names no source",
-    ]
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "fairlearn" else found(name)
+def test_the_facts_of_the_manifest_and_the_threshold_are_used() -> None:
+    answers = whole()
+    ages = tuple([None, 20.0, 44.9, 45.0, 80.0][i % 5] for i in range(len(answers)))
+    facts = {"age": ages, "sex": ("female", "male") * 120, "confirmed_by": ("", "histology") * 120}
+    rule = UrgentRiskRule(
+        urgent_columns=(1, 2),
+        lesions={"all": 60},
+        levels=(RiskLevel(miss_rate=0.05, thresholds={"all": 0.9}),),
     )
-    assert [breakdown.note for breakdown in breakdowns(whole(), draws=10)] == [MISSING] * 2
-    assert "pip install '.[audit]'" in MISSING
+    answers = dataclasses.replace(answers, facts=facts, urgent_risk=rule)
+    found = {one.attribute: one for one in breakdowns(answers, draws=20)}
+    assert list(found) == ["skin type", "age", "sex", "site", "source", "confirmation"]
+    assert [part.value for part in found["age"].parts] == [
+        "0 to 29", "30 to 44", "45 to 59", "75 and more", "not known",
+    ]  # fmt: skip
+    assert [part.value for part in found["confirmation"].parts] == ["histology", "not known"]
+    assert found["confirmation"].top1_test is None  # one known value
+    female = found["sex"].parts[0]
+    urgent_N = answers.urgent_C[answers.truth_N][::2]
+    risk_N = answers.ensemble_NC[::2, 1:3].sum(axis=1)
+    assert female.urgent is not None
+    assert female.urgent.missed == (urgent_N & (risk_N < 0.9)).sum()
+    assert age_band(75) == "75 and more"
+
+
+def test_what_the_manifest_does_not_know_is_one_sentence() -> None:
+    bare = answers(["nevus", "scc"], [NEVUS, SCC])
+    notes = [breakdown.note for breakdown in breakdowns(bare, draws=10)]
+    assert notes[0] == "the manifest names no skin type"
+    assert len(set(notes)) == 6
 
 
 def test_one_known_value_has_no_gap() -> None:
-    found = dataclasses.replace(whole(10), skin_types=(3,) * 9 + (None,))
-    skin = breakdowns(found, draws=10)[0]
+    one = dataclasses.replace(whole(100), skin_types=(3,) * 90 + (None,) * 10)
+    skin = breakdowns(one, draws=10)[0]
     assert np.isnan(skin.top1_gap)
-    assert [part.n for part in skin.parts] == [9, 1]
+    assert [part.n for part in skin.parts] == [90, 10]
 
 
 def test_sets_are_counted_by_hand() -> None:

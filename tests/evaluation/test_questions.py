@@ -152,7 +152,7 @@ def test_the_report_holds_the_risk_against_the_target(evaluated: tuple[Path, Eva
         assert useful_range(question) in report
         assert f"What the {question.name} risk is worth" in report
     question, risk = evaluation.questions[0], evaluation.urgent_risk
-    assert "reached" in target_text(question, risk) or "missed by" in target_text(question, risk)
+    assert "At the level 5.0 % it is" in target_text(question, risk)
     assert "At the level" not in target_text(question, None)
     for plot in (roc_plot(question), decision_plot(question)):
         ET.fromstring(str(plot.svg()))

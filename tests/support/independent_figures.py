@@ -31,6 +31,10 @@ class Figure:
     draws_D: Array
 
 
+class Simulated:
+    """A p-value of random permutations: another order of draws gives another one."""
+
+
 class Table:
     """The rows, and the figures of any of them."""
 
@@ -131,7 +135,11 @@ def all_figures(folder: Path) -> dict[str, Any]:
         "urgent_risk": _risk(table, "urgent_risk"),
         "soon_risk": _risk(table, "soon_risk"),
         "questions": [_question(table, tiers) for tiers in (("urgent",), ("urgent", "soon"))],
-        "breakdowns": [_breakdown(table, name) for name in ("skin_type", "source")],
+        "breakdowns": [
+            _breakdown(table, age_bands(values) if name == "age" else values)
+            for name in ("skin_type", "age", "sex", "site", "source", "confirmed_by")
+            for values in (table.column(name),)
+        ],
         "detector": _detector(table),
         "assisted": _assisted(table),
     }
@@ -424,18 +432,70 @@ def _question(table: Table, tiers: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _breakdown(table: Table, name: str) -> dict[str, Any]:
-    values_N, right_N = table.column(name), table.predicted_N == table.truth_N
-    parts = []
+def _breakdown(table: Table, values_N: Array) -> dict[str, Any]:
+    """Parts with fewer than 30 images or 10 groups have no figures, nor, of urgency, 10 urgent."""
+    if set(values_N) == {""}:
+        return {"parts": [], "top1_gap": None, "top1_test": None, "urgent_test": None}
+    right_N, urgent_N = table.predicted_N == table.truth_N, table.urgent_N
+    rule = table.settings["urgent_risk"]
+    risk_N = table.served_NC[:, rule["urgent_columns"]].sum(axis=1)
+    level = next(level for level in rule["levels"] if level["miss_rate"] == 0.05)["thresholds"]
+    least_N = [level.get(f"skin type {kind}", level["all"]) for kind in table.column("skin_type")]
+    missed_N = urgent_N & (risk_N < np.array(least_N))
+    nothing = dict.fromkeys(("value", "low", "high"))
+    parts, of, of_urgent = [], [], []
     for value in sorted(set(values_N), key=lambda value: (value == "", value)):
         of_N = values_N == value
-        balanced = table.figure(lambda rows: _balanced(table.served_NC, table.truth_N, rows), of_N)
-        urgent = table.missed(~table.urgent_C[table.predicted_N], table.urgent_N & of_N)
         groups = len(set(table.column("group")[of_N]))
-        entry = {"n": of_N.sum(), "groups": groups, "top1": table.share(right_N, of_N)}
-        parts.append(entry | {"balanced_accuracy": balanced, "urgent": urgent})
-    top1 = [right_N[values_N == value].mean() for value in set(values_N) - {""}]
-    return {"parts": parts, "top1_gap": max(top1) - min(top1)}
+        entry = {"n": of_N.sum(), "groups": groups, "urgent": None, "urgent_auroc": nothing}
+        if of_N.sum() < 30 or groups < 10:
+            parts.append(entry | {"top1": nothing, "balanced_accuracy": nothing})
+            continue
+        of.append(value)
+        balanced = table.figure(lambda rows: _balanced(table.served_NC, table.truth_N, rows), of_N)
+        entry |= {"top1": table.share(right_N, of_N), "balanced_accuracy": balanced}
+        if min((of_N & urgent_N).sum(), (of_N & ~urgent_N).sum()) >= 10:
+            of_urgent.append(value)
+            entry["urgent"] = table.missed(missed_N, urgent_N & of_N)
+            entry["urgent_auroc"] = table.figure(
+                lambda rows: float(roc_auc_score(urgent_N[rows], risk_N[rows])), of_N
+            )
+        parts.append(entry)
+    top1 = [right_N[values_N == value].mean() for value in of if value]
+    every_N = np.ones(len(values_N), dtype=bool)
+    return {
+        "parts": parts,
+        "top1_gap": max(top1) - min(top1) if len(top1) > 1 else None,
+        "top1_test": _gap(table, right_N, every_N, values_N, of),
+        "urgent_test": _gap(table, missed_N, urgent_N, values_N, of_urgent),
+    }
+
+
+def _gap(
+    table: Table, hits_N: Array, among_N: Array, values_N: Array, of: list[str]
+) -> dict[str, Any] | None:
+    """The largest difference of means after the classes' means are taken off; p by simulation."""
+    values = [value for value in of if value]
+    some_N = among_N & np.isin(values_N, values)
+    if len(values) < 2:
+        return None
+    excess_N = hits_N.astype(float)
+    for c in np.unique(table.truth_N[some_N]):
+        of_class_N = some_N & (table.truth_N == c)
+        excess_N[of_class_N] -= hits_N[of_class_N].mean()
+    means = [excess_N[some_N & (values_N == value)].mean() for value in values]
+    return {"gap": max(means) - min(means), "p": Simulated(), "permutations": 60}
+
+
+def age_bands(ages_N: Array) -> Array:
+    """The bands of the report, "" where the age is not known."""
+    ends = ((30, "0 to 29"), (45, "30 to 44"), (60, "45 to 59"), (75, "60 to 74"))
+    return np.array(
+        [
+            next((name for end, name in ends if float(age) < end), "75 and more") if age else ""
+            for age in ages_N
+        ]
+    )
 
 
 def _detector(table: Table) -> dict[str, Any]:
