@@ -209,12 +209,14 @@ def _evaluation_data(metrics: dict[str, Any], origin: dict[str, Any]) -> list[st
 
 
 def _by_group(breakdowns: Sequence[dict[str, Any]]) -> list[str]:
-    rows = [
-        f"| {breakdown['attribute']} {_safe(part['value'])} | {part['n']} "
-        f"| {interval_text(part['top1'])} | {_missed(part['urgent']) if part['urgent'] else '–'} |"
-        for breakdown in breakdowns
-        for part in breakdown["parts"]
-    ]
+    rows = []
+    for breakdown in breakdowns:
+        for part in breakdown["parts"]:
+            urgent = _missed(part["urgent"]) if part["urgent"] else "–"
+            figures = (interval_text(part["top1"]), urgent)
+            cells = ("too few to say", "") if part.get("few") else figures
+            group = f"{breakdown['attribute']} {_safe(part['value'])}"
+            rows.append(f"| {group} | {part['n']} | {' | '.join(cells)} |")
     if not rows:
         return []
     return ["", "| group | images | top-1 | urgent classes |", "|---|---|---|---|", *rows]
