@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "families": Subject("train.families", "Which of timm's families can serve as members."),
         "frozen-heads": Subject("train.frozen_heads", "Linear heads on untouched networks."),
         "heads": Subject("train.heads", "Many heads on features that are computed once."),
+        "metadata": Subject("train.metadata_gain", "What age, sex and place add to networks."),
         "model-comparison": Subject("train.model_comparison", "Members and ensembles on folds."),
         "real-skin": Subject("train.real_skin", "The tables on real skin, of kept predictions."),
         "second-order": Subject("train.second_order", "K-FAC beside AdamW, SGD and Muon."),

@@ -31,8 +31,10 @@ from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_intern
 from skindx.evaluation.evaluation_report import worst_mistakes, write_report
 from skindx.evaluation.figures import SEED
 from skindx.evaluation.image_table import SETTINGS, TABLE, write_image_table
+from skindx.evaluation.known_facts import with_known_facts
 from skindx.evaluation.score import Evaluation, join_taxonomies, measure
 from skindx.models.ensemble import Prediction
+from skindx.models.metadata_head import MetadataSpec
 from skindx.taxonomy import Taxonomy
 
 
@@ -76,6 +78,8 @@ class ServedPredictor(ConclusionRules, MadeFrom, Protocol):
 
     @property
     def members(self) -> tuple[str, ...]: ...
+    @property
+    def metadata(self) -> MetadataSpec | None: ...
     def predict(
         self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
     ) -> list[Prediction]: ...
@@ -174,6 +178,7 @@ def evaluate_served(
         return _read(stored_file(dataset, record.path), decode)
 
     predictions = _predict(predictor, records, read, progress)
+    predictions = with_known_facts(predictor, records, predictions)
     classes = predictor.taxonomy.classes
     answers = Answers.of(records, predictions, classes, predictor.members)
     if predictor.conformal:

@@ -23,6 +23,7 @@ from skindx.evaluation.contamination import contamination_lines
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
+from skindx.evaluation.known_facts import known_heading, known_rows, known_table
 from skindx.evaluation.questions import target_text, useful_range
 from skindx.evaluation.report_plots import (
     confusion_plot,
@@ -64,6 +65,8 @@ def render(template: str, **values: Any) -> str:
         elsewhere_rows=elsewhere_rows,
         elsewhere_note=elsewhere_note,
         changed_cells=changed_cells,
+        known_rows=known_rows,
+        known_heading=known_heading,
     )
     return keep_units(environment.get_template(template).render(figures=FIGURES, **values))
 
@@ -214,6 +217,8 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
     console.print(table)
     if evaluation.assisted:
         console.print(assisted_table(evaluation.assisted))
+    if evaluation.known_facts:
+        console.print(known_table(evaluation.known_facts))
     if evaluation.elsewhere:
         console.print(elsewhere_table(evaluation.elsewhere))
     for line in sentences(evaluation):

@@ -41,8 +41,9 @@ def write_image_table(
 
     Beside the columns of predictions.parquet, with one a class for each member
     (`member_NAME_CLASS`), stand `whole_CLASS` (by the whole image alone, where a crop was used),
-    and `boxes_drawn` and `boxes_detected` as JSON lists of x1, y1, x2, y2, score. An empty cell is
-    not known, or not measured.
+    `known_CLASS` (with age, sex and place, where an answer uses them), and `boxes_drawn` and
+    `boxes_detected` as JSON lists of x1, y1, x2, y2, score. An empty cell is not known, or not
+    measured.
     """
     keys = [skin_class.key for skin_class in answers.classes]
     facts = list(_OF_RECORDS)
@@ -52,10 +53,11 @@ def write_image_table(
             columns |= _by_class(name, keys, values)
         elif name not in facts:
             columns[name] = [" ".join(held) for held in values] if name == "set" else values
-    wholes = [prediction.whole_C for prediction in predictions]
-    if any(whole_C is not None for whole_C in wholes):
-        rows = [[""] * len(keys) if whole_C is None else whole_C.tolist() for whole_C in wholes]
-        columns |= _by_class("whole", keys, rows)
+    for name in ("whole", "known"):
+        others = [getattr(prediction, f"{name}_C") for prediction in predictions]
+        if any(other_C is not None for other_C in others):
+            rows = [[""] * len(keys) if other_C is None else other_C.tolist() for other_C in others]
+            columns |= _by_class(name, keys, rows)
     # A box that is detected where none was drawn enters no figure.
     columns["boxes_drawn"] = [_boxes(record.boxes) for record in records]
     columns["boxes_detected"] = [
@@ -127,7 +129,10 @@ def _read(
         record: dict[str, Any] = {name: columns[name][number] for name in facts}
         drawn = _read_boxes(row["boxes_drawn"])
         records.append(Record(perceptual_hash="", width=0, height=0, boxes=drawn, **record))
-        whole_C = np.array(numbers(row, "whole")) if row.get(f"whole_{keys[0]}") else None
+        whole_C, known_C = (
+            np.array(numbers(row, name)) if row.get(f"{name}_{keys[0]}") else None
+            for name in ("whole", "known")
+        )
         predictions.append(
             Prediction(
                 answers.ensemble_NC[number],
@@ -135,6 +140,7 @@ def _read(
                 _read_boxes(row["boxes_detected"]),
                 whole_C,
                 None if rate is None or p_values_N is None else OodResult(p_values_N[number], rate),
+                known_C,
             )
         )
     return records, predictions, answers

@@ -34,6 +34,7 @@ from skindx.evaluation.guarantee_scores import (
     set_scores,
     urgent_scores,
 )
+from skindx.evaluation.known_facts import KnownFacts, measure_known_facts
 from skindx.evaluation.questions import QuestionScore, question_scores
 from skindx.metrics import (
     DetectionScore,
@@ -233,6 +234,8 @@ class Evaluation:
     """Images that were left out as such or as copies of such."""
     ood: OodScore | None = None
     """Refusals of the out-of-distribution check; None for a bundle without one."""
+    known_facts: KnownFacts | None = None
+    """Effect of age, sex and place; None where no answer uses one."""
     elsewhere: Elsewhere | None = None
     """Changes against the bundle's own dataset; None where they were not asked for."""
 
@@ -310,8 +313,13 @@ def measure(
         detector=score_boxes(records, predictions),
         external=external,
     )
-    assisted = measure_assistance(answers, predictions, draws=draws)
-    return replace(evaluation, assisted=assisted, seen=seen, ood=score_ood(records, predictions))
+    return replace(
+        evaluation,
+        assisted=measure_assistance(answers, predictions, draws=draws),
+        known_facts=measure_known_facts(answers, predictions, draws=draws),
+        seen=seen,
+        ood=score_ood(records, predictions),
+    )
 
 
 def _difference(answers: Answers, *, draws: int) -> MemberDifference | None:

@@ -302,3 +302,5 @@ class Prediction:
     """The ensemble's probabilities by the whole image alone, where a box was looked at beside."""
     ood: OodResult | None = None
     """The out-of-distribution check; None where there is none, or where it was not asked."""
+    known_C: NDArray[np.float64] | None = None
+    """The ensemble's with age, sex and place, where an evaluation knows and uses some."""

@@ -212,14 +212,19 @@ def _centred(raw_ND: Floats, centre_D: Floats) -> Floats:
     return np.nan_to_num(raw_ND - centre_D)
 
 
+def log_gain(with_NC: Floats, without_NC: Floats, truth_N: Ints) -> Statistic:
+    """Return how much lower the log loss is, as a mean over images."""
+    rows_N = np.arange(len(truth_N))
+    gain_N = log(with_NC)[rows_N, truth_N] - log(without_NC)[rows_N, truth_N]
+    reach = float(np.abs(gain_N).max()) or 1.0
+    return Statistic.mean(gain_N, -reach, reach)
+
+
 def loss_gain(
     with_NC: Floats, without_NC: Floats, truth_N: Ints, groups: Sequence[str]
 ) -> LossGain | None:
     """Return how much lower the log loss is, paired over groups; None for a single group."""
-    rows_N = np.arange(len(truth_N))
-    gain_N = log(with_NC)[rows_N, truth_N] - log(without_NC)[rows_N, truth_N]
-    reach = float(np.abs(gain_N).max()) or 1.0
-    interval = bootstrap_interval(Statistic.mean(gain_N, -reach, reach), groups)
+    interval = bootstrap_interval(log_gain(with_NC, without_NC, truth_N), groups)
     if math.isnan(interval.low):
         return None
     return LossGain(

@@ -16,6 +16,7 @@ from skindx.evaluation.score import Evaluation, score, score_boxes
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Prediction
 from skindx.models.fingerprints import Fingerprints
+from skindx.models.metadata_head import MetadataSpec
 from skindx.models.urgent_risk import UrgentRiskRule
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
@@ -41,6 +42,7 @@ class FakePredictor:
     conformal: Conformal | None = None
     urgent_risk: UrgentRiskRule | None = None
     soon_risk: UrgentRiskRule | None = None
+    metadata: MetadataSpec | None = None
     miss_rate: float | None = None
     weights: tuple[float, ...] | None = None
     trained_on: str = ""

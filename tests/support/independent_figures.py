@@ -142,6 +142,7 @@ def all_figures(folder: Path) -> dict[str, Any]:
         ],
         "detector": _detector(table),
         "assisted": _assisted(table),
+        "known_facts": _known_facts(table),
     }
     p_values = table.column("ood_p_value").astype(float)
     refused = table.share(p_values <= table.settings["ood_rate"], every_N)
@@ -532,6 +533,30 @@ def _detector(table: Table) -> dict[str, Any]:
 
     each = [precision(least) for least in np.linspace(0.5, 0.95, 10)]
     return {"map50": each[0], "map50_95": np.mean(each), "pictures": len(images), "boxes": boxes}
+
+
+def _known_facts(table: Table) -> dict[str, Any]:
+    known_NC, truth_N, rows = table.numbers("known"), table.truth_N, np.arange(len(table.truth_N))
+    told_N = ~np.isnan(known_NC[:, 0])
+    known_NC = np.where(told_N[:, None], known_NC, table.served_NC)
+    gain_N = np.log(known_NC[rows, truth_N]) - np.log(table.served_NC[rows, truth_N])
+    one, other = _scores(table, table.served_NC), _scores(table, known_NC)
+    return {
+        "pictures": len(truth_N),
+        "told": told_N.sum(),
+        "changed": (known_NC.argmax(axis=1) != table.predicted_N).sum(),
+        "log_loss": table.figure(lambda rows: float(gain_N[rows].mean())),
+        "figures": {
+            key: {
+                "without": one[key],
+                "known": other[key],
+                "difference": Figure(
+                    other[key].value - one[key].value, other[key].draws_D - one[key].draws_D
+                ),
+            }
+            for key in ("top1", "balanced_accuracy", "auroc", "brier")
+        },
+    }
 
 
 def _assisted(table: Table) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
             boxes=_boxes(random, i % 4, near=records[i].boxes),
             whole_C=random.dirichlet(np.ones(4)) if i % 2 else None,
             ood=OodResult(float(random.integers(1, 101)) / 100, 0.02),
+            known_C=random.dirichlet(2 * answer.probabilities_C + 0.2) if i % 3 else None,
         )
         for i, answer in enumerate(table)
     ]

@@ -179,6 +179,13 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
     for scores in (*metrics["members"], metrics["ensemble"]):
         cells = [interval_text(scores[key]) for key, _ in figures]
         lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
+    if known := metrics.get("known_facts"):
+        of = known["figures"]["balanced_accuracy"]
+        lines += [
+            "",
+            f"With age, sex and place, which {known['told']} of these images say, balanced "
+            f"accuracy is {interval_text(of['known'])}, by {interval_text(of['difference'])} more.",
+        ]
     if misses := _misses(metrics):
         lines += ["", *misses]
     lines += ["", "| class | images | sensitivity | specificity |", "|---|---|---|---|"]
