@@ -127,7 +127,7 @@ def test_heads_judge_the_fold_that_they_did_not_learn_from(
     fold = frozen_heads.calibrated_fold
 
     def watched(features_ND, truth_N, parts_N, classes):  # type: ignore[no-untyped-def]
-        learned.append(set(np.flatnonzero(parts_N != "test").tolist()))
+        learned.append(set(np.flatnonzero((parts_N != "test") & (parts_N != "")).tolist()))
         return fold(features_ND, truth_N, parts_N, classes)
 
     monkeypatch.setattr(frozen_heads, "calibrated_fold", watched)
@@ -139,6 +139,8 @@ def test_heads_judge_the_fold_that_they_did_not_learn_from(
     assert learned[0] | learned[1] == set(range(48))
     assert len(learned[0] & learned[1]) == 0
     assert kept.flops > 0
+    assert set(kept.views) == {1, 2}
+    assert np.abs(kept.views[2] - kept.views[1]).max() > 0
     # A second call reads the file and computes nothing.
     monkeypatch.setattr(frozen_heads, "out_of_fold", None)
     assert frozen_heads.run(settings).figures == result.figures

@@ -22,7 +22,7 @@ from skindx.models.classifier.classifier import (
     build_classifier,
     load_weights,
 )
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
 from skindx.models.ensemble import decoded
 from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx.taxonomy import Taxonomy
@@ -62,7 +62,7 @@ NETWORKS = {
 }
 """The networks whose ImageNet weights are at hand, by the names of the table."""
 
-SMALLEST = ("heads=[random-32]", "folds=2")
+SMALLEST = ("heads=[random-32]", "folds=2", "views=1")
 
 
 class Config(Settings):
@@ -76,6 +76,8 @@ class Config(Settings):
         "efficientnet-lite1-128", "efficientnet-lite2-128", "mobilenetv2-96", "mobilenetv2-192",
     )  # fmt: skip
     folds: int = Field(5, ge=2)
+    views: Views = 2
+    """As many views of each image are judged, for single networks of an ensemble's cost."""
     out: Path = Path("runs/frozen")
     """Features of each network, which a second call does not compute again."""
     kept: Path = Path("docs/measured/predictions")
@@ -113,15 +115,26 @@ def out_of_fold(
     name, _, side = head.rpartition("-")
     preprocess = Preprocess(size=int(side), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     classifier = network(name, preprocess, settings.weights)
-    features_ND = pooled_features(head, classifier, preprocess, records, settings)
+    features_VND = np.stack(
+        [
+            pooled_features(head, classifier, preprocess, records, settings, view=view)
+            for view in range(settings.views)
+        ]
+    )
     number = {key: place for place, key in enumerate(classes)}
     truth_N = np.array([number[record.label] for record in records])
-    left_out_NC = np.zeros((len(records), len(classes)))
+    left_out_VNC = np.zeros((settings.views, len(records), len(classes)))
     fold_N = np.zeros(len(records), int)
     for fold in range(settings.folds):
         parts_N = np.array([record.split for record in refold(records, fold, settings.folds)])
         test_N = parts_N == "test"
-        left_out_NC[test_N] = calibrated_fold(features_ND, truth_N, parts_N, len(classes))
+        # A head learns from images as they are, and judges every view of the others.
+        views_N = np.where(test_N, "test", "")
+        parts = np.concatenate([parts_N, np.tile(views_N, settings.views - 1)])
+        judged_NC = calibrated_fold(
+            np.concatenate(features_VND), np.tile(truth_N, settings.views), parts, len(classes)
+        )
+        left_out_VNC[:, test_N] = judged_NC.reshape(settings.views, -1, len(classes))
         fold_N[test_N] = fold
     facts = {
         "model": name,
@@ -130,9 +143,8 @@ def out_of_fold(
         **costs_of(classifier, int(side)),
         **origin_of(settings.dataset),
     }
-    return Kept.of(
-        f"frozen-{head}", classes, records, fold_N.tolist(), views={1: left_out_NC}, facts=facts
-    )
+    views = {count: left_out_VNC[:count].mean(axis=0) for count in VIEWS if count <= settings.views}
+    return Kept.of(f"frozen-{head}", classes, records, fold_N.tolist(), views=views, facts=facts)
 
 
 def network(name: str, preprocess: Preprocess, weights: Path | None) -> Classifier:
@@ -166,10 +178,12 @@ def pooled_features(
     preprocess: Preprocess,
     records: Sequence[Record],
     settings: Config,
+    *,
+    view: int = 0,
 ) -> NDArray[np.float32]:
-    """Return the pooled features of all images, N x D."""
+    """Return the pooled features of one view of all images, N x D."""
     key = fingerprint_of({"head": head, "images": [record.sha256 for record in records]})
-    file = settings.out / f"{head}.npz"
+    file = settings.out / (f"{head}-view{view}.npz" if view else f"{head}.npz")
     if file.exists():
         with np.load(file, allow_pickle=False) as kept:
             if str(kept["key"]) == key:
@@ -180,7 +194,7 @@ def pooled_features(
     with torch.inference_mode():
         for images in decoded(settings.dataset, records):
             squares = [centre_square(image, preprocess) for image in images]
-            batch_BSS3 = torch.from_numpy(np.stack(squares))
+            batch_BSS3 = views_of(torch.from_numpy(np.stack(squares)), settings.views)[view]
             map_ = classifier.forward_features(batch_BSS3)
             parts.append(classifier.forward_pooled(map_).float().numpy())
     features_ND = np.concatenate(parts)
