@@ -32,6 +32,7 @@ from skindx.training.tasks.head_data import STRENGTHS
 from skindx.training.tasks.losses import class_weights
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.honesty.ood import refold
+from skindx_bench.train.ensemble_passes import VIEWS
 from skindx_bench.train.kept_predictions import Kept, costs_of, origin_of, read_kept, write_kept
 
 # N = images, D = features, C = classes, S = side
@@ -143,7 +144,9 @@ def out_of_fold(
         **costs_of(classifier, int(side)),
         **origin_of(settings.dataset),
     }
-    views = {count: left_out_VNC[:count].mean(axis=0) for count in VIEWS if count <= settings.views}
+    views = {
+        int(count): left_out_VNC[:count].mean(axis=0) for count in VIEWS if count <= settings.views
+    }
     return Kept.of(f"frozen-{head}", classes, records, fold_N.tolist(), views=views, facts=facts)
 
 
