@@ -30,6 +30,8 @@ STEPS = (14.0, 9.0, 6.0, 4.0)
 """Pixels within which a match agrees, from the first guess to the last fit."""
 LARGEST = 6.0
 MODELS = 3
+_FEW = 64
+"""Points up to which BLAS is not asked."""
 LEAST_INLIERS = 6
 """Inliers without which a model is not looked at."""
 
@@ -77,9 +79,12 @@ def _models(first: Description, second: Description, mirrored: bool) -> list[Ali
     codes_QC = second.codes_PC.astype(np.float32)
     if min(len(codes_PC), len(codes_QC)) < LEAST_INLIERS:
         return []
-    # Whole numbers below 2^24: the same on every machine, whatever multiplies them.
+    # Whole numbers below 2^24: the same on every machine, whatever multiplies them. Few points are
+    # multiplied sooner than the threads of BLAS have met.
+    few = len(codes_PC) <= _FEW
+    products_PQ = np.einsum("pc,qc->pq", codes_PC, codes_QC) if few else codes_PC @ codes_QC.T
     nearest_P, ratio_P = kernels.match(
-        codes_PC @ codes_QC.T,
+        products_PQ,
         (codes_PC**2).sum(1),
         (codes_QC**2).sum(1),
         second.points_P4,
