@@ -51,7 +51,7 @@ from skindx.models.bundle.bundle_index import (
 from skindx.models.combination import box_crops, log, pool
 from skindx.models.ensemble import outputs_of_records
 from skindx.models.exports.export_record import SPEC
-from skindx.models.fingerprints import Fingerprints
+from skindx.models.fingerprints import Fingerprints, described
 from skindx.models.ood.feature_extraction import features_of
 from skindx.models.ood.ood_check import OodCheck, p_values, rate_of
 from skindx.models.ood.ood_features import Features
@@ -148,6 +148,9 @@ def adapt(
     )
     known: dict[str, Split] = dict(bundle.seen() or {})
     known |= dict.fromkeys((record.sha256 for record in images.records), "calibration")
+    prints = bundle.fingerprints()
+    if prints is not None:
+        prints = prints.joined(Fingerprints.of(described(local, images.records)))
     provenance = bundle.spec.provenance
     side = calibration_side([replace(record, split="calibration") for record in records])
     provenance = {k: v for k, v in provenance.items() if k not in (CALIBRATION_CLASSES, *side)}
@@ -169,6 +172,7 @@ def adapt(
         facts=side if provenance_value(bundle.spec.provenance, LEAST_SIDE_PX) else {},
         ood=ood,
         seen=known if bundle.seen() is not None else None,
+        fingerprints=prints,
         left_out=_calibrated_exports(bundle),
     )
     return Adapted(done, adaptation, changes, seen)

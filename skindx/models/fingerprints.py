@@ -121,6 +121,17 @@ class Fingerprints:
             self.codes_PD[held_P],
         )
 
+    def joined(self, others: Self) -> Self:
+        """Return these and the others."""
+        return type(self)(
+            self.sha256s + others.sha256s,
+            np.concatenate([self.hashes_NW, others.hashes_NW]),
+            np.concatenate([self.sides_N2, others.sides_N2]),
+            np.concatenate([self.starts_N, self.starts_N[-1] + others.starts_N[1:]]),
+            np.concatenate([self.points_P4, others.points_P4]),
+            np.concatenate([self.codes_PD, others.codes_PD]),
+        )
+
     def description(self, at: int) -> Description:
         """Return what is known of the points of one image, as the comparison takes it."""
         inside = slice(self.starts_N[at], self.starts_N[at + 1])

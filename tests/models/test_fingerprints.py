@@ -62,6 +62,9 @@ def test_strangers_and_plain_images_are_not(prints: Fingerprints) -> None:
     strangers = [("plain", jpeg(plain)), *((str(n), jpeg(photo(n))) for n in range(100, 112))]
     assert list(prints.recognise(strangers)) == []
     nothing = Fingerprints.of([])
+    both = nothing.joined(prints.without([f"{5:064x}"])).joined(prints)
+    crop = [("x", jpeg(photo(5)[12:147, 3:183]))]
+    assert list(both.recognise(crop)) == list(prints.recognise(crop)) != []
     assert (len(nothing), list(nothing.recognise(strangers))) == (0, [])
     assert list(Fingerprints.of(strangers[:1]).recognise([("5", jpeg(photo(5)))])) == []
 

@@ -115,13 +115,16 @@ def write_adapted(
     facts: dict[str, Any],
     ood: OodPart | None,
     seen: Mapping[str, Split] | None,
+    fingerprints: Fingerprints | None,
     left_out: Collection[str],
 ) -> Bundle:
     """Write another bundle of the same networks, without the figures of an evaluation.
 
-    `seen` takes the place of the images that the bundle knows; `left_out` are names of files.
+    `seen` and `fingerprints` take the place of the images that the bundle knows; `left_out` are
+    names of files.
     """
     parts: dict[str, LearnedPart | None] = {OOD: ood} if ood else {}
+    parts |= {FINGERPRINTS: fingerprints} if fingerprints else {}
     files = {name: hash_ for name, hash_ in bundle.spec.files.items() if name not in left_out}
     _rewrite(_changed(bundle, {**change, "files": files}), facts, None, parts, out=out, seen=seen)
     return open_bundle(out)
