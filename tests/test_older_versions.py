@@ -21,7 +21,10 @@ from skindx.core.atomic_files import sha256_file
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record_assembly import bundle_version
+from skindx.evaluation.answers import read_predictions
+from skindx.evaluation.breakdown import breakdowns
 from skindx.evaluation.evaluate import served_conclusions
+from skindx.evaluation.questions import question_scores
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.compare.scan_view import read_scan
@@ -80,6 +83,16 @@ def test_a_bundle_diagnoses_as_it_was_evaluated(written: Path) -> None:
         assert prediction.boxes is not None
         stored_C = [row[f"probability_{key}"] for key in predictor.taxonomy.keys]
         np.testing.assert_allclose(prediction.probabilities_C, stored_C, atol=1e-4)
+
+
+def test_predictions_give_figures_again(written: Path) -> None:
+    """Without age, sex, site and confirmation, and without the second question."""
+    answers = read_predictions(written / "whole/evaluation")
+    assert (answers.facts, answers.soon_risk) == ({}, None)
+    (age,) = (one for one in breakdowns(answers, draws=5) if one.attribute == "age")
+    assert age.note == "the manifest names no age"
+    questions = question_scores(answers, draws=5)
+    assert questions[0].n + questions[0].others == len(answers)
 
 
 def test_a_bundle_has_all_its_parts(written: Path, version: str) -> None:

@@ -142,16 +142,18 @@ def risk_guarantee(diagnosis: Diagnosis) -> str:
     a record of an older version.
     """
     risk, soon_risk = diagnosis.urgent_risk, diagnosis.soon_risk
+    soon = ""
+    if soon_risk and not diagnosis.abstained:
+        soon = f" {_kept_to(soon_risk, 'soon_risk')}"
     warns = bool(diagnosis.abstained) and diagnosis.next_step.urgency == "urgent"
     if risk is None:
         if warns and diagnosis.promise and diagnosis.knows_urgent:
             return f"{diagnosis.no_urgent_risk} {errors(diagnosis.promise)}".strip()
-        return diagnosis.no_urgent_risk
+        return f"{diagnosis.no_urgent_risk}{soon}".strip()
     if diagnosis.abstained:
         if not warns:
             return ""
         return _OF_OTHER_CONDITIONS.format(miss_rate=100 * risk.miss_rate) + _errors_of(risk)
-    soon = f" {_kept_to(soon_risk, 'soon_risk')}" if soon_risk else ""
     return f"{_kept_to(risk)}{soon}"
 
 

@@ -13,7 +13,6 @@ from skindx.metrics.share_intervals import Floats, Ints
 
 # N = images, G = groups, D = bootstrap draws, K = parts, U = units, P = permutations
 
-_HIGHEST = 0.9999
 _CHUNK = 1 << 21  # units of permutations held in memory at once: 16 MiB
 
 
@@ -31,7 +30,8 @@ def simultaneous_levels(
     of its images among all. In each draw of whole groups the greatest deviation of a part, in
     standard errors, counts (max-t: Westfall and Young 1993; Hothorn, Bretz and Westfall 2008); its
     quantile c gives the level 2 Phi(c) - 1, at which each part's interval is then made: exact
-    intervals stay exact where a bootstrap fails. It is never below `level`.
+    intervals stay exact where a bootstrap fails. It is never below `level`, nor above what
+    Bonferroni's inequality asks for, which few images, whose deviations are skewed, would exceed.
     """
     _, index_N = np.unique(groups_N, return_inverse=True)
     groups = int(index_N.max()) + 1
@@ -61,7 +61,7 @@ def _level(values_DK: Floats, value_K: Sequence[float], level: float) -> float:
     if not t_DK.shape[1]:
         return level
     critical = float(np.quantile(t_DK.max(axis=1), level))
-    return min(max(level, math.erf(critical / math.sqrt(2))), _HIGHEST)
+    return min(max(level, math.erf(critical / math.sqrt(2))), 1 - (1 - level) / len(value_K))
 
 
 @dataclass(frozen=True, slots=True)

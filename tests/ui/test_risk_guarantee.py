@@ -47,6 +47,18 @@ def test_without_a_threshold_it_says_why() -> None:
     assert risk_guarantee(answered(None).diagnosis) == ""
 
 
+def test_the_second_question_has_a_guarantee_of_its_own() -> None:
+    soon = RISK.model_copy(update={"threshold": 0.1, "lesions": 120})
+    own = GUARANTEE.replace("threshold was", "threshold of at least soon was").replace(
+        "57 calibration lesions with an urgent", "120 calibration lesions with an urgent or soon"
+    )
+    said = risk_guarantee(answered(soon_risk=soon).diagnosis)
+    assert said.startswith(f"{GUARANTEE} {own[: own.index(' (confidence')]}")
+    alone = risk_guarantee(answered(None, no_urgent_risk="It is old.", soon_risk=soon).diagnosis)
+    assert alone == f"It is old. {said.removeprefix(GUARANTEE).strip()}"
+    assert risk_guarantee(answered(soon_risk=soon, abstained="It cannot tell.").diagnosis) == ""
+
+
 @pytest.mark.parametrize("risk", [RISK, None])
 def test_the_same_sentence_stands_everywhere(risk: UrgentRisk | None) -> None:
     answer = answered(risk)
