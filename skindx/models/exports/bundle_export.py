@@ -143,6 +143,11 @@ def _coarse(
     records: Sequence[Record],
 ) -> dict[str, Any]:
     """Return what an int8 export says of itself beyond its names."""
+    if bundle.spec.adapted:
+        raise UserError(
+            f"{bundle.path} was adapted to local images, and an int8 export would fit its "
+            f"temperature and thresholds to {dataset} again; export it in another precision."
+        )
     train, val, test = (split_of(records, split) for split in ("train", "val", "test"))
     if not train:
         raise UserError(f"{dataset} has no training images for int8 to learn from; add some.")
