@@ -163,7 +163,7 @@ def value_at(value: Any, key: str) -> Any:
         if "+" in part:
             label, _, rest = ".".join(parts[number:]).partition("+")
             found = value_at(value, rest)
-            return None if is_empty(found) else {text_of(value_at(value, label)): found}
+            return None if is_empty(found) else {f"{text_of(value_at(value, label))}:": found}
         named = _NAMED.fullmatch(part)
         if part == "*" and isinstance(value, list):
             rest = ".".join(parts[number + 1 :])

@@ -84,7 +84,7 @@ def test_answers_by_hand() -> None:
     assert answer("{metrics:rate}", person="x") == ("in part", ("0.125 [0.1, –]",))
     assert answer("{metrics:bare}") == ("by a person", ())
     assert answer("{scored:sex}", "{metrics:n}") == ("in part", ("0",))
-    assert answer("{metrics:parts.*.name+n}") == ("answered", ("I 3, –",))
+    assert answer("{metrics:parts.*.name+n}") == ("answered", ("I: 3, –",))
     assert answer("{metrics:parts.[name=I].n} {metrics:parts.5.n}") == ("by a person", ())
     assert value_at(evidence["metrics"], "parts.[name=II].name") == "II"
     assert is_empty([None, {}])
