@@ -14,11 +14,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import accuracy, data, ensemble, hardware, networks, scan, speed, statistics
+from blocks import accuracy, data, ensemble, hardware, networks, real_skin, scan, speed, statistics
 from blocks.texts import Load
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "docs/measured"
+
+REAL_SKIN = "docs/measured/real-skin.md"
 
 BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "headline": ("README.md", accuracy.headline),
@@ -59,6 +61,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "scans": ("docs/measured/scans.md", scan.scans),
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "int8": ("docs/howto/export.md", speed.int8),
+    "hosts": (REAL_SKIN, real_skin.hosts),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }
 """Block -> the file it stands in, and how it is made."""

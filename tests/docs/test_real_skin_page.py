@@ -61,11 +61,13 @@ def test_networks_are_listed_from_the_best_on() -> None:
 
 def test_what_an_ensemble_gains_follows_from_the_intervals() -> None:
     text = text_of(real_skin.ensembles, tables())
-    assert "gains: balanced accuracy, log loss; loses: top-1; not shown: the same," in text
-    assert "Over one network of its cost the ensemble gains: nothing; loses: nothing;" in text
+    assert "gains: balanced accuracy; log loss (low is good). It loses: top-1." in text
+    assert "Over one network of its cost the ensemble gains: nothing. It loses: nothing." in text
     assert "reached, though not by the whole interval" in text
-    assert "| log loss | 0.600 [0.500, 0.700] |" in text
+    assert "| log loss (low is good) | 0.600 [0.500, 0.700] |" in text
     assert "−0.150 [−0.200, −0.100]" in text
+    text = text_of(real_skin.ensembles, tables(), asked={"top1": 0.65, "auroc": 0.4})
+    assert "; 0.65 % top-1: **missed**; 0.4 % AUROC: reached, by the whole interval." in text
     written = tables()
     for low, said in ((2.5, "reached, by the whole interval"), (-2, "**missed**")):
         written["figures"]["split_ensemble_minus_better_balanced"] = figure(low, 3, "points")
@@ -91,6 +93,7 @@ def test_what_is_said_of_hosts_follows_from_the_intervals(sign: int) -> None:
     if sign < 0:
         assert "The features tell the host, on levelled images less well." in text
         assert "heads lose balanced accuracy, and" in text
+        assert "resolution and compression do not explain it. Across hosts" in text
         assert "they are above chance, which is 50 % for 2 classes" in text
     else:
         assert "The features are not shown to tell the host, on levelled images no less" in text
