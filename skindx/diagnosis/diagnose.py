@@ -13,6 +13,7 @@ from skindx.diagnosis.conclusion import Conclusion, conclude
 from skindx.diagnosis.photo_checks import (
     MAX_BYTES,
     CheckedPhoto,
+    Gate,
     Refusal,
     Refused,
     check_photos,
@@ -74,6 +75,18 @@ _OUT_OF_DISTRIBUTION = (
     "the photo is unlike the images that the networks were trained on (out-of-distribution check), "
     "so their answer would mean nothing; take it again, near and sharp, or ask a clinician."
 )
+
+_OTHER_MODALITY = {
+    "dermoscopic": (
+        "the photo seems to be taken without a dermatoscope, and this model learned from "
+        "dermoscopic images alone; take it through a dermatoscope, or ask a model for clinical "
+        "photos."
+    ),
+    "clinical": (
+        "the photo seems to be taken through a dermatoscope, and this model learned from photos "
+        "by cameras and phones alone; take it without one, or ask a model for dermoscopic images."
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -188,8 +201,8 @@ def _conclude(
 ) -> _Concluded:
     """Combine the predictions of a case's photos.
 
-    Raises Refused for the photos refused before and those out of distribution, UserError for a
-    bundle without sense.
+    Raises Refused for the photos refused before, those out of distribution and those of the other
+    modality, UserError for a bundle without sense.
     """
     photos, places, predictions = checked
     probabilities_PC = np.stack([prediction.probabilities_C for prediction in predictions])
@@ -202,19 +215,24 @@ def _conclude(
             "are damaged, train and pack it again."
         )
     ood_p_value, out = _out_of_distribution(predictor, output, places, photos)
-    if refused or out:
+    why: dict[int, tuple[Gate, str]] = dict.fromkeys(out, ("unfamiliar", _OUT_OF_DISTRIBUTION))
+    if modality := predictor.modality:
+        reason: tuple[Gate, str] = ("modality", _OTHER_MODALITY[modality.kind])
+        for n, seen in photos.items():
+            if modality.refuses(seen.opened.pixels_HWC):
+                why[n] = reason
+    if refused or why:
         by_photo = dict(zip(photos, predictions, strict=True))
-        out_of_distribution = [
+        unlike = [
             Refusal(
                 n,
-                "unfamiliar",
-                _OUT_OF_DISTRIBUTION,
+                *refusal,
                 small_view(case.photos[n], photos[n].opened.pixels_HWC),
                 photo_of(predictor, photos[n], by_photo[n]),
             )
-            for n in out
+            for n, refusal in why.items()
         ]
-        raise Refused.of([*refused, *out_of_distribution], len(case.photos))
+        raise Refused.of([*refused, *unlike], len(case.photos))
     ruled, known_PC = predictor.knowing(case.patient.facts, probabilities_PC)
     conclusion = conclude(
         ruled,

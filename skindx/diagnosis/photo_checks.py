@@ -19,7 +19,7 @@ from skindx.imaging.image_formats import DamagedImage, PhotoFormat, photo_format
 from skindx.imaging.photo_gates import Fault, inspect
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic, small_jpeg
 
-Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "unfamiliar"]
+Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "modality", "unfamiliar"]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Split
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
+from skindx.imaging.modality import ModalityCheck
 from skindx.models.bundle.bundle import Bundle, given_prevalence, mix_of, open_bundle
 from skindx.models.bundle.bundle_index import (
     MANIFEST_SHA256,
@@ -252,6 +253,11 @@ class Predictor:
         return self.ensemble.combination.weights
 
     @property
+    def modality(self) -> ModalityCheck | None:
+        """The check for photos of the other modality; None for a bundle without one."""
+        return self.bundle.spec.modality
+
+    @property
     def has_detector(self) -> bool:
         """True when predictions carry boxes."""
         return self.detector is not None
@@ -262,10 +268,21 @@ class Predictor:
         """Predict decoded images (H x W x 3 RGB uint8, sizes may differ).
 
         `confidence` is the least score of a box; none: the bundle's own threshold. Predictions say
-        what the out-of-distribution check finds; nothing is refused here.
+        what the checks of distribution and modality find; nothing is refused here.
         """
         if not images:
             return []
+        predictions = self._checked(images, confidence)
+        if not self.modality:
+            return predictions
+        return [
+            replace(prediction, other_modality=self.modality.refuses(image))
+            for prediction, image in zip(predictions, images, strict=True)
+        ]
+
+    def _checked(
+        self, images: Sequence[NDArray[np.uint8]], confidence: float | None
+    ) -> list[Prediction]:
         if not self.ood:
             return self._predict(images, self.ensemble.probabilities(images), confidence)
         predictions, output = self.predict_with_features(images, confidence=confidence)

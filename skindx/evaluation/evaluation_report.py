@@ -314,6 +314,12 @@ def sentences(evaluation: Evaluation) -> list[str]:
             f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
             f"images are refused, {percent(ood.promised)} expected for the bundle's own kind."
         )
+    if modality := evaluation.modality:
+        lines.append(
+            f"Dermoscopic or clinical: {percent(modality.refused)} {bounds(modality.refused)} of "
+            f"these images are refused as of the other kind, at most {percent(modality.promised)} "
+            "expected for the bundle's own."
+        )
     if evaluation.seen:
         lines.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
     lines += contamination_lines(evaluation.contamination)

@@ -41,9 +41,9 @@ def write_image_table(
 
     Beside the columns of predictions.parquet, with one a class for each member
     (`member_NAME_CLASS`), stand `whole_CLASS` (by the whole image alone, where a crop was used),
-    `known_CLASS` (with age, sex and place, where an answer uses them), and `boxes_drawn` and
-    `boxes_detected` as JSON lists of x1, y1, x2, y2, score. An empty cell is not known, or not
-    measured.
+    `known_CLASS` (with age, sex and place, where an answer uses them), `other_modality` (refused as
+    dermoscopic or clinical), and `boxes_drawn` and `boxes_detected` as JSON lists of x1, y1, x2,
+    y2, score. An empty cell is not known, or not measured.
     """
     keys = [skin_class.key for skin_class in answers.classes]
     facts = list(_OF_RECORDS)
@@ -58,6 +58,8 @@ def write_image_table(
         if any(other_C is not None for other_C in others):
             rows = [[""] * len(keys) if other_C is None else other_C.tolist() for other_C in others]
             columns |= _by_class(name, keys, rows)
+    if all(prediction.other_modality is not None for prediction in predictions):
+        columns["other_modality"] = [prediction.other_modality for prediction in predictions]
     # A box that is detected where none was drawn enters no figure.
     columns["boxes_drawn"] = [_boxes(record.boxes) for record in records]
     columns["boxes_detected"] = [
@@ -141,6 +143,7 @@ def _read(
                 whole_C,
                 None if rate is None or p_values_N is None else OodResult(p_values_N[number], rate),
                 known_C,
+                other_modality=row["other_modality"] == "True" if "other_modality" in row else None,
             )
         )
     return records, predictions, answers

@@ -36,6 +36,7 @@ from skindx.evaluation.guarantee_scores import (
 )
 from skindx.evaluation.known_facts import KnownFacts, measure_known_facts
 from skindx.evaluation.questions import QuestionScore, question_scores
+from skindx.imaging.modality import RATE
 from skindx.metrics import (
     DetectionScore,
     Interval,
@@ -165,6 +166,14 @@ def score_ood(records: Sequence[Record], predictions: Sequence[Prediction]) -> O
     return OodScore(share_interval(out_N, groups), checks[0].rate, len(checks))
 
 
+def score_modality(records: Sequence[Record], predictions: Sequence[Prediction]) -> OodScore | None:
+    """Return how many are refused as of the other modality; None for a bundle without the check."""
+    if not predictions or any(one.other_modality is None for one in predictions):
+        return None
+    out_N = np.array([one.other_modality for one in predictions])
+    return OodScore(share_interval(out_N, [one.group for one in records]), RATE, len(out_N))
+
+
 @dataclass(frozen=True, slots=True)
 class ClassScore:
     """How many of a class's `n` images are found; intervals count each group once.
@@ -236,6 +245,8 @@ class Evaluation:
     """Refusals of the out-of-distribution check; None for a bundle without one."""
     known_facts: KnownFacts | None = None
     """Effect of age, sex and place; None where no answer uses one."""
+    modality: OodScore | None = None
+    """Refusals of the check for photos of the other modality; None for a bundle without one."""
     elsewhere: Elsewhere | None = None
     """Changes against the bundle's own dataset; None where they were not asked for."""
 
@@ -319,6 +330,7 @@ def measure(
         known_facts=measure_known_facts(answers, predictions, draws=draws),
         seen=seen,
         ood=score_ood(records, predictions),
+        modality=score_modality(records, predictions),
     )
 
 

@@ -304,3 +304,6 @@ class Prediction:
     """The out-of-distribution check; None where there is none, or where it was not asked."""
     known_C: NDArray[np.float64] | None = None
     """The ensemble's with age, sex and place, where an evaluation knows and uses some."""
+    other_modality: bool | None = None
+    """Whether it is refused as dermoscopic or clinical, as the bundle's images are not; None as
+    above."""

@@ -15,6 +15,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, open_photo, read_photos
 from skindx.diagnosis.predictor import Predictor
+from skindx.imaging.modality import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
 from skindx.models.ood.candidate_detectors import LogitEnergy
 from skindx.models.ood.ood_check import OodCheck
@@ -110,3 +111,20 @@ def test_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"one\.jpg does not exist.*two\.jpg does not exist") as e:
         read_photos([tmp_path / name for name in ("one.jpg", "good.jpg", "two.jpg")])
     assert str(e.value).endswith("check the path.")
+
+
+def test_a_photo_of_the_other_modality_is_refused_before_an_unlike_one(
+    predictor: Predictor,
+) -> None:
+    def checked(threshold: float) -> Predictor:
+        check = ModalityCheck(kind="dermoscopic", threshold=threshold, images=100)
+        spec = predictor.bundle.spec.model_copy(update={"modality": check})
+        return replace(predictor, bundle=replace(predictor.bundle, spec=spec))
+
+    error = refused(refusing_all(checked(-1e9)), SOUND, SOUND)
+    assert gates(error) == [(0, "modality"), (1, "modality")]
+    assert "taken without a dermatoscope" in str(error)
+    assert answer(checked(1e9), Case((SOUND,))).diagnosis.candidates
+    (found,) = checked(-1e9).predict([open_photo(SOUND).pixels_HWC])
+    assert found.other_modality is True
+    assert predictor.predict([open_photo(SOUND).pixels_HWC])[0].other_modality is None

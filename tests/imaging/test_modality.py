@@ -1,15 +1,19 @@
 """Dermoscopic or clinical: what a check promises, and what it is never used for."""
 
+import json
+
 import cv2
 import numpy as np
 import pytest
 
 from skindx.imaging.modality import (
     RATE,
+    WEIGHTS,
     Floats,
     ModalityCheck,
     ModalityNetwork,
     modality_features,
+    shipped,
 )
 
 LINE = ModalityNetwork(
@@ -58,3 +62,12 @@ def test_the_features_read_neither_the_size_nor_the_mirror() -> None:
     expected = modality_features(photo)
     assert modality_features(small) == pytest.approx(expected, abs=0.3)
     assert modality_features(mirrored) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_shipped_network_reads_these_features_and_says_where_it_is_from() -> None:
+    network = shipped()
+    count = len(modality_features(np.full((80, 90, 3), 150, np.uint8)))
+    assert len(network.mean) == len(network.scale) == count
+    assert {len(unit) for unit in network.hidden} == {count + 2}
+    assert network.medians["dermoscopic"] < network.medians["clinical"]
+    assert {"date", "hardware", "versions"} <= set(json.loads(WEIGHTS.read_text())["made"])

@@ -147,7 +147,10 @@ def all_figures(folder: Path) -> dict[str, Any]:
     p_values = table.column("ood_p_value").astype(float)
     refused = table.share(p_values <= table.settings["ood_rate"], every_N)
     rate = table.settings["ood_rate"]
-    return figures | {"ood": {"refused": refused, "promised": rate, "n": len(p_values)}}
+    other = table.share(table.column("other_modality") == "True", every_N)
+    modality = {"refused": other, "promised": 0.015, "n": len(p_values)}
+    ood = {"refused": refused, "promised": rate, "n": len(p_values)}
+    return figures | {"ood": ood, "modality": modality}
 
 
 def _scores(table: Table, probability_NC: Array) -> dict[str, Figure]:

@@ -68,6 +68,7 @@ def write_whole_evaluation(folder: Path, draws: int = 60) -> None:
             whole_C=random.dirichlet(np.ones(4)) if i % 2 else None,
             ood=OodResult(float(random.integers(1, 101)) / 100, 0.02),
             known_C=random.dirichlet(2 * answer.probabilities_C + 0.2) if i % 3 else None,
+            other_modality=i % 20 == 0,
         )
         for i, answer in enumerate(table)
     ]

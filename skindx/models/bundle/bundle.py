@@ -16,6 +16,7 @@ from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json, read_json
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
+from skindx.imaging.modality import ModalityCheck
 from skindx.models.bounded_files import load_tensors, save_tensors
 from skindx.models.bundle.bundle_index import (
     CALIBRATION_CLASSES,
@@ -202,6 +203,7 @@ def pack(
     metadata: MetadataSpec | None = None,
     gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
+    modality: ModalityCheck | None = None,
     provenance: dict[str, Any] | None = None,
     seen: Iterable[Record] | None = None,
     fingerprints: Fingerprints | None = None,
@@ -229,6 +231,7 @@ def pack(
         metadata=metadata,
         gallery=gallery.spec if gallery is not None else None,
         ood=ood.spec if ood else None,
+        modality=modality,
         images=images,
         provenance=provenance or {},
     )

@@ -16,6 +16,7 @@ from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
+from skindx.imaging.modality import ModalityCheck
 from skindx.models.adaptation import Adaptation
 from skindx.models.bounded_files import MOST_BYTES, read_rows
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -88,6 +89,9 @@ class BundleSpec(Settings):
     """The same in bundles of version 0.1."""
     adapted: Adaptation | None = Field(None, exclude_if=lambda adapted: adapted is None)
     """To which local images it was fitted again; None: to none."""
+    modality: ModalityCheck | None = Field(None, exclude_if=lambda check: check is None)
+    """Whether a photo is dermoscopic or clinical, as the images are not that it learned from; None
+    for an older bundle, and where these are mixed, unknown or too few."""
     images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """What the images are that it learned from; None for an older bundle."""
     provenance: dict[str, Any] = Field(default_factory=dict)

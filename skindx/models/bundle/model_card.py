@@ -10,6 +10,7 @@ from typing import Any
 from skindx.core.text import printable
 from skindx.data.image_counts import COUNTED, SKIN_TYPES, UNKNOWN, counts_text
 from skindx.data.origin import ImageOrigin
+from skindx.imaging.modality import RATE
 from skindx.models.bundle.bundle_index import (
     TRAINING_COUNTS,
     BundleSpec,
@@ -81,6 +82,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         *urgent_risk_lines(spec.urgent_risk, taxonomy),
         *_threshold_lines(spec.soon_risk, "soon_risk"),
         f"out-of-distribution photos: {_out_of_distribution(spec)}",
+        *_modality_lines(spec),
     ]
     lines += _section("Thresholds, set on calibration images", thresholds)
     if missing := missing_parts(spec, taxonomy.classes):
@@ -339,6 +341,15 @@ def _out_of_distribution(spec: BundleSpec) -> str:
 def _safe(text: str) -> str:
     """Return a text of others, such as a source's name, that stays a text within a table."""
     return printable(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _modality_lines(spec: BundleSpec) -> list[str]:
+    if (check := spec.modality) is None:
+        return []
+    return [
+        f"photos that do not seem {check.kind}: refused, with at most {RATE:.1%} of photos like "
+        f"the {check.images} calibration images"
+    ]
 
 
 def _plain(value: Any) -> str:

@@ -22,8 +22,9 @@ from skindx.core.errors import UserError
 from skindx.data.image_counts import COUNTED, count_images
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
-from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.manifest import Record, read_image, read_manifest, split_of
 from skindx.data.origin import origin_of
+from skindx.imaging.modality import ModalityCheck, modality_features
 from skindx.models.bundle.bundle import Bundle, calibration_classes, open_bundle, pack
 from skindx.models.bundle.bundle_changes import add_provenance, set_fusion
 from skindx.models.bundle.bundle_index import (
@@ -251,6 +252,7 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
         **rules,
         gallery=gallery,
         ood=ood,
+        modality=fit_modality(dataset, records),
         provenance={
             "dataset": dataset.resolve().name,
             MANIFEST_SHA256: sha256_file(dataset / MANIFEST),
@@ -319,6 +321,25 @@ def fit_on_calibration(
         plain, answers = AnswerRules(conformal=conformal, **rules), {"": probabilities_NC}
         rules["metadata"] = with_rules(metadata, held, taxonomy, answers, plain)
     return conformal, ood, rules
+
+
+def fit_modality(dataset: Path, records: Sequence[Record]) -> ModalityCheck | None:
+    """Fit the check for photos of the other modality on the calibration split.
+
+    None, and a line where that is no matter of course, for a dataset without one modality.
+    """
+    held = split_of(records, "calibration")
+    kind = origin_of(dataset, held).modality
+    if kind in {"", "mixed"} or not held:
+        return None
+    features_NF = np.stack([modality_features(read_image(dataset, record)) for record in held])
+    check = ModalityCheck.fit(kind, features_NF)
+    if check is None:
+        print(
+            f"no check for photos that are not {kind}: these {len(held)} calibration images are "
+            "too few, or look too much like the others"
+        )
+    return check
 
 
 def _risk_shown(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> str:
