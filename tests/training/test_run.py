@@ -97,6 +97,9 @@ def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
     assert prediction.member_probabilities_MC.shape == (2, 3)
     assert prediction.boxes is not None
     assert predictor.seen == {image.sha256: image.split for image in read_manifest(small_dataset)}
+    assert predictor.fingerprints is not None
+    made_from = [image.sha256 for image in read_manifest(small_dataset) if image.split != "test"]
+    assert sorted(predictor.fingerprints.sha256s) == sorted(made_from)
     assert predictor.members == ("a", "b")
     rows = (run / "members" / "a" / "history.csv").read_text().splitlines()
     assert rows[0].startswith("epoch,loss,val_top1")
