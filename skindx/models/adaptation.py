@@ -106,7 +106,8 @@ class Adaptation(Settings):
         if self.figures:
             lines += [
                 "",
-                f"Cross-fitted on the local images ({FOLDS} folds of groups; 95 % intervals):",
+                f"Cross-fitted on the local images ({FOLDS} folds of groups; 95 % intervals). Of a "
+                "hundred images the calibration error is mostly noise, which only adds to it:",
                 "",
                 "| figure | before | after |",
                 "|---|---|---|",
