@@ -8,13 +8,24 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import accuracy, data, ensemble, hardware, networks, real_skin, scan, speed, statistics
+from blocks import (
+    accuracy,
+    data,
+    elsewhere,
+    ensemble,
+    hardware,
+    networks,
+    real_skin,
+    scan,
+    speed,
+    statistics,
+)
 from blocks.texts import Load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,6 +73,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "int8": ("docs/howto/export.md", speed.int8),
     "hosts": (REAL_SKIN, real_skin.hosts),
+    "elsewhere": (REAL_SKIN, partial(elsewhere.external, file="external-ham-isic9.json")),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }
 """Block -> the file it stands in, and how it is made."""

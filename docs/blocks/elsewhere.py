@@ -6,6 +6,7 @@ from typing import Any
 from blocks.real_skin import side_of
 from blocks.texts import Load, bench_machine, digits, shown, table
 from skindx.evaluation.elsewhere import TITLES
+from skindx.evaluation.figures import first_upper
 
 _MOST_ERROR = 0.08
 """Calibration error that the project asked for, with 100 local images."""
@@ -46,7 +47,7 @@ def external(load: Load, *, file: str = "external.json") -> str:
     if error := figures.get(f"calibration_error_after_{last}"):
         reached = "reached" if error["value"] <= _MOST_ERROR else "**missed**"
         parts += [f"Asked: a calibration error of {_MOST_ERROR} with {last} images: {reached}.", ""]
-    notes = [text for note in written["notes"] for text in (f"{note}.", "")]
+    notes = [text for note in written["notes"] for text in (f"{first_upper(note)}.", "")]
     return "\n".join([*parts, *notes, bench_machine(written)])
 
 
