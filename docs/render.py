@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "int8": ("docs/howto/export.md", speed.int8),
     "hosts": (REAL_SKIN, real_skin.hosts),
-    "elsewhere": (REAL_SKIN, partial(elsewhere.external, file="external-ham-isic9.json")),
+    "elsewhere": (REAL_SKIN, elsewhere.external),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }
 """Block -> the file it stands in, and how it is made."""
