@@ -204,7 +204,7 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
 
 def _evaluation_data(metrics: dict[str, Any], origin: dict[str, Any]) -> list[str]:
     """Return which images these are, and what was left out because the bundle knows it."""
-    if not origin:
+    if "manifest_sha256" not in origin:
         return []
     left_out = f"{metrics.get('seen', 0)} images left out because the bundle was made from them"
     if copies := metrics.get("contamination"):
