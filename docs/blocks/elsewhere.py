@@ -14,7 +14,7 @@ _LEAST_RUN, _MOST_DELAY = 5000, 200
 """Photos to a false alarm, and from a shift to its alarm, that the project asked for."""
 
 
-def external(load: Load, *, file: str = "external-ham-isic9.json") -> str:
+def external(load: Load, *, file: str = "external.json") -> str:
     """Return the changes at unchanged thresholds, and what local images bring back."""
     written = load(file)
     figures = written["figures"]
