@@ -10,6 +10,13 @@ from skindx.evaluation.figures import first_upper
 
 _MOST_ERROR = 0.08
 """Calibration error that the project asked for, with 100 local images."""
+_FACTS = {
+    "balanced": "balanced accuracy",
+    "top1": "top-1",
+    "auroc": "AUROC",
+    "melanoma_auroc": "AUROC of melanoma",
+    "log_loss": "log loss taken off",
+}
 _LEAST_RUN, _MOST_DELAY = 5000, 200
 """Photos to a false alarm, and from a shift to its alarm, that the project asked for."""
 
@@ -57,6 +64,29 @@ def _title(key: str) -> str:
         return TITLES[key][0]
     kind, _, name = key.partition("_")
     return f"{'AUROC' if kind == 'auroc' else kind} of {name.replace('_', ' ')}"
+
+
+def metadata(load: Load, *, file: str = "metadata.json") -> str:
+    """Return what age, sex and place add to photos, for each set of networks."""
+    written = load(file)
+    figures, parts = written["figures"], []
+    end = "_balanced_without"
+    for pool in (key.removesuffix(end) for key in figures if key.endswith(end)):
+        rows, gains = [], []
+        for key, title in _FACTS.items():
+            gain = figures[f"{pool}_{key}_gain"]
+            cells = [figures.get(f"{pool}_{key}_{name}") for name in ("without", "known")]
+            texts = [shown(own) if own else "" for own in cells]
+            rows.append([title, *texts, shown(gain, signed=True)])
+            gains += [title] if side_of(gain["spread"]) > 0 else []
+        for key in (f"{pool}_{field}_log_loss_gain" for field in ("age", "sex", "site")):
+            if key in figures:
+                field = key.removeprefix(f"{pool}_").split("_")[0]
+                rows.append([f"log loss taken off by {field} alone", "", "", shown(figures[key])])
+        note = next(note for note in written["notes"] if note.startswith(f"{pool}: "))
+        parts += [table([pool, "photos alone", "and what is known", "gain"], rows), ""]
+        parts += [f"Gains: {'; '.join(gains) or 'nothing that is shown'}. {first_upper(note)}.", ""]
+    return "\n".join([*parts, written["notes"][0], "", bench_machine(written)])
 
 
 def unknowns(load: Load, *, file: str = "unknowns.json") -> str:

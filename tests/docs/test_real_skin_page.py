@@ -174,3 +174,17 @@ def test_detectors_are_listed_by_what_they_separate() -> None:
     lines = text.splitlines()
     assert lines[2].startswith("| mahalanobis + knn | 0.700 [0.600, 0.800] | 0.700 [")
     assert lines[3].startswith("| knn |")
+
+
+def test_fields_gain_where_the_interval_is_above_0() -> None:
+    figures = {"two_age_log_loss_gain": figure(0.01, 0.03)}
+    for key, gain in {"balanced": 1, "top1": -1, "auroc": -1, "melanoma_auroc": -1}.items():
+        unit = "%" if key in ("balanced", "top1") else ""
+        figures |= {f"two_{key}_{name}": figure(0.6, 0.8, unit) for name in ("without", "known")}
+        figures[f"two_{key}_gain"] = figure(gain, 3, unit and "points")
+    figures["two_log_loss_gain"] = figure(-0.1, 0.1)
+    written = {**MACHINE, "figures": figures, "notes": ["How.", "two: sex moves little"]}
+    text = text_of(elsewhere.metadata, written)
+    assert "| two | photos alone | and what is known | gain |" in text
+    assert "| log loss taken off by age alone |  |  | 0.020 [0.010, 0.030] |" in text
+    assert "Gains: balanced accuracy. Two: sex moves little." in text
