@@ -1,7 +1,7 @@
 """What age, sex and place add to networks: a small map on kept predictions, judged elsewhere.
 
 Out of fold, each image is judged by a map that learned from other folds of groups; with a single
-split the map learns from validation and is judged on test. The same map serves in a bundle.
+split the map learns from validation and is judged on test; so is the map of a bundle.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
@@ -24,10 +25,12 @@ from skindx.metrics import (
     confidence_interval,
     paired_interval,
 )
+from skindx.models.bundle.bundle import open_bundle
 from skindx.models.combination import EQUAL, log, pool
 from skindx.models.metadata_head import (
     FIELDS,
     Facts,
+    MetadataSpec,
     cross_fit_metadata,
     fit_metadata,
     log_gain,
@@ -58,8 +61,10 @@ class Config(Settings):
     kept: Path = Path("docs/measured/predictions")
     data: Path = Path("runs/ham10000/data")
     evaluations: tuple[Path, ...] = ()
-    """Folders of `skindx evaluate`, in the place of kept predictions: their own folds of groups
-    cross the map, since what a bundle's map gains on test stands in the evaluation itself."""
+    """Folders RUN/evaluation of `skindx evaluate`, in the place of kept predictions: their images
+    are judged by the map of RUN/bundle, which learned from validation."""
+    draws: int = Field(1000, ge=1)
+    """Of the bootstrap over groups."""
     melanoma: str = "Melanoma"
     """The class with figures of its own."""
 
@@ -74,6 +79,8 @@ class Pooled:
     groups: tuple[str, ...]
     facts: tuple[Facts, ...]
     fold_N: NDArray[np.int64]
+    served: MetadataSpec | None = None
+    """The map that judges them; None: one is fitted here."""
 
     @classmethod
     def of(cls, name: str, members: Sequence[Kept], known: dict[str, Facts]) -> Self:
@@ -114,8 +121,6 @@ class Pooled:
 
     def calibrated(self) -> Self:
         """Return the answers at the temperature of the other folds, or of validation."""
-        if len(set(self.fold_N.tolist())) == 1:
-            return self  # a bundle's answers, which have their temperature
         result_NC, scores_NC = self.answers_NC.copy(), log(self.answers_NC)
         for fold in sorted(set(self.fold_N.tolist())):
             of_N = self.fold_N == fold
@@ -130,17 +135,23 @@ def run(settings: Config) -> Result:
     records = read_manifest(settings.data)
     if settings.evaluations:
         known = {record.sha256: Facts.of(record) for record in records}
-        groups = {folder.parent.name: [of_evaluation(folder)] for folder in settings.evaluations}
+        evaluated = {folder.parent.name: of_evaluation(folder) for folder in settings.evaluations}
+        groups = {name: [kept] for name, kept in evaluated.items()}
     else:
         kept = read_all(settings.kept, f"{settings.dataset}-*.parquet")
         known = {image_name(record): Facts.of(record) for record in records}
         groups = {member.name: [member] for member in kept if member.out_of_fold} | pools(kept)
+    maps = {
+        folder.parent.name: open_bundle(folder.parent / "bundle").spec.metadata
+        for folder in settings.evaluations
+    }
     figures: dict[str, Figure] = {}
     notes = [_METHOD]
     for name, members in groups.items():
-        pooled = Pooled.of(name, members, known).calibrated()
+        pooled = Pooled.of(name, members, known)
+        pooled = replace(pooled, served=maps[name]) if name in maps else pooled.calibrated()
         place = members[0].classes.index(settings.melanoma)
-        found, note = gains(pooled, place)
+        found, note = gains(pooled, place, settings.draws)
         figures |= {f"{name}_{key}": figure for key, figure in found.items()}
         notes.append(f"{name}: {note}")
     return Result("metadata", figures, notes=tuple(notes), headings=MEANS)
@@ -168,14 +179,22 @@ _METHOD = (
 )
 
 
-def gains(pooled: Pooled, melanoma: int) -> tuple[dict[str, Figure], str]:
+def gains(pooled: Pooled, melanoma: int, draws: int) -> tuple[dict[str, Figure], str]:
     """Return the figures with and without fields, and what the whole map may do by sex."""
     judged, with_NC = answered(pooled)
-    figures = _paired("", judged, with_NC, melanoma, absolute=True)
+    figures = _paired("", judged, with_NC, melanoma, draws)
+    for key in ("balanced", "top1", "auroc", "melanoma_auroc"):
+        for name, p_NC in (("without", judged.answers_NC), ("known", with_NC)):
+            measure = _measure(key, p_NC, judged.truth_N, melanoma)
+            interval = confidence_interval(measure, judged.groups, draws=draws)
+            unit, scale = ("", 1) if "auroc" in key else ("%", 100)
+            figures[f"{key}_{name}"] = Figure.of(interval, unit, len(judged.truth_N), scale)
     for field in FIELDS:
         alone, field_NC = answered(pooled.only([field]))
-        figures |= _paired(f"{field}_", alone, field_NC, melanoma)
-    spec = fit_metadata(pooled.answers_NC, pooled.truth_N, pooled.facts, pooled.groups)
+        figures |= _paired(f"{field}_", alone, field_NC, melanoma, draws)
+    spec = pooled.served or fit_metadata(
+        pooled.answers_NC, pooled.truth_N, pooled.facts, pooled.groups
+    )
     if spec is None or spec.head is None:
         return figures, "a bundle would not use the fields, since they gain nothing"
     men, women = (
@@ -190,6 +209,10 @@ def gains(pooled: Pooled, melanoma: int) -> tuple[dict[str, Figure], str]:
 
 def answered(pooled: Pooled) -> tuple[Pooled, Floats]:
     """Return the judged images and their answers by a map that learned from others."""
+    if pooled.served:
+        head = pooled.served.head
+        used = [facts.only(pooled.served.served(facts)) for facts in pooled.facts]
+        return pooled, head.apply(pooled.answers_NC, used) if head else pooled.answers_NC
     if (pooled.fold_N >= 0).all():
         crossed = cross_fit_metadata(pooled.answers_NC, pooled.truth_N, pooled.facts, pooled.groups)
         return pooled, crossed[0] if crossed else pooled.answers_NC
@@ -201,19 +224,17 @@ def answered(pooled: Pooled) -> tuple[Pooled, Floats]:
 
 
 def _paired(
-    prefix: str, judged: Pooled, with_NC: Floats, melanoma: int, *, absolute: bool = False
+    prefix: str, judged: Pooled, with_NC: Floats, melanoma: int, draws: int
 ) -> dict[str, Figure]:
     truth_N, without_NC, n = judged.truth_N, judged.answers_NC, len(judged.truth_N)
-    gain = bootstrap_interval(log_gain(with_NC, without_NC, truth_N), judged.groups)
+    measure = log_gain(with_NC, without_NC, truth_N)
+    gain = bootstrap_interval(measure, judged.groups, draws=draws)
     figures = {f"{prefix}log_loss_gain": Figure.of(gain, "", n)}
-    for key, scale in (("balanced", 100), ("top1", 100), ("auroc", 1), ("melanoma_auroc", 1)):
-        unit, points = ("%", "points") if scale == 100 else ("", "")
+    for key in ("balanced", "top1", "auroc", "melanoma_auroc"):
         known, plain = (_measure(key, p_NC, truth_N, melanoma) for p_NC in (with_NC, without_NC))
-        difference = paired_interval(known, plain, judged.groups)
-        figures[f"{prefix}{key}_gain"] = Figure.of(difference, points, n, scale)
-        for name, measure in (("without", plain), ("known", known)) if absolute else ():
-            interval = confidence_interval(measure, judged.groups)
-            figures[f"{key}_{name}"] = Figure.of(interval, unit, n, scale)
+        difference = paired_interval(known, plain, judged.groups, draws=draws)
+        unit, scale = ("", 1) if "auroc" in key else ("points", 100)
+        figures[f"{prefix}{key}_gain"] = Figure.of(difference, unit, n, scale)
     return figures
 
 
