@@ -38,7 +38,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="EVALUATION",
-            help="With --external: the evaluation on the bundle's own dataset; default: "
+            help="The evaluation on the bundle's own dataset, for --external; default: "
             "evaluation/ beside the bundle, or else the figures that the bundle holds.",
         ),
     ] = None,
@@ -71,6 +71,7 @@ def evaluate(
     from skindx.evaluation.evaluation_report import print_table
     from skindx.models.bundle.bundle_changes import add_metrics
 
+    external = external or internal is not None
     folder = out or bundle.resolve().parent / ("external" if external else "evaluation")
     split = split or ("all" if external else "test")
     changed = None

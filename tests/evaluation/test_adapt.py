@@ -15,6 +15,7 @@ from tiny_bundle import pack_tiny, pack_whole
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
 from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record_assembly import source_of
 from skindx.evaluation.adapt import adapt, cross_fitted, look, rules_of
 from skindx.imaging.decode import decode
 from skindx.metrics import expected_calibration_error
@@ -172,6 +173,9 @@ def test_an_adapted_bundle_is_another_bundle_that_serves(tmp_path: Path) -> None
     assert mix["Melanoma"] > 2 * mix["Dermatofibroma"] > 0
     refused = next(change for change in found.changes if change.key == "refused")
     assert refused.external.value <= 0.1  # 5 % expected; 24 images
+
+    words = source_of(found.bundle, "eager").adapted
+    assert words.endswith("of local: temperature, mix of diseases and thresholds are theirs.")
 
     predictor = Predictor.load(found.bundle.path)
     photo = decode(next(local.rglob("*.jpg")).read_bytes())
