@@ -7,7 +7,9 @@ from types import ModuleType
 import pyarrow.parquet as pq
 import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
+from typer.testing import CliRunner
 
+from skindx.cli import app
 from skindx.core.errors import UserError
 from skindx.evaluation.evaluate import evaluate, evaluate_served
 from skindx.evaluation.predictor_comparison import compare_folders
@@ -190,3 +192,14 @@ def test_the_share_that_the_ood_check_refuses_is_reported(
     served.table = table
     assert evaluate(Path("b"), dataset, tmp_path / "none", draws=50).ood is None
     assert "are refused" not in (tmp_path / "none" / "report.html").read_text()
+
+
+def test_the_command_fills_in_the_checklists(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = ["evaluate", "b", str(dataset), "--out", str(out), "--split", "train", "--checklist"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "Training: " not in (out / "checklist.md").read_text()  # another manifest's bundle
+    assert "| 22 | Sample size | 5 images in 5 groups. |" in (out / "checklist.md").read_text()
