@@ -72,6 +72,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "scans": ("docs/measured/scans.md", scan.scans),
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "int8": ("docs/howto/export.md", speed.int8),
+    "metadata": (REAL_SKIN, elsewhere.metadata),
     "hosts": (REAL_SKIN, real_skin.hosts),
     "elsewhere": (REAL_SKIN, elsewhere.external),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),

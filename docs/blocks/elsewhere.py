@@ -72,20 +72,30 @@ def metadata(load: Load, *, file: str = "metadata.json") -> str:
     figures, parts = written["figures"], []
     end = "_balanced_without"
     for pool in (key.removesuffix(end) for key in figures if key.endswith(end)):
-        rows, gains = [], []
+        rows: list[list[str]] = []
+        sides: dict[int, list[str]] = {1: [], -1: [], 0: []}
         for key, title in _FACTS.items():
             gain = figures[f"{pool}_{key}_gain"]
             cells = [figures.get(f"{pool}_{key}_{name}") for name in ("without", "known")]
             texts = [shown(own) if own else "" for own in cells]
             rows.append([title, *texts, shown(gain, signed=True)])
-            gains += [title] if side_of(gain["spread"]) > 0 else []
+            sides[side_of(gain["spread"])].append(title)
         for key in (f"{pool}_{field}_log_loss_gain" for field in ("age", "sex", "site")):
             if key in figures:
                 field = key.removeprefix(f"{pool}_").split("_")[0]
-                rows.append([f"log loss taken off by {field} alone", "", "", shown(figures[key])])
+                rows.append(
+                    [
+                        f"log loss taken off by {field} alone",
+                        "",
+                        "",
+                        shown(figures[key], signed=True),
+                    ]
+                )
         note = next(note for note in written["notes"] if note.startswith(f"{pool}: "))
         parts += [table([pool, "photos alone", "and what is known", "gain"], rows), ""]
-        parts += [f"Gains: {'; '.join(gains) or 'nothing that is shown'}. {first_upper(note)}.", ""]
+        gain, loss, neither = ("; ".join(sides[side]) or "nothing" for side in (1, -1, 0))
+        parts += [f"Gains: {gain}. Loses: {loss}. Not shown: {neither}.", ""]
+        parts += [f"{first_upper(note)}.", ""]
     return "\n".join([*parts, written["notes"][0], "", bench_machine(written)])
 
 

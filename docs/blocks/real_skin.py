@@ -22,6 +22,12 @@ _MEASURES = {
 _LOW_IS_BETTER = ("log_loss",)
 _ASKED_GAIN = 2
 """Points of balanced accuracy over the better member that the project asked for."""
+_ELSEWHERE = {
+    "auroc_external": "AUROC, mean over classes",
+    "urgent_sensitivity_external": "urgent ones called urgent",
+    "calibration_error_external": "calibration error",
+    "refused_external": "refused by the OOD check",
+}
 _NOTHING: Mapping[str, float] = {}
 _POOLS = {
     "frozen": "Linear heads on frozen networks, out of fold",
@@ -177,8 +183,14 @@ def hosts(load: Load, *, file: str = "host.json") -> str:
     )
 
 
-def headline(load: Load, *, file: str = "ham10000-evaluation.json", name: str = "HAM10000") -> str:
-    """Return README's table of the evaluation of a bundle."""
+def headline(
+    load: Load,
+    *,
+    file: str = "ham10000-evaluation.json",
+    name: str = "HAM10000",
+    other: str = "external.json",
+) -> str:
+    """Return README's table of the evaluation of a bundle, and of the same bundle elsewhere."""
     written = load(file)
     ensemble, best = written["ensemble"], written["difference"]
     rows = [
@@ -210,6 +222,16 @@ def headline(load: Load, *, file: str = "ham10000-evaluation.json", name: str = 
         ]
     if written.get("ood"):
         rows.append(("test images refused by the OOD check", cell(written["ood"]["refused"])))
+    if other:
+        figures = load(other)["figures"]
+        count = figures["auroc_external"]["n"]
+        rows += [
+            (
+                f"{count} images by other cameras, at unchanged thresholds: {text}",
+                shown(figures[key]),
+            )
+            for key, text in _ELSEWHERE.items()
+        ]
     head = f"{name}: {written['pictures']} test images of {written['groups']} groups"
     lines = table([head, "figure, 95 % interval"], rows)
     return "\n".join([lines, "", origin_of(written["origin"])])

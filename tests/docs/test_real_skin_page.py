@@ -103,17 +103,20 @@ def test_what_is_said_of_hosts_follows_from_the_intervals(sign: int) -> None:
 
 def test_the_headline_shows_what_an_evaluation_has() -> None:
     written = json.loads((ROOT / "docs/measured/isic9-evaluation.json").read_text())
-    text = text_of(real_skin.headline, written, name="X")
+    text = text_of(real_skin.headline, written, name="X", other="")
     assert text.startswith("| X: 409 test images of 378 groups | figure, 95 % interval |")
     assert "| other images called urgent | 77.6 % [72.3, 82.4] |" in text
     assert "urgent or soon" not in text
     newer = copy.deepcopy(written)
     newer["soon_risk"] = newer["urgent_risk"]
     assert "| 114 urgent or soon images, missed (target: 5 %) | 0.9 %" in text_of(
-        real_skin.headline, newer
+        real_skin.headline, newer, other=""
     )
     newer |= {"difference": None, "sets": None, "ood": None}
-    assert "best member" not in text_of(real_skin.headline, newer)
+    assert "best member" not in text_of(real_skin.headline, newer, other="")
+    newer["figures"] = dict.fromkeys(real_skin._ELSEWHERE, figure(0.5, 0.7) | {"n": 80})
+    text = text_of(real_skin.headline, newer)
+    assert "| 80 images by other cameras, at unchanged thresholds: AUROC" in text
 
 
 def test_figures_of_other_benchmarks_take_a_row_each() -> None:
@@ -178,13 +181,14 @@ def test_detectors_are_listed_by_what_they_separate() -> None:
 
 def test_fields_gain_where_the_interval_is_above_0() -> None:
     figures = {"two_age_log_loss_gain": figure(0.01, 0.03)}
-    for key, gain in {"balanced": 1, "top1": -1, "auroc": -1, "melanoma_auroc": -1}.items():
+    for key, gain in {"balanced": 1, "top1": -1, "auroc": -1, "melanoma_auroc": -5}.items():
         unit = "%" if key in ("balanced", "top1") else ""
         figures |= {f"two_{key}_{name}": figure(0.6, 0.8, unit) for name in ("without", "known")}
-        figures[f"two_{key}_gain"] = figure(gain, 3, unit and "points")
+        figures[f"two_{key}_gain"] = figure(gain, 3 if gain > -5 else -4, unit and "points")
     figures["two_log_loss_gain"] = figure(-0.1, 0.1)
     written = {**MACHINE, "figures": figures, "notes": ["How.", "two: sex moves little"]}
     text = text_of(elsewhere.metadata, written)
     assert "| two | photos alone | and what is known | gain |" in text
-    assert "| log loss taken off by age alone |  |  | 0.020 [0.010, 0.030] |" in text
-    assert "Gains: balanced accuracy. Two: sex moves little." in text
+    assert "| log loss taken off by age alone |  |  | +0.020 [+0.010, +0.030] |" in text
+    assert "Gains: balanced accuracy. Loses: AUROC of melanoma. Not shown: top-1; AUROC;" in text
+    assert "Two: sex moves little." in text
