@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record
 from skindx.data.splits.split import fold_groups
-from skindx.metrics import Statistic, bootstrap_interval
+from skindx.metrics import Ranked, Statistic, bootstrap_interval, paired_interval
 from skindx.models.combination import log
 from skindx.models.conformal import Conformal, fit_on_records
 from skindx.models.probability_correction import apply_temperature
@@ -35,6 +35,8 @@ Ints = NDArray[np.integer]
 MetadataField = Literal["age", "sex", "site"]
 FIELDS: tuple[MetadataField, ...] = get_args(MetadataField)
 
+MOST_URGENT_LOSS = 0.01
+"""The interval of the change in the urgent risk's AUROC may not reach below minus this."""
 SEX_SHIFT = 0.05
 """The most that sex alone may move any probability, in an answer with whatever else."""
 _FEWEST, _FEWEST_AT_SITE = 100, 20
@@ -138,6 +140,10 @@ class LossGain(Settings):
     """95 % interval over groups."""
     images: int = Field(ge=1)
     groups: int = Field(ge=2)
+    urgent_auroc: tuple[float, float, float] | None = Field(
+        None, exclude_if=lambda change: change is None
+    )
+    """Change in the AUROC of the urgent risk, and its interval."""
 
 
 class AnswerRules(Settings):
@@ -236,17 +242,42 @@ def loss_gain(
     )
 
 
+def urgent_change(
+    with_NC: Floats,
+    without_NC: Floats,
+    truth_N: Ints,
+    groups: Sequence[str],
+    urgent_C: NDArray[np.bool_] | None,
+) -> tuple[float, float, float] | None:
+    """Return the change in the AUROC of the urgent risk with its interval; None: not defined."""
+    if urgent_C is None or len(set(urgent_C[truth_N].tolist())) < 2:
+        return None
+    urgent_N = urgent_C[truth_N].astype(np.intp)
+    one, other = (
+        Ranked.auroc(np.stack([1 - risk_N, risk_N], axis=1), urgent_N)
+        for risk_N in (
+            np.clip(p_NC[:, urgent_C].sum(axis=1), 0, 1) for p_NC in (with_NC, without_NC)
+        )
+    )
+    interval = paired_interval(one, other, groups)
+    bounds = (interval.value, interval.low, interval.high)
+    return None if any(map(math.isnan, bounds)) else bounds
+
+
 def fit_metadata(
     probabilities_NC: Floats,
     truth_N: Ints,
     facts: Sequence[Facts],
     groups: Sequence[str],
+    *,
+    urgent_C: NDArray[np.bool_] | None = None,
     sex_shift: float = SEX_SHIFT,
 ) -> MetadataSpec | None:
     """Fit the map to probabilities of images that no member trained on, and measure its gain.
 
     None where too few images say any field. The head is left out where the interval of the gain
-    does not lie above 0.
+    does not lie above 0, and where that of the change in the urgent risk's AUROC reaches below
+    -0.01: more likely answers are no gain if urgent conditions might be told apart worse.
     """
     crossed = cross_fit_metadata(probabilities_NC, truth_N, facts, groups, sex_shift)
     if crossed is None:
@@ -255,7 +286,9 @@ def fit_metadata(
     gain = loss_gain(crossed_NC, probabilities_NC, truth_N, groups)
     if gain is None:
         return None
-    if gain.low <= 0:
+    change = urgent_change(crossed_NC, probabilities_NC, truth_N, groups, urgent_C)
+    gain = gain.model_copy(update={"urgent_auroc": change})
+    if gain.low <= 0 or (change and change[1] < -MOST_URGENT_LOSS):
         return MetadataSpec(gain=gain)
     columns = columns_of(facts)
     sample = _Sample(probabilities_NC, truth_N, facts)

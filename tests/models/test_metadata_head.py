@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from skindx.models import metadata_head
 from skindx.models.metadata_head import (
     FIELDS,
     AnswerRules,
@@ -20,6 +21,7 @@ from skindx.models.metadata_head import (
     cross_fit_metadata,
     fit_metadata,
     loss_gain,
+    urgent_change,
 )
 
 HEAD = MetadataHead(
@@ -134,6 +136,28 @@ def test_what_gains_nothing_is_not_used() -> None:
     assert spec.head is None
     assert spec.gain.low <= 0
     assert spec.served(Facts(70, "male", "face")) == ()
+
+
+def test_what_may_tell_urgent_conditions_apart_worse_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probabilities_NC, truth_N, facts, groups = planted(400, 1.0)
+    urgent_C = np.array([False, False, True])
+    kept = fit_metadata(probabilities_NC, truth_N, facts, groups, urgent_C=urgent_C)
+    assert kept is not None
+    assert kept.head is not None
+    assert kept.gain.urgent_auroc is not None
+    assert kept.gain.urgent_auroc[0] > 0
+    worse_NC = probabilities_NC[:, [1, 2, 0]]
+    change = urgent_change(worse_NC, probabilities_NC, truth_N, groups, urgent_C)
+    assert change is not None
+    assert change[1] < -0.01
+    assert urgent_change(worse_NC, worse_NC, truth_N, groups, np.zeros(3, dtype=bool)) is None
+    monkeypatch.setattr(metadata_head, "urgent_change", lambda *_: (0.0, -0.02, 0.02))
+    refused = fit_metadata(probabilities_NC, truth_N, facts, groups, urgent_C=urgent_C)
+    assert refused is not None
+    assert refused.head is None
+    assert refused.gain.low > 0
 
 
 def test_what_is_not_said_is_not_learned() -> None:

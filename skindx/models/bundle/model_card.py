@@ -305,6 +305,9 @@ def metadata_words(metadata: MetadataSpec | None) -> str:
         f"{gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of the log loss on {gain.images} "
         f"validation images in {gain.groups} groups, cross-fitted"
     )
+    if gain.urgent_auroc:
+        change, low, high = gain.urgent_auroc
+        of += f"; the AUROC of the urgent risk changes by {change:+.4f} [{low:+.4f}, {high:+.4f}]"
     if head is None or not metadata.rules:
         return f"not used; no answer depends on them (they gain {of})"
     text = f"{', '.join(head.fields)} are used where they are given, never required; they gain {of}"

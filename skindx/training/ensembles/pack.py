@@ -232,7 +232,10 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     if settings.ensemble.metadata == "auto":
         facts = [Facts.of(images[n]) for n in np.flatnonzero(out_of_fold_P(by_unit))]
         answers_NC = assembly.fitted.probabilities(evidence.log_UNC)
-        metadata = fit_metadata(answers_NC, evidence.truth_N, facts, evidence.groups)
+        urgent_C = np.array([one.urgency == "urgent" for one in taxonomy.classes])
+        metadata = fit_metadata(
+            answers_NC, evidence.truth_N, facts, evidence.groups, urgent_C=urgent_C
+        )
     collector = OodCollector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
     gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
