@@ -78,6 +78,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "labels": Subject("honesty.labels", "How many planted wrong labels are found."),
         "modality": Subject("honesty.modality", "Dermoscopic or clinical: fitted and measured."),
         "ood": Subject("honesty.ood", "Out-of-distribution detectors on left-out classes."),
+        "unknowns": Subject("honesty.unknowns", "Detectors on frozen features, a class left out."),
     },
 }
 """Group -> subject -> its module below this package, imported when it is called."""
