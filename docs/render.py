@@ -44,6 +44,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "ensemble curve": ("docs/measured/isic9.md", ensemble.ensemble_curve),
     "ood choice": ("docs/measured/out-of-distribution.md", accuracy.ood_choice),
     "ood camera": ("docs/measured/out-of-distribution.md", accuracy.ood_camera),
+    "modality": ("docs/measured/out-of-distribution.md", accuracy.modality),
     "not skin": ("docs/measured/not-skin.md", data.not_skin),
     "unusual": ("docs/measured/not-skin.md", data.unusual),
     "gates": ("docs/measured/gates.md", data.gates),

@@ -13,6 +13,13 @@ _BEFORE_COPIES = "isic9-before-copies.json"
 _CHOICE = "ood-choice.json"
 _CAMERA = "ood-other-camera.json"
 _HOPPING = "hopping.json"
+_MODALITY = "modality.json"
+_SOURCES = {
+    "ham10000": "HAM10000, other lesions (dermoscopic)",
+    "isic9 elsewhere": "isic9 without HAM10000's (dermoscopic)",
+    "boxes": "lesion photos with boxes (dermoscopic, changed by their uploader)",
+    "other host": "Fitzpatrick17k, the other host (clinical)",
+}
 
 
 def headline(load: Load) -> str:
@@ -153,6 +160,28 @@ def ood_camera(load: Load) -> str:
         f"{percent(other['refused_by_detector'][0])} of the photos by another camera."
     )
     return "\n".join([*lines, "", note, "", origin_of(written)])
+
+
+def modality(load: Load) -> str:
+    """Return what the check for photos of the other kind refuses, by source."""
+    written = load(_MODALITY)
+    kinds = tuple(written["models"]["checks"])
+    lines = [f"| images | n | {' | '.join(f'{kind} bundle' for kind in kinds)} |"]
+    lines.append("|---" * (2 + len(kinds)) + "|")
+    for name, shown in _SOURCES.items():
+        for view in ("", " changed"):
+            rows = [written["figures"][f"{kind} bundle, {name}{view}"] for kind in kinds]
+            cells = [cell(named((row["value"], *row["spread"]))) for row in rows]
+            lines.append(
+                f"| {shown}{view.replace(' ', ', ')} | {rows[0]['n']} | {' | '.join(cells)} |"
+            )
+    area = written["models"]["auroc"]
+    note = (
+        "AUROC of dermoscopic sources against the other host: "
+        + "; ".join(f"{name} {value:.3f}" for name, value in area.items())
+        + "."
+    )
+    return "\n".join([*lines, "", *written["notes"], "", note, "", bench_machine(written)])
 
 
 def hopping(load: Load) -> str:
