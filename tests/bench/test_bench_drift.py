@@ -25,7 +25,7 @@ from skindx_bench.subjects import run_bench
 def test_the_smallest_setting_has_every_shift(tmp_path: Path) -> None:
     run_bench("drift", tmp_path / "drift.json", smallest=True)
     found = json.loads((tmp_path / "drift.json").read_text())
-    assert {"cusum_0.25", "martingale"} <= found["models"].keys()
+    assert {"cusum_0.5", "martingale"} <= found["models"].keys()
     shifts = (*CAMERA, "urgent_doubled", "urgent_third")
     assert {"run_length", *(f"delay_{name}" for name in shifts)} <= found["figures"].keys()
     for figure in found["figures"].values():

@@ -21,6 +21,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.manifest import Record, Split, read_image, read_manifest, split_of
 from skindx.evaluation.contamination import leave_out_seen
+from skindx.metrics import proportion_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.monitor.drift_detector import (
     ALLOWANCE,
@@ -305,7 +306,7 @@ def run(settings: Config) -> Result:
         return CusumArm(fitted)
 
     arms: dict[str, Arm] = {}
-    arms |= {f"cusum_{allowance}": cusum(allowance) for allowance in (0.15, ALLOWANCE, 0.5)}
+    arms |= {f"cusum_{allowance}": cusum(allowance) for allowance in (0.15, 0.25, ALLOWANCE)}
     arms["martingale"] = MartingaleArm.fit(
         reference_NS, (settings.length, settings.simulated), settings.seed
     )
@@ -334,6 +335,9 @@ def _measured(arm: Arm, streams: Streams, settings: Config) -> dict[str, Figure]
         parts = zip(again.photo_R, again.test_R, again.since_R, strict=True)
         low, high = np.quantile([value(Alarms(*part)) for part in parts], [0.025, 0.975])
         middle = value(alarms)
+        if unit == "%":  # no share is known without an error, however many draws agree
+            share = proportion_interval(middle / 100, settings.draws)
+            low, high = min(low, 100 * share.low), max(high, 100 * share.high)
         return Figure(
             middle, unit, len(alarms.photo_R), (min(float(low), middle), max(float(high), middle))
         )
