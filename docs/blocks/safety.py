@@ -115,3 +115,46 @@ def groups(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
     if permutations:
         how += f"; p by {max(permutations):,} permutations within class and group"
     return "\n".join([table(headings, lines), "", *sentences, "", f"{how}."])
+
+
+def crop(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
+    """Return what the crop around the best box changes, class by class."""
+    written = load(file)
+    assisted = written["assisted"]
+    if assisted is None:
+        return "The bundle of these figures has no crop."
+    rows = [
+        [
+            row["name"],
+            str(row["n"]),
+            str(row["changed"]),
+            cell(row["without"]),
+            cell(row["assisted"]),
+            _points(row["difference"]),
+        ]
+        for row in assisted["classes"]
+    ]
+    gain = [row["name"] for row in assisted["classes"] if (row["difference"]["low"] or 0) > 0]
+    lose = [row["name"] for row in assisted["classes"] if (row["difference"]["high"] or 0) < 0]
+    detector = written["detector"]
+    sentences = (
+        f"{assisted['boxed']} of {assisted['pictures']} images have a box; {assisted['changed']} "
+        f"answers change. Balanced accuracy by the crop, points: {_points(assisted['difference'])}. "
+        f"Intervals of all {len(rows)} classes hold together at 95 %. Gain: "
+        f"{', '.join(gain) or 'no class'}. Lose: {', '.join(lose) or 'no class'}."
+    )
+    if detector:
+        sentences += (
+            f" Detector: mAP50 {detector['map50']:.3f}, mAP50-95 {detector['map50_95']:.3f} on "
+            f"{detector['pictures']} images."
+        )
+    headings = ["class", "n", "changed", "whole image", "with the crop", "difference, points"]
+    return "\n".join([table(headings, rows), "", sentences, "", origin_of(written["origin"])])
+
+
+def _points(figure: Mapping[str, Any]) -> str:
+    """Write a difference of shares in points; without an interval where nothing changed."""
+    if figure["low"] is None:
+        return f"{100 * figure['value']:+.1f}"
+    low, high = 100 * figure["low"], 100 * figure["high"]
+    return f"{100 * figure['value']:+.1f} [{low:+.1f}, {high:+.1f}]"
