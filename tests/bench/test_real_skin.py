@@ -54,6 +54,15 @@ def test_a_file_keeps_what_tables_need(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.views[1].sum(axis=1), 1)
 
 
+def test_a_sure_answer_stays_sure(tmp_path: Path) -> None:
+    sure = kept("one", 1.0)
+    sure.views[1][:] = np.eye(3)[sure.truth_N]
+    write_kept(tmp_path / "x-one.parquet", sure)
+    np.testing.assert_allclose(
+        read_kept(tmp_path / "x-one.parquet").views[1], sure.views[1], atol=1e-9
+    )
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x-one.parquet").write_bytes(b"no table")
     with pytest.raises(UserError, match="holds no kept predictions"):

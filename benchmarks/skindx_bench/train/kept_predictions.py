@@ -165,7 +165,8 @@ def read_kept(path: Path) -> Kept:
 
 
 def _probabilities(table: Any, views: int, classes: Sequence[str]) -> Floats:
-    loss_NC = np.column_stack([table.column(f"loss{views}_{key}").to_numpy() for key in classes])
+    columns = [table.column(f"loss{views}_{key}").to_numpy() for key in classes]
+    loss_NC = np.column_stack(columns).astype(np.float64)  # a negative uint16 would wrap around
     own_NC = np.exp(-loss_NC / _STEPS)
     normal_NC: Floats = own_NC / own_NC.sum(axis=1, keepdims=True)
     return normal_NC
