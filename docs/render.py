@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from blocks import (
     hardware,
     networks,
     real_skin,
+    safety,
     scan,
     speed,
     statistics,
@@ -34,7 +35,7 @@ MEASURED = ROOT / "docs/measured"
 REAL_SKIN = "docs/measured/real-skin.md"
 
 BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
-    "headline": ("README.md", accuracy.headline),
+    "headline": ("README.md", real_skin.headline),
     "isic9 table": ("docs/measured/isic9.md", accuracy.isic9_table),
     "isic9 figures": ("docs/measured/isic9.md", accuracy.isic9_text),
     "isic9 splits": ("docs/measured/isic9.md", accuracy.isic9_splits),
@@ -74,6 +75,26 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "scan comparison": ("docs/measured/scans.md", scan.comparisons),
     "int8": ("docs/howto/export.md", speed.int8),
     "metadata": (REAL_SKIN, elsewhere.metadata),
+    "ham10000 networks": (REAL_SKIN, partial(real_skin.networks, file="real-skin-ham10000.json")),
+    "ham10000 ensembles": (
+        REAL_SKIN,
+        partial(
+            real_skin.ensembles, file="real-skin-ham10000.json", asked={"balanced": 75, "top1": 84}
+        ),
+    ),
+    "fitzpatrick16 networks": (
+        REAL_SKIN,
+        partial(real_skin.networks, file="real-skin-fitzpatrick16.json"),
+    ),
+    "fitzpatrick16 ensembles": (
+        REAL_SKIN,
+        partial(real_skin.ensembles, file="real-skin-fitzpatrick16.json"),
+    ),
+    "unknowns": (REAL_SKIN, elsewhere.unknowns),
+    "drift": (REAL_SKIN, elsewhere.drift),
+    "urgency": (REAL_SKIN, safety.urgency),
+    "groups": (REAL_SKIN, safety.groups),
+    "crop": (REAL_SKIN, safety.crop),
     "hosts": (REAL_SKIN, real_skin.hosts),
     "elsewhere": (REAL_SKIN, elsewhere.external),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),

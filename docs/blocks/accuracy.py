@@ -22,45 +22,6 @@ _SOURCES = {
 }
 
 
-def headline(load: Load) -> str:
-    """Return the one table of README."""
-    written, camera, choice = load(_EVALUATION), load(_CAMERA), load(_CHOICE)
-    ensemble, urgent, sets = written["ensemble"], written["urgent"], written["sets"]
-    level = next(row for row in written["urgent_risk"]["levels"] if row["miss_rate"] == 0.05)
-    best = max(written["members"], key=lambda member: member["top1"]["value"])
-    chosen = max(choice["models"].values(), key=lambda model: model["merit"])
-    own, other = camera["own"], camera["others"][0]
-    members = f"ensemble of {len(written['members'])} MobileNetV2"
-    rows = (
-        (f"top-1 accuracy, {members}", cell(ensemble["top1"])),
-        (f"top-1 accuracy, its best member ({best['name']})", cell(best["top1"])),
-        ("balanced accuracy, ensemble", cell(ensemble["balanced_accuracy"])),
-        ("calibration error, ensemble", number(ensemble["calibration_error"])),
-        (f"sets for {whole(sets['level'])} hold the true class", cell(sets["coverage"])),
-        (f"{urgent['n']} urgent images: the likeliest class is not urgent", cell(urgent["rate"])),
-        (
-            "urgent images missed by the rule for urgent risk "
-            f"(target: {whole(level['miss_rate'])})",
-            cell(level["misses"]["rate"]),
-        ),
-        (
-            "other images that this rule calls urgent (false alarms)",
-            cell(level["false_alarms"]["rate"]),
-        ),
-        (f"{own['n']} test images refused by the OOD check of one member", refused(own)),
-        (f"{other['n']} photos by another camera refused by that check", refused(other)),
-        (
-            f"{chosen['left out']['n']} images of two classes that a training left out, "
-            "refused by its check",
-            refused(chosen["left out"]),
-        ),
-    )
-    head = f"isic9: {written['pictures']} test images in {written['groups']} groups"
-    lines = [f"| {head} | figure, 95 % interval |", "|---|---|"]
-    lines += [f"| {what} | {figure} |" for what, figure in rows]
-    return "\n".join([*lines, "", origin_of(written["origin"])])
-
-
 def isic9_table(load: Load) -> str:
     """Return accuracy and calibration of each member and the ensemble."""
     written = load(_EVALUATION)

@@ -139,8 +139,9 @@ def crop(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
     detector = written["detector"]
     sentences = (
         f"{assisted['boxed']} of {assisted['pictures']} images have a box; {assisted['changed']} "
-        f"answers change. Balanced accuracy by the crop, points: {_points(assisted['difference'])}. "
-        f"Intervals of all {len(rows)} classes hold together at 95 %. Gain: "
+        "answers change. Balanced accuracy by the crop, points: "
+        f"{_points(assisted['difference'])}. Intervals of all {len(rows)} classes hold together "
+        "at 95 %. Gain: "
         f"{', '.join(gain) or 'no class'}. Lose: {', '.join(lose) or 'no class'}."
     )
     if detector:

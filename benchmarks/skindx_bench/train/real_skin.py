@@ -89,7 +89,7 @@ def run(settings: Config) -> Result:
     for name, members in pools(kept).items():
         passes = passes_of(members)
         figures |= {f"{name}_{key}": value for key, value in ensemble_figures(passes).items()}
-        notes.append(f"{name}: {_chosen(passes)}")
+        notes.append(f"{name}: {_chosen(passes)}{_only_one_view(passes)}")
     speed = speeds(kept, settings)
     rows = {
         member.name: {**row(member, settings.melanoma), "images_per_s": speed.get(_kind(member))}
@@ -270,6 +270,15 @@ def _chosen(passes: Sequence[FoldPasses]) -> str:
         text = f"{names} beside {fold.names[better[0]]}, at the same cost {single}"
         texts[text] = texts.get(text, 0) + 1
     return "; ".join(f"{text} ({count} of {len(passes)} folds)" for text, count in texts.items())
+
+
+def _only_one_view(passes: Sequence[FoldPasses]) -> str:
+    if max(passes[0].test.members) > 1:
+        return ""
+    return (
+        "; these members were judged in one view alone, so that no single network spends the whole "
+        "cost of the ensemble, and same_cost is a weak rival"
+    )
 
 
 def keep_bundle(path: Path, settings: Config) -> None:
