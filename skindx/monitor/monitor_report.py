@@ -71,8 +71,8 @@ def summary(state: MonitorState) -> list[str]:
     ]
     shift = shift_of(state)
     if shift is None:
-        rate = f"there is about one false alarm in {RUN_LENGTH} photos or less"
-        return [*lines, f"No alarm; by the thresholds {rate}."]
+        rate = f"a false alarm is meant to come once in {RUN_LENGTH:,} photos or more"
+        return [*lines, f"No alarm; {rate}."]
     lines.append(f"{SHIFTS[shift]}: {TO_DO[shift]}. {NEXT}")
     return [*lines, *(words_of(state, alarm) for alarm in state.alarms)]
 
