@@ -90,6 +90,15 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
         REAL_SKIN,
         partial(real_skin.ensembles, file="real-skin-fitzpatrick16.json"),
     ),
+    "ham10000 curve": (REAL_SKIN, partial(real_skin.curve, file="real-skin-ham10000.json")),
+    "fitzpatrick16 curve": (
+        REAL_SKIN,
+        partial(real_skin.curve, file="real-skin-fitzpatrick16.json"),
+    ),
+    "fitzpatrick16 groups": (
+        REAL_SKIN,
+        partial(safety.groups, file="real-skin-fitzpatrick16.json", within="frozen"),
+    ),
     "unknowns": (REAL_SKIN, elsewhere.unknowns),
     "drift": (REAL_SKIN, elsewhere.drift),
     "urgency": (REAL_SKIN, safety.urgency),

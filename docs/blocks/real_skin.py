@@ -254,3 +254,24 @@ def _points(raw: Mapping[str, float]) -> str:
 
 def _figure(figures: Figures, key: str) -> str:
     return shown(figures[key], signed="_minus_" in key) if key in figures else ""
+
+
+def curve(load: Load, *, file: str) -> str:
+    """Return the gain over the better member by the number of members, for each way of judging."""
+    written = load(file)
+    figures = written["figures"]
+    rows = []
+    for pool, title in _POOLS.items():
+        keys = [key for key in figures if key.startswith(f"{pool}_curve_gain_")]
+        counts = [key.rsplit("_", 1)[1] for key in keys if key.rsplit("_", 2)[1] == "gain"]
+        rows += [
+            [title, count, *(shown(figures[f"{pool}_curve_gain_{what}{count}"]) for what in _GAINS)]
+            for count in counts
+        ]
+        if f"{pool}_gain_limit" in figures:
+            rows.append([title, "any number", shown(figures[f"{pool}_gain_limit"]), "", ""])
+    headings = ["", "members", "over their better one", "their mean", "one network of the cost"]
+    return "\n".join([table(headings, rows), "", bench_machine(written)])
+
+
+_GAINS = ("", "mean_", "same_cost_")

@@ -71,9 +71,9 @@ def _target(risk: Mapping[str, Any] | None) -> str:
     return f"reached at the level {' and '.join(by)}" if by else "**missed** at every level"
 
 
-def groups(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
+def groups(load: Load, *, file: str = "ham10000-evaluation.json", within: str = "") -> str:
     """Return a row for each group with enough images, and the test of the largest gap."""
-    written = load(file)
+    written = load(file)["parts"][within] if within else load(file)
     lines, sentences = [], []
     for attribute in written["breakdowns"]:
         few = [part["value"] for part in attribute["parts"] if part["few"]]

@@ -183,6 +183,15 @@ def read_all(folder: Path, pattern: str) -> list[Kept]:
     return [read_kept(file) for file in files]
 
 
+def judged_images(members: Sequence[Kept]) -> list[str]:
+    """Return the names of the judged images of all folds, in the order of `passes_of`."""
+    first = members[0]
+    shared = set(first.images_N).intersection(*(set(member.images_N) for member in members))
+    held_N = np.isin(first.images_N, sorted(shared))
+    folds = sorted(set(first.fold_N.tolist())) if first.out_of_fold else [TEST]
+    return [str(name) for fold in folds for name in first.images_N[held_N & (first.fold_N == fold)]]
+
+
 def passes_of(members: Sequence[Kept]) -> list[FoldPasses]:
     """Return the folds of several networks, on the images that all of them judged.
 

@@ -17,7 +17,11 @@ from pydantic import Field
 from skindx.core.errors import UserError
 from skindx.core.measurement import interleave
 from skindx.core.settings_base import Settings
+from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Split, read_manifest
+from skindx.evaluation.answers import FACTS, Answers
+from skindx.evaluation.breakdown import breakdowns
+from skindx.evaluation.figures import plain
 from skindx.metrics import (
     Interval,
     Measure,
@@ -31,14 +35,17 @@ from skindx.models.bundle.bundle import open_bundle
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, Views
 from skindx.models.combination import EQUAL, log, pool
+from skindx.taxonomy import Taxonomy
 from skindx_bench.harness.result import MEANS, Figure, Result, median
 from skindx_bench.train.ensemble_curve import (
     Single,
     affordable,
     best_single,
     choose_members,
+    curve,
     single_losses,
 )
+from skindx_bench.train.ensemble_curve_figures import curve_figures
 from skindx_bench.train.ensemble_passes import FoldPasses, mean_of_views, predict_views
 from skindx_bench.train.frozen_heads import NETWORKS, network
 from skindx_bench.train.kept_predictions import (
@@ -46,6 +53,8 @@ from skindx_bench.train.kept_predictions import (
     VALIDATION,
     Kept,
     costs_of,
+    image_name,
+    judged_images,
     origin_of,
     passes_of,
     read_all,
@@ -57,6 +66,9 @@ from skindx_bench.train.kept_predictions import (
 Floats = NDArray[np.float64]
 
 SMALLEST = ("dataset=none",)
+
+_MOST_SUBSETS = 200
+"""Of members of one size, of which the curve is the mean."""
 
 
 class Config(Settings):
@@ -71,6 +83,8 @@ class Config(Settings):
     """The dataset of `bundles`."""
     bundles: tuple[Path, ...] = ()
     """Bundles of one split, whose members' predictions are kept as DATASET-split-NAME.parquet."""
+    groups: bool = False
+    """Break the ensembles' figures down by what the manifest of `data` says of people."""
     rounds: int = Field(0, ge=0)
     """Timed batches of each network, in turn; 0: no speed is measured."""
     batch: int = Field(16, ge=1)
@@ -86,16 +100,22 @@ def run(settings: Config) -> Result:
     kept = read_all(settings.kept, f"{settings.dataset}-*.parquet")
     figures: dict[str, Figure] = {}
     notes = []
+    parts: dict[str, dict[str, Any]] = {}
     for name, members in pools(kept).items():
         passes = passes_of(members)
-        figures |= {f"{name}_{key}": value for key, value in ensemble_figures(passes).items()}
+        made = ensemble_figures(passes) | _curve(passes)
+        figures |= {f"{name}_{key}": value for key, value in made.items()}
+        if settings.groups:
+            parts[name] = {"breakdowns": _groups(members, passes, settings.data)}
         notes.append(f"{name}: {_chosen(passes)}{_only_one_view(passes)}")
     speed = speeds(kept, settings)
     rows = {
         member.name: {**row(member, settings.melanoma), "images_per_s": speed.get(_kind(member))}
         for member in kept
     }
-    return Result("real-skin", figures, notes=(_METHOD, *notes), models=rows, headings=MEANS)
+    return Result(
+        "real-skin", figures, notes=(_METHOD, *notes), models=rows, parts=parts, headings=MEANS
+    )
 
 
 _METHOD = (
@@ -258,6 +278,36 @@ def ensemble_figures(passes: Sequence[FoldPasses]) -> dict[str, Figure]:
             name = f"ensemble_minus_{other}_{key}"
             figures[name] = Figure.of(interval, difference, len(passes), scale)
     return figures
+
+
+def _curve(passes: Sequence[FoldPasses]) -> dict[str, Figure]:
+    """Return the gain over the better member by the number of members, and its limit."""
+    points = curve(passes, _MOST_SUBSETS)
+    kept = ("curve_gain_", "gain_limit", "disagreement", "error_correlation")
+    return {k: own for k, own in curve_figures(passes, points).items() if k.startswith(kept)}
+
+
+def _groups(
+    members: Sequence[Kept], passes: Sequence[FoldPasses], data: Path
+) -> list[dict[str, Any]]:
+    """Return the ensemble's figures by skin type, age, sex, site, source and confirmation."""
+    taxonomy = Taxonomy.load(data / TAXONOMY)
+    by_name = {image_name(record): record for record in read_manifest(data)}
+    records = [by_name[name] for name in judged_images(members)]
+    judged = rivals(passes)["ensemble"]
+    answers = Answers(
+        classes=tuple(taxonomy.classes),
+        members=("ensemble",),
+        truth_N=judged.truth_N,
+        groups_N=judged.groups_N,
+        sha256_N=np.array([record.sha256 for record in records]),
+        ensemble_NC=judged.own_NC,
+        members_NMC=judged.own_NC[:, None],
+        skin_types=tuple(record.skin_type for record in records),
+        sources=tuple(record.source for record in records),
+        facts={name: tuple(getattr(record, name) for record in records) for name in FACTS},
+    )
+    return [plain(attribute) for attribute in breakdowns(answers, draws=1000) if attribute.parts]
 
 
 def _chosen(passes: Sequence[FoldPasses]) -> str:
