@@ -80,7 +80,7 @@ def _bundle() -> Any:
     """Return what routes and counters read of a bundle before the first case."""
     taxonomy = SimpleNamespace(keys=("key",))
     return SimpleNamespace(
-        spec=SimpleNamespace(name="NAME"),
+        spec=SimpleNamespace(name="NAME", metadata=None),
         digest="",
         taxonomy=taxonomy,
         metrics=lambda: _MEASURED,
