@@ -55,7 +55,7 @@ def networks(load: Load, *, file: str) -> str:
             str(row["size"]),
             f"{row['parameters'] / 1e6:.1f}",
             f"{row['flops'] / 1e9:.2f}",
-            f"{row['images_per_s']:.0f}" if row["images_per_s"] else "",
+            _speed(row["images_per_s"]),
         ]
         figures = [
             cell(row[key]) if key in ("top1", "balanced") else number(row[key]) for key in columns
@@ -250,6 +250,12 @@ def plain_figures(load: Load, *, file: str, rows: Mapping[str, str]) -> str:
 def _points(raw: Mapping[str, float]) -> str:
     own = Interval(**raw)
     return f"{points(own.value)} {bounds(own, 'points')}"
+
+
+def _speed(figure: Mapping[str, float] | None) -> str:
+    if figure is None:
+        return ""
+    return f"{figure['value']:.0f} [{figure['low']:.0f}, {figure['high']:.0f}]"
 
 
 def _figure(figures: Figures, key: str) -> str:
