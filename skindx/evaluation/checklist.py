@@ -134,16 +134,16 @@ def answer_item(item: ChecklistItem, evidence: Mapping[str, Any]) -> ItemAnswer:
     """Fill in the sentences whose places all hold a value."""
     answer, places, missing = [], [], []
     for sentence in item.evidence:
-        found = [(source, key, value_at(evidence[source], key)) for source, key in
+        facts = [(source, key, value_at(evidence[source], key)) for source, key in
                  _PLACE.findall(sentence)]  # fmt: skip
-        absent = [f"{source}: {key}" for source, key, value in found if is_empty(value)]
+        absent = [f"{source}: {key}" for source, key, value in facts if is_empty(value)]
         missing += absent
-        if absent or not found:
+        if absent or not facts:
             continue
-        texts = [*(text_of(value) for _, _, value in found), ""]
+        texts = [*(text_of(value) for _, _, value in facts), ""]
         words = _PLACE.split(sentence)[::3]
         answer.append("".join(word + text for word, text in zip(words, texts, strict=True)))
-        places += [f"{_FILES[source]}: {key}" for source, key, _ in found]
+        places += [f"{_FILES[source]}: {key}" for source, key, _ in facts]
     person = item.person
     if missing and not answer and not person:
         person = "Write this: the evaluation has nothing on it."
@@ -162,8 +162,8 @@ def value_at(value: Any, key: str) -> Any:
     for number, part in enumerate(parts := key.split(".")):
         if "+" in part:
             label, _, rest = ".".join(parts[number:]).partition("+")
-            found = value_at(value, rest)
-            return None if is_empty(found) else {f"{text_of(value_at(value, label))}:": found}
+            entries = value_at(value, rest)
+            return None if is_empty(entries) else {f"{text_of(value_at(value, label))}:": entries}
         named = _NAMED.fullmatch(part)
         if part == "*" and isinstance(value, list):
             rest = ".".join(parts[number + 1 :])

@@ -23,7 +23,7 @@ from skindx.evaluation.answers import (
     Strings,
     read_predictions,
 )
-from skindx.evaluation.breakdown import Bools
+from skindx.evaluation.breakdown import NOTHING, Bools
 from skindx.evaluation.figures import LEVEL, SEED
 from skindx.metrics import (
     Interval,
@@ -62,8 +62,6 @@ TITLES: dict[str, tuple[str, Literal["percent", "decimal"]]] = {
     "abstained": ("no condition named with confidence", "percent"),
 }
 """Key -> title and unit; a figure that neither side has is left out."""
-
-NOTHING = Interval(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)

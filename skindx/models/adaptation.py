@@ -275,23 +275,23 @@ class LocalFit:
                 f"{', '.join(f'{rate:g}' for rate in lost)}: {local.lesions[ALL]} local lesions "
                 "are too few"
             )
-        asked = list(old.urgent_columns)
-        keys = {self.taxonomy.keys[c] for c in asked}
-        asked_N = np.array([record.label in keys for record in records])
+        columns = list(old.urgent_columns)
+        keys = {self.taxonomy.keys[c] for c in columns}
+        positive_N = np.array([record.label in keys for record in records])
         groups_N = np.array([record.group for record in records])
-        lesions = set(groups_N[asked_N].tolist())
-        risk_N, before_N = crossed_NC[:, asked].sum(axis=1), old.risks(before_NC)
+        lesions = set(groups_N[positive_N].tolist())
+        risk_N, before_N = crossed_NC[:, columns].sum(axis=1), old.risks(before_NC)
         levels = []
         for level in old.levels:
             called_N = before_N >= old.thresholds(level, [record.skin_type for record in records])
             # No local image loses its urgency, and no lesion that is urgent goes without it.
-            least = min(risk_N[called_N | asked_N], default=level.thresholds[ALL])
+            least = min(risk_N[called_N | positive_N], default=level.thresholds[ALL])
             least = min(max(float(least), 0.0), 1.0)
             levels.append(
                 RiskLevel(
                     miss_rate=level.miss_rate,
                     thresholds={ALL: least},
-                    sent_on=share_from(least, risk_N[~asked_N], groups_N[~asked_N]),
+                    sent_on=share_from(least, risk_N[~positive_N], groups_N[~positive_N]),
                 )
             )
         kept = old.model_copy(update={"levels": tuple(levels), "lesions": {ALL: old.lesions[ALL]}})

@@ -160,9 +160,9 @@ def fit(dermoscopic: Source, clinical: Source) -> ModalityNetwork:
     units: list[list[float]] = []
     bias = 0.0
     for seed in range(NETWORKS):
-        found = MLPClassifier((UNITS,), alpha=PENALTY, max_iter=60, random_state=seed)
-        found.fit(scaled_NF, truth_N)
-        (first_FH, last_H1), (bias_H, bias_1) = found.coefs_, found.intercepts_
+        network = MLPClassifier((UNITS,), alpha=PENALTY, max_iter=60, random_state=seed)
+        network.fit(scaled_NF, truth_N)
+        (first_FH, last_H1), (bias_H, bias_1) = network.coefs_, network.intercepts_
         rows_HF = np.column_stack([first_FH.T, bias_H, last_H1[:, 0] / NETWORKS])
         units += [[round(value, 5) for value in row] for row in rows_HF.tolist()]
         bias += float(bias_1[0]) / NETWORKS
