@@ -21,6 +21,7 @@ from skindx.core.text import counted
 from skindx.core.untrusted import read_json
 from skindx.data.layout import MANIFEST, TAXONOMY
 from skindx.data.manifest import Record, Split, check_sample
+from skindx.data.origin import origin_of
 from skindx.evaluation.answers import Floats
 from skindx.evaluation.breakdown import Bools
 from skindx.evaluation.contamination import Part, leave_out
@@ -101,7 +102,9 @@ def adapt(
     BUNDLE.check(out)
     if out.resolve() == path.resolve():
         raise UserError(f"--out {out} is the bundle itself, which stays as it is; name a new one.")
-    records, seen = usable(bundle, local, split_records(local, split))
+    records = split_records(local, split)
+    _check_kind(bundle, local, records)
+    records, seen = usable(bundle, local, records)
     groups = len({record.group for record in records})
     if groups < LEAST_GROUPS:
         what = f"{counted(len(records), 'image')} in {counted(groups, 'group')}"
@@ -185,6 +188,16 @@ class _Origin:
     trained_on: str
     seen: Mapping[str, Split] | None
     fingerprints: Fingerprints | None
+
+
+def _check_kind(bundle: Bundle, local: Path, records: Sequence[Record]) -> None:
+    """Raise UserError for images of the other kind, whose photos the bundle would still refuse."""
+    kinds = bundle.images.modality, origin_of(local, records).modality
+    if set(kinds) == {"dermoscopic", "clinical"}:
+        raise UserError(
+            f"{bundle.path} learned from {kinds[0]} images and those of {local} are {kinds[1]}, "
+            "which thresholds cannot mend; adapt a bundle that was trained on images of this kind."
+        )
 
 
 def usable(bundle: Bundle, local: Path, records: Sequence[Record]) -> tuple[list[Record], int]:

@@ -14,8 +14,10 @@ from tiny_bundle import pack_tiny, pack_whole
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
+from skindx.data.origin import ImageOrigin
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record_assembly import source_of
+from skindx.evaluation import adapt as adapting
 from skindx.evaluation.adapt import adapt, cross_fitted, look, rules_of
 from skindx.imaging.decode import decode
 from skindx.metrics import expected_calibration_error
@@ -226,3 +228,20 @@ def test_what_cannot_be_adapted_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is the bundle itself"):
         adapt(bundle.path, few, bundle.path)
     assert not (tmp_path / "new").exists()
+
+
+def test_images_of_the_other_kind_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = local_images(tmp_path / "local", 24)
+    bundle = pack_tiny(tmp_path / "bundle")
+    kinds = {"theirs": "clinical"}
+    monkeypatch.setattr(
+        adapting, "origin_of", lambda *_: ImageOrigin.model_validate({"modality": kinds["theirs"]})
+    )
+    monkeypatch.setattr(type(bundle), "images", ImageOrigin(modality="dermoscopic"))
+    with pytest.raises(UserError, match="learned from dermoscopic images"):
+        adapt(bundle.path, local, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    for kinds["theirs"] in ("dermoscopic", "mixed", ""):
+        adapting._check_kind(bundle, local, [])
