@@ -1,0 +1,1 @@
+"""The public Python interface; `import skindx` gives its names without loading torch."""

@@ -1,0 +1,1 @@
+"""The clinic's formats of an answer: DICOM structured reports and FHIR."""
