@@ -25,6 +25,7 @@ class Subject(NamedTuple):
 
 GROUPS: dict[str, dict[str, Subject]] = {
     "data": {
+        "audit-alarms": Subject("data.audit_alarms", "Intimate regions that the audit flags."),
         "clean": Subject("data.clean", "Copies and images without skin, planted and found again."),
         "dedup": Subject("data.dedup", "Near copies by hashes, beside imagededup and faiss."),
         "leak": Subject("data.leak", "Copies that fingerprints recognise, and strangers linked."),

@@ -310,3 +310,27 @@ def arithmetic(load: Load) -> str:
     )
     notes = "\n\n".join([*scale["notes"], *screen["notes"][:2]])
     return "\n".join([*lines, "", assumed, "", notes, "", bench_machine(scale)])
+
+
+_ALARMS = {
+    "before": "whatever the model says",
+    "after": "**with the dataset's modality**",
+    "unstated": "by the pixels alone, if the dataset states no modality",
+}
+
+
+def audit_alarms(load: Load) -> str:
+    """Return the share of images flagged as intimate regions, without and with the modality."""
+    written = load("audit-alarms.json")
+    lines = ["| flagged as an intimate region | dermoscopic | clinical |", "|---|---|---|"]
+    for rule, name in _ALARMS.items():
+        figures = [
+            written["figures"][f"{kind}_intimate_{rule}"] for kind in ("dermoscopic", "clinical")
+        ]
+        cells = (
+            cell(named((figure["value"] / 100, *(bound / 100 for bound in figure["spread"]))))
+            for figure in figures
+        )
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    notes = [line for note in written["notes"] for line in ("", note)]
+    return "\n".join([*lines, *notes, "", bench_machine(written)])

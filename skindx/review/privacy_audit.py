@@ -3,7 +3,8 @@
 Body parts: NudeNet 3.4's `320n.onnx` (a YOLOv8n; AGPL-3.0, see NOTICE). Its own wrapper is not
 used: with pixels in the order that it asks for it swaps red and blue, and found one face where the
 right order finds two. Text: RapidOCR (PP-OCRv4). Both see decoded pixels, never a file, and never
-the network.
+the network. Dermoscopic images are never flagged as intimate regions: a dermatoscope shows a patch
+of skin a centimetre wide, which the model takes for one.
 
 A = anchors, K = body parts, S = side of the square that the model sees
 """
@@ -33,8 +34,10 @@ from skindx.core.progress import Progress, silent
 from skindx.core.settings_base import Settings
 from skindx.data.decisions import PRIVATE, Flag, Reason, undecided, write_flags
 from skindx.data.layout import stored_file
-from skindx.data.manifest import read_manifest
+from skindx.data.manifest import read_image, read_manifest
+from skindx.data.origin import Modality, origin_of
 from skindx.imaging.decode import decode
+from skindx.imaging.modality import modality_features, shipped
 from skindx.workers.worker_process import exit_with_parent_process
 
 if TYPE_CHECKING:
@@ -63,13 +66,12 @@ class PrivacySettings(Settings):
     """From which score on a person must look; lower finds more and asks for more looks.
 
     Measured on 2,039 dermoscopic images (180 pixels) and 855 augmented ones (640 pixels), all
-    close-ups of lesions: faces at 0.25 flag 4 and 3 of them, all wrongly; intimate regions at 0.5
-    flag 231 and 132, since a close-up of a lesion resembles one (of 96 checked, all wrong; at
-    0.6 about half as many); text at 0.5 flags 2, both the word "mm" beside a ruler, and none of
-    150. Found: a face in each of three photographs of people, though not every face in them; of
-    names and dates drawn 15 pixels high and turned all, at 11 pixels 97 %, at 8 pixels 79 %. Not
-    found: three date stamps 5 pixels high that a person cannot read either. How many intimate
-    regions are found is not known: there was no image to measure it on.
+    close-ups of lesions: faces at 0.25 flag 4 and 3 of them, all wrongly; text at 0.5 flags 2, both
+    the word "mm" beside a ruler, and none of 150. Found: a face in each of three photographs of
+    people, though not every face in them; of names and dates drawn 15 pixels high and turned all,
+    at 11 pixels 97 %, at 8 pixels 79 %. Not found: three date stamps 5 pixels high that a person
+    cannot read either. How many intimate regions are found is not known: there was no image to
+    measure it on; `skindx bench data audit-alarms` counts what is flagged wrongly.
     """
 
     face: float = Field(default=0.25, gt=0, le=1)
@@ -107,9 +109,10 @@ class PrivacyDetector:
 
     def detect(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
         """Return what a person should see before this image is given away."""
-        return [*self._bodies(pixels_HWC), *self._texts(pixels_HWC)]
+        return [*self.bodies(pixels_HWC), *self._texts(pixels_HWC)]
 
-    def _bodies(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
+    def bodies(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
+        """Return faces and intimate regions, whatever the modality."""
         detections: list[tuple[str, float, list[float]]] = []
         for side in SIDES:
             if side > SIDES[0] and max(pixels_HWC.shape[:2]) <= SIDES[0]:
@@ -239,6 +242,8 @@ class AuditSummary:
     images: int
     examined: int
     """Images that this run examined; earlier runs have examined the others."""
+    dermoscopic: int
+    """Images with intimate regions by the model, which a dermatoscope cannot show."""
     flagged: Mapping[str, int]
     """Reason -> images."""
     waiting: int
@@ -259,7 +264,8 @@ def audit(
     extra and for an image that cannot be read.
     """
     by = version(settings)
-    paths = {record.sha256: record.path for record in read_manifest(dataset)}
+    records = read_manifest(dataset)
+    paths = {record.sha256: record.path for record in records}
     seen = {sha: results for sha, results in _read_journal(dataset, by).items() if sha in paths}
     todo = [sha256 for sha256 in sorted(paths) if sha256 not in seen]
     progress("look", len(seen), len(paths))  # loading the models takes a while
@@ -277,15 +283,39 @@ def audit(
             journal.write(json.dumps(line) + "\n")
             journal.flush()
             progress("look", len(seen), len(paths))
+    stated = origin_of(dataset, records).modality
+    close_ups = {
+        record.sha256
+        for record in records
+        if any(sighting.reason == "intimate" for sighting in seen[record.sha256])
+        and is_dermoscopic(read_image(dataset, record), stated)
+    }
     flags = [
         Flag(sha256, sighting.reason, sighting.score, sighting.detail)
         for sha256, sightings in seen.items()
         for sighting in sightings
+        if sighting.reason != "intimate" or sha256 not in close_ups
     ]
     write_flags(dataset, flags, PRIVATE)
     reasons = Counter(reason for _, reason in {(flag.sha256, flag.reason) for flag in flags})
     waiting = len(undecided(dataset).keys() & paths.keys())
-    return AuditSummary(len(paths), len(todo), dict(reasons.most_common()), waiting)
+    counts = len(paths), len(todo), len(close_ups)
+    return AuditSummary(*counts, dict(reasons.most_common()), waiting)
+
+
+def is_dermoscopic(pixels_HW3: NDArray[np.uint8], stated: Modality) -> bool:
+    """Tell whether an image was surely taken through a dermatoscope.
+
+    Where its dataset states so, an image that looks as clinical as the middle clinical image does
+    is none all the same; where it states nothing, or several modalities, the image must look so.
+    """
+    if stated == "clinical":
+        return False
+    network = shipped()
+    score = float(network.score(modality_features(pixels_HW3)[None])[0])
+    if stated == "dermoscopic":
+        return score < network.medians["clinical"]
+    return score <= network.medians["dermoscopic"] / 2
 
 
 def _journal(dataset: Path) -> Path:
@@ -361,8 +391,13 @@ def summary_lines(summary: AuditSummary) -> Iterable[str]:
     yield f"{summary.images} images, {summary.examined} of them examined now."
     for reason, count in summary.flagged.items():
         yield f"  {count} flagged: {reason}"
+    if summary.dermoscopic:
+        yield (
+            f"  {summary.dermoscopic} dermoscopic images resemble intimate regions and are not "
+            f"flagged as such."
+        )
     if summary.waiting:
         yield (
-            f"{summary.waiting} images wait for a person's decision (sha256,verdict in "
-            f"decisions.csv: keep, withhold or remove); until then they are not published."
+            f"{summary.waiting} images wait for a person's decision (`skindx review`: keep, "
+            f"withhold or remove); until then they are not published."
         )

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from skindx.core.errors import UserError
 from skindx.data.decisions import DECISIONS, Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
+from skindx.data.origin import Modality
 from skindx.review import privacy_audit as module
 from skindx.review.odd_images import audit_quality
 from skindx.review.privacy_audit import JOURNAL, PrivacySettings, Sighting, audit, summary_lines
@@ -176,3 +178,48 @@ def test_quality_flags_what_cleanvision_finds_odd(tmp_path: Path) -> None:
     assert (dark.sha256, dark.reason) == (black, "quality")
     assert 0.5 < dark.score <= 1
     assert steps[-1] == (18, 18)
+
+
+@pytest.mark.parametrize(
+    ("stated", "pixels_score", "expected"),
+    [
+        ("dermoscopic", 3.0, True),  # below the middle clinical image
+        ("dermoscopic", 3.8, False),
+        ("clinical", -9.0, False),
+        ("", -1.7, True),
+        ("mixed", -1.6, False),
+    ],
+)
+def test_dermoscopy_is_what_the_dataset_states_unless_the_pixels_object(
+    monkeypatch: pytest.MonkeyPatch, stated: Modality, pixels_score: float, expected: bool
+) -> None:
+    class Network:
+        medians = {"dermoscopic": -3.3, "clinical": 3.7}  # noqa: RUF012
+
+        def score(self, features_NF: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.array([pixels_score])
+
+    monkeypatch.setattr(module, "shipped", Network)
+    assert module.is_dermoscopic(skin(1), stated) is expected
+
+
+def test_no_intimate_region_in_dermoscopic_images(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Prudish(Fake):
+        def detect(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
+            return [Sighting("intimate", 0.9, "here"), Sighting("face", 0.9, "there")]
+
+    monkeypatch.setattr(module, "PrivacyDetector", Prudish)
+    records = tiny_dataset(tmp_path, 4)
+    summary = run(tmp_path)
+    assert (summary.flagged, summary.dermoscopic) == ({"face": 4, "intimate": 4}, 0)
+    names = [f"images/ISIC_{number:07d}.jpg" for number in range(4)]
+    renamed = [
+        dataclasses.replace(record, source_url=name)
+        for record, name in zip(records, names, strict=True)
+    ]
+    write_manifest(tmp_path, renamed)
+    summary = run(tmp_path)
+    assert (summary.examined, summary.flagged, summary.dermoscopic) == (0, {"face": 4}, 4)
+    assert "4 dermoscopic images resemble" in "\n".join(summary_lines(summary))
