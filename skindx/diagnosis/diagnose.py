@@ -90,8 +90,20 @@ _OTHER_MODALITY = {
 
 
 @dataclass(frozen=True)
-class _Concluded:
+class CheckedCase:
+    """A case whose photos the networks will see, and those of them that a gate refused."""
+
+    case: Case
+    passed: dict[int, CheckedPhoto]
+    """By their place in the case."""
+    refused: Sequence[Refusal] = ()
+
+
+@dataclass(frozen=True)
+class ConcludedCase:
     """A case after the networks; `places` are those of its photos among all of the batch."""
+
+    case: Case
 
     photos: tuple[CheckedPhoto, ...]
     places: slice
@@ -126,38 +138,63 @@ def answer_many(
 
     `observe` is called last: photos that the networks refused count, those of other gates do not.
     """
-    answers: dict[int, CaseAnswer | UserError] = {}
-    seen: dict[int, dict[int, CheckedPhoto]] = {}
-    refused: dict[int, list[Refusal]] = {}
-    needed = _needed(predictor)
-    for n, case in enumerate(cases):
-        passed, refused[n] = check_photos(case, needed, predictor.least_side)
-        if refused[n] and not (passed and predictor.ood):
-            answers[n] = Refused.of(refused[n], len(case.photos))
-        else:  # where one photo is refused, the networks may still refuse another
-            seen[n] = passed
-    pixels = [photo.opened.pixels_HWC for photos in seen.values() for photo in photos.values()]
-    if pixels:
-        predictions, output = predictor.predict_with_features(pixels)
-        concluded: dict[int, _Concluded] = {}
-        start = 0
-        for n, photos in seen.items():
-            places = slice(start, start := start + len(photos))
-            checked = (photos, places, predictions[places])
-            try:
-                concluded[n] = _conclude(predictor, cases[n], checked, output, refused[n])
-            except UserError as error:
-                answers[n] = error
-        heats = _heat_pngs(predictor, output, concluded)
-        for n, concluded_case in concluded.items():
-            answers[n] = _answer(predictor, cases[n], concluded_case, output, heats[n])
-        if observe:
-            counts = [len(photos) for photos in seen.values()]
-            first = np.cumsum([0, *counts[:-1]])
-            observe(
-                pixels, output, [int(n) for n, count in zip(first, counts, strict=True) if count]
-            )
-    return [answers[n] for n in range(len(cases))]
+    checked = [check_case(predictor, case) for case in cases]
+    concluded, output = conclude_cases(predictor, checked)
+    if output is None:
+        return [one for one in concluded if isinstance(one, UserError)]
+    heats = _heat_pngs(
+        predictor,
+        output,
+        {n: one for n, one in enumerate(concluded) if isinstance(one, ConcludedCase)},
+    )
+    answers = [
+        one if isinstance(one, UserError) else _answer(predictor, one, output, heats[n])
+        for n, one in enumerate(concluded)
+    ]
+    if observe:
+        seen = [one.passed for one in checked if isinstance(one, CheckedCase)]
+        first = np.cumsum([0, *(len(photos) for photos in seen[:-1])])
+        pixels = [photo.opened.pixels_HWC for photos in seen for photo in photos.values()]
+        observe(pixels, output, first.tolist())
+    return answers
+
+
+def check_case(predictor: "Predictor", case: Case) -> CheckedCase | Refused:
+    """Decode a case's photos and look at their quality; threads may do it side by side."""
+    passed, refused = check_photos(case, _needed(predictor), predictor.least_side)
+    if refused and not (passed and predictor.ood):
+        return Refused.of(refused, len(case.photos))
+    return CheckedCase(case, passed, refused)  # the networks may refuse another of its photos
+
+
+def conclude_cases(
+    predictor: "Predictor", cases: Sequence[CheckedCase | UserError]
+) -> tuple[list[ConcludedCase | UserError], EnsembleOutput | None]:
+    """Return each case's conclusion, or why it has none, and what the networks made of all photos.
+
+    The photos are one batch. A refused case stays as it is; None: no photo is left to look at.
+    """
+    pixels = [
+        photo.opened.pixels_HWC
+        for one in cases
+        if isinstance(one, CheckedCase)
+        for photo in one.passed.values()
+    ]
+    if not pixels:
+        return [one for one in cases if isinstance(one, UserError)], None
+    predictions, output = predictor.predict_with_features(pixels)
+    concluded: list[ConcludedCase | UserError] = []
+    start = 0
+    for one in cases:
+        if isinstance(one, UserError):
+            concluded.append(one)
+            continue
+        places = slice(start, start := start + len(one.passed))
+        try:
+            concluded.append(_conclude(predictor, one, places, predictions[places], output))
+        except UserError as error:
+            concluded.append(error)
+    return concluded, output
 
 
 def _needed(predictor: "Predictor") -> int | None:
@@ -194,17 +231,17 @@ def _out_of_distribution(
 
 def _conclude(
     predictor: "Predictor",
-    case: Case,
-    checked: tuple[Mapping[int, CheckedPhoto], slice, Sequence[Prediction]],
+    checked: CheckedCase,
+    places: slice,
+    predictions: Sequence[Prediction],
     output: EnsembleOutput,
-    refused: Sequence[Refusal],
-) -> _Concluded:
+) -> ConcludedCase:
     """Combine the predictions of a case's photos.
 
     Raises Refused for the photos refused before, those out of distribution and those of the other
     modality, UserError for a bundle without sense.
     """
-    photos, places, predictions = checked
+    case, photos, refused = checked.case, checked.passed, checked.refused
     probabilities_PC = np.stack([prediction.probabilities_C for prediction in predictions])
     members_MPC = np.stack(
         [prediction.member_probabilities_MC for prediction in predictions], axis=1
@@ -247,13 +284,14 @@ def _conclude(
     members_MC = members_MPC.mean(axis=1)
     if predictor.prevalence:
         members_MC = predictor.prevalence.correct(members_MC)
-    return _Concluded(
-        tuple(photos.values()), places, predictions, members_MC, conclusion, ood_p_value, top, used
+    seen_photos = tuple(photos.values())
+    return ConcludedCase(
+        case, seen_photos, places, predictions, members_MC, conclusion, ood_p_value, top, used
     )
 
 
 def _heat_pngs(
-    predictor: "Predictor", output: EnsembleOutput, concluded: Mapping[int, _Concluded]
+    predictor: "Predictor", output: EnsembleOutput, concluded: Mapping[int, ConcludedCase]
 ) -> dict[int, list[bytes]]:
     """Return the heat map of each case's photos as PNG, b"" where there is none.
 
@@ -282,8 +320,7 @@ def _heat_pngs(
 
 def _answer(
     predictor: "Predictor",
-    case: Case,
-    concluded: _Concluded,
+    concluded: ConcludedCase,
     output: EnsembleOutput,
     heats: Sequence[bytes],
 ) -> CaseAnswer:
@@ -296,7 +333,7 @@ def _answer(
     pairs = zip(concluded.photos, concluded.predictions, strict=True)
     diagnosis = assemble(
         predictor,
-        case.patient,
+        concluded.case.patient,
         tuple(photo_of(predictor, seen, prediction) for seen, prediction in pairs),
         concluded.conclusion,
         concluded.members_MC,

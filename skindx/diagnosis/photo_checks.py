@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,12 +115,17 @@ class Opened:
 def read_photo(path: Path) -> bytes:
     """Read a photo file, never more than the limit. Raises UserError."""
     try:
+        mode = path.stat().st_mode  # a pipe that nobody writes to would hold its reader for ever
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UserError(f"photo {path} is a pipe or a device; write it to a plain file first.")
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise UserError(f"photo {path} does not exist; check the path.") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UserError(f"photo {path} cannot be read ({reason}); give a file.") from None
 
 

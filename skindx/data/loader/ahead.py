@@ -14,12 +14,19 @@ Value = TypeVar("Value")
 
 
 def work_ahead(
-    function: Callable[[Item], Value], items: Iterable[Item], *, threads: int, ahead: int
+    function: Callable[[Item], Value],
+    items: Iterable[Item],
+    *,
+    threads: int,
+    ahead: int,
+    size: Callable[[Value], int] | None = None,
+    most: int = 0,
 ) -> Generator[Value, None, None]:
     """Yield function(item) in the order of `items`, computed on `threads` threads.
 
     At most `ahead` items are taken that have not been yielded yet, so that memory is bounded
-    however slow the consumer is. What `function` raises is raised here, at its item's turn.
+    however slow the consumer is; nor are more taken while those that wait have a `size` of more
+    than `most` together. What `function` raises is raised here, at its item's turn.
     Threads start with the first value asked for and have ended when the generator has: also by
     an exception, by `close`, or by leaving a `for` loop that holds its only reference.
     """
@@ -30,12 +37,16 @@ def work_ahead(
     try:
         for item in items:
             taken.append(pool.submit(function, item))
-            if len(taken) == ahead:
+            while len(taken) == ahead or (size and _waiting(taken, size) > most):
                 yield taken.popleft().result()
         while taken:
             yield taken.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _waiting(taken: Iterable[Future[Value]], size: Callable[[Value], int]) -> int:
+    return sum(size(one.result()) for one in taken if one.done() and not one.exception())
 
 
 Shape = tuple[int, int, int, int]

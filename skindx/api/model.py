@@ -1,0 +1,171 @@
+"""A loaded bundle as an object: `load`, `Model.diagnose`, `Model.predict`."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from skindx.api.photos import PhotoLike, patient_of, photo_bytes
+from skindx.api.predictions import iter_predictions, schema_of
+from skindx.core.progress import Progress, silent
+from skindx.diagnosis.answer_report import report_pdf
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.models.exports.runtimes import Backend
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FactsOfPhotos = Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None
+
+
+class Answer:
+    """What a model says of a case: what the page shows and `/v1/diagnose` answers."""
+
+    def __init__(self, answered: CaseAnswer, metrics: dict[str, Any] | None) -> None:
+        self._answered, self._metrics = answered, metrics
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The whole record, field by field as in the HTTP interface."""
+        return self._answered.diagnosis
+
+    @property
+    def urgency(self) -> str:
+        """Of the next step: urgent, soon, routine or unknown."""
+        return self.diagnosis.next_step.urgency
+
+    @property
+    def advice(self) -> str:
+        """The next step in words."""
+        return self.diagnosis.next_step.advice
+
+    @property
+    def abstained(self) -> str:
+        """Why no condition is named with confidence; empty where one or a few are."""
+        return self.diagnosis.abstained
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """Of the likeliest classes and of the whole conformal set, by key, likeliest first."""
+        return {one.key: one.probability for one in self.diagnosis.candidates}
+
+    @property
+    def conformal_set(self) -> tuple[str, ...]:
+        """Keys of the classes that are not ruled out; empty for a bundle without such sets."""
+        return tuple(one.key for one in self.diagnosis.candidates if one.in_set)
+
+    @property
+    def heat_maps(self) -> tuple[bytes, ...]:
+        """A PNG with transparency for each photo; b"" where none was made."""
+        return tuple(view.heat for view in self._answered.views)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as plain values, as `skindx diagnose --json` prints it."""
+        return self.diagnosis.model_dump(mode="json")
+
+    def pdf(self) -> bytes:
+        """Return the report for a clinician."""
+        return report_pdf(self._answered, self._metrics, datetime.now().astimezone())
+
+    def __repr__(self) -> str:
+        """Show the likeliest class and the next step."""
+        first = self.diagnosis.candidates[0]
+        named = "abstained" if self.abstained else f"{first.key} {first.probability:.2f}"
+        return f"<Answer {named}, {self.urgency}>"
+
+
+class Model:
+    """A loaded bundle; several threads may use it at a time. See `skindx.load`."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._lock = Lock()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Keys of the classes, in the order of the columns of `predict`."""
+        return tuple(self._predictor.taxonomy.keys)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bundle's index, which `load` takes to check it."""
+        return self._predictor.bundle.digest
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """The columns of `predict`."""
+        return schema_of(self._predictor)
+
+    def diagnose(self, photos: "PhotoLike | Sequence[PhotoLike]", **facts: Any) -> Answer:
+        """Answer a case of one to three photos of the same place.
+
+        `facts` are age, sex, site, duration and skin_type, all optional. Raises Refused for a
+        photo that no answer should rest on, UserError for what is no photo and for other facts.
+        """
+        patient = patient_of(facts)
+        several = list(photos) if isinstance(photos, list | tuple) else [photos]
+        case = Case(tuple(photo_bytes(photo) for photo in several), patient)
+        with self._lock:
+            answered = answer(self._predictor, case)
+        return Answer(answered, self._predictor.metrics)
+
+    def predict(
+        self,
+        photos: "Iterable[PhotoLike]",
+        batch: int = 32,
+        facts: FactsOfPhotos = None,
+        progress: Progress = silent,
+    ) -> "pa.Table":
+        """Return a table with one row a photo; `skindx.api.predictions` describes its columns.
+
+        A photo that is refused or cannot be read has a row that says why. `facts` is one mapping
+        for all photos, or one for each.
+        """
+        import pyarrow as pa
+
+        batches = self.iter_predictions(photos, batch, facts, progress)
+        return pa.Table.from_batches(batches, self.schema)
+
+    def iter_predictions(
+        self,
+        photos: "Iterable[PhotoLike]",
+        batch: int = 32,
+        facts: FactsOfPhotos = None,
+        progress: Progress = silent,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the rows of `predict` in batches; memory does not grow with the photos.
+
+        `photos` may be a generator that never ends. `progress` is called with the stage, how many
+        photos are done, and how many there are (0: unknown).
+        """
+        return iter_predictions(
+            self._predictor, photos, batch=batch, facts=facts, progress=progress, lock=self._lock
+        )
+
+    def __repr__(self) -> str:
+        """Show name and digest."""
+        bundle = self._predictor.bundle
+        return f"<Model {bundle.spec.name}, {len(self.classes)} classes, {bundle.digest[:16]}>"
+
+
+def load(
+    path: "str | os.PathLike[str]",
+    digest: str | None = None,
+    *,
+    device: str = "cpu",
+    backend: Backend = "auto",
+    miss_rate: float | None = None,
+    prevalence: "str | os.PathLike[str] | None" = None,
+) -> Model:
+    """Open a bundle and verify each file's hash.
+
+    `digest` is that of the bundle, or its first digits: another bundle is refused. The others are
+    as in `skindx diagnose`. Raises UserError for what is no bundle, or not whole.
+    """
+    mix = Path(prevalence) if prevalence is not None else None
+    return Model(Predictor.load(Path(path), device, backend, digest, miss_rate, prevalence=mix))

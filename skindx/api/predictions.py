@@ -1,0 +1,245 @@
+"""Predictions of many photos as a stream of Arrow tables, in the order of the photos.
+
+Each photo is a case by itself and has one row, refused ones too. Columns, for each bundle the same:
+
+- `file` (string): the path as it was given; null for bytes, images and arrays
+- `sha256` (string): of the file's bytes; null where they cannot be read
+- `width`, `height` (int32): pixels of the upright photo; null where a gate refused it
+- `refused` (string): null for an answer; else the gate: `unreadable`, `size`, `light`, `blur`,
+  `no-skin`, `modality`, `unfamiliar`, and besides the gates `file` (no such file), `facts` (given
+  facts that are wrong), `failed` (an error of skindx itself)
+- `reason` (string): why it is refused, in one sentence; null for an answer
+- `urgency`, `advice` (string): the next step: urgent, soon, routine or unknown, and its text
+- `abstained` (string): why no condition is named with confidence; "" where one or a few are
+- `first` (string), `probability` (double): key of the likeliest class and its probability
+- `set` (list of string): keys of the conformal set, likeliest first; null without sets
+- `urgent_risk`, `urgent_threshold` (double): null in a bundle without such a rule
+- `soon_risk`, `soon_threshold` (double): the same of urgent and soon conditions together
+- `disagreement` (double): of the members, 0 to 1
+- `familiarity` (double): p-value of the out-of-distribution check; null in a bundle without one
+- `remarks` (string): limits of the photo's quality; "" where there are none
+- `probability_KEY` (double), one for each class, in the bundle's order
+
+All but the first six are null in the row of a refused photo. The schema's metadata name the
+bundle: `skindx.bundle` (its digest) and `skindx.backend`.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from skindx.api.photos import patient_of, photo_bytes, photo_name
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
+from skindx.core.progress import Progress, silent
+from skindx.data.loader.ahead import work_ahead
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.scope import without_reassurance
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from skindx.diagnosis.predictor import Predictor
+
+log = logging.getLogger(__name__)
+
+STAGE = "predict"
+MOST_PIXELS = 48_000_000
+"""Of decoded photos that wait, and of a batch: beyond, batches are smaller than was asked for."""
+
+_FAILED = "the photo could not be judged, skindx failed at it; try another photo."
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A photo after its gates, or why it is refused before the networks."""
+
+    file: str | None
+    sha256: str | None
+    case: CheckedCase | UserError
+    gate: str
+    """Which part refused it, where `case` is an error of no gate."""
+
+
+def schema_of(predictor: "Predictor") -> "pa.Schema":
+    """Return the columns of a bundle's predictions."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.float64()
+    fields = [
+        *((name, text) for name in ("file", "sha256")),
+        *((name, pa.int32()) for name in ("width", "height")),
+        *((name, text) for name in ("refused", "reason", "urgency", "advice", "abstained")),
+        ("first", text),
+        ("probability", number),
+        ("set", pa.list_(text)),
+        *((f"{rule}_{part}", number) for rule in ("urgent", "soon") for part in _RISK),
+        *((name, number) for name in ("disagreement", "familiarity")),
+        ("remarks", text),
+        *((f"probability_{key}", number) for key in predictor.taxonomy.keys),
+    ]
+    about = {"skindx.bundle": predictor.bundle.digest, "skindx.backend": predictor.backend}
+    return pa.schema(fields, metadata=about)
+
+
+_RISK = ("risk", "threshold")
+
+
+def iter_predictions(
+    predictor: "Predictor",
+    photos: Iterable[Any],
+    *,
+    batch: int = 32,
+    facts: Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None = None,
+    progress: Progress = silent,
+    lock: "Lock | None" = None,
+) -> Iterator["pa.RecordBatch"]:
+    """Yield tables of at most `batch` rows; only some batches of photos are ever in memory.
+
+    Threads read and check photos while the networks judge earlier ones. `facts` are of all photos,
+    or one mapping a photo. `lock` keeps two threads out of the networks at a time. `progress` gets
+    the count after each batch. Raises UserError for wrong arguments, never for a photo.
+    """
+    if isinstance(photos, str | bytes | Path) or not hasattr(photos, "__iter__"):
+        raise UserError("predict takes several photos; give a list, or use diagnose for one.")
+    if batch < 1:
+        raise UserError(f"batch = {batch}: give at least 1 photo at a time.")
+    total = len(photos) if isinstance(photos, Sized) else 0
+    known: Iterable[Mapping[str, Any] | None]
+    if facts is None or isinstance(facts, Mapping):
+        patient_of(facts or {})  # wrong ones are wrong for all
+        known = repeat(facts)
+    else:
+        known = facts
+        if total and isinstance(facts, Sequence) and len(facts) != total:
+            raise UserError(f"{len(facts)} facts came for {total} photos; give one for each photo.")
+    return _batches(
+        predictor,
+        zip(photos, known, strict=known is facts),
+        (batch, total),
+        progress,
+        lock or Lock(),
+    )
+
+
+def _batches(
+    predictor: "Predictor",
+    pairs: Iterable[tuple[Any, Any]],
+    sizes: tuple[int, int],
+    progress: Progress,
+    lock: Lock,
+) -> Iterator["pa.RecordBatch"]:
+    import pyarrow as pa
+
+    schema = schema_of(predictor)
+    batch, total = sizes
+    done = 0
+
+    def made(reads: Sequence[_Read]) -> "pa.RecordBatch":
+        nonlocal done
+        with lock:
+            concluded = _concluded(predictor, [read.case for read in reads])
+        rows = [_row(predictor, *pair) for pair in zip(reads, concluded, strict=True)]
+        done += len(rows)
+        progress(STAGE, done, total)
+        return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    threads = cpu_count()
+    reading = work_ahead(
+        lambda pair: _read(predictor, *pair),
+        pairs,
+        threads=threads,
+        ahead=batch + threads,
+        size=_pixels,
+        most=MOST_PIXELS,
+    )
+    with closing(reading) as reads:
+        waiting: list[_Read] = []
+        pixels = 0
+        for read in reads:
+            waiting.append(read)
+            pixels += _pixels(read)
+            if len(waiting) == batch or pixels > MOST_PIXELS:
+                yield made(waiting)
+                waiting, pixels = [], 0
+        if waiting:
+            yield made(waiting)
+
+
+def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -> _Read:
+    """Read one photo; whatever is wrong with it is in the result."""
+    name, sha256, gate = None, None, "file"
+    try:
+        name = photo_name(photo)
+        data = photo_bytes(photo)
+        sha256, gate = hashlib.sha256(data).hexdigest(), "facts"
+        case = Case((data,), patient_of(facts or {}))
+        return _Read(name, sha256, check_case(predictor, case), "failed")
+    except UserError as error:
+        return _Read(name, sha256, error, gate)
+    except Exception:
+        log.exception("a photo could not be read")
+        return _Read(name, sha256, UserError(_FAILED), "failed")
+
+
+def _pixels(read: _Read) -> int:
+    if isinstance(read.case, UserError):
+        return 0
+    return sum(photo.opened.pixels_HWC.size // 3 for photo in read.case.passed.values())
+
+
+def _concluded(
+    predictor: "Predictor", cases: Sequence[CheckedCase | UserError]
+) -> Sequence[ConcludedCase | UserError | None]:
+    """Return the cases' conclusions; None: an error of ours, which spoils it for no other case."""
+    try:
+        return conclude_cases(predictor, cases)[0]
+    except Exception:
+        if len(cases) > 1:
+            return [one for case in cases for one in _concluded(predictor, [case])]
+        log.exception("a photo could not be judged")
+        return [None]
+
+
+def _row(
+    predictor: "Predictor", read: _Read, concluded: ConcludedCase | UserError | None
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"file": read.file, "sha256": read.sha256}
+    if isinstance(read.case, CheckedCase):
+        [seen] = read.case.passed.values()
+        row |= {"width": seen.opened.width, "height": seen.opened.height}
+    if concluded is None:
+        return row | {"refused": "failed", "reason": _FAILED}
+    if isinstance(concluded, UserError):
+        gate = concluded.gate if isinstance(concluded, Refused) else read.gate
+        return row | {"refused": gate, "reason": str(concluded)}
+    conclusion = concluded.conclusion
+    ranked = conclusion.ranked
+    step = without_reassurance(conclusion.next_step, predictor.taxonomy.classes)
+    rules = {"urgent": conclusion.urgent_risk, "soon": conclusion.soon_risk}
+    return row | {
+        "urgency": step.urgency,
+        "advice": step.advice,
+        "abstained": conclusion.abstained,
+        "first": ranked[0][0].key,
+        "probability": ranked[0][1],
+        "set": [one.key for one, _, inside in ranked if inside] if conclusion.promise else None,
+        **{
+            f"{name}_{part}": getattr(rule, part)
+            for name, rule in rules.items()
+            if rule
+            for part in _RISK
+        },
+        "disagreement": conclusion.disagreement,
+        "familiarity": concluded.ood_p_value,
+        "remarks": " ".join(concluded.photos[0].remarks),
+        **{f"probability_{one.key}": probability for one, probability, _ in ranked},
+    }

@@ -1,0 +1,178 @@
+"""Predictions of many photos: the page's digits, one row a photo whatever it is, bounded memory."""
+
+import io
+import itertools
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from skin_photo import skin_photo
+from tiny_bundle import pack_whole
+
+import skindx
+from skindx.api import predictions
+from skindx.diagnosis.predictor import Predictor
+from skindx.imaging.decode import decode
+from skindx.models.ood.ood_check import OodCheck
+from skindx.models.urgent_risk import RiskLevel, UrgentRiskRule
+
+PHOTOS = tuple(skin_photo(seed=seed) for seed in range(5))
+
+
+class LenientCheck(OodCheck):
+    """Measures photos, and refuses none."""
+
+    def is_out(self, p_value: float) -> bool:
+        return False
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> skindx.Model:
+    """Return a bundle with all parts whose out-of-distribution check refuses nothing."""
+    predictor = Predictor.load(pack_whole(tmp_path_factory.mktemp("api") / "bundle").path)
+    assert predictor.ood
+    ood = LenientCheck(predictor.ood.detectors, predictor.ood.scores_NK)
+    level = RiskLevel(miss_rate=0.05, thresholds={"all": 0.1})
+    rule = UrgentRiskRule(urgent_columns=(1, 2), lesions={"all": 57}, levels=(level,))
+    spec = predictor.bundle.spec.model_copy(update={"urgent_risk": rule})
+    bundle = replace(predictor.bundle, spec=spec)
+    return skindx.Model(replace(predictor, ood=ood, bundle=bundle))
+
+
+def test_a_row_holds_what_diagnose_answers(model: skindx.Model) -> None:
+    rows = model.predict(PHOTOS, facts={"age": 40}).to_pylist()
+    for photo, row in zip(PHOTOS, rows, strict=True):
+        said = model.diagnose(photo, age=40)
+        record = said.diagnosis
+        assert row["refused"] is None
+        assert (row["urgency"], row["advice"]) == (said.urgency, said.advice)
+        assert row["abstained"] == said.abstained
+        assert row["set"] == list(said.conformal_set)
+        for key, probability in said.probabilities.items():
+            assert row[f"probability_{key}"] == pytest.approx(probability, abs=1e-6)
+        assert record.urgent_risk
+        assert row["urgent_risk"] == pytest.approx(record.urgent_risk.risk, abs=1e-6)
+        assert row["familiarity"] == pytest.approx(record.familiarity, abs=1e-6)
+        total = sum(row[f"probability_{key}"] for key in model.classes)
+        assert total == pytest.approx(1)
+
+
+def test_no_batch_size_changes_a_digit(model: skindx.Model) -> None:
+    tables = [model.predict(PHOTOS, batch).to_pandas() for batch in (1, 2, 5, 64)]
+    for table in tables[1:]:
+        assert table["refused"].isna().all()
+        for name in (f"probability_{key}" for key in model.classes):
+            np.testing.assert_allclose(table[name], tables[0][name], atol=1e-5)
+
+
+def test_paths_bytes_images_and_arrays_are_the_same_photo(
+    model: skindx.Model, tmp_path: Path
+) -> None:
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(PHOTOS[0])
+    opened = Image.open(io.BytesIO(PHOTOS[0]))
+    # Pillow's JPEG decoder may round another way than ours: its own pixels are the comparison.
+    pixels = np.asarray(opened)
+    same = [file, str(file), PHOTOS[0], memoryview(PHOTOS[0]), decode(PHOTOS[0]), pixels, opened]
+    table = model.predict(same)
+    assert table["file"].to_pylist() == [str(file), str(file), *[None] * 5]
+    probabilities = table["probability"].to_numpy()
+    np.testing.assert_allclose(probabilities[:5], probabilities[0], atol=1e-6)
+    np.testing.assert_allclose(probabilities[5:], probabilities[5], atol=1e-6)
+
+
+def test_one_bad_photo_is_a_row_and_no_end(model: skindx.Model, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty.jpg").touch()
+    bad = {
+        tmp_path / "nowhere.jpg": "file",
+        tmp_path: "file",
+        tmp_path / "pipe": "file",
+        "nul\0byte": "file",
+        3.5: "file",
+        tmp_path / "empty.jpg": "unreadable",
+        b"GIF89a": "unreadable",
+        PHOTOS[0][:900]: "unreadable",
+        skin_photo(blur=9): "blur",
+    }
+    table = model.predict([*bad, np.zeros((9, 9)), np.zeros((200, 200, 3), np.uint8), PHOTOS[1]], 4)
+    assert table["refused"].to_pylist()[:-1] == [*bad.values(), "file", "light"]
+    reasons = table["reason"].to_pylist()[:-1]
+    assert all(reason.endswith(".") and "\n" not in reason for reason in reasons)
+    assert None not in table["sha256"].to_pylist()[5:9]
+
+
+def test_an_error_of_ours_spoils_one_row(
+    model: skindx.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Predictor.predict_with_features
+
+    def failing(self: Predictor, images: list[np.ndarray]) -> object:
+        if any(image.shape[0] == 90 for image in images):
+            raise RuntimeError("a kernel failed")
+        return plain(self, images)
+
+    monkeypatch.setattr(Predictor, "predict_with_features", failing)
+    table = model.predict([PHOTOS[0], skin_photo(120, 90), PHOTOS[1]])
+    assert table["refused"].to_pylist()[1] == "failed"
+    assert "failed" not in table["refused"].to_pylist()[::2]
+
+
+def test_facts_are_for_all_or_for_each(model: skindx.Model) -> None:
+    each = model.predict(PHOTOS[:2], facts=[{"age": 200}, None])
+    assert each["refused"].to_pylist()[0] == "facts"
+    assert "age" in each["reason"].to_pylist()[0]
+    with pytest.raises(skindx.UserError, match="did you mean 'age'"):
+        model.predict(PHOTOS, facts={"agee": 3})
+    with pytest.raises(skindx.UserError, match="2 facts came for 5"):
+        model.predict(PHOTOS, facts=[None, None])
+    with pytest.raises(skindx.UserError, match="several photos"):
+        model.predict("photo.jpg")
+    with pytest.raises(skindx.UserError, match="at least 1"):
+        model.predict(PHOTOS, batch=0)
+
+
+def test_a_stream_without_end_is_read_a_little_ahead(model: skindx.Model) -> None:
+    taken = 0
+
+    def endless() -> itertools.count:
+        nonlocal taken
+        for n in itertools.count():
+            taken += 1
+            yield PHOTOS[n % 5]
+
+    counts: list[tuple[str, int, int]] = []
+    stream = model.iter_predictions(endless(), 4, progress=lambda *at: counts.append(at))
+    rows = [next(stream).num_rows for _ in range(3)]
+    stream.close()
+    assert rows == [4, 4, 4]
+    assert counts == [("predict", 4, 0), ("predict", 8, 0), ("predict", 12, 0)]
+    assert taken <= 12 + 4 + os.cpu_count() + 1
+
+
+def test_large_photos_make_smaller_batches(
+    model: skindx.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictions, "MOST_PIXELS", 2 * 240 * 180)
+    sizes = [batch.num_rows for batch in model.iter_predictions(PHOTOS, 64)]
+    assert sizes == [3, 2]
+
+
+def test_threads_get_the_rows_of_one(model: skindx.Model) -> None:
+    alone = model.predict(PHOTOS)
+    tables: dict[int, object] = {}
+
+    def predicting(n: int) -> None:
+        tables[n] = model.predict(PHOTOS, batch=1 + n)
+
+    threads = [threading.Thread(target=predicting, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n in range(4):
+        np.testing.assert_allclose(tables[n]["probability"], alone["probability"], atol=1e-5)
