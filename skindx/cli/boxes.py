@@ -2,20 +2,17 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skindx.cli.options import Split, console
 from skindx.core.text import cell, printable
+from skindx.data.boxes.box_file import BoxFormat, Unannotated, WrittenFormat, YoloColumns
 
 if TYPE_CHECKING:
     from skindx.metrics import Interval
 
-Format = Literal["coco", "yolo", "voc", "labelstudio"]
-ReadFormat = Literal["coco", "yolo", "voc", "labelstudio", "masks"]
-Unannotated = Literal["skip", "negative"]
-Columns = Literal["box", "polygon"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,13 +29,16 @@ Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrot
 @app.command("export")
 def export_verb(  # noqa: PLR0917
     dataset: Dataset,
-    kind: Annotated[Format, typer.Option("--format", "-f", help="Format to write.")],
+    kind: Annotated[WrittenFormat, typer.Option("--format", "-f", help="Format to write.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="coco, labelstudio: a .json; yolo, voc: a folder.")
+        Path,
+        typer.Option(
+            "--out", "-o", help="coco, labelstudio: a .json; cvat: a .xml; others: a folder."
+        ),
     ],
     split: Annotated[Split | None, typer.Option(help="Only this split; default: all.")] = None,
     copy: Annotated[
-        bool, typer.Option("--copy", help="yolo, voc: copy the images instead of linking them.")
+        bool, typer.Option("--copy", help="Folders: copy the images instead of linking them.")
     ] = False,
     proposals: Annotated[
         bool, typer.Option("--proposals", help="labelstudio: include the model's proposals.")
@@ -49,10 +49,11 @@ def export_verb(  # noqa: PLR0917
 ) -> None:
     """Write the boxes for another tool: a working copy, not for publishing.
 
-    COCO, YOLO and VOC hold the annotated images, including those without a lesion. For Label
+    A file or folder holds the annotated images, including those without a lesion. For Label
     Studio, each image is a task; to show the images, start Label Studio with the variables
     LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
-    LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET.
+    LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET. CVAT takes the file into a task of the same
+    images, FiftyOne the folder as FiftyOneImageDetectionDataset.
 
     Example: skindx boxes export runs/mine/data --format yolo --out runs/mine/yolo
     """
@@ -76,7 +77,7 @@ def import_verb(  # noqa: PLR0917
     dataset: Dataset,
     file: Annotated[Path, typer.Argument(help="A file or folder of boxes.")],
     kind: Annotated[
-        ReadFormat | None,
+        BoxFormat | None,
         typer.Option("--format", "-f", help="Format; default: detected from the content."),
     ] = None,
     by: Annotated[
@@ -85,12 +86,12 @@ def import_verb(  # noqa: PLR0917
     unannotated: Annotated[
         Unannotated,
         typer.Option(
-            help="coco: images without annotation; yolo: images without a label file; masks: empty "
-            "ones. negative: somebody looked at them, and there is no lesion."
+            help="coco, cvat, fiftyone: images without annotation; yolo: images without a label "
+            "file; masks: empty ones. negative: somebody looked, and there is no lesion."
         ),
     ] = "skip",
     columns: Annotated[
-        Columns | None,
+        YoloColumns | None,
         typer.Option(
             help="yolo: what lines of more than six columns are: a box and more, or a polygon; "
             "default: as far as the folder tells."

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 
@@ -72,11 +72,18 @@ SLACK = 1.0
 
 
 def boxed(
-    size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "", unread: int = 0
+    size: tuple[int, int],
+    drawn: Sequence[RawBox],
+    sha256: str = "",
+    unread: int = 0,
+    refused: int = 0,
 ) -> BoxedImage:
-    """Cut boxes to their image of `size` (width, height); what is empty then is left out."""
+    """Cut boxes to their image of `size` (width, height); what is empty then is left out.
+
+    `refused` shapes that are no boxes count with those that do not fit.
+    """
     width, height = size
-    boxes, refused = [], 0
+    boxes = []
     for raw in drawn:
         x1, y1 = max(raw.x1, 0.0), max(raw.y1, 0.0)
         x2, y2 = min(raw.x2, float(width)), min(raw.y2, float(height))
@@ -96,8 +103,7 @@ def recut(image: BoxedImage, size: tuple[int, int]) -> BoxedImage:
         RawBox(b.x1, b.y1, b.x2, b.y2, b.label, b.drawn_by, b.score, b.drawn_at)
         for b in image.boxes
     ]
-    cut = boxed(size, drawn, image.sha256, image.unread)
-    return replace(cut, refused=cut.refused + image.refused)
+    return boxed(size, drawn, image.sha256, image.unread, image.refused)
 
 
 def base_name(file_name: str) -> str:

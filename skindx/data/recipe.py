@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
-from skindx.data.boxes.box_exchange import BoxSource
+from skindx.data.boxes.box_formats import BoxSource
 from skindx.data.copies.deduplicate import DedupSettings
 from skindx.data.crawl.fetch_settings import FetchSettings
 from skindx.data.screening.screen import ScreenSettings
@@ -46,7 +46,7 @@ class BuildSettings(Settings):
     groups: GroupSettings = GroupSettings()
     split: SplitSettings = SplitSettings()
     boxes: BoxSource | None = None
-    """Lesion boxes (COCO, YOLO, Pascal VOC, Label Studio, masks): a path, or {kind: …, path: …}.
+    """Lesion boxes (COCO, YOLO, VOC, CVAT, FiftyOne, Label Studio, masks), or their path.
 
     Joined by SHA-256 where the file has it, else by the file name of each image's URL."""
     blocklist: Path | None = None

@@ -16,8 +16,9 @@ from paint_images import save
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.boxes.box_exchange import BoxSource, import_boxes, read_boxes
+from skindx.data.boxes.box_exchange import import_boxes
 from skindx.data.boxes.box_file import BoxFile
+from skindx.data.boxes.box_formats import BoxSource, read_boxes
 from skindx.data.boxes.yolo import meaning_of, read_values
 from skindx.data.manifest import read_manifest
 

@@ -25,7 +25,8 @@ from skindx.data.boxes.annotations import (
     read_proposals,
     write_proposals,
 )
-from skindx.data.boxes.box_exchange import BoxSource, export_boxes, import_boxes, read_boxes
+from skindx.data.boxes.box_exchange import export_boxes, import_boxes
+from skindx.data.boxes.box_formats import BoxSource, read_boxes
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.voc import write_voc

@@ -16,7 +16,7 @@ from paint_images import save
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
 from skindx.data.box import Box, BoxedImage, RawBox, boxed
-from skindx.data.boxes.box_exchange import BoxSource, format_of, read_boxes
+from skindx.data.boxes.box_formats import BoxSource, format_of, read_boxes
 from skindx.data.boxes.coco import read_coco, write_coco
 from skindx.data.boxes.labelstudio import (
     Drawing,
@@ -311,7 +311,7 @@ def test_content_says_the_format(tmp_path: Path) -> None:
     assert Recipe.parse({"boxes": {"kind": "voc", "path": "a"}}).boxes == BoxSource(
         path=Path("a"), kind="voc"
     )
-    with pytest.raises(UserError, match="'coco', 'yolo', 'voc' or 'labelstudio'"):
+    with pytest.raises(UserError, match="'cvat', 'fiftyone', 'labelstudio' or 'masks'"):
         Recipe.parse({"boxes": {"kind": "pascal", "path": "a"}})
     bare.save(tmp_path / "recipe.yaml")
     assert Recipe.load(tmp_path / "recipe.yaml") == bare

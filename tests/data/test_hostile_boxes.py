@@ -10,7 +10,8 @@ from paint_images import paint, save
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.boxes.box_exchange import BoxSource, export_boxes, import_boxes, read_boxes
+from skindx.data.boxes.box_exchange import export_boxes, import_boxes
+from skindx.data.boxes.box_formats import BoxSource, read_boxes
 from skindx.data.manifest import read_manifest, write_manifest
 
 LABELS = (

@@ -12,7 +12,7 @@ from PIL import Image
 
 from skindx.core.errors import UserError
 from skindx.data.box import Box
-from skindx.data.boxes.box_exchange import BoxSource, format_of, read_boxes
+from skindx.data.boxes.box_formats import BoxSource, format_of, read_boxes
 from skindx.data.boxes.box_join import DatasetImage, join
 from skindx.data.boxes.masks import read_masks
 

@@ -19,7 +19,8 @@ from skindx.data.boxes.annotations import (
     read_annotations,
     write_proposals,
 )
-from skindx.data.boxes.box_exchange import BoxSource, export_boxes, read_boxes
+from skindx.data.boxes.box_exchange import export_boxes
+from skindx.data.boxes.box_formats import BoxSource, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_manifest, write_manifest

@@ -1,22 +1,12 @@
-"""Box files into a dataset and out of it: the formats, import by a person, export for other tools.
-
-A file's content says which format it is. supervision's writers were tried and left: they round
-Pascal VOC to whole pixels and YOLO to five decimals, take an image without a file for one without
-boxes, decode every image, and drop who drew. Tests read what is written here with supervision,
-pycocotools and ultralytics.
-"""
+"""Box files into a dataset and out of it: import by a person, export for other tools."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field, model_validator
 
 from skindx.core.atomic_files import FolderKind, atomic_folder, only_writer
 from skindx.core.errors import UserError
-from skindx.core.settings_base import NamePattern, Settings
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.annotations import (
     BUILT,
@@ -29,113 +19,19 @@ from skindx.data.boxes.annotations import (
     store_drawings,
 )
 from skindx.data.boxes.box_file import (
-    MASK_NAME,
     BoxFile,
     BoxFinding,
-    BoxRules,
+    BoxFormat,
     Unannotated,
+    WrittenFormat,
     YoloColumns,
     refuse_all,
 )
+from skindx.data.boxes.box_formats import FORMATS, BoxExport, BoxSource, format_of
 from skindx.data.boxes.box_join import DatasetImage, JoinedEntry, join
-from skindx.data.boxes.coco import read_coco, read_json, write_coco
-from skindx.data.boxes.labelstudio import (
-    Drawing,
-    LabelTask,
-    read_answers,
-    read_labelstudio,
-    write_labelstudio,
-)
-from skindx.data.boxes.masks import holds_masks, read_masks
-from skindx.data.boxes.voc import read_voc, write_voc
-from skindx.data.boxes.yolo import DATA, read_yolo, write_yolo
+from skindx.data.boxes.labelstudio import Drawing, LabelTask, read_answers
 from skindx.data.layout import ISSUES, stored_file
 from skindx.data.manifest import SPLITS, Record, Split, read_issues, read_manifest, split_of
-
-WrittenFormat = Literal["coco", "yolo", "voc", "labelstudio"]
-BoxFormat = WrittenFormat | Literal["masks"]
-
-READERS: Mapping[BoxFormat, Callable[[Path, BoxRules], BoxFile]] = {
-    "coco": read_coco,
-    "yolo": read_yolo,
-    "voc": read_voc,
-    "labelstudio": read_labelstudio,
-    "masks": read_masks,
-}
-
-
-class BoxSource(Settings):
-    """A file or folder of boxes; a bare path in a recipe is one, too."""
-
-    path: Path
-    kind: BoxFormat | None = None
-    """null: detected from the content."""
-    unannotated: Unannotated = Field("skip", exclude_if=lambda value: value == "skip")
-    """Images that a COCO file names without annotation, or a YOLO folder has without label file.
-
-    skip: nobody looked at them; negative: somebody did, and there is no lesion."""
-    columns: YoloColumns | None = Field(None, exclude_if=lambda value: value is None)
-    """What YOLO lines of six and more values after the class are, where the folder does not tell.
-
-    box: each begins with a box, and the rest does not count; polygon: each is one."""
-    pattern: NamePattern = Field(MASK_NAME, exclude_if=lambda value: value == MASK_NAME)
-    """Masks: a regular expression; its first group is the image's name in the name of a mask."""
-    strict: bool = Field(False, exclude_if=lambda value: not value)
-    """Refuse the file for a row that cannot be used; otherwise it is left out and counted."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bare_path(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str | Path) else value
-
-    def read(self) -> BoxFile:
-        """Read the boxes of any format. Raises UserError, also where none of them can be used."""
-        kind = self.kind or format_of(self.path)
-        self.check(kind)
-        file = READERS[kind](self.path, BoxRules(self.unannotated, self.columns, self.pattern))
-        file.check(strict=self.strict)
-        return file
-
-    def check(self, kind: BoxFormat) -> None:
-        """Raise UserError for what the format has no place for."""
-        if self.columns and kind != "yolo":
-            raise UserError(f"{kind} has no columns; leave out --columns (boxes.columns).")
-        if self.pattern != MASK_NAME and kind != "masks":
-            raise UserError(f"{kind} has no pattern of names; leave out boxes.pattern.")
-        if self.unannotated == "negative" and kind not in ("coco", "yolo", "masks"):
-            raise UserError(
-                f"{kind} itself says which images were looked at; leave out --unannotated "
-                f"(boxes.unannotated)."
-            )
-
-
-def read_boxes(source: BoxSource) -> BoxFile:
-    """Read boxes of any format. Raises UserError."""
-    return source.read()
-
-
-def format_of(path: Path) -> BoxFormat:
-    """Return the format that a file's or folder's content shows. Raises UserError."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist; give a file or folder of boxes.")
-    if path.is_dir():
-        if (path / DATA).is_file():
-            return "yolo"
-        if any(path.rglob("*.xml")):
-            return "voc"
-        if holds_masks(path):
-            return "masks"
-    elif path.suffix in (".yaml", ".yml"):
-        return "yolo"
-    elif path.suffix == ".xml":
-        return "voc"
-    else:
-        return "labelstudio" if isinstance(read_json(path), list) else "coco"
-    raise UserError(
-        f"{path} holds neither {DATA} (YOLO) nor XML files (Pascal VOC) nor masks (PNG); COCO and "
-        f"Label Studio are single JSON files: give one of them."
-    )
-
 
 UNOPENED = "not annotated in Label Studio"
 
@@ -293,15 +189,17 @@ def export_boxes(
 ) -> Exported:
     """Write the boxes of a dataset folder to `out`; images are named by their SHA-256.
 
-    COCO, YOLO and Pascal VOC get the reviewed images; YOLO and VOC link them, or
-    copy them with `copy`. Label Studio gets a task for every image, its address `prefix` and the
-    path in the dataset folder; with `proposals` the least confident image comes first. Raises
-    UserError, before anything is written.
+    Label Studio gets a task for every image, its address `prefix` and the path in the dataset
+    folder; with `proposals` the least confident image comes first. All other formats get the
+    reviewed images; those that are folders link them, or copy them with `copy`. Raises UserError,
+    before anything is written.
     """
-    _check_out(out, kind)
+    suffix, write = FORMATS[kind].suffix, FORMATS[kind].write
+    assert write is not None
+    _check_out(out, kind, suffix)
     if proposals and kind != "labelstudio":
         raise UserError(f"{kind} has no place for proposals; export labelstudio with them.")
-    if copy and kind in ("coco", "labelstudio"):
+    if copy and suffix:
         raise UserError(f"{kind} names images and holds none of them; leave out --copy.")
     splits = (split,) if split else SPLITS
     records = [record for record in read_manifest(dataset) if record.split in splits]
@@ -316,17 +214,18 @@ def export_boxes(
             f"task for each image."
         )
     files = {Path(record.path).name: stored_file(dataset, record.path) for record in looked}
-    if kind == "coco":
-        write_coco(out, images_of(looked))
-    elif kind == "voc":
-        with atomic_folder(out, _BOXES) as folder:
-            write_voc(folder, images_of(looked), files, copy=copy)
-    elif kind == "yolo":
-        parts = [(split, images_of(split_of(looked, split))) for split in splits]
-        with atomic_folder(out, _BOXES) as folder:
-            write_yolo(folder, parts, files, box_labels(looked), copy=copy)
+    export = BoxExport(
+        parts=[(split, images_of(split_of(looked, split))) for split in splits],
+        files=files,
+        labels=box_labels(looked) or ("lesion",),
+        tasks=lambda: _tasks(records, drawn, proposed, prefix),
+        copy=copy,
+    )
+    if suffix:
+        write(out, export)
     else:
-        write_labelstudio(out, _tasks(records, drawn, proposed, prefix))
+        with atomic_folder(out, _BOXES) as folder:
+            write(folder, export)
     return Exported(
         images=len(records) if kind == "labelstudio" else len(looked),
         boxes=sum(len(record.boxes or ()) for record in looked),
@@ -392,9 +291,8 @@ def _annotations(record: Record, drawn: Sequence[Drawing]) -> tuple[Drawing, ...
     return (Drawing(BUILT, "", record.boxes),)
 
 
-def _check_out(out: Path, kind: WrittenFormat) -> None:
-    if kind in ("coco", "labelstudio"):
-        if out.suffix != ".json" or out.is_dir():
-            raise UserError(f"{out} must be a .json file: {kind} is one; correct --out.")
-    else:
+def _check_out(out: Path, kind: WrittenFormat, suffix: str) -> None:
+    if not suffix:
         _BOXES.check(out)
+    elif out.suffix != suffix or out.is_dir():
+        raise UserError(f"{out} must be a {suffix} file: {kind} is one; correct --out.")

@@ -9,10 +9,16 @@ from typing import Literal
 from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage
 
+WrittenFormat = Literal["coco", "yolo", "voc", "cvat", "fiftyone", "labelstudio"]
+BoxFormat = Literal["coco", "yolo", "voc", "cvat", "fiftyone", "labelstudio", "masks"]
 Unannotated = Literal["skip", "negative"]
 YoloColumns = Literal["box", "polygon"]
 Frame = Literal["sized", "upright", "unsized", "either"]
 MASK_NAME = r"^(.+?)(?:[_-](?:segmentation|seg|mask|lesion))?\.png$"
+UNLABELLED = (
+    "images without annotation; --unannotated negative (in a recipe boxes.unannotated) takes them "
+    "as looked at and without a lesion"
+)
 FIRST = 3
 """As many of what is counted are named."""
 _MOST_REASONS = 30
@@ -24,8 +30,8 @@ class BoxRules:
     """What a person says of a file that the file itself does not."""
 
     unannotated: Unannotated = "skip"
-    """COCO: images without annotation; YOLO: images without a label file; empty masks. `negative`:
-    somebody looked at them, and there is no lesion."""
+    """COCO, CVAT, FiftyOne: images without annotation; YOLO: images without a label file; empty
+    masks. `negative`: somebody looked at them, and there is no lesion."""
     columns: YoloColumns | None = None
     """YOLO: what lines of more than six columns are. None: as far as the folder itself shows."""
     pattern: str = MASK_NAME

@@ -11,6 +11,7 @@ from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
 from skindx.data.boxes.box_file import (
+    UNLABELLED,
     BoxEntry,
     BoxFile,
     BoxRules,
@@ -75,11 +76,7 @@ def read_coco(path: Path, rules: BoxRules = _RULES) -> BoxFile:
                 frame: Frame = "upright" if reviewed else "either" if sizeless else "sized"
                 file.entries.append(BoxEntry((name,), boxes, frame=frame))
             else:
-                file.wait(
-                    "images without annotation; --unannotated negative (in a recipe "
-                    "boxes.unannotated) takes them as looked at and without a lesion",
-                    str(image["file_name"]),
-                )
+                file.wait(UNLABELLED, str(image["file_name"]))
     file.drop_repeated()
     return file
 

@@ -7,7 +7,7 @@ is https://labelstud.io/guide/task_format; a task that was not completed is in n
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -183,9 +183,8 @@ def _read_task(file: BoxFile, task: Mapping[str, Any], where: str, unopened: boo
                     str(error) if readable else "a rectangle without x, y, width, height", where
                 )
                 unread += 1
-        image = boxed(size, drawn, sha256, unread)
         unsupported = sum(_is_shape(result) for result in results) - len(regions)
-        image = replace(image, refused=image.refused + max(unsupported, 0))
+        image = boxed(size, drawn, sha256, unread, max(unsupported, 0))
         views = {_view_deg(region) for region in regions}
         frame: Frame = "upright" if ours and sha256 else "sized"
         view_deg = views.pop() if len(views) == 1 else 0

@@ -14,15 +14,16 @@ from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
 from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
 from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, score_of
-from skindx.data.boxes.yolo import place
+from skindx.data.boxes.image_files import place
 
 ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
 _RULES = BoxRules()
+_TAG = re.compile(rb"<([A-Za-z_][A-Za-z0-9_.-]*)")
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class _NoXmlError(ValueError):
-    """What is no XML, with the parser's words."""
+class NoXmlError(ValueError):
+    """What is no XML, with the parser's message."""
 
 
 def read_voc(path: Path, rules: BoxRules = _RULES) -> BoxFile:
@@ -40,9 +41,9 @@ def read_voc(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     for file in files:
         shown = file.name if file == path else file.relative_to(path).as_posix()
         try:
-            root = _parse(file)
+            root = read_xml(file)
             size = (_pixels(root, "size/width"), _pixels(root, "size/height"))
-        except _NoXmlError as error:
+        except NoXmlError as error:
             read.skip("a file that cannot be read as XML", f"{shown} ({error})")
             continue
         except (ValueError, OverflowError) as error:
@@ -99,35 +100,55 @@ def _annotation(name: str, image: BoxedImage) -> ET.Element:
         bndbox = ET.SubElement(element, "bndbox")
         corners = {"xmin": box.x1 + 1, "ymin": box.y1 + 1, "xmax": box.x2, "ymax": box.y2}
         for tag, corner in corners.items():
-            _add(bndbox, tag, f"{corner:.6f}".rstrip("0").rstrip("."))
+            _add(bndbox, tag, decimal(corner))
         _add(element, "drawn_by", box.drawn_by)
         _add(element, "drawn_at", box.drawn_at)
         _add(element, "score", "" if box.score is None else repr(box.score))
     return root
 
 
-def _add(parent: ET.Element, tag: str, text: str) -> None:
+def root_tag(file: Path) -> str:
+    """Return the first tag of an XML file, "" where there is none; the rest is not read."""
+    with file.open("rb") as opened:
+        match = _TAG.search(opened.read(4096))
+    return match.group(1).decode() if match else ""
+
+
+def decimal(pixels: float) -> str:
+    """Return a coordinate with as many of six decimals as it needs."""
+    return f"{pixels:.6f}".rstrip("0").rstrip(".")
+
+
+def xml_text(text: str) -> str:
+    """Return a text that XML can hold. Raises UserError for any other."""
     if _NO_XML.search(text):
         raise UserError(f"{text!r} holds a character that XML cannot; rename it, or export COCO.")
-    if text:
+    return text
+
+
+def _add(parent: ET.Element, tag: str, text: str) -> None:
+    if xml_text(text):
         ET.SubElement(parent, tag).text = text
 
 
-def _parse(file: Path) -> ET.Element:
+def read_xml(file: Path) -> ET.Element:
+    """Return the root of an XML file; ValueError for one that declares a type or entities.
+
+    Raises NoXmlError for what is no XML, and UserError without defusedxml.
+    """
     try:
         from defusedxml import DefusedXmlException
         from defusedxml.ElementTree import ParseError, parse
     except ImportError:
         raise UserError(
-            "Pascal VOC is read with defusedxml, which is not installed; "
-            f"run {how_to_install('data')}."
+            f"XML is read with defusedxml, which is not installed; run {how_to_install('data')}."
         ) from None
     try:
         root = parse(file, forbid_dtd=True).getroot()
     except DefusedXmlException:
         raise ValueError("it declares a document type or entities") from None
     except (ParseError, OSError, ValueError, LookupError) as error:
-        raise _NoXmlError(str(error)) from None
+        raise NoXmlError(str(error)) from None
     assert isinstance(root, ET.Element)
     return root
 

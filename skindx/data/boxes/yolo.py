@@ -13,7 +13,6 @@ refused: a confidence is no coordinate.
 """
 
 import math
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, Frame, YoloColumns
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, YoloColumns
+from skindx.data.boxes.image_files import Framed, place, upright_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,10 +39,6 @@ _MOST_KEYPOINTS = 500
 """More than any model of a body, hand or face has."""
 _MOST_LOOKED_AT = 2000
 """Lines of a folder that are searched for a polygon: each is a millisecond's work or less."""
-
-
-_Framed = tuple[tuple[int, int], Frame]
-"""An image's (width, height) turned as EXIF says, and on which pixels its boxes may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +222,14 @@ def read_yolo(path: Path, rules: BoxRules = _RULES) -> BoxFile:
     names = _names(data, root / DATA)
     file = BoxFile(root)
     images, used = 0, set[Path]()
-    looked: list[tuple[Path, _Framed, list[_Line]]] = []
+    looked: list[tuple[Path, Framed, list[_Line]]] = []
     for image, labels in label_files(root):
         if not labels.is_file():
-            if framed := _upright(image):
+            if framed := upright_size(image):
                 _without_labels(file, image, framed, rules)
             continue
         used.add(labels)
-        framed = _upright(image)
+        framed = upright_size(image)
         shown = image.relative_to(root).as_posix()
         if framed is None:
             file.skip("the image beside the label file cannot be read", shown)
@@ -267,7 +263,7 @@ class _Line:
     problem: str = ""
 
 
-def _without_labels(file: BoxFile, image: Path, framed: _Framed, rules: BoxRules) -> None:
+def _without_labels(file: BoxFile, image: Path, framed: Framed, rules: BoxRules) -> None:
     shown = image.relative_to(file.path).as_posix()
     if rules.unannotated == "negative":
         file.entries.append(_entry(file, image, framed, (), ColumnMeaning(None)))
@@ -289,7 +285,7 @@ def _count_orphans(file: BoxFile, used: Collection[Path]) -> None:
 
 
 def _entry(
-    file: BoxFile, image: Path, framed: _Framed, lines: Iterable[_Line], meaning: ColumnMeaning
+    file: BoxFile, image: Path, framed: Framed, lines: Iterable[_Line], meaning: ColumnMeaning
 ) -> BoxEntry:
     (width, height), frame = framed
     drawn, unread = [], 0
@@ -356,20 +352,6 @@ def write_yolo(
     return folder / DATA
 
 
-def place(folder: Path, files: Mapping[str, Path], *, copy: bool) -> None:
-    """Put images into a new folder under their names. Raises UserError for equal stems."""
-    folder.mkdir(parents=True)
-    stems: dict[str, str] = {}
-    for name, source in files.items():
-        other = stems.setdefault(Path(name).stem, name)
-        if other != name:
-            raise UserError(f"{other} and {name} would share one file of boxes; rename one.")
-        if copy:
-            shutil.copyfile(source, folder / name)
-        else:
-            (folder / name).symlink_to(source.resolve())
-
-
 def _names(data: Mapping[str, Any], data_yaml: Path) -> dict[int, str]:
     names: Any = data.get("names")
     if isinstance(names, list):
@@ -425,24 +407,3 @@ def _line(line: str, names: Mapping[int, str], where: str) -> _Line:
     if not names[int(number)].strip():
         return _Line(where, problem=f"class {words[0][:20]} has an empty name in {DATA}")
     return _Line(where, values, names[int(number)].strip())
-
-
-def _upright(path: Path) -> _Framed | None:
-    """Return the size of an image, None for what is no image."""
-    from PIL import Image
-
-    from skindx.imaging.decode import FORMATS, MAX_PIXELS, hushed  # numpy: not for a crawl
-    from skindx.imaging.decode_cost import check_size
-
-    try:
-        with hushed(), Image.open(path, formats=tuple(FORMATS.values())) as image:
-            check_size(*image.size, MAX_PIXELS)  # looking for EXIF may decode
-            orientation = image.getexif().get(274, 1)
-            # Pillow gives the size of a TIFF as it is once turned.
-            swapped = orientation in (5, 6, 7, 8) and image.format != "TIFF"
-            size = image.size[::-1] if swapped else image.size
-            # Shares of the image do not tell on which pixels they were drawn where EXIF turns it.
-            return size, "unsized" if orientation in range(2, 9) else "sized"
-    except Exception:
-        # The build itself says what is wrong with the image; here it only has no boxes.
-        return None

@@ -11,8 +11,8 @@ from skindx.core.progress import Progress
 from skindx.core.settings_base import read_yaml
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import accepted, read_annotations
-from skindx.data.boxes.box_exchange import read_boxes
 from skindx.data.boxes.box_file import BoxFile
+from skindx.data.boxes.box_formats import read_boxes
 from skindx.data.boxes.box_join import BoxCounts
 from skindx.data.build.acquire import web_sources
 from skindx.data.copies.hash_links import import_kernels

@@ -1,0 +1,171 @@
+"""The formats of box files, one line each, and a file of boxes as a recipe names it.
+
+A file's content says which format it is. supervision's writers were tried and left: they round
+Pascal VOC to whole pixels and YOLO to five decimals, take an image without a file for one without
+boxes, decode every image, and drop who drew. Tests read what is written here with supervision,
+pycocotools, ultralytics and FiftyOne.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from skindx.core.errors import UserError
+from skindx.core.settings_base import NamePattern, Settings
+from skindx.data.box import BoxedImage
+from skindx.data.boxes.box_file import (
+    MASK_NAME,
+    BoxFile,
+    BoxFormat,
+    BoxRules,
+    Unannotated,
+    YoloColumns,
+)
+from skindx.data.boxes.coco import read_coco, read_json, write_coco
+from skindx.data.boxes.cvat import is_cvat, read_cvat, write_cvat
+from skindx.data.boxes.fiftyone import LABELS, is_fiftyone, read_fiftyone, write_fiftyone
+from skindx.data.boxes.labelstudio import LabelTask, read_labelstudio, write_labelstudio
+from skindx.data.boxes.masks import holds_masks, read_masks
+from skindx.data.boxes.voc import read_voc, write_voc
+from skindx.data.boxes.yolo import DATA, read_yolo, write_yolo
+from skindx.data.manifest import Split
+
+
+@dataclass(frozen=True, slots=True)
+class BoxExport:
+    """What an export writes: the reviewed images of each split, by file name."""
+
+    parts: Sequence[tuple[Split, Mapping[str, BoxedImage]]]
+    files: Mapping[str, Path]
+    """Where each image lies."""
+    labels: Sequence[str]
+    """The classes of the boxes, sorted; never none, since YOLO needs one."""
+    tasks: Callable[[], list[LabelTask]]
+    """One an image, reviewed or not."""
+    copy: bool
+    """Copy the images; otherwise they are linked."""
+
+    @property
+    def images(self) -> dict[str, BoxedImage]:
+        """The reviewed images of all splits."""
+        return {name: image for _, images in self.parts for name, image in images.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFormatKind:
+    """One format: its functions, and what it has a place for."""
+
+    claims: Callable[[Path], bool]
+    """Whether the content of a file or folder is of this format, unless one before it claims it."""
+    read: Callable[[Path, BoxRules], BoxFile]
+    write: Callable[[Path, BoxExport], object] | None = None
+    suffix: str = ""
+    """Of the single file that it is; "": a folder, with images."""
+    names_all: bool = False
+    """It names images whether somebody looked at them or not: `unannotated` says what they are."""
+
+
+FORMATS: Mapping[BoxFormat, BoxFormatKind] = {
+    "yolo": BoxFormatKind(
+        lambda path: path.suffix in (".yaml", ".yml") or (path / DATA).is_file(),
+        read_yolo,
+        lambda out, e: write_yolo(out, e.parts, e.files, e.labels, copy=e.copy),
+        names_all=True,
+    ),
+    "fiftyone": BoxFormatKind(
+        lambda path: is_fiftyone(path) or (path.name == LABELS and is_fiftyone(path.parent)),
+        read_fiftyone,
+        lambda out, e: write_fiftyone(out, e.images, e.files, e.labels, copy=e.copy),
+        names_all=True,
+    ),
+    "cvat": BoxFormatKind(
+        is_cvat,
+        read_cvat,
+        lambda out, e: write_cvat(out, e.images, e.labels),
+        ".xml",
+        names_all=True,
+    ),
+    "voc": BoxFormatKind(
+        lambda path: path.suffix == ".xml" or any(path.rglob("*.xml")),
+        read_voc,
+        lambda out, e: write_voc(out, e.images, e.files, copy=e.copy),
+    ),
+    "masks": BoxFormatKind(
+        lambda path: path.is_dir() and holds_masks(path), read_masks, names_all=True
+    ),
+    "labelstudio": BoxFormatKind(
+        lambda path: path.is_file() and isinstance(read_json(path), list),
+        read_labelstudio,
+        lambda out, e: write_labelstudio(out, e.tasks()),
+        ".json",
+    ),
+    "coco": BoxFormatKind(
+        Path.is_file, read_coco, lambda out, e: write_coco(out, e.images), ".json", names_all=True
+    ),
+}
+
+
+class BoxSource(Settings):
+    """A file or folder of boxes; a bare path in a recipe is one, too."""
+
+    path: Path
+    kind: BoxFormat | None = None
+    """null: detected from the content."""
+    unannotated: Unannotated = Field("skip", exclude_if=lambda value: value == "skip")
+    """Images that a file names without annotation, or a YOLO folder has without label file.
+
+    skip: nobody looked at them; negative: somebody did, and there is no lesion."""
+    columns: YoloColumns | None = Field(None, exclude_if=lambda value: value is None)
+    """What YOLO lines of six and more values after the class are, where the folder does not tell.
+
+    box: each begins with a box, and the rest does not count; polygon: each is one."""
+    pattern: NamePattern = Field(MASK_NAME, exclude_if=lambda value: value == MASK_NAME)
+    """Masks: a regular expression; its first group is the image's name in the name of a mask."""
+    strict: bool = Field(False, exclude_if=lambda value: not value)
+    """Refuse the file for a row that cannot be used; otherwise it is left out and counted."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_path(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str | Path) else value
+
+    def read(self) -> BoxFile:
+        """Read the boxes of any format. Raises UserError, also where none of them can be used."""
+        kind = self.kind or format_of(self.path)
+        self.check(kind)
+        file = FORMATS[kind].read(self.path, BoxRules(self.unannotated, self.columns, self.pattern))
+        file.check(strict=self.strict)
+        return file
+
+    def check(self, kind: BoxFormat) -> None:
+        """Raise UserError for what the format has no place for."""
+        if self.columns and kind != "yolo":
+            raise UserError(f"{kind} has no columns; leave out --columns (boxes.columns).")
+        if self.pattern != MASK_NAME and kind != "masks":
+            raise UserError(f"{kind} has no pattern of names; leave out boxes.pattern.")
+        if self.unannotated == "negative" and not FORMATS[kind].names_all:
+            raise UserError(
+                f"{kind} itself says which images were looked at; leave out --unannotated "
+                f"(boxes.unannotated)."
+            )
+
+
+def read_boxes(source: BoxSource) -> BoxFile:
+    """Read boxes of any format. Raises UserError."""
+    return source.read()
+
+
+def format_of(path: Path) -> BoxFormat:
+    """Return the format that a file's or folder's content shows. Raises UserError."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give a file or folder of boxes.")
+    for kind, form in FORMATS.items():
+        if form.claims(path):
+            return kind
+    raise UserError(
+        f"{path} holds neither {DATA} (YOLO) nor {LABELS} with data/ (FiftyOne) nor XML (CVAT, "
+        f"VOC) nor masks (PNG); COCO and Label Studio are single JSON files: give one of them."
+    )
