@@ -115,6 +115,7 @@ _EXTRAS = {
     **dict.fromkeys(("mlflow", "tensorboard", "wandb"), "track"),
     **dict.fromkeys(("nncf", "onnx", "openvino"), "serve"),
     **dict.fromkeys(("pyvips", "zarr", "sqlalchemy"), "scan"),
+    **dict.fromkeys(("pydicom", "gdcm", "openjpeg", "rle", "highdicom", "fhir"), "clinic"),
     **{"ray": "cluster", "ultralytics": "detect", "psycopg": "postgresql"},
 }
 """Module that the core lacks -> one of the groups that bring it."""

@@ -82,6 +82,12 @@ def decode(
         return turned(pixels_HWC, orientation)
 
 
+def decode_stored_jpeg(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Return pixels_HWC of a JPEG as `decode` does, but not turned. Raises DamagedImage."""
+    with _refusals():
+        return read_jpeg(data, lambda jpeg: _jpeg(jpeg, max_pixels, None, rough=False))
+
+
 def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """Return grey_HW, upright, of a JPEG at the smallest scale with no side shorter than `side`.
 

@@ -43,6 +43,8 @@ def image_suffix(head: bytes) -> str | None:
     `head` needs at least 12 bytes. GIF and SVG are refused: one is a film, the other a program.
     `unusable` says why there is no suffix.
     """
+    if head[128:132] == b"DICM":
+        return None  # its preamble may pass for a TIFF, and its header names a patient
     for offset, signature, suffix in _SIGNATURES:
         if head[offset : offset + len(signature)] == signature:
             if suffix == ".webp" and head[:4] != b"RIFF":
