@@ -64,6 +64,8 @@ def test_a_part_that_hangs_is_ended_and_tells_what_it_did(tmp_path: Path) -> Non
     script = (
         "print('tests/a/test_gpu_x.py::test_one[k] PASSED [ 10%]')\n"
         "print('tests/a/test_gpu_x.py::test_two[a, b] FAILED [ 20%]')\n"
+        "print('[gw1] [ 50%] PASSED tests/a/test_gpu_x.py::test_four[k, l]@one rank ')\n"
+        "print('[gw0] [100%] ERROR tests/a/test_gpu_x.py::test_five ')\n"
         "print('tests/a/test_gpu_x.py::test_three SKIPPED (no such module) [ 30%]', flush=True)\n"
         "import time; time.sleep(60)"
     )
@@ -71,8 +73,8 @@ def test_a_part_that_hangs_is_ended_and_tells_what_it_did(tmp_path: Path) -> Non
     assert outcome.status == "timed out"
     assert outcome.seconds < 30
     assert count_tests(outcome.log) == {
-        "passed": 1,
-        "failed": ["tests/a/test_gpu_x.py::test_two[a, b]"],
+        "passed": 2,
+        "failed": ["tests/a/test_gpu_x.py::test_two[a, b]", "tests/a/test_gpu_x.py::test_five"],
         "skipped": {"tests/a/test_gpu_x.py::test_three": "no such module"},
     }
     failed = run_part(Part("fails", [sys.executable, "-c", "1/0"], 30), {}, tmp_path)

@@ -68,7 +68,7 @@ def _settings(device: str, **engine: Any) -> TrainSettings:
         {
             "recipe": {"epochs": 1, "batch": BATCH},
             "members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 32}}],
-            "engine": {"accelerator": device, "timeout_s": 90, **engine},
+            "engine": {"accelerator": device, "timeout_s": 180, **engine},
         }
     )
 
@@ -163,21 +163,24 @@ def _near(found: dict[str, np.ndarray], tolerance: float) -> None:
 
 @pytest.fixture(scope="module")
 def alone(device: str) -> dict[str, Any]:
-    (rank,) = run_ranks(1, _one_rank, device, device=device, timeout_s=90)
+    # Of 15 trainings, three compile; on a machine that has compiled nothing yet that takes minutes.
+    (rank,) = run_ranks(1, _one_rank, device, device=device, timeout_s=190)
     return dict(rank)
 
 
 @pytest.fixture(scope="module")
 def shared(device: str) -> list[dict[str, Any]]:
-    return run_ranks(2, _two_ranks, device, device=device, timeout_s=90)
+    return run_ranks(2, _two_ranks, device, device=device, timeout_s=190)
 
 
+@pytest.mark.xdist_group("one rank")
 @pytest.mark.parametrize("mode", EXACT)
 def test_one_rank_learns_what_a_plain_loop_learns(alone: dict[str, Any], mode: str) -> None:
     _near(alone[mode]["weights"], 1e-3)
     np.testing.assert_allclose(alone[mode]["answer"], alone["plain"]["answer"], atol=1e-2)
 
 
+@pytest.mark.xdist_group("one rank")
 @pytest.mark.parametrize("mode", [*HALF, *SCALED])
 def test_half_precision_learns_the_same_roughly(alone: dict[str, Any], mode: str) -> None:
     losses = alone[mode]["losses"]
@@ -188,6 +191,7 @@ def test_half_precision_learns_the_same_roughly(alone: dict[str, Any], mode: str
     np.testing.assert_allclose(alone[mode]["answer"], alone["plain"]["answer"], atol=0.5)
 
 
+@pytest.mark.xdist_group("two ranks")
 @pytest.mark.parametrize("kind", SHARED)
 def test_two_ranks_that_share_the_device_learn_it_too(
     shared: list[dict[str, Any]], kind: str
@@ -216,10 +220,11 @@ def _whole_run(device: str, dataset: str, run: str) -> None:
     assert bundle is not None
 
 
+@pytest.mark.xdist_group("a run")
 def test_a_run_from_dataset_to_answer(device: str, small_dataset: Path, tmp_path: Path) -> None:
     """Batches by way of pinned memory, validation, checkpoints, calibration, the bundle."""
     run = tmp_path / "run"
-    run_ranks(1, _whole_run, device, str(small_dataset), str(run), device=device, timeout_s=90)
+    run_ranks(1, _whole_run, device, str(small_dataset), str(run), device=device, timeout_s=190)
     predictor = Predictor.load(run / "bundle", device=device)
     image = np.zeros((72, 96, 3), np.uint8)
     (prediction,) = predictor.predict([image])

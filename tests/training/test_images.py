@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.core import machine
+from skindx.core.compiled_loops import compiler
 from skindx.core.errors import UserError
 from skindx.data.layout import store_bytes
+from skindx.data.loader import augment as augment_module
 from skindx.data.loader import cache, node_memory
 from skindx.data.loader.ahead import Pool
-from skindx.data.loader.augment import changer, composed_changer, turned
+from skindx.data.loader.augment import (
+    changer,
+    composed_changer,
+    squares_changer,
+    turned,
+)
 from skindx.data.loader.load import Reading, threads_for
 from skindx.data.loader.settings import Augment, LoaderSettings
 from skindx.data.loader.source import Files
@@ -208,6 +215,42 @@ def test_without_blur_the_changes_are_those_of_albumentations(augment: Augment) 
     for seed in range(60):
         square_SS3 = draw.integers(0, 256, (17, 17, 3), np.uint8)
         np.testing.assert_array_equal(ours(square_SS3, seed), theirs(square_SS3, seed))
+
+
+@pytest.mark.parametrize(
+    "augment", [Augment(), Augment(colour=0.5), Augment(flip=False, colour=0.4)]
+)
+@pytest.mark.parametrize("side", [64, 37])
+def test_many_squares_at_once_have_the_pixels_of_one_after_the_other(
+    augment: Augment, side: int
+) -> None:
+    assert augment_module.SOURCE.kernel() is not None or not compiler()
+    draw = np.random.default_rng(3)
+    squares_TSS3 = draw.integers(0, 256, (60, side, side, 3), np.uint8)
+    squares_TSS3[0] = squares_TSS3[0, 0, 0]  # of one colour
+    squares_TSS3[1] = squares_TSS3[1, :, :, :1]  # grey
+    seeds = draw.integers(0, 2**32, 60).tolist()
+    change = changer(augment)
+    wanted = [change(square, seed) for square, seed in zip(squares_TSS3, seeds, strict=True)]
+    squares_changer(augment)(squares_TSS3, seeds)
+    # At the end of a row that its vectors do not fill, OpenCV rounds the hue otherwise.
+    distance = np.abs(squares_TSS3.astype(int) - wanted)
+    assert distance.max() <= (0 if side == 64 else 4)
+    assert (distance > 0).mean() < 0.08
+
+
+def test_every_hue_moves_as_opencv_moves_it() -> None:
+    kernel = augment_module._kernel()
+    if kernel is None:
+        pytest.skip("no C++ compiler: OpenCV changes the colours itself")
+    levels = np.arange(0, 256, 3, dtype=np.uint8)
+    colours_SS3 = np.stack(np.meshgrid(*[levels] * 3), -1).reshape(-1, 3)[: 768**2]
+    square_SS3 = np.ascontiguousarray(colours_SS3.reshape(768, 768, 3))
+    wanted = augment_module._hue_moved(square_SS3, 0.021)
+    turns, steps = np.zeros(1, np.int32), np.array([3, -1, -1, -1], np.int32)
+    factors = np.array([1, 1, 1, 0.021])
+    kernel.change(1, 768, *(array.ctypes.data for array in (square_SS3, turns, steps, factors)))
+    np.testing.assert_array_equal(square_SS3, wanted)
 
 
 def test_the_seed_alone_decides_a_change() -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,9 @@ def _parts(settings: Config, tests: list[str], folder: Path) -> list[Part]:
     python = [sys.executable, "-m"]
     # The versions there are not those of the lock: a warning of theirs is no failure of ours.
     options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider"]
-    options += ["--timeout", "280" if settings.fake else "100"]
+    options += ["--timeout", "280" if settings.fake else "200"]
+    if find_spec("xdist"):  # most of the time tests wait for ranks that start, and for compilers
+        options += ["-n", "4", "--dist", "loadgroup"]
     root = ["--rootdir", str(_root()), "-c", str(_root() / "pyproject.toml")]
     files = [str(_root() / test) for test in tests]
     sets = TINY if settings.fake else (f"gpu_batch={settings.batch}", f"gpu_steps={settings.steps}")

@@ -16,6 +16,11 @@ _SHOWN_LINES = 60
 _OUTCOME = re.compile(
     r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)(?: \((.*)\))?", re.MULTILINE
 )
+_OF_WORKER = re.compile(
+    r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (tests/\S+::[^@\n]+?)(?:@.*)? *$",
+    re.MULTILINE,
+)
+"""How pytest-xdist writes it, with the test's group after an @."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ def count_tests(log: Path) -> dict[str, Any]:
 
     Read line by line, so that an interrupted run reports what it had done.
     """
-    ended = _OUTCOME.findall(_text(log))
+    text = _text(log)
+    ended = _OUTCOME.findall(text)
+    ended += [(test, word, "") for word, test in _OF_WORKER.findall(text)]
     return {
         "passed": sum(word == "PASSED" for _, word, _ in ended),
         "failed": [test for test, word, _ in ended if word in ("FAILED", "ERROR")],

@@ -1,20 +1,24 @@
 """Random changes of a training image."""
 
+import ctypes
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.compiled_loops import CppSource
 from skindx.core.machine import go_offline
 from skindx.data.loader.settings import Augment
 
 if TYPE_CHECKING:
     from albumentations import BasicTransform
 
-# S = side
+# S = side, T = images of a task
 
 Square = NDArray[np.uint8]
 Change = Callable[[Square, int], Square]
@@ -25,6 +29,56 @@ _TURNS = ("e", "r90", "r180", "r270", "v", "hvt", "h", "t")
 """The eight symmetries of a square, by albumentations' names and in its order."""
 _LEVELS = np.arange(256, dtype=np.float32)
 _HUES = np.arange(256, dtype=np.int16)
+
+
+SOURCE = CppSource(
+    Path(__file__).with_name("colours.cpp"),
+    "turns and colours",
+    "OpenCV changes training images one after the other",
+    ("-ffp-contract=off",),  # OpenCV rounds each product but those of its fused operations
+)
+
+
+def squares_changer(augment: Augment) -> Callable[[NDArray[np.uint8], Sequence[int]], None]:
+    """Return a function (squares_TSS3, a seed each) that changes all in place, for any thread.
+
+    The pixels are those of `changer`. OpenCV takes the interpreter's lock ten times an image, so
+    that 16 threads were slower than two; here a task takes it once.
+    """
+    kernel = None if augment.blur or augment.sharpen or augment.holes else _kernel()
+    change = changer(augment)
+
+    def one_by_one(squares_TSS3: NDArray[np.uint8], seeds: Sequence[int]) -> None:
+        for square_SS3, seed in zip(squares_TSS3, seeds, strict=True):
+            square_SS3[...] = change(square_SS3, seed)
+
+    def at_once(squares_TSS3: NDArray[np.uint8], seeds: Sequence[int]) -> None:
+        count, side = squares_TSS3.shape[:2]
+        if squares_TSS3.shape != (len(seeds), side, side, 3) or not squares_TSS3.flags.c_contiguous:
+            raise ValueError(f"{len(seeds)} seeds need as many squares, not {squares_TSS3.shape}")
+        turns_T = np.zeros(count, np.int32)
+        steps_T4 = np.full((count, 4), -1, np.int32)
+        factors_T4 = np.ones((count, 4))
+        for index, seed in enumerate(seeds):
+            turns_T[index], steps, factors = _drawn(seed, augment)
+            if steps:
+                steps_T4[index], factors_T4[index] = steps, factors
+        arrays = (squares_TSS3, turns_T, steps_T4, factors_T4)
+        assert kernel is not None
+        kernel.change(count, side, *(array.ctypes.data for array in arrays))
+
+    return at_once if kernel else one_by_one
+
+
+@cache
+def _kernel() -> ctypes.CDLL | None:
+    kernel = SOURCE.kernel()
+    if kernel is None:
+        return None
+    whole, pointer = ctypes.c_int64, ctypes.c_void_p
+    kernel.library.change.argtypes = (whole, whole, pointer, pointer, pointer, pointer)
+    kernel.library.change.restype = None
+    return kernel.library
 
 
 def changer(augment: Augment) -> Change:
@@ -76,22 +130,29 @@ def composed_changer(augment: Augment) -> Change:
 
 
 def _turned_and_coloured(square_SS3: Square, seed: int, augment: Augment) -> Square:
-    """Draw and change as albumentations does, each of whose changes begins with the same seed."""
-    if augment.flip:
-        number = np.random.default_rng(seed).integers(len(_TURNS))
-        square_SS3 = turned(square_SS3, _TURNS[int(number)])
+    turn, steps, factors = _drawn(seed, augment)
+    square_SS3 = turned(square_SS3, _TURNS[turn])
+    for which in steps:
+        square_SS3 = _COLOURS[which](square_SS3, factors[which])
+    return square_SS3
+
+
+def _drawn(seed: int, augment: Augment) -> tuple[int, list[int], list[float]]:
+    """Return a turn's number, the order of the changes of colour, empty for none, and factors.
+
+    Drawn as albumentations does, each of whose changes begins with the same seed.
+    """
+    turn = int(np.random.default_rng(seed).integers(len(_TURNS))) if augment.flip else 0
     strength = augment.colour
     draw = random.Random(seed)  # noqa: S311 (no secret)
     if not strength or draw.random() >= _COLOURED:
-        return square_SS3
+        return turn, [], []
     least, most = max(0.0, 1 - strength), 1 + strength
     factors = [draw.uniform(least, most) for _ in range(3)]
     factors.append(draw.uniform(-strength / 10, strength / 10))
     order = [0, 1, 2, 3]
     np.random.default_rng(seed).shuffle(order)
-    for which in order:
-        square_SS3 = _COLOURS[which](square_SS3, factors[which])
-    return square_SS3
+    return turn, order, factors
 
 
 def _brighter(square_SS3: Square, factor: float) -> Square:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError, check_finite, check_like
-from skindx.data.loader.augment import changer
+from skindx.data.loader.augment import squares_changer
 from skindx.data.loader.batches import epoch_plan
 from skindx.data.loader.cache import CacheContext, Say, node_of, open_cached
 from skindx.data.loader.crops import sample_seeds
@@ -137,13 +137,12 @@ def training_batches(
 
     Raises UserError for an image that is gone or damaged.
     """
-    change = changer(augment)
+    change = squares_changer(augment)
 
     def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
         seeds = sample_seeds((seed, epoch), indices)
         fill_random_crops(data.source, indices, seeds, augment.scale, RATIO, out_TSS3=out_TSS3)
-        for out_SS3, image_seed in zip(out_TSS3, seeds, strict=True):
-            out_SS3[...] = change(out_SS3, image_seed)
+        change(out_TSS3, seeds)
 
     learned = data.labels_N if data.targets_NC is None else data.targets_NC
     with closing(data.reading.load(fill, shares, side)) as batches:
