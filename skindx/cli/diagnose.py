@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from skindx.cli.options import Expect, MissRate, Prevalence, console
+from skindx.core.errors import UserError
+from skindx.core.text import printable
 
 _UNUSED = "printed in the report, changes no answer"
 _MAYBE = "changes the answer of a bundle that learned from it, else no answer"
@@ -16,7 +18,9 @@ def diagnose(
     photos: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PHOTO...", help="1 to 3 photos of one place: JPEG, PNG, WebP or HEIC."
+            metavar="PHOTO...",
+            help="1 to 3 photos of one place: JPEG, PNG, WebP or HEIC. With --out: one folder of "
+            "photos, or one table with a column `file`.",
         ),
     ],
     *,
@@ -46,13 +50,38 @@ def diagnose(
     pdf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="TABLE",
+            help="Many photos: their answers, as .csv, .parquet or .jsonl.",
+        ),
+    ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.html", help="Many photos: also a page, urgent ones first."),
+    ] = None,
 ) -> None:
     """Diagnose photos of skin: the next step, the likely conditions, and why.
 
     A photo that is not good enough for an answer is refused, with advice.
 
+    A folder, or a table with a column `file` and columns of facts (age, sex, site, skin_type), is
+    answered photo by photo into the table --out. To resume an interrupted run, run the same command
+    again.
+
     Example: skindx diagnose runs/demo/bundle near.jpg wide.jpg --age 54 --pdf report.pdf
+
+    Example: skindx diagnose runs/demo/bundle photos --out answers.csv --summary answers.html
     """
+    given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
+    if out or summary or any(path.is_dir() for path in photos):
+        unfit = [name for name, value in given.items() if value is not None]
+        unfit += [name for name, value in (("json", as_json), ("pdf", pdf)) if value]
+        _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
+        return
     from datetime import datetime
 
     from skindx.core.atomic_files import atomic_file
@@ -62,7 +91,6 @@ def diagnose(
     from skindx.diagnosis.photo_checks import read_photos
     from skindx.diagnosis.predictor import Predictor
 
-    given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(given, origin="patient")
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
     answered = answer(predictor, Case(read_photos(photos), patient))
@@ -74,3 +102,51 @@ def diagnose(
         print(answered.diagnosis.model_dump_json(indent=2))
     else:
         print_diagnosis(answered.diagnosis, console())
+
+
+def _many(
+    sources: list[Path],
+    out: Path | None,
+    page: Path | None,
+    unfit: list[str],
+    served: tuple[Path, str | None, float | None, Path | None],
+) -> None:
+    from skindx.api.predictions import iter_predictions, schema_of
+    from skindx.core.progress import progress_bars
+    from skindx.diagnosis.many.answer_file import check_output
+    from skindx.diagnosis.many.photo_list import list_photos
+    from skindx.diagnosis.many.photo_run import answer_photos, check_page
+    from skindx.diagnosis.predictor import Predictor
+
+    if out is None:
+        raise UserError("many photos are answered into a table; give --out answers.csv.")
+    if len(sources) != 1:
+        raise UserError(f"--out takes one folder or table, and {len(sources)} came; give one.")
+    if unfit:
+        raise UserError(
+            f"--{unfit[0].replace('_', '-')} is of one case; facts about many photos stand in "
+            "columns of a table, and their answers in --out."
+        )
+    check_output(out)
+    check_page(page)
+    listed = list_photos(sources[0])
+    bundle, expect, miss_rate, prevalence = served
+    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
+    for note in listed.notes:
+        print(printable(note))
+    with progress_bars() as progress:
+        counts = answer_photos(
+            listed,
+            predictor,
+            lambda photos: iter_predictions(
+                predictor,
+                [photo.path for photo in photos],
+                facts=[photo.patient.model_dump(exclude_none=True) for photo in photos],
+            ),
+            schema_of(predictor),
+            out,
+            page=page,
+            prevalence=prevalence,
+            progress=progress,
+        )
+    print(f"{counts.text} Answers: {out}{f'; summary: {page}' if page else ''}.")

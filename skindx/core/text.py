@@ -1,7 +1,10 @@
 """Text for a reader: printable, in HTML and Markdown, and in what two settings differ."""
 
+import hashlib
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,6 +85,17 @@ def _words(path: str, old: Any, new: Any, names: Mapping[str, str]) -> str:
 def html_environment(package: str, folder: str = "templates") -> "Environment":
     """Return an environment for HTML templates in a folder of a package; values are escaped."""
     return _environment(package, folder, escape=True)
+
+
+def inlined(package: str, name: str) -> str:
+    """Return a style or script of a package's templates as part of HTML and of XML alike."""
+    text = (resources.files(package) / "templates" / name).read_text(encoding="utf-8")
+    return f"/*<![CDATA[*/\n{text}/*]]>*/"
+
+
+def csp_hash(text: str) -> str:
+    """Return the source expression that a Content-Security-Policy allows a text by."""
+    return "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def markdown_environment(package: str, folder: str = "templates") -> "Environment":

@@ -96,10 +96,13 @@ def _by_set_and_risk(
 
 def risk_words(risk: UrgentRisk) -> tuple[str, str]:
     """Return risk and threshold for a reader, with enough digits to distinguish them."""
-    shown, least = f"{100 * risk.risk:.1f} %", f"{100 * risk.threshold:.1f} %"
-    if shown == least and risk.risk != risk.threshold:
-        shown, least = f"{100 * risk.risk:.3f} %", f"{100 * risk.threshold:.3f} %"
-    return shown, least
+    return shown_risks(risk.risk, risk.threshold)
+
+
+def shown_risks(risk: float, threshold: float) -> tuple[str, str]:
+    """Return the same of plain shares."""
+    digits = 3 if f"{100 * risk:.1f}" == f"{100 * threshold:.1f}" and risk != threshold else 1
+    return f"{100 * risk:.{digits}f} %", f"{100 * threshold:.{digits}f} %"
 
 
 def _reached(ranked: Ranked, risk: UrgentRisk, question: Question) -> str:

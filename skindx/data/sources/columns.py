@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field
 
@@ -50,9 +50,9 @@ _CONFIRMED = {
 }
 """What data sets say of their labels (HAM10000's dx_type, the ISIC archive), in plain words."""
 
-_UNKNOWN = {"", "unknown", "unk", "nan", "na", "n/a", "none", "null", "-"}
-_SEXES = {"f": "female", "female": "female", "woman": "female", "m": "male", "male": "male"}
-_SEXES |= {"man": "male", "other": "other", "diverse": "other", "intersex": "other"}
+UNKNOWN = {"", "unknown", "unk", "nan", "na", "n/a", "none", "null", "-"}
+SEXES = {"f": "female", "female": "female", "woman": "female", "m": "male", "male": "male"}
+SEXES |= {"man": "male", "other": "other", "diverse": "other", "intersex": "other"}
 _SITES = {"upper extremity": "arm", "lower extremity": "leg", "genital": "genitals"}
 OLDEST = 120
 """Years."""
@@ -118,9 +118,9 @@ class Columns(Settings):
         known["confirmed_by"] = confirmation(cell(line.get(self.confirmed)))
         known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
         known["age"] = age_years(cell(line.get(self.age)))
-        known["sex"] = _SEXES.get(cell(line.get(self.sex)).casefold(), "")
+        known["sex"] = SEXES.get(cell(line.get(self.sex)).casefold(), "")
         site = " ".join(cell(line.get(self.site)).casefold().split())
-        known["site"] = _SITES.get(site, "" if site in _UNKNOWN else site)
+        known["site"] = _SITES.get(site, "" if site in UNKNOWN else site)
         return known
 
     def _groups(self, line: Mapping[str, Any]) -> str:
@@ -133,7 +133,7 @@ class Columns(Settings):
     def odd_ages(self, lines: Iterable[Mapping[str, Any]]) -> list[str]:
         """Return the ages that are no number of years, which count as unknown."""
         cells = (cell(line.get(self.age)) for line in lines)
-        return [a for a in cells if a.casefold() not in _UNKNOWN and age_years(a) is None]
+        return [a for a in cells if a.casefold() not in UNKNOWN and age_years(a) is None]
 
 
 def described(*texts: str) -> str:
@@ -191,7 +191,19 @@ def cell(value: object) -> str:
     return str(value).strip()[:LONGEST]
 
 
-def read_table(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+class WantedColumns(Protocol):
+    """Looks at the columns that a table has, and then says which are read."""
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of the columns to read."""
+        ...
+
+    def check(self, path: Path, existing: object) -> None:
+        """Raise UserError for a table without a column that is needed."""
+
+
+def read_table(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     """Yield the lines of a table. Raises UserError for what is no such table."""
     import pyarrow as pa
 
@@ -209,14 +221,14 @@ def read_table(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path} cannot be read as a table ({detail}); check the file.") from None
 
 
-def _read_csv(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+def _read_csv(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         columns.check(path, reader.fieldnames or [])
         yield from reader
 
 
-def _read_jsonl(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+def _read_jsonl(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8-sig") as file:
         for number, text in enumerate(file, 1):
             line = json.loads(text) if text.strip() else None
@@ -227,7 +239,7 @@ def _read_jsonl(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
                 yield line
 
 
-def _read_parquet(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: Path, columns: WantedColumns) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

@@ -10,14 +10,13 @@ import numpy as np
 
 from skindx.core.atomic_files import FolderKind, atomic_folder, write_csv
 from skindx.core.errors import UserError
-from skindx.core.text import counted, html_environment, keep_units, printable
+from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.publish.publish_formats import no_formula
 from skindx.diagnosis.record import CANNOT_RULE_OUT, percent
 from skindx.imaging.sandboxed_images import small_jpeg
 from skindx.scan.compare.changes import KINDS, Kind, LesionChange, changes, match
 from skindx.scan.compare.registration import Registration, register
 from skindx.scan.compare.scan_view import ScanView, StoredScan, read_scan
-from skindx.scan.outputs.scan_pages import csp_hash, inlined
 from skindx.scan.outputs.scan_result import Summary, shown_risk
 
 

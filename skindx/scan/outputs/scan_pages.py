@@ -3,15 +3,20 @@
 The page needs no script to be read as a table.
 """
 
-import hashlib
 from base64 import b64encode
 from collections.abc import Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skindx.core.text import counted, html_environment, keep_units, printable
+from skindx.core.text import (
+    counted,
+    csp_hash,
+    html_environment,
+    inlined,
+    keep_units,
+    printable,
+)
 from skindx.data.box import Box
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.guarantees import shown_share
@@ -33,17 +38,6 @@ from skindx.scan.scanned_lesions import LEAST_LESIONS, RankedLesion, ScannedPhot
 
 if TYPE_CHECKING:
     from PIL import Image
-
-
-def inlined(package: str, name: str) -> str:
-    """Return a style or script of a package's templates as part of HTML and of XML alike."""
-    text = (resources.files(package) / "templates" / name).read_text(encoding="utf-8")
-    return f"/*<![CDATA[*/\n{text}/*]]>*/"
-
-
-def csp_hash(text: str) -> str:
-    """Return the source expression that a Content-Security-Policy allows a text by."""
-    return "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 _MARGIN = 0.4

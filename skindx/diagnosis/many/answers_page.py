@@ -1,0 +1,203 @@
+"""Answers about many photos as one HTML page that needs nothing else: urgent ones first.
+
+The page needs no script to be read. It shows photos, so it is as private as the answers.
+"""
+
+import heapq
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError, needs_room
+from skindx.core.machine import cpu_count
+from skindx.core.progress import Progress
+from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units
+from skindx.data.loader.ahead import work_ahead
+from skindx.diagnosis.conclusion import shown_risks
+from skindx.diagnosis.guarantees import measured
+from skindx.diagnosis.many.answer_file import PRIVATE, AnswerPart, Row
+from skindx.diagnosis.many.photo_list import FILE, ListedPhoto, PhotoList
+from skindx.diagnosis.photo_checks import open_photo, read_photo
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, SET_HOLDS, percent
+from skindx.diagnosis.record_assembly import mix_text, source_of
+from skindx.diagnosis.scope import Scope
+from skindx.imaging.sandboxed_images import small_jpeg
+
+if TYPE_CHECKING:
+    from skindx.diagnosis.predictor import Predictor
+
+MOST_SHOWN = 2000
+"""Photos of the page, urgent ones first: more would be tens of megabytes."""
+THUMBNAIL_PX = 112
+_KINDS = {
+    "urgent": "urgent",
+    "soon": "soon",
+    "unknown": "urgency unknown",
+    "routine": "routine",
+    "refused": "refused",
+}
+"""In the order of the page."""
+
+
+@dataclass
+class AnswerCounts:
+    """How many answers are of which kind."""
+
+    kinds: Counter[str]
+    gates: Counter[str]
+    """Of the refused photos."""
+    abstained: int = 0
+    total: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "AnswerCounts":
+        """Count rows."""
+        counts = cls(Counter(), Counter())
+        for row in rows:
+            counts.total += 1
+            counts.kinds[kind_of(row)] += 1
+            counts.abstained += bool(row["abstained"])
+            if row["refused"]:
+                counts.gates[row["refused"]] += 1
+        return counts
+
+    @property
+    def text(self) -> str:
+        """All of it in a sentence."""
+        parts = [f"{self.kinds[kind]:,} {name}" for kind, name in _KINDS.items()]
+        gates = ", ".join(f"{gate} {count:,}" for gate, count in self.gates.most_common())
+        unsure = f"; {self.abstained:,} of them not sure" if self.abstained else ""
+        return (
+            f"{counted(self.total, 'photo')}: {', '.join(parts[:-1])}{unsure}; {parts[-1]}"
+            f"{f' ({gates})' if gates else ''}."
+        )
+
+
+def kind_of(row: Row) -> str:
+    """Return the urgency of an answer's next step, or `refused`."""
+    return "refused" if row["refused"] else str(row["urgency"])
+
+
+def write_page(
+    page: Path,
+    listed: PhotoList,
+    part: AnswerPart,
+    counts: AnswerCounts,
+    predictor: "Predictor",
+    *,
+    table: Path,
+    progress: Progress,
+) -> None:
+    """Write the page of listed photos; `table` is the file of all answers."""
+    order = list(_KINDS)
+    first = heapq.nsmallest(
+        MOST_SHOWN,
+        zip(listed.photos, part.rows(listed.photos), strict=True),
+        key=lambda one: (order.index(kind_of(one[1])), -(one[1]["urgent_risk"] or 0.0)),
+    )
+    shown = []
+    names = {one.key: one.name for one in predictor.taxonomy.classes}
+    thumbnails = work_ahead(_thumbnail, first, threads=cpu_count(), ahead=2 * cpu_count())
+    for number, ((_, row), jpeg) in enumerate(zip(first, thumbnails, strict=True), 1):
+        shown.append(_shown(row, jpeg, names))
+        progress("summary", number, len(first))
+    style, script = (inlined(__package__, name) for name in ("answers.css", "answers.js"))
+    html = (
+        html_environment("skindx.diagnosis.many")
+        .get_template("answers.html.jinja")
+        .render(
+            title=f"Answers about {counted(counts.total, 'photo')}",
+            made_at=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
+            notice=NOTICE,
+            cannot=CANNOT_RULE_OUT,
+            counts=counts,
+            kinds=_KINDS,
+            advice=_advice(shown),
+            notes=listed.notes,
+            shown=shown,
+            left=counts.total - len(shown),
+            table=table.name,
+            scope=Scope.of(predictor.taxonomy.classes, predictor.bundle.images.warning).text,
+            basis=_basis(predictor),
+            source=source_of(predictor.bundle, predictor.backend),
+            style=style,
+            script=script,
+            style_hash=csp_hash(style),
+            script_hash=csp_hash(script),
+        )
+    )
+    with needs_room(page.parent), atomic_file(page, PRIVATE) as temporary:
+        temporary.write_text(keep_units(html), encoding="utf-8")
+
+
+def _advice(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the usual advice of each kind, which stands once; a row has it where it differs."""
+    advice = {}
+    for kind in _KINDS:
+        given = Counter(row["advice"] for row in shown if row["kind"] == kind)
+        advice[kind] = next((text for text, _ in given.most_common(1)), "")
+    return advice
+
+
+def _basis(predictor: "Predictor") -> list[str]:
+    """Return what sets, risks and probabilities promise, in sentences."""
+    sets, rule = predictor.conformal, predictor.urgent_risk
+    level = rule.level(predictor.miss_rate) if rule else None
+    holds = SET_HOLDS.format(level=f"{100 * sets.level:g}") if sets else ""
+    source = source_of(predictor.bundle, predictor.backend)
+    sentences = (
+        f"Set: {holds}." if sets else predictor.no_sets,
+        "Urgent risk: the summed probability of the urgent conditions. From the threshold beside "
+        f"it on, the next step is urgent; of 100 urgent lesions at most {100 * level.miss_rate:g} "
+        "are expected below it."
+        if level
+        else predictor.no_urgent_risk,
+        measured(predictor.metrics) or "How often this bundle is right has not been measured.",
+        "" if source.calibrated else "Its probabilities were not calibrated: expect them too high.",
+        mix_text(predictor),
+        source.expects,
+        source.adapted,
+    )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _thumbnail(one: tuple[ListedPhoto, Row]) -> str:
+    """Return a small JPEG in base64; "" for a photo that cannot be opened, or was changed since."""
+    photo, row = one
+    try:
+        opened = open_photo(read_photo(photo.path), needed=THUMBNAIL_PX)
+    except UserError:
+        return ""
+    if row["sha256"] not in (None, opened.sha256):
+        return ""
+    return b64encode(small_jpeg(opened.pixels_HWC, THUMBNAIL_PX)).decode()
+
+
+def _shown(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
+    """Return what the page has of a row, as text."""
+    kind, risk, threshold = kind_of(row), row["urgent_risk"], row["urgent_threshold"]
+    shown = {"file": row[FILE], "kind": kind, "jpeg": jpeg, "risk": "", "least": ""}
+    if risk is not None and threshold is not None:
+        shown["risk"], shown["least"] = shown_risks(risk, threshold)
+    if kind == "refused":
+        text = str(row["reason"])
+        shown |= {"first": "", "text": text[:1].upper() + text[1:]}
+    elif row["abstained"]:
+        shown |= {"first": "", "text": f"The model does not know. {row['abstained']}"}
+    else:
+        likely = [names.get(key, key) for key in row["set"] or ()]
+        shown |= {
+            "first": f"{names.get(row['first'], row['first'])}, {percent(row['probability'])}",
+            "text": f"Set: {', '.join(likely)}." if likely else "",
+        }
+    shown["remarks"] = row["remarks"] or ""
+    shown["advice"] = row["advice"] or ""
+    shown["unsure"] = bool(row["abstained"])
+    words = (shown["file"], shown["first"], shown["text"], _KINDS[kind])
+    shown["words"] = " ".join(map(str, words)).lower()
+    return shown
