@@ -107,15 +107,14 @@ def diagnose(
 def _many(
     sources: list[Path],
     out: Path | None,
-    page: Path | None,
+    summary: Path | None,
     unfit: list[str],
     served: tuple[Path, str | None, float | None, Path | None],
 ) -> None:
-    from skindx.api.predictions import iter_predictions, schema_of
+    from skindx.api.photo_run import answer_photos, check_page
     from skindx.core.progress import progress_bars
     from skindx.diagnosis.many.answer_file import check_output
     from skindx.diagnosis.many.photo_list import list_photos
-    from skindx.diagnosis.many.photo_run import answer_photos, check_page
     from skindx.diagnosis.predictor import Predictor
 
     if out is None:
@@ -128,7 +127,7 @@ def _many(
             "columns of a table, and their answers in --out."
         )
     check_output(out)
-    check_page(page)
+    check_page(summary)
     listed = list_photos(sources[0])
     bundle, expect, miss_rate, prevalence = served
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
@@ -136,17 +135,6 @@ def _many(
         print(printable(note))
     with progress_bars() as progress:
         counts = answer_photos(
-            listed,
-            predictor,
-            lambda photos: iter_predictions(
-                predictor,
-                [photo.path for photo in photos],
-                facts=[photo.patient.model_dump(exclude_none=True) for photo in photos],
-            ),
-            schema_of(predictor),
-            out,
-            page=page,
-            prevalence=prevalence,
-            progress=progress,
+            listed, predictor, out, page=summary, prevalence=prevalence, progress=progress
         )
-    print(f"{counts.text} Answers: {out}{f'; summary: {page}' if page else ''}.")
+    print(f"{counts.text} Answers: {out}{f'; summary: {summary}' if summary else ''}.")

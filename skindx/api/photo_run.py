@@ -1,24 +1,19 @@
 """A run over many photos: it answers those that have no answer yet, then writes table and page."""
 
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skindx.api import predictions
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.core.progress import Progress
 from skindx.diagnosis.many.answer_file import check_output, open_part, write_table
 from skindx.diagnosis.many.answers_page import AnswerCounts, write_page
-from skindx.diagnosis.many.photo_list import ListedPhoto, PhotoList
+from skindx.diagnosis.many.photo_list import PhotoList
 from skindx.diagnosis.record_assembly import bundle_version
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from skindx.diagnosis.predictor import Predictor
-
-Predict = Callable[[Sequence[ListedPhoto]], Iterator["pa.RecordBatch"]]
-"""Yields tables of predictions, one row a photo, in the order of the photos."""
 
 
 def check_page(page: Path | None) -> None:
@@ -30,8 +25,6 @@ def check_page(page: Path | None) -> None:
 def answer_photos(
     listed: PhotoList,
     predictor: "Predictor",
-    predict: Predict,
-    schema: "pa.Schema",
     out: Path,
     *,
     page: Path | None = None,
@@ -40,9 +33,10 @@ def answer_photos(
 ) -> AnswerCounts:
     """Write the answers about listed photos to `out`, and a summary to `page`.
 
-    What an earlier run of the same arguments answered is not answered again. `schema` are the
-    columns of `predict`. Raises UserError, after which the same command goes on.
+    What an earlier run of the same arguments answered is not answered again. `prevalence` is the
+    file that the predictor was loaded with. Raises UserError, after which the same command goes on.
     """
+    schema = predictions.schema_of(predictor)
     part_path = check_output(out)
     origin = {
         "bundle": bundle_version(predictor.bundle),
@@ -57,7 +51,12 @@ def answer_photos(
         waiting = [photo for photo in photos if part.lacks(photo)]
         before, at = len(photos) - len(waiting), 0
         progress("photos", before, len(photos))
-        for batch in predict(waiting) if waiting else ():
+        batches = predictions.iter_predictions(
+            predictor,
+            [photo.path for photo in waiting],
+            facts=[photo.patient.model_dump(exclude_none=True) for photo in waiting],
+        )
+        for batch in batches:
             rows = batch.to_pylist()
             part.add(waiting[at : at + len(rows)], rows)
             at += len(rows)

@@ -170,7 +170,7 @@ def test_a_part_file_of_another_bundle_is_refused_and_a_changed_photo_answered_a
     def run(bundle: Path, *words: object) -> str:
         code, _, problem = skindx("diagnose", bundle, photos, "--out", out, *words)
         assert code == 2
-        return problem
+        return str(problem)
 
     def stopping(*arguments: Any, **options: Any) -> Any:
         yield from real(*arguments, batch=1, **options)
