@@ -1,25 +1,18 @@
-"""A run over many photos: it answers those that have no answer yet, then writes table and page."""
+"""A run over many photos: it answers those that have no answer yet, then writes their table."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.api import predictions
+from skindx.api.answer_file import AnswerCounts, AnswerPart, check_output, open_part, write_table
 from skindx.core.atomic_files import sha256_file
-from skindx.core.errors import UserError
 from skindx.core.progress import Progress
-from skindx.diagnosis.many.answer_file import check_output, open_part, write_table
-from skindx.diagnosis.many.answers_page import AnswerCounts, write_page
-from skindx.diagnosis.many.photo_list import PhotoList
+from skindx.diagnosis.photo_list import PhotoList
 from skindx.diagnosis.record_assembly import bundle_version
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
-
-
-def check_page(page: Path | None) -> None:
-    """Raise UserError for a summary that would not be a page."""
-    if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
-        raise UserError(f"--summary {page} is no page; name it with .html.")
 
 
 def answer_photos(
@@ -27,11 +20,11 @@ def answer_photos(
     predictor: "Predictor",
     out: Path,
     *,
-    page: Path | None = None,
+    page: Callable[[AnswerPart, AnswerCounts], None] | None = None,
     prevalence: Path | None = None,
     progress: Progress,
 ) -> AnswerCounts:
-    """Write the answers about listed photos to `out`, and a summary to `page`.
+    """Write the answers about listed photos to `out`, and let `page` summarise them.
 
     What an earlier run of the same arguments answered is not answered again. `prevalence` is the
     file that the predictor was loaded with. Raises UserError, after which the same command goes on.
@@ -64,6 +57,6 @@ def answer_photos(
         write_table(out, schema, part.rows(photos))
         counts = AnswerCounts.of(part.rows(photos))
         if page is not None:
-            write_page(page, listed, part, counts, predictor, table=out, progress=progress)
+            page(part, counts)
         part_path.unlink()
     return counts

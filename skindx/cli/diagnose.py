@@ -1,5 +1,6 @@
 """`skindx diagnose`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -111,11 +112,12 @@ def _many(
     unfit: list[str],
     served: tuple[Path, str | None, float | None, Path | None],
 ) -> None:
-    from skindx.api.photo_run import answer_photos, check_page
+    from skindx.api.answer_file import check_output
+    from skindx.api.photo_run import answer_photos
     from skindx.core.progress import progress_bars
-    from skindx.diagnosis.many.answer_file import check_output
-    from skindx.diagnosis.many.photo_list import list_photos
+    from skindx.diagnosis.photo_list import list_photos
     from skindx.diagnosis.predictor import Predictor
+    from skindx.ui.page.answers_page import check_page, write_page
 
     if out is None:
         raise UserError("many photos are answered into a table; give --out answers.csv.")
@@ -134,7 +136,15 @@ def _many(
     for note in listed.notes:
         print(printable(note))
     with progress_bars() as progress:
+        page = None
+        if summary:
+            page = partial(write_page, summary, listed, predictor, table=out, progress=progress)
         counts = answer_photos(
-            listed, predictor, out, page=summary, prevalence=prevalence, progress=progress
+            listed,
+            predictor,
+            out,
+            page=page,
+            prevalence=prevalence,
+            progress=progress,
         )
     print(f"{counts.text} Answers: {out}{f'; summary: {summary}' if summary else ''}.")

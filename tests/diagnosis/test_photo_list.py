@@ -10,7 +10,7 @@ from skin_photo import skin_photo
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.many.photo_list import list_photos
+from skindx.diagnosis.photo_list import list_photos
 
 
 @pytest.fixture

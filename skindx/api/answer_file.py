@@ -7,6 +7,7 @@ which bundle and of which photos it is. All of it is health data, so only its us
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from skindx.core.atomic_files import atomic_file, only_writer
 from skindx.core.errors import UserError, needs_room
-from skindx.core.text import printable
+from skindx.core.text import counted, printable
 from skindx.data.publish.publish_formats import no_formula
-from skindx.diagnosis.many.photo_list import FILE, ListedPhoto
+from skindx.diagnosis.photo_list import FILE, ListedPhoto
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,3 +174,52 @@ def _write_parquet(path: Path, schema: "pa.Schema", rows: Iterable[Row]) -> None
         remaining = iter(rows)
         while some := list(islice(remaining, _ROWS)):
             file.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
+
+
+KINDS = {
+    "urgent": "urgent",
+    "soon": "soon",
+    "unknown": "urgency unknown",
+    "routine": "routine",
+    "refused": "refused",
+}
+"""What answers are, in the order of a page."""
+
+
+@dataclass
+class AnswerCounts:
+    """How many answers are of which kind."""
+
+    kinds: Counter[str]
+    gates: Counter[str]
+    """Of the refused photos."""
+    abstained: int = 0
+    total: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "AnswerCounts":
+        """Count rows."""
+        counts = cls(Counter(), Counter())
+        for row in rows:
+            counts.total += 1
+            counts.kinds[kind_of(row)] += 1
+            counts.abstained += bool(row["abstained"])
+            if row["refused"]:
+                counts.gates[row["refused"]] += 1
+        return counts
+
+    @property
+    def text(self) -> str:
+        """All of it in a sentence."""
+        parts = [f"{self.kinds[kind]:,} {name}" for kind, name in KINDS.items()]
+        gates = ", ".join(f"{gate} {count:,}" for gate, count in self.gates.most_common())
+        unsure = f"; {self.abstained:,} of them not sure" if self.abstained else ""
+        return (
+            f"{counted(self.total, 'photo')}: {', '.join(parts[:-1])}{unsure}; {parts[-1]}"
+            f"{f' ({gates})' if gates else ''}."
+        )
+
+
+def kind_of(row: Row) -> str:
+    """Return the urgency of an answer's next step, or `refused`."""
+    return "refused" if row["refused"] else str(row["urgency"])

@@ -6,27 +6,27 @@ The page needs no script to be read. It shows photos, so it is as private as the
 import heapq
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skindx.api.answer_file import KINDS, PRIVATE, AnswerCounts, AnswerPart, Row, kind_of
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError, needs_room
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress
-from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units
+from skindx.core.text import counted, csp_hash, inlined
 from skindx.data.loader.ahead import work_ahead
 from skindx.diagnosis.conclusion import shown_risks
 from skindx.diagnosis.guarantees import measured
-from skindx.diagnosis.many.answer_file import PRIVATE, AnswerPart, Row
-from skindx.diagnosis.many.photo_list import FILE, ListedPhoto, PhotoList
 from skindx.diagnosis.photo_checks import open_photo, read_photo
+from skindx.diagnosis.photo_list import FILE, ListedPhoto, PhotoList
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, SET_HOLDS, percent
 from skindx.diagnosis.record_assembly import mix_text, source_of
 from skindx.diagnosis.scope import Scope
 from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.ui.page_basics import render
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
@@ -34,67 +34,26 @@ if TYPE_CHECKING:
 MOST_SHOWN = 2000
 """Photos of the page, urgent ones first: more would be tens of megabytes."""
 THUMBNAIL_PX = 112
-_KINDS = {
-    "urgent": "urgent",
-    "soon": "soon",
-    "unknown": "urgency unknown",
-    "routine": "routine",
-    "refused": "refused",
-}
-"""In the order of the page."""
 
 
-@dataclass
-class AnswerCounts:
-    """How many answers are of which kind."""
-
-    kinds: Counter[str]
-    gates: Counter[str]
-    """Of the refused photos."""
-    abstained: int = 0
-    total: int = 0
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> "AnswerCounts":
-        """Count rows."""
-        counts = cls(Counter(), Counter())
-        for row in rows:
-            counts.total += 1
-            counts.kinds[kind_of(row)] += 1
-            counts.abstained += bool(row["abstained"])
-            if row["refused"]:
-                counts.gates[row["refused"]] += 1
-        return counts
-
-    @property
-    def text(self) -> str:
-        """All of it in a sentence."""
-        parts = [f"{self.kinds[kind]:,} {name}" for kind, name in _KINDS.items()]
-        gates = ", ".join(f"{gate} {count:,}" for gate, count in self.gates.most_common())
-        unsure = f"; {self.abstained:,} of them not sure" if self.abstained else ""
-        return (
-            f"{counted(self.total, 'photo')}: {', '.join(parts[:-1])}{unsure}; {parts[-1]}"
-            f"{f' ({gates})' if gates else ''}."
-        )
-
-
-def kind_of(row: Row) -> str:
-    """Return the urgency of an answer's next step, or `refused`."""
-    return "refused" if row["refused"] else str(row["urgency"])
+def check_page(page: Path | None) -> None:
+    """Raise UserError for a summary that would not be a page."""
+    if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
+        raise UserError(f"--summary {page} is no page; name it with .html.")
 
 
 def write_page(
     page: Path,
     listed: PhotoList,
+    predictor: "Predictor",
     part: AnswerPart,
     counts: AnswerCounts,
-    predictor: "Predictor",
     *,
     table: Path,
     progress: Progress,
 ) -> None:
     """Write the page of listed photos; `table` is the file of all answers."""
-    order = list(_KINDS)
+    order = list(KINDS)
     first = heapq.nsmallest(
         MOST_SHOWN,
         zip(listed.photos, part.rows(listed.photos), strict=True),
@@ -106,39 +65,36 @@ def write_page(
     for number, ((_, row), jpeg) in enumerate(zip(first, thumbnails, strict=True), 1):
         shown.append(_shown(row, jpeg, names))
         progress("summary", number, len(first))
-    style, script = (inlined(__package__, name) for name in ("answers.css", "answers.js"))
-    html = (
-        html_environment("skindx.diagnosis.many")
-        .get_template("answers.html.jinja")
-        .render(
-            title=f"Answers about {counted(counts.total, 'photo')}",
-            made_at=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
-            notice=NOTICE,
-            cannot=CANNOT_RULE_OUT,
-            counts=counts,
-            kinds=_KINDS,
-            advice=_advice(shown),
-            notes=listed.notes,
-            shown=shown,
-            left=counts.total - len(shown),
-            table=table.name,
-            scope=Scope.of(predictor.taxonomy.classes, predictor.bundle.images.warning).text,
-            basis=_basis(predictor),
-            source=source_of(predictor.bundle, predictor.backend),
-            style=style,
-            script=script,
-            style_hash=csp_hash(style),
-            script_hash=csp_hash(script),
-        )
+    style, script = (inlined("skindx.ui", name) for name in ("answers.css", "answers.js"))
+    html = render(
+        "answers.html.jinja",
+        title=f"Answers about {counted(counts.total, 'photo')}",
+        made_at=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
+        notice=NOTICE,
+        cannot=CANNOT_RULE_OUT,
+        counts=counts,
+        kinds=KINDS,
+        advice=_advice(shown),
+        notes=listed.notes,
+        shown=shown,
+        left=counts.total - len(shown),
+        table=table.name,
+        scope=Scope.of(predictor.taxonomy.classes, predictor.bundle.images.warning).text,
+        basis=_basis(predictor),
+        source=source_of(predictor.bundle, predictor.backend),
+        style=style,
+        script=script,
+        style_hash=csp_hash(style),
+        script_hash=csp_hash(script),
     )
     with needs_room(page.parent), atomic_file(page, PRIVATE) as temporary:
-        temporary.write_text(keep_units(html), encoding="utf-8")
+        temporary.write_text(html, encoding="utf-8")
 
 
 def _advice(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the usual advice of each kind, which stands once; a row has it where it differs."""
     advice = {}
-    for kind in _KINDS:
+    for kind in KINDS:
         given = Counter(row["advice"] for row in shown if row["kind"] == kind)
         advice[kind] = next((text for text, _ in given.most_common(1)), "")
     return advice
@@ -198,6 +154,6 @@ def _shown(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
     shown["remarks"] = row["remarks"] or ""
     shown["advice"] = row["advice"] or ""
     shown["unsure"] = bool(row["abstained"])
-    words = (shown["file"], shown["first"], shown["text"], _KINDS[kind])
+    words = (shown["file"], shown["first"], shown["text"], KINDS[kind])
     shown["words"] = " ".join(map(str, words)).lower()
     return shown
