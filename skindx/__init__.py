@@ -10,23 +10,29 @@ from typing import Any
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
-    "load": "skindx.api.model",
-    "Model": "skindx.api.model",
-    "Answer": "skindx.api.model",
-    "UserError": "skindx.core.errors",
-    "Refused": "skindx.diagnosis.photo_checks",
+    "skindx.api.model": ("Answer", "Model", "load"),
+    "skindx.api.dataset": ("Dataset", "open_dataset"),
+    "skindx.api.verbs": ("EvaluationReport", "build", "evaluate", "train"),
+    "skindx.core.errors": ("JobError", "UserError"),
+    "skindx.data.recipe": ("BuildSettings",),
+    "skindx.diagnosis.photo_checks": ("Refused",),
+    "skindx.training.config.run": ("TrainSettings",),
 }
 
-__all__ = ["Answer", "Model", "Refused", "UserError", "__version__", "load"]
+__all__ = [  # noqa: PLE0604 - strings all the same
+    "__version__",
+    *(name for names in _HOMES.values() for name in names),
+]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'skindx' has no attribute {name!r}; it has {__all__}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(importlib.import_module(home), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'skindx' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

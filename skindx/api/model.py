@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from skindx.api import known_keywords
 from skindx.api.photos import PhotoLike, patient_of, photo_bytes
 from skindx.api.predictions import iter_predictions, schema_of
 from skindx.core.progress import Progress, silent
@@ -114,6 +115,7 @@ class Model:
             answered = answer(self._predictor, case)
         return Answer(answered, self._predictor.metrics)
 
+    @known_keywords
     def predict(
         self,
         photos: "Iterable[PhotoLike]",
@@ -131,6 +133,7 @@ class Model:
         batches = self.iter_predictions(photos, batch, facts, progress)
         return pa.Table.from_batches(batches, self.schema)
 
+    @known_keywords
     def iter_predictions(
         self,
         photos: "Iterable[PhotoLike]",
@@ -153,6 +156,7 @@ class Model:
         return f"<Model {bundle.spec.name}, {len(self.classes)} classes, {bundle.digest[:16]}>"
 
 
+@known_keywords
 def load(
     path: "str | os.PathLike[str]",
     digest: str | None = None,

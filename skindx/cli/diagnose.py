@@ -83,20 +83,15 @@ def diagnose(
         unfit += [name for name, value in (("json", as_json), ("pdf", pdf)) if value]
         _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
         return
-    from datetime import datetime
-
+    from skindx.api.model import load
     from skindx.core.atomic_files import atomic_file
-    from skindx.diagnosis.answer_report import print_diagnosis, report_pdf
-    from skindx.diagnosis.case import Case, Patient
-    from skindx.diagnosis.diagnose import answer
+    from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
-    from skindx.diagnosis.predictor import Predictor
 
-    patient = Patient.parse(given, origin="patient")
-    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
-    answered = answer(predictor, Case(read_photos(photos), patient))
+    model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
+    answered = model.diagnose(read_photos(photos), **given)
     if pdf:
-        report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
+        report = answered.pdf()
         with atomic_file(pdf, mode=0o600) as file:  # health data
             file.write_bytes(report)
     if as_json:

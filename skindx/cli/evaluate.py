@@ -1,6 +1,5 @@
 """`skindx evaluate`, `recompute` of what it wrote, and `adapt` to another place."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -63,40 +62,32 @@ def evaluate(
 
     External: skindx evaluate runs/mine/bundle other/data --external
     """
+    from skindx.api.verbs import evaluate as evaluate_bundle
     from skindx.core.progress import progress_bars
     from skindx.energy import energy_reported
     from skindx.evaluation.checklist import write_checklists
-    from skindx.evaluation.evaluate import METRICS
-    from skindx.evaluation.evaluate import evaluate as evaluate_bundle
     from skindx.evaluation.evaluation_report import print_table
-    from skindx.models.bundle.bundle_changes import add_metrics
 
     external = external or internal is not None
     folder = out or bundle.resolve().parent / ("external" if external else "evaluation")
-    split = split or ("all" if external else "test")
-    changed = None
     with energy_reported("evaluate", folder), progress_bars() as progress:
-        evaluation = evaluate_bundle(
+        report = evaluate_bundle(
             bundle,
             dataset,
             folder,
             split=split,
-            progress=partial(progress, "evaluate"),
-            copies_progress=partial(progress, "copies"),
-            expect=expect,
-            miss_rate=miss_rate,
             external=external,
             internal=internal,
+            digest=expect,
+            miss_rate=miss_rate,
+            progress=progress,
         )
-    if split == "test" and evaluation.external is None and not external:
-        figures = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        changed = add_metrics(bundle, figures, expect)
-    print_table(evaluation, console())
+    print_table(report.scores, console())
     print(f"report: {folder / 'report.html'}")
     if checklist:
         print(f"checklists: {write_checklists(folder)}")
-    if changed:
-        print(f"the bundle now holds these figures; its new digest is {changed.digest}")
+    if report.digest:
+        print(f"the bundle now holds these figures; its new digest is {report.digest}")
 
 
 def recompute(

@@ -79,6 +79,11 @@ class Issue:
 
 def write_manifest(folder: Path, records: Sequence[Record]) -> None:
     """Write `records` as `folder`/manifest.parquet, atomically."""
+    write_table(folder / MANIFEST, records, manifest_schema())
+
+
+def manifest_schema() -> Any:
+    """Return the Arrow schema of a manifest."""
     import pyarrow as pa
 
     special = {
@@ -90,8 +95,7 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
         "age": pa.float32(),
     }
     names = [field.name for field in dataclasses.fields(Record)]
-    schema = pa.schema([(name, special.get(name, pa.string())) for name in names])
-    write_table(folder / MANIFEST, records, schema)
+    return pa.schema([(name, special.get(name, pa.string())) for name in names])
 
 
 def boxes_type() -> Any:

@@ -4,8 +4,10 @@ import io
 import itertools
 import os
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from tiny_bundle import pack_whole
 
 import skindx
 from skindx.api import predictions
+from skindx.core.machine import cpu_count
 from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.decode import decode
 from skindx.models.ood.ood_check import OodCheck
@@ -151,7 +154,7 @@ def test_a_stream_without_end_is_read_a_little_ahead(model: skindx.Model) -> Non
     stream.close()
     assert rows == [4, 4, 4]
     assert counts == [("predict", 4, 0), ("predict", 8, 0), ("predict", 12, 0)]
-    assert taken <= 12 + 4 + os.cpu_count() + 1
+    assert taken <= 12 + 4 + cpu_count() + 1
 
 
 def test_large_photos_make_smaller_batches(
@@ -176,3 +179,31 @@ def test_threads_get_the_rows_of_one(model: skindx.Model) -> None:
         thread.join()
     for n in range(4):
         np.testing.assert_allclose(tables[n]["probability"], alone["probability"], atol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_photos(
+    model: skindx.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2,000 photos no more are alive at any time than two batches and those at work."""
+    alive, most = 0, 0
+    plain = predictions._read
+
+    def freed() -> None:
+        nonlocal alive
+        alive -= 1
+
+    def counted(*values: Any) -> predictions._Read:
+        nonlocal alive, most
+        read = plain(*values)
+        alive += 1
+        most = max(most, alive)
+        weakref.finalize(read, freed)
+        return read
+
+    monkeypatch.setattr(predictions, "_read", counted)
+    endless = itertools.cycle([PHOTOS[0], *[b"GIF89a"] * 99])
+    rows = 0
+    for batch in model.iter_predictions(itertools.islice(endless, 2000), 16):
+        rows += batch.num_rows
+    assert rows == 2000
+    assert most <= 3 * 16 + 2 * cpu_count()

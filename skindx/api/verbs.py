@@ -1,0 +1,225 @@
+"""The verbs as functions: `build`, `train`, `evaluate`, with the settings of the command line."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from skindx.api import known_keywords
+from skindx.api.dataset import Dataset
+from skindx.core.errors import UserError
+from skindx.core.machine import require_extra
+from skindx.core.progress import Progress, silent
+from skindx.core.settings_base import Settings
+from skindx.data.manifest import Split
+
+if TYPE_CHECKING:
+    from skindx.api.model import Model
+    from skindx.data.recipe import BuildSettings
+    from skindx.evaluation.score import Evaluation
+    from skindx.training.config.run import TrainSettings
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+TRAINING_NEEDS = ("deepspeed", "psutil", "sqlalchemy")
+_LOOK_S = 0.5
+"""Between two looks at the epochs of a training."""
+
+
+@known_keywords
+def build(
+    source: "str | os.PathLike[str] | BuildSettings | Mapping[str, Any]",
+    out: "str | os.PathLike[str]",
+    *,
+    taxonomy: str | None = None,
+    urgency: Mapping[str, str] | None = None,
+    sets: Sequence[str] = (),
+    resplit: bool = False,
+    join_copies: bool = False,
+    cluster: str | None = None,
+    progress: Progress = silent,
+) -> Dataset:
+    """Build a dataset as `skindx build` does, and open it.
+
+    `source` is a recipe (a file, a mapping or BuildSettings), or a folder with one subfolder for
+    each class. `urgency` maps a class to urgent, soon or routine; `sets` are A.B=VALUE. Raises
+    UserError for bad input, before anything is written where that can be known.
+    """
+    from skindx.data.build.build_dataset import build as build_dataset
+    from skindx.data.recipe import BuildSettings, load_build_settings
+
+    if isinstance(source, BuildSettings | Mapping):
+        if taxonomy is not None or urgency or sets:
+            raise UserError(
+                "taxonomy, urgency and sets change a recipe's file; write them into the settings."
+            )
+        settings = _settings(BuildSettings, source)
+    else:
+        tiers = [f"{label}={tier}" for label, tier in (urgency or {}).items()]
+        settings = load_build_settings(Path(source), sets, taxonomy, tiers)
+    folder = Path(out)
+    build_dataset(
+        settings,
+        folder,
+        resplit=resplit,
+        join_copies=join_copies,
+        progress=progress,
+        cluster=cluster,
+    )
+    return Dataset(folder)
+
+
+@known_keywords
+def train(
+    dataset: "str | os.PathLike[str] | Dataset",
+    out: "str | os.PathLike[str]",
+    settings: "str | os.PathLike[str] | TrainSettings | Mapping[str, Any] | None" = None,
+    *,
+    weights: "str | os.PathLike[str] | None" = None,
+    sets: Sequence[str] = (),
+    progress: Progress = silent,
+) -> "Model":
+    """Train a run as `skindx train` does, and load its bundle; the same call resumes it.
+
+    `settings` are a YAML file, a mapping or TrainSettings; None: one network that starts from
+    `weights`, or from pretrained weights at hand. Ranks are processes of their own, which draw
+    their bars on standard error. `progress` is called from a thread with a member's name, its
+    finished epochs, and all of them. Raises UserError for bad input, JobError for ranks that fail.
+    """
+    require_extra("train", *TRAINING_NEEDS, purpose="training")
+    from skindx.api.model import load
+    from skindx.training.config.run import TrainSettings
+    from skindx.training.member_networks import with_default_network
+    from skindx.training.run import train as train_run
+
+    if os.environ.get("RANK"):
+        raise UserError("skindx.train starts its ranks itself; call it without torchrun or srun.")
+    chosen = _settings(TrainSettings, settings, sets)
+    if weights is not None:
+        chosen = chosen.starting_from(Path(weights))
+    elif settings is None:
+        chosen = with_default_network(chosen, random_weights=False)
+    run = Path(out)
+    with _epochs_reported(run, chosen, progress):
+        bundle = train_run(_path(dataset), chosen, run)
+    assert bundle
+    return load(bundle.path)
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """What `evaluate` measured and where it wrote it."""
+
+    folder: Path
+    """With report.html, metrics.json, predictions.csv and predictions.npz."""
+    scores: "Evaluation"
+    digest: str | None
+    """Of the bundle, which now holds these figures; None: they are not of its test split."""
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The figures with their 95 % intervals, as in metrics.json."""
+        from skindx.evaluation.evaluate import METRICS
+
+        figures: dict[str, Any] = json.loads((self.folder / METRICS).read_text(encoding="utf-8"))
+        return figures
+
+
+@known_keywords
+def evaluate(
+    bundle: "str | os.PathLike[str]",
+    dataset: "str | os.PathLike[str] | Dataset",
+    out: "str | os.PathLike[str] | None" = None,
+    *,
+    split: "Split | str | None" = None,
+    external: bool = False,
+    internal: "str | os.PathLike[str] | None" = None,
+    digest: str | None = None,
+    miss_rate: float | None = None,
+    progress: Progress = silent,
+) -> EvaluationReport:
+    """Evaluate a bundle on a dataset as `skindx evaluate` does.
+
+    `out` is by default evaluation/ beside the bundle, or external/; `split` test, or all of an
+    `external` dataset. Figures of the test split are also written into the bundle's model card.
+    Raises UserError for bad input.
+    """
+    from skindx.evaluation.evaluate import evaluate as evaluate_bundle
+    from skindx.models.bundle.bundle_changes import add_metrics
+
+    path = Path(bundle)
+    external = external or internal is not None
+    folder = (
+        Path(out) if out else path.resolve().parent / ("external" if external else "evaluation")
+    )
+    part: Any = split or ("all" if external else "test")
+    scores = evaluate_bundle(
+        path,
+        _path(dataset),
+        folder,
+        split=part,
+        progress=partial(progress, "evaluate"),
+        copies_progress=partial(progress, "copies"),
+        expect=digest,
+        miss_rate=miss_rate,
+        external=external,
+        internal=Path(internal) if internal else None,
+    )
+    report = EvaluationReport(folder, scores, None)
+    if part != "test" or scores.external is not None or external:
+        return report
+    changed = add_metrics(path, report.metrics, digest)
+    return EvaluationReport(folder, scores, changed.digest)
+
+
+def _path(dataset: "str | os.PathLike[str] | Dataset") -> Path:
+    return dataset.path if isinstance(dataset, Dataset) else Path(dataset)
+
+
+def _settings(kind: type[AnySettings], given: Any, sets: Sequence[str] = ()) -> AnySettings:
+    if isinstance(given, kind):
+        if sets:
+            raise UserError("sets change a file of settings; use model_copy for an object.")
+        return given
+    if given is None or isinstance(given, Mapping):
+        return kind.load(None, sets, start=dict(given or {}))
+    return kind.load(Path(given), sets)
+
+
+@contextmanager
+def _epochs_reported(run: Path, settings: "TrainSettings", progress: Progress) -> Iterator[None]:
+    """Report each member's epochs while the block trains, by the histories that the ranks write."""
+    from skindx.training.checkpoint.finished import HISTORY, member_folder
+
+    if progress is silent:
+        yield
+        return
+    totals = {member.name: settings.recipe_of(member).epochs for member in settings.members}
+    reported: dict[str, int] = {}
+    ended = threading.Event()
+
+    def look() -> None:
+        for name, total in totals.items():
+            with suppress(OSError):
+                lines = (member_folder(run, name) / HISTORY).read_bytes().count(b"\n")
+                if lines - 1 > reported.get(name, 0):
+                    reported[name] = lines - 1
+                    progress(name, lines - 1, total)
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_S):
+            look()
+
+    thread = threading.Thread(target=watch, name="skindx-epochs", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        look()

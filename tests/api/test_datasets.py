@@ -1,0 +1,169 @@
+"""Datasets and verbs as Python objects: splits, torch, Hugging Face, build, train, evaluate."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import skindx
+from skindx.data.build import build_dataset
+from skindx.data.manifest import read_manifest
+from skindx.evaluation import evaluate as evaluation
+from skindx.imaging.decode import decode
+from skindx.training import run as training_run
+
+OLDER = Path(__file__).parents[1] / "fixtures" / "v0_2"
+DATA = OLDER / "dataset"
+
+
+@pytest.fixture(scope="module")
+def data() -> skindx.Dataset:
+    return skindx.open_dataset(DATA)
+
+
+def test_a_dataset_counts_its_splits_and_groups(data: skindx.Dataset) -> None:
+    records = read_manifest(DATA)
+    assert len(data) == sum(data.splits.values()) == sum(data.groups.values()) == len(records)
+    assert data.table.num_rows == len(records)
+    assert data.table["sha256"].to_pylist() == [record.sha256 for record in records]
+    assert set(data.table["label"].to_pylist()) <= set(data.classes)
+    assert len(data.files("test")) == data.splits["test"]
+    assert all(file.is_file() for file in data.files())
+
+
+def test_torch_gets_pixels_and_class_numbers(data: skindx.Dataset) -> None:
+    test = data.torch("test")
+    image, label = test[0]
+    pixels = decode(data.files("test")[0].read_bytes())
+    np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), pixels)
+    first = next(record for record in read_manifest(DATA) if record.split == "test")
+    assert data.classes[label] == first.label
+    assert test[len(test) - 1][1] == test[-1][1]
+    with pytest.raises(IndexError):
+        test[len(test)]
+
+    def small(opened: object) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(opened.resize((8, 8))).copy())  # type: ignore[attr-defined]
+
+    images, labels = next(iter(DataLoader(data.torch("train", small), batch_size=4)))
+    assert images.shape == (4, 8, 8, 3)
+    assert labels.dtype == torch.int64
+    with pytest.raises(skindx.UserError, match="split 'dev' is none of train, val"):
+        data.torch("dev")
+
+
+def test_hugging_face_gets_decodable_images_and_named_classes(data: skindx.Dataset) -> None:
+    made = data.hf("val")
+    assert made.num_rows == data.splits["val"]
+    assert made.features["label"].names == list(data.classes)
+    row = made[0]
+    assert row["image"].size == (row["width"], row["height"])
+    assert (
+        data.classes[row["label"]]
+        == data.table["label"].to_pylist()[data.table["split"].to_pylist().index("val")]
+    )
+    assert data.hf().num_rows == len(data)
+
+
+def test_what_is_no_dataset_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(skindx.UserError, match=r"manifest\.parquet"):
+        skindx.open_dataset(tmp_path)
+
+
+def test_a_build_takes_what_the_command_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[skindx.BuildSettings] = []
+
+    def built(settings: skindx.BuildSettings, out: Path, **options: Any) -> None:
+        given.append(settings)
+        options["progress"]("screen", 1, 2)
+        shutil.copytree(DATA, out)
+
+    monkeypatch.setattr(build_dataset, "build", built)
+    (tmp_path / "images" / "nevus").mkdir(parents=True)
+    stages: list[tuple[str, int, int]] = []
+    made = skindx.build(
+        tmp_path / "images",
+        tmp_path / "data",
+        urgency={"nevus": "routine"},
+        sets=["seed=5"],
+        progress=lambda *at: stages.append(at),
+    )
+    assert made.path == tmp_path / "data"
+    assert (given[0].seed, dict(given[0].urgency)) == (5, {"nevus": "routine"})
+    assert stages == [("screen", 1, 2)]
+    recipe = {"name": "x", "sources": [{"kind": "folder", "path": str(tmp_path / "images")}]}
+    with pytest.raises(skindx.UserError, match="write them into the settings"):
+        skindx.build(recipe, tmp_path / "other", sets=["seed=1"])
+    with pytest.raises(skindx.UserError, match="unknown key 'sed'"):
+        skindx.build({**recipe, "sed": 1}, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_training_reports_epochs_and_gives_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[skindx.TrainSettings] = []
+
+    def trained(dataset: Path, settings: skindx.TrainSettings, run: Path) -> SimpleNamespace:
+        assert dataset == DATA
+        given.append(settings)
+        member = run / "members" / settings.members[0].name
+        member.mkdir(parents=True)
+        (member / "history.csv").write_text("epoch,loss\n1,2.0\n2,1.0\n")
+        return SimpleNamespace(path=OLDER / "whole" / "bundle")
+
+    monkeypatch.setattr(training_run, "train", trained)
+    epochs: list[tuple[str, int, int]] = []
+    settings = skindx.TrainSettings.load(OLDER / "whole" / "train.yaml")
+    model = skindx.train(
+        skindx.open_dataset(DATA), tmp_path, settings, progress=lambda *at: epochs.append(at)
+    )
+    assert given == [settings]
+    total = settings.recipe_of(settings.members[0]).epochs
+    assert epochs == [(settings.members[0].name, 2, total)]
+    assert model.predict([]).num_rows == 0
+    skindx.train(DATA, tmp_path / "b", {"recipe": {"epochs": 3}}, weights="w.safetensors")
+    assert given[1].recipe.epochs == 3
+    assert given[1].members[0].weights == Path("w.safetensors")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(skindx.UserError, match="without torchrun"):
+        skindx.train(DATA, tmp_path)
+
+
+def test_an_evaluation_goes_into_the_bundle_where_it_is_of_the_test_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(OLDER / "whole" / "bundle", bundle)
+    given: list[dict[str, Any]] = []
+
+    def evaluated(path: Path, dataset: Path, folder: Path, **options: Any) -> SimpleNamespace:
+        given.append(options)
+        shutil.copytree(OLDER / "whole" / "evaluation", folder)
+        options["progress"](3, 4)
+        options["copies_progress"](1, 2)
+        return SimpleNamespace(external=None)
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluated)
+    before = skindx.load(bundle).digest
+    stages: list[tuple[str, int, int]] = []
+    report = skindx.evaluate(bundle, DATA, progress=lambda *at: stages.append(at))
+    assert report.folder == tmp_path / "evaluation"
+    assert report.metrics == json.loads((report.folder / "metrics.json").read_text())
+    assert stages == [("evaluate", 3, 4), ("copies", 1, 2)]
+    assert report.digest == skindx.load(bundle).digest != before
+    val = skindx.evaluate(bundle, DATA, tmp_path / "val", split="val", digest=report.digest)
+    external = skindx.evaluate(bundle, DATA, external=True)
+    assert (val.digest, external.digest) == (None, None)
+    assert external.folder == tmp_path / "external"
+    assert [one["split"] for one in given] == ["test", "val", "all"]
+    with pytest.raises(skindx.UserError, match="digest"):
+        skindx.load(bundle, before)

@@ -1,0 +1,102 @@
+"""The public interface: its names, its signatures, what an import costs, unknown keywords."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import skindx
+from skindx.api import UnknownKeyword
+
+NAMES = [
+    *("Answer", "BuildSettings", "Dataset", "EvaluationReport", "JobError", "Model", "Refused"),
+    *("TrainSettings", "UserError", "__version__", "build", "evaluate", "load", "open_dataset"),
+    "train",
+]
+
+SIGNATURES = {
+    "load": "path, digest, *, device, backend, miss_rate, prevalence",
+    "open_dataset": "path",
+    "build": "source, out, *, taxonomy, urgency, sets, resplit, join_copies, cluster, progress",
+    "train": "dataset, out, settings, *, weights, sets, progress",
+    "evaluate": "bundle, dataset, out, *, split, external, internal, digest, miss_rate, progress",
+    "Model.diagnose": "self, photos, **facts",
+    "Model.predict": "self, photos, batch, facts, progress",
+    "Model.iter_predictions": "self, photos, batch, facts, progress",
+    "Dataset.torch": "self, split, transform",
+    "Dataset.hf": "self, split",
+    "Dataset.files": "self, split",
+    "Answer.to_dict": "self",
+    "Answer.pdf": "self",
+}
+
+MEMBERS = {
+    "Model": {"classes", "diagnose", "digest", "iter_predictions", "predict", "schema"},
+    "Dataset": {"classes", "files", "groups", "hf", "splits", "table", "torch"},
+    "Answer": {
+        *("abstained", "advice", "conformal_set", "diagnosis", "heat_maps", "pdf"),
+        *("probabilities", "to_dict", "urgency"),
+    },
+    "EvaluationReport": {"metrics"},
+}
+
+
+def shape(function: object) -> str:
+    parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    names, starred = [], False
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and not starred:
+            names.append("*")
+            starred = True
+        names.append(f"**{one.name}" if one.kind is one.VAR_KEYWORD else one.name)
+    return ", ".join(names)
+
+
+def test_names_and_signatures_stay() -> None:
+    """What stands here is promised: a name may be added, none changes its meaning or goes."""
+    assert sorted(skindx.__all__) == sorted(NAMES)
+    assert set(NAMES) <= set(dir(skindx))
+    for name, signature in SIGNATURES.items():
+        home: object = skindx
+        for part in name.split("."):
+            home = getattr(home, part)
+        assert shape(home) == signature, name
+    for name, members in MEMBERS.items():
+        assert {one for one in vars(getattr(skindx, name)) if one[0] != "_"} == members
+    with pytest.raises(AttributeError, match="no attribute 'lode'; it has"):
+        _ = skindx.lode
+
+
+def test_the_types_name_what_the_module_gives() -> None:
+    stub = ast.parse(Path(skindx.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {
+        alias.name: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert sorted([*homes, "__version__"]) == sorted(skindx.__all__)
+    assert homes == {name: home for home, names in skindx._HOMES.items() for name in names}
+
+
+def test_an_import_is_quick_and_loads_no_torch() -> None:
+    code = (
+        "import sys, time; began = time.perf_counter(); import skindx; "
+        "took = time.perf_counter() - began; "
+        "assert not {'torch', 'numpy', 'pyarrow', 'pydantic'} & set(sys.modules); "
+        "assert skindx.UserError and 'torch' not in sys.modules; print(took)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) < 0.2
+
+
+def test_an_unknown_keyword_is_one_sentence() -> None:
+    with pytest.raises(UnknownKeyword, match=r"^load: unknown keyword 'diges'; did you mean 'dig"):
+        skindx.load("bundle", diges="ab")
+    with pytest.raises(TypeError, match=r"^evaluate: unknown keyword 'on'; Valid: bundle, dataset"):
+        skindx.evaluate("bundle", "data", on="test")
+    with pytest.raises(skindx.UserError, match="no-such"):
+        skindx.load("no-such")
