@@ -20,8 +20,8 @@ def diagnose(
         list[Path],
         typer.Argument(
             metavar="PHOTO...",
-            help="1 to 3 photos of one place: JPEG, PNG, WebP or HEIC. With --out: one folder of "
-            "photos, or one table with a column `file`.",
+            help="1 to 3 photos of one place: JPEG, PNG, WebP, HEIC or DICOM. With --out: one "
+            "folder of photos, or one table with a column `file`.",
         ),
     ],
     *,

@@ -64,7 +64,7 @@ class AskAboutRulers:
 def run(
     photos: Annotated[
         list[Path],
-        typer.Argument(metavar="PHOTO...", help="Photos: JPEG, PNG, WebP, TIFF or HEIC."),
+        typer.Argument(metavar="PHOTO...", help="Photos: JPEG, PNG, WebP, TIFF, HEIC or DICOM."),
     ],
     *,
     bundle: Annotated[

@@ -1,13 +1,14 @@
 """A case: one to three photos of one place on the skin, and optional facts about the person."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
+from skindx.imaging.dicom_facts import DicomFacts
 from skindx.models.metadata_head import Facts
 from skindx.taxonomy.body_sites import Site, site_of
 
@@ -38,6 +39,8 @@ class Patient(Settings):
     """For how long the change has been there."""
     skin_type: SkinType | None = None
     """Fitzpatrick 1..6."""
+    from_file: tuple[Literal["age", "sex", "site"], ...] = ()
+    """Facts that the header of a DICOM photo gave, since nobody else did."""
 
     @property
     def facts(self) -> Facts:
@@ -58,6 +61,24 @@ class Case:
             raise UserError(
                 f"{len(self.photos)} photos came; give 1 to {MAX_PHOTOS} of the same place."
             )
+
+
+def with_file_facts(case: Case, headers: Sequence[DicomFacts]) -> Case:
+    """Return a case whose missing facts come from the headers of its photos, the first that says.
+
+    What a person gave stays. Raises UserError where the files name different patients.
+    """
+    if len({one.identity.patient_id for one in headers if one.identity.patient_id}) > 1:
+        raise UserError(
+            "the photos are of different patients, as their files say; send those of one patient."
+        )
+    given = case.patient.model_dump()
+    read = {name: one.patient[name] for one in reversed(headers) for name in one.patient}
+    new = {name: value for name, value in read.items() if given[name] is None}
+    if not new:
+        return case
+    patient = Patient.parse(given | new | {"from_file": sorted(new)}, "the file", expand=False)
+    return replace(case, patient=patient)
 
 
 CHANGES_NOTHING = (
@@ -117,4 +138,10 @@ def patient_facts(patient: Patient) -> list[tuple[str, str]]:
         "there for": (patient.duration or "").replace("always", "as long as remembered"),
         "Fitzpatrick skin type": str(patient.skin_type or ""),
     }
-    return [(name, value) for name, value in facts.items() if value]
+    names = {"site": "place"}
+    read = {names.get(field, field) for field in patient.from_file}
+    return [
+        (name, f"{value} (from the photo's file)" if name in read else value)
+        for name, value in facts.items()
+        if value
+    ]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
-from skindx.diagnosis.case import Case
+from skindx.diagnosis.case import Case, with_file_facts
 from skindx.diagnosis.conclusion import Conclusion, conclude
 from skindx.diagnosis.photo_checks import (
     MAX_BYTES,
@@ -162,6 +162,11 @@ def answer_many(
 def check_case(predictor: "Predictor", case: Case) -> CheckedCase | Refused:
     """Decode a case's photos and look at their quality; threads may do it side by side."""
     passed, refused = check_photos(case, _needed(predictor), predictor.least_side)
+    try:
+        headers = [photo.opened.facts for photo in passed.values() if photo.opened.facts]
+        case = with_file_facts(case, headers)
+    except UserError as error:
+        return Refused("unreadable", str(error))
     if refused and not (passed and predictor.ood):
         return Refused.of(refused, len(case.photos))
     return CheckedCase(case, passed, refused)  # the networks may refuse another of its photos

@@ -16,7 +16,15 @@ from skindx.core.machine import how_to_install
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Photo
 from skindx.imaging.decode import decode, upright_jpeg_size
-from skindx.imaging.image_formats import DamagedImage, PhotoFormat, photo_format
+from skindx.imaging.dicom import can_read_dicom, read_dicom
+from skindx.imaging.dicom_facts import DicomFacts
+from skindx.imaging.image_formats import (
+    HEAD,
+    SHOWN_BY_NONE,
+    DamagedImage,
+    PhotoFormat,
+    photo_format,
+)
 from skindx.imaging.photo_gates import Fault, inspect
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic, small_jpeg
 
@@ -76,8 +84,8 @@ _QUALITY = 88
 
 
 def small_view(data: bytes, pixels_HWC: NDArray[np.uint8]) -> bytes:
-    """Return a small JPEG of a HEIC photo, which most browsers cannot show; b"" of any other."""
-    return view_jpeg(pixels_HWC, SMALL_SIDE) if photo_format(data[:16]) == "HEIC" else b""
+    """Return a small JPEG of a photo that most browsers cannot show; b"" of any other."""
+    return view_jpeg(pixels_HWC, SMALL_SIDE) if photo_format(data[:HEAD]) in SHOWN_BY_NONE else b""
 
 
 def view_jpeg(pixels_HWC: NDArray[np.uint8], longest: int = LONGEST_SIDE) -> bytes:
@@ -110,6 +118,8 @@ class Opened:
     """Pixels of the upright photo at full scale."""
     sha256: str
     """Of the file's bytes."""
+    facts: DicomFacts | None = None
+    """What the header of a DICOM file says."""
 
 
 def read_photo(path: Path) -> bytes:
@@ -157,31 +167,46 @@ def open_photo(
         return Refused(gate, message, photo)
 
     if not data:
-        raise refused("the file is empty; choose a JPEG, PNG, WebP or HEIC photo.")
+        raise refused("the file is empty; choose a JPEG, PNG, WebP, HEIC or DICOM photo.")
     if len(data) > MAX_BYTES:
         most = f"{MAX_BYTES >> 20} MB"
         raise refused(
             f"the file has more than {most}; save the photo smaller and try again.", "size"
         )
-    form = photo_format(data[:16])
+    form = photo_format(data[:HEAD])
     if form is None:
         raise refused(
-            "the file is not a photo in JPEG, PNG, WebP or HEIC format, whatever its name says; "
-            "choose another file."
+            "the file is not a photo in JPEG, PNG, WebP, HEIC or DICOM format, whatever its name "
+            "says; choose another file."
         )
     if form == "HEIC" and not can_read_heic():
         raise refused(
             "HEIC photos cannot be read here, since pillow-heif is not installed; save the photo "
             f"as JPEG, or install it: {how_to_install('app')}."
         )
+    if form == "DICOM" and not can_read_dicom():
+        raise refused(
+            "DICOM files cannot be read here, since their libraries are not installed; export the "
+            f"photo as JPEG, or install them: {how_to_install('clinic')}."
+        )
+    facts = None
     try:
-        pixels_HWC, height, width = _decoded(data, form, needed)
+        if form == "DICOM":
+            dicom = read_dicom(data)
+            pixels_HWC, facts = _kept(dicom.pixels_HWC), dicom.facts
+            height, width = facts.height, facts.width
+        else:
+            pixels_HWC, height, width = _decoded(data, form, needed)
     except DamagedImage as error:
         # The message of a third-party decoder (`error` has a cause then) does not help a user.
         too_large = error.reason == "too-many-pixels"
         is_our_message = form != "HEIC" and error.__cause__ is None
         reason = str(error) if is_our_message or too_large else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
+        if form == "DICOM":
+            advice = "" if ";" in reason else "; export it again"
+            message = f"the DICOM file cannot be read: {reason}{advice}."
+            raise refused(message, "size" if too_large else "unreadable") from None
         fewer = too_large or error.reason == "decode-memory"
         advice = "save it as a JPEG of fewer pixels" if fewer else "save it as a new JPEG"
         message = f"the photo cannot be read ({reason}); take it again or {advice}."
@@ -197,7 +222,7 @@ def open_photo(
         raise refused(
             f"{size}; choose one that is at most {MAX_RATIO} times longer than wide.", "size"
         )
-    return Opened(pixels_HWC, width, height, hashlib.sha256(data).hexdigest())
+    return Opened(pixels_HWC, width, height, hashlib.sha256(data).hexdigest(), facts)
 
 
 def _decoded(

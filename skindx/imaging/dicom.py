@@ -8,7 +8,7 @@ import io
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.core.atomic_files import atomic_file
-from skindx.core.machine import require_extra
+from skindx.core.machine import missing_modules, require_extra
 from skindx.imaging import dicom_facts, dicom_pixels
 from skindx.imaging.decode import MAX_PIXELS, hushed, import_decoders
 from skindx.imaging.dicom_facts import DicomFacts, facts_of, kind_of
 from skindx.imaging.dicom_pixels import BIG_ENDIAN, DEFLATED, IMPLICIT, FrameLayout
-from skindx.imaging.image_formats import DamagedImage, refusal
+from skindx.imaging.image_formats import HEAD, DamagedImage, refusal
 from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
 from skindx.workers.worker_process import SandboxLimits
 
@@ -40,6 +40,11 @@ class DicomPhoto:
     pixels_HWC: NDArray[np.uint8]
     """uint8 RGB, as stored."""
     facts: DicomFacts
+
+
+def can_read_dicom() -> bool:
+    """Tell whether the libraries that read DICOM are installed (the extra `clinic` has them)."""
+    return not missing_modules(*_MODULES)
 
 
 def require_dicom() -> None:
@@ -69,6 +74,14 @@ def read_dicom(
 def read_facts(data: bytes, *, limits: SandboxLimits = LIMITS) -> DicomFacts:
     """Return a photo's facts alone; its pixels are not decoded. Raises as `read_dicom`."""
     return _one(data, {"out": "", "kind": "", "max_pixels": MAX_PIXELS}, limits)
+
+
+def spacing_of(path: Path) -> float | None:
+    """Return the millimetres in a pixel that a DICOM photo names; None of any other file."""
+    with path.open("rb") as file, suppress(DamagedImage):
+        head = file.read(HEAD)
+        return read_facts(head + file.read()).mm_per_pixel if is_dicom(head) else None
+    return None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ _LONGEST = 200
 """Characters kept of a text."""
 _SQUARE = 0.01
 """Relative difference of the spacings of rows and columns; more is no photograph's pixel."""
-_SPACING_MM = (1e-4, 10.0)
+_SPACING_MM = (1e-3, 10.0)
 
 
 @dataclass(frozen=True)

@@ -81,12 +81,17 @@ def _unread_format(head: bytes) -> str:
     return "an SVG drawing" if may_be_svg and b"<svg" in start else ""
 
 
-PhotoFormat = Literal["JPEG", "PNG", "WebP", "HEIC"]
-"""Formats of an upload: what cameras and browsers make. A dataset takes others as well."""
+PhotoFormat = Literal["JPEG", "PNG", "WebP", "HEIC", "DICOM"]
+"""Formats of an upload: what cameras and clinics make. A dataset takes others as well."""
+
+SHOWN_BY_NONE = ("HEIC", "DICOM")
+"""Formats that most browsers cannot show."""
 
 
 def photo_format(head: bytes) -> PhotoFormat | None:
-    """Return the format that the first 12 bytes of an upload show; None for any other."""
+    """Return the format that the first HEAD bytes of an upload show; None for any other."""
+    if head[128:132] == b"DICM":  # whatever its preamble passes for
+        return "DICOM"
     if head[:3] == b"\xff\xd8\xff":
         return "JPEG"
     if head[:8] == b"\x89PNG\r\n\x1a\n":

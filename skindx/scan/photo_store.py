@@ -16,7 +16,15 @@ from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file
 from skindx.core.errors import UserError, full_disk, needs_room, no_room
 from skindx.core.machine import how_to_install, require_extra
 from skindx.imaging.decode import orientation_of
-from skindx.imaging.image_formats import HEAD, DamagedImage, image_suffix, photo_format, unusable
+from skindx.imaging.dicom import read_dicom
+from skindx.imaging.image_formats import (
+    HEAD,
+    DamagedImage,
+    PhotoFormat,
+    image_suffix,
+    photo_format,
+    unusable,
+)
 from skindx.imaging.jpeg_repair import read_jpeg
 from skindx.imaging.sandboxed_images import can_read_heic, decode_heic
 from skindx.scan.pixel_store import INDEX, PixelStore, PixelWriter, level_sizes
@@ -165,6 +173,7 @@ def damaged(error: Exception) -> DamagedImage:
 _STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
 """Pixels that are decoded at once, in whole rows."""
 _STORE = FolderKind("a photo's pixels", INDEX, ("*",))
+_WHOLE: dict[PhotoFormat | None, str] = {"HEIC": ".heic", "DICOM": ".dcm"}
 _MOST_REPAIRED_BYTES = 200 << 20
 _BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
 _REASONS = {
@@ -186,8 +195,8 @@ def photo_store(path: Path, folder: Path, most_pixels: int = MAX_PIXELS) -> Pixe
         sha256, suffix = _look(path)
         with needs_room(folder.parent), atomic_folder(folder, _STORE) as making:
             facts = {"name": path.name, "sha256": sha256}
-            if suffix == ".heic":
-                _from_heic(path, making, facts, most_pixels)
+            if suffix in _WHOLE.values():
+                _from_pixels(path, suffix, making, facts, most_pixels)
             else:
                 _from_file(path, making, facts | {"suffix": suffix}, most_pixels)
     return PixelStore.open(folder)
@@ -207,7 +216,7 @@ def _look(path: Path) -> tuple[str, str]:
         raise UserError(f"{path} does not exist; check the path.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); give a file.") from None
-    suffix = ".heic" if photo_format(head[:16]) == "HEIC" else image_suffix(head[:16])
+    suffix = _WHOLE.get(photo_format(head), image_suffix(head[:16]))
     if suffix == ".heic" and not can_read_heic():
         raise UserError(
             f"{path} is HEIC, and pillow-heif is not installed; save it as JPEG, or run "
@@ -215,15 +224,18 @@ def _look(path: Path) -> tuple[str, str]:
         )
     if suffix in (None, ".bmp"):
         why = "it is a BMP" if suffix else unusable(head)[1]
-        raise UserError(f"{path} cannot be scanned ({why}); give JPEG, PNG, WebP, TIFF or HEIC.")
+        raise UserError(f"{path} cannot be scanned ({why}); give a photo in another format.")
     return sha256, suffix
 
 
-def _from_heic(path: Path, making: Path, facts: dict[str, Any], most_pixels: int) -> None:
+def _from_pixels(
+    path: Path, suffix: str, making: Path, facts: dict[str, Any], most_pixels: int
+) -> None:
     try:
-        pixels_HW3 = decode_heic(path.read_bytes())
+        data = path.read_bytes()
+        pixels_HW3 = decode_heic(data) if suffix == ".heic" else read_dicom(data).pixels_HWC
         height, width = pixels_HW3.shape[:2]
-        header = Header(".heic", path.stat().st_size, width, height, 1, 8, "srgb", False)
+        header = Header(suffix, path.stat().st_size, width, height, 1, 8, "srgb", False)
         header.check(most_pixels)
     except DamagedImage as error:
         raise _refused(path, error.reason, str(error)) from None

@@ -241,7 +241,7 @@ class Scale:
     """How large a pixel is."""
 
     mm_per_pixel: float
-    source: Literal["given", "ruler"]
+    source: Literal["given", "ruler", "header"]
     relative_error: float | None = None
     """Half the width of a 95 % interval as a share; None: unknown."""
 

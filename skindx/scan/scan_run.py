@@ -14,6 +14,7 @@ from skindx.core.progress import Progress
 from skindx.core.text import without_password
 from skindx.diagnosis.guarantees import shared
 from skindx.diagnosis.record_assembly import source_of
+from skindx.imaging.dicom import spacing_of
 from skindx.models.bundle.bundle import TAXONOMY, Bundle, open_bundle
 from skindx.models.detector import DetectorRecall
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
@@ -77,7 +78,7 @@ def run_scan(
         progress=progress,
         most_pixels=most_pixels,
     ) as scan:
-        scales = [given[n] or _by_ruler(scan, n, confirm) for n in range(len(photos))]
+        scales = [given[n] or _read_scale(scan, n, confirm) for n in range(len(photos))]
         scanned = scan.run(make_workers or partial(_workers, count, device))
         scanned = replace(scanned, photos=_measured(scanned.photos, scales))
         with needs_room(out):
@@ -148,11 +149,12 @@ def _given(mm_per_pixel: float | Sequence[float | None] | None, photos: int) -> 
     return [None if value is None else given_scale(value) for value in mm_per_pixel]
 
 
-def _by_ruler(scan: PreparedScan, photo: int, confirm: Confirm | None) -> Scale | None:
-    """Return the scale of a photo by the ruler on it; None where it was not asked for."""
-    if confirm is None:
-        return None
+def _read_scale(scan: PreparedScan, photo: int, confirm: Confirm | None) -> Scale | None:
+    """Return a photo's scale by the ruler on it, if that is asked for, else by a DICOM header."""
     path = scan.paths[photo]
+    if confirm is None:
+        spacing = spacing_of(path)
+        return Scale(spacing, "header") if spacing else None
     store = photo_store(path, scan.folder.store_folder(photo), scan.most_pixels)
     return scale_from_ruler(LevelledPhoto(store), *store.size(), name=path.name, confirm=confirm)
 

@@ -24,7 +24,7 @@ from skindx.diagnosis.case import MAX_PHOTOS, Case
 from skindx.diagnosis.photo_checks import MAX_BYTES, Refused, read_photo, small_view
 from skindx.diagnosis.record import CaseAnswer
 from skindx.imaging.decode import decode
-from skindx.imaging.image_formats import photo_format
+from skindx.imaging.image_formats import HEAD, SHOWN_BY_NONE, photo_format
 from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
 from skindx.ui.http.forms import FORM_BYTES, is_form, parsed_form
 from skindx.ui.http.request_limits import Shares, client_of
@@ -189,14 +189,14 @@ def take_uploads(paths: Sequence[object], folder: Path) -> tuple[bytes, ...]:
 
 
 def shown_by_server(case: Case, answer: CaseAnswer) -> dict[int, str]:
-    """Return small photos of a case's HEIC photos, as addresses, by their place in it.
+    """Return small photos of those that most browsers cannot show, as addresses, by their place.
 
-    Most browsers cannot show HEIC. The photos are made of what the page shows of the photos.
+    They are made of what the page shows of the photos.
     """
     small = {
         place: small_view(photo, decode(view.jpeg))
         for place, (photo, view) in enumerate(zip(case.photos, answer.views, strict=True))
-        if photo_format(photo[:16]) == "HEIC"  # before the view is decoded for nothing
+        if photo_format(photo[:HEAD]) in SHOWN_BY_NONE  # before the view is decoded for nothing
     }
     return {place: data_url(jpeg, "image/jpeg") for place, jpeg in small.items()}
 

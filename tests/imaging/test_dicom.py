@@ -12,6 +12,7 @@ import pytest
 import simplejpeg
 
 pytest.importorskip("pydicom")
+from dicom_files import DERMOSCOPY, deflated, dicom, pixels, written
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.sequence import Sequence
@@ -25,7 +26,6 @@ from skindx.imaging.dicom_facts import DicomFacts, pseudonym, read_key
 from skindx.imaging.image_formats import DamagedImage, image_suffix
 from skindx.taxonomy.body_sites import SITES, SNOMED_SITES
 from skindx.workers.worker_process import SandboxLimits
-from tests.support.dicom_files import DERMOSCOPY, deflated, dicom, pixels, written
 
 RGB = pixels()
 HEIGHT, WIDTH = RGB.shape[:2]

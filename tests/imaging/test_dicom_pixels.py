@@ -8,12 +8,12 @@ import simplejpeg
 from PIL import Image
 
 pytest.importorskip("pydicom")
+from dicom_files import dicom, pixels, rgb, ybr
 from pydicom.dataset import Dataset
 
 from skindx.imaging.decode import decode
 from skindx.imaging.dicom import _header
 from skindx.imaging.dicom_pixels import FrameLayout
-from tests.support.dicom_files import dicom, pixels, rgb, ybr
 
 IMPLICIT, EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 DEFLATED, BIG = "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.2"

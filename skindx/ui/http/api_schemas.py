@@ -175,7 +175,7 @@ def form_schema(
 
     age = {"type": "integer", "minimum": 0, "maximum": 120}
     fields: dict[str, Any] = {
-        "photo": _photos(most, "photos of the same place on the skin: JPEG, PNG, WebP or HEIC."),
+        "photo": _photos(most, "photos of one place on the skin: JPEG, PNG, WebP, HEIC or DICOM."),
         "age": age | {"description": meaning("age")},
     }
     for name, values in choices.items():
@@ -197,7 +197,7 @@ def scan_form_schema(most: int, scale: str) -> dict[str, Any]:
         "Millimetres in a pixel, of all photos; or once for each photo, in their order, "
         "`none` where unknown. Without it sizes are in pixels."
     )
-    photos = _photos(most, "wide photos of one person: JPEG, PNG, WebP, TIFF or HEIC.")
+    photos = _photos(most, "wide photos of one person: JPEG, PNG, WebP, TIFF, HEIC or DICOM.")
     return _form({"photo": photos, scale: {"type": "number", "description": meaning}})
 
 
