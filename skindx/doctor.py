@@ -189,6 +189,15 @@ DISTRIBUTIONS = {
     ),
     "serve": ("nncf", "onnx", "onnxruntime", "openvino"),
     "scan": ("pyvips", "pyvips-binary", "sqlalchemy", "zarr"),
+    "clinic": (
+        "fhir-resources",
+        "highdicom",
+        "pydicom",
+        "pylibjpeg",
+        "pylibjpeg-openjpeg",
+        "pylibjpeg-rle",
+        "python-gdcm",
+    ),
 }
 """What each extra installs, as in pyproject.toml."""
 

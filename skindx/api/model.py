@@ -36,6 +36,11 @@ class Answer:
         return self._answered.diagnosis
 
     @property
+    def metrics(self) -> dict[str, Any] | None:
+        """What the bundle's evaluation measured; None: it was not evaluated."""
+        return self._metrics
+
+    @property
     def urgency(self) -> str:
         """Of the next step: urgent, soon, routine or unknown."""
         return self.diagnosis.next_step.urgency

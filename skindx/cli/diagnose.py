@@ -51,6 +51,15 @@ def diagnose(
     pdf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
     ] = None,
+    fhir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write a FHIR R4 Bundle with a DiagnosticReport to this file."
+        ),
+    ] = None,
+    patient_id: Annotated[
+        str, typer.Option(metavar="ID", help="Whose photos they are, for the files of --fhir.")
+    ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -80,20 +89,25 @@ def diagnose(
     given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     if out or summary or any(path.is_dir() for path in photos):
         unfit = [name for name, value in given.items() if value is not None]
-        unfit += [name for name, value in (("json", as_json), ("pdf", pdf)) if value]
+        one_case = {"json": as_json, "pdf": pdf, "fhir": fhir, "patient_id": patient_id}
+        unfit += [name for name, value in one_case.items() if value]
         _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
         return
     from skindx.api.model import load
+    from skindx.clinic.report_files import ReportFiles
     from skindx.core.atomic_files import atomic_file
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
 
+    files = ReportFiles(fhir, patient_id)
+    files.check()
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     answered = model.diagnose(read_photos(photos), **given)
     if pdf:
         report = answered.pdf()
         with atomic_file(pdf, mode=0o600) as file:  # health data
             file.write_bytes(report)
+    files.write(answered.diagnosis, answered.metrics)
     if as_json:
         print(answered.diagnosis.model_dump_json(indent=2))
     else:

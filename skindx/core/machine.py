@@ -115,7 +115,8 @@ _EXTRAS = {
     **dict.fromkeys(("mlflow", "tensorboard", "wandb"), "track"),
     **dict.fromkeys(("nncf", "onnx", "openvino"), "serve"),
     **dict.fromkeys(("pyvips", "zarr", "sqlalchemy"), "scan"),
-    **dict.fromkeys(("pydicom", "gdcm", "openjpeg", "rle", "highdicom", "fhir"), "clinic"),
+    **dict.fromkeys(("fhir", "gdcm", "highdicom", "pydicom"), "clinic"),
+    **dict.fromkeys(("pylibjpeg", "openjpeg", "rle"), "clinic"),
     **{"ray": "cluster", "ultralytics": "detect", "psycopg": "postgresql"},
 }
 """Module that the core lacks -> one of the groups that bring it."""

@@ -37,7 +37,7 @@ MEMBERS = {
     "Model": {"classes", "diagnose", "digest", "iter_predictions", "predict", "schema"},
     "Dataset": {"classes", "files", "groups", "hf", "splits", "table", "torch"},
     "Answer": {
-        *("abstained", "advice", "conformal_set", "diagnosis", "heat_maps", "pdf"),
+        *("abstained", "advice", "conformal_set", "diagnosis", "heat_maps", "metrics", "pdf"),
         *("probabilities", "to_dict", "urgency"),
     },
     "EvaluationReport": {"metrics"},

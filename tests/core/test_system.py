@@ -100,7 +100,9 @@ def test_every_module_of_an_extra_is_named_with_one_that_brings_it() -> None:
 
 def import_names() -> dict[str, str]:
     return {"fpdf2": "fpdf", "faiss-cpu": "faiss", "backports-zstd": "backports",
-            "mlflow-skinny": "mlflow", "prometheus-client": "prometheus_client"}  # fmt: skip
+            "mlflow-skinny": "mlflow", "prometheus-client": "prometheus_client",
+            "fhir-resources": "fhir", "pylibjpeg-openjpeg": "openjpeg", "pylibjpeg-rle": "rle",
+            "python-gdcm": "gdcm"}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,27 @@ def test_a_fact_that_cannot_be_is_reported(
         typed(tiny_bundle, photos[0], *words)
 
 
-def test_a_refused_photo_leaves_no_report(tiny_bundle: Path, photos: list[str]) -> None:
+def test_the_report_is_written_as_fhir_too(
+    tiny_bundle: Path, photos: list[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("fhir.resources", reason="fhir.resources is not installed: extra clinic")
+    report = tmp_path / "report.json"
+    typed(tiny_bundle, photos[0], "--site", "back", "--fhir", str(report), "--patient-id", "MRN 7")
+    assert report.stat().st_mode & 0o077 == 0
+    kinds = [entry["resource"] for entry in json.loads(report.read_text())["entry"]]
+    assert kinds[0]["resourceType"] == "DiagnosticReport"
+    assert kinds[1]["identifier"] == [{"value": "MRN 7"}]
+
+
+def test_a_refused_photo_leaves_no_report(
+    tiny_bundle: Path, photos: list[str], tmp_path: Path
+) -> None:
     blurred = Path(photos[0]).with_name("blurred.jpg")
     blurred.write_bytes(skin_photo(blur=9))
-    report = blurred.with_suffix(".pdf")
+    reports = ("--pdf", str(tmp_path / "report.pdf"), "--fhir", str(tmp_path / "report.json"))
     with pytest.raises(Refused, match=r"^photo 2: the photo is too blurred"):
-        typed(tiny_bundle, photos[0], str(blurred), "--pdf", str(report))
-    assert not report.exists()
+        typed(tiny_bundle, photos[0], str(blurred), *reports)
+    assert not list(tmp_path.glob("report*"))
 
 
 def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -> None:

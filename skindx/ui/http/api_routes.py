@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from skindx.clinic.fhir import MEDIA_TYPE
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.photo_checks import Refused
@@ -21,6 +22,13 @@ from skindx.monitor.monitor_file import MonitorState
 from skindx.monitor.monitor_report import charts, class_rows, summary
 from skindx.ui.diagnosis_pool import Busy, Unanswered
 from skindx.ui.http.api_schemas import INCLUDES, Answered, Health, Problem, form_schema, problem
+from skindx.ui.http.fhir_answers import (
+    NotAcceptable,
+    check_included,
+    fhir_answer,
+    fhir_problem,
+    wants_fhir,
+)
 from skindx.ui.http.forms import CHOICES, read_case
 from skindx.ui.http.pdf_reports import made_pdf
 from skindx.ui.http.server_metrics import Metrics
@@ -135,8 +143,13 @@ def _kind(openapi: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The diagnosis, and what `include` asked for."},
+    200: {
+        "description": "The diagnosis, and what `include` asked for; a FHIR Bundle where `Accept` "
+        "prefers that.",
+        "content": {MEDIA_TYPE: {"schema": {"type": "object"}}},
+    },
     400: {"model": Problem, "description": "The form is invalid."},
+    406: {"model": Problem, "description": "`Accept` takes only FHIR that is not made here."},
     413: {"model": Problem, "description": "The request is too large."},
     422: {"model": Problem, "description": "A photo was refused."},
     500: {"model": Problem, "description": "The server failed on this case."},
@@ -178,27 +191,30 @@ def routes(
         The photos are held in memory for this answer only and never stored, logged or sent on.
 
         `curl -F photo=@lesion.jpg -F age=54 -F include=pdf http://127.0.0.1:7860/v1/diagnose`
+
+        `Accept: application/fhir+json` asks for a FHIR R4 Bundle with a DiagnosticReport, whose
+        errors are OperationOutcomes.
         """
         start = time.perf_counter()
+        failed: Callable[..., Response] = problem
         try:
+            fhir = wants_fhir(request.headers.get("accept", ""))
+            failed = fhir_problem if fhir else problem
             case, include = await read_case(request)
+            if fhir:
+                check_included(include)
         except UserError as error:
             metrics.ended("api", "bad-input", time.perf_counter() - start)
-            return problem(400, str(error))
+            return failed(406 if isinstance(error, NotAcceptable) else 400, str(error))
         try:
             answer = await diagnoser.diagnose(case)
+            if fhir:
+                return await fhir_answer(answer, include, measured)
             seen = dict(enumerate(answer.diagnosis.photos))
             wide = tuple(rule.wide(seen)) if rule else ()
             return await asyncio.to_thread(_answer_body, answer, include, measured, wide)
-        except Refused as error:
-            wide = tuple(rule.wide(seen_of_refused(error))) if rule else ()
-            return problem(422, str(error), refused=error, wide=wide)
-        except Busy as error:
-            return problem(503, str(error), retry_after_s=error.retry_after_s)
-        except Unanswered as error:
-            return problem(500, str(error))
         except UserError as error:
-            return problem(422, str(error))
+            return _failure(error, failed, rule)
 
     @router.get(
         "/health", response_model=Health, summary="Get the state of the server and its load"
@@ -231,6 +247,16 @@ def routes(
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
+
+
+def _failure(error: UserError, failed: Callable[..., Response], rule: WideRule | None) -> Response:
+    """Return why there is no answer, in the form that `failed` gives it."""
+    if isinstance(error, Refused):
+        wide = tuple(rule.wide(seen_of_refused(error))) if rule else ()
+        return failed(422, str(error), refused=error, wide=wide)
+    if isinstance(error, Busy):
+        return failed(503, str(error), retry_after_s=error.retry_after_s)
+    return failed(500 if isinstance(error, Unanswered) else 422, str(error))
 
 
 def _answer_body(

@@ -1,0 +1,215 @@
+"""Observations of an answer in FHIR R4, as plain values, and the elements they are made of."""
+
+from decimal import Decimal
+from typing import Any
+
+from skindx.clinic.codes import ICD10_URI, SITES, SNOMED_URI, Concept, snomed
+from skindx.core.text import printable
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.guarantees import guarantee, risk_guarantee
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, Share, UrgentRisk
+from skindx.models.urgent_risk import QUESTION_WORDS, Question
+
+CODES = "urn:skindx:observation"
+"""System of the codes of observations; the guide lists them."""
+_URGENCY = "urn:skindx:urgency"
+_UNITS = "http://unitsofmeasure.org"
+_ABSENT = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
+_CATEGORY = "http://terminology.hl7.org/CodeSystem/observation-category"
+_INTERPRETATION = "http://terminology.hl7.org/CodeSystem/v3-ObservationInterpretation"
+_DIGITS = 6
+"""Of a probability; two runtimes agree to fewer."""
+
+Plain = dict[str, Any]
+
+
+def observations(diagnosis: Diagnosis) -> list[Plain]:
+    """Return what the answer says of all its photos together."""
+    risks = [_risk(diagnosis, diagnosis.urgent_risk, "urgent_risk")]
+    if diagnosis.soon_risk:
+        risks.append(_risk(diagnosis, diagnosis.soon_risk, "soon_risk"))
+    return [_next_step(diagnosis), _conditions(diagnosis), *risks]
+
+
+def _observation(code: str, display: str, **more: Any) -> Plain:
+    return {
+        "resourceType": "Observation",
+        "status": "preliminary",
+        "category": [coded(_CATEGORY, "imaging", "Imaging")],
+        "code": coded(CODES, code, display),
+        **{name: value for name, value in more.items() if value},
+    }
+
+
+def _next_step(diagnosis: Diagnosis) -> Plain:
+    step = diagnosis.next_step
+    urgency = coded(_URGENCY, step.urgency, step.urgency) | {"text": text_value(step.advice)}
+    remarks = notes(step.because, CANNOT_RULE_OUT)
+    return _observation("next-step", "Next step", valueCodeableConcept=urgency, note=remarks)
+
+
+def _conditions(diagnosis: Diagnosis) -> Plain:
+    """Return the probabilities of conditions; of an abstention none, but why."""
+    code, display = "conditions", "Conditions that the photographs may show"
+    if diagnosis.abstained:
+        return _observation(code, display, dataAbsentReason=_absent("unknown", diagnosis.abstained))
+    components = []
+    for candidate in diagnosis.candidates:
+        component = _component(condition_concept(candidate), candidate.probability)
+        if candidate.in_set:
+            component["interpretation"] = [{"text": "in the set of possible conditions"}]
+        components.append(component)
+    remarks = notes(guarantee(diagnosis), diagnosis.agreement, diagnosis.mix)
+    return _observation(code, display, component=components, note=remarks)
+
+
+def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> Plain:
+    """Return the risk with both errors of its threshold; absent where it would reassure falsely.
+
+    An abstention doubts its own probabilities: they may still warn, and a low risk is then none.
+    """
+    condition, called = QUESTION_WORDS[question]
+    code, display = question.replace("_", "-"), f"Risk of an {condition} condition"
+    if risk is None:
+        why = diagnosis.no_urgent_risk or "The bundle has no threshold of the risk."
+        return _observation(code, display, dataAbsentReason=_absent("unsupported", why))
+    components = [
+        _component({"text": f"threshold: {called} from this risk on"}, risk.threshold),
+        _component({"text": f"{condition} lesions below it, accepted on average"}, risk.miss_rate),
+        _component(
+            {"text": f"{condition} lesions below it, at most, with 95 % confidence"}, risk.bound
+        ),
+        _component({"text": "confidence that the accepted share is kept to"}, risk.confidence),
+        *_share(f"other calibration images called {called}", risk.sent_on),
+        *_share(f"{condition} conditions missed, {risk.measured_on} split", risk.measured_missed),
+        *_share(
+            f"other conditions called {called}, {risk.measured_on} split", risk.measured_sent_on
+        ),
+    ]
+    for name, value in (
+        (f"prevalence of {condition} conditions", risk.prevalence),
+        ("positive predictive value at this prevalence", risk.ppv),
+        ("negative predictive value at this prevalence", risk.npv),
+    ):
+        if value is not None:
+            components.append(_component({"text": name}, value))
+    remarks = notes(risk_guarantee(diagnosis) if question == "urgent_risk" else "", CANNOT_RULE_OUT)
+    if diagnosis.abstained and not risk.is_reached:
+        absent = _absent("unknown", diagnosis.abstained)
+        return _observation(code, display, dataAbsentReason=absent, note=remarks)
+    if risk.is_reached:
+        reached = coded(_INTERPRETATION, "A", "Abnormal")
+        interpretation = reached | {"text": f"at or above the threshold: {called}"}
+    else:
+        interpretation = {"text": "below the threshold, which rules out no disease"}
+    return _observation(
+        code,
+        display,
+        valueQuantity=_quantity(risk.risk),
+        interpretation=[interpretation],
+        component=components,
+        note=remarks,
+    )
+
+
+def photo_valid(diagnosis: Diagnosis, place: int) -> Plain:
+    """Return that a photo passed its checks, as every photo of an answer did."""
+    photo = diagnosis.photos[place]
+    observation = _observation(
+        "photo-valid",
+        f"Photo {place + 1} is good enough for an answer",
+        note=notes(*photo.remarks, photo.boxes_found),
+    )
+    return observation | {"valueBoolean": True}
+
+
+def given_facts(diagnosis: Diagnosis) -> Plain:
+    """Return the facts given about the person; empty where none is."""
+    patient = diagnosis.patient
+    components: list[Plain] = []
+    if patient.age is not None:
+        years = {"value": patient.age, "unit": "years", "system": _UNITS, "code": "a"}
+        components.append({"code": {"text": "age"}, "valueQuantity": years})
+    for name, value in (
+        ("sex", patient.sex),
+        ("place on the body", patient.site),
+        ("duration", patient.duration),
+        ("Fitzpatrick skin type", patient.skin_type),
+    ):
+        if value is not None:
+            components.append({"code": {"text": name}, "valueString": str(value)})
+    if not components:
+        return {}
+    remarks = notes(diagnosis.use_of_facts)
+    category = [coded(_CATEGORY, "survey", "Survey")]
+    return _observation(
+        "given-facts", "Facts given", category=category, component=components, note=remarks
+    )
+
+
+def condition_concept(candidate: Candidate) -> Plain:
+    """Return a condition with its codes, as far as it has some."""
+    codings: list[Plain] = []
+    if candidate.icd10:
+        codings.append({"system": ICD10_URI, "code": candidate.icd10})
+    if concept := snomed(candidate):
+        codings.append(_snomed(concept))
+    coding = {"coding": codings} if codings else {}
+    return coding | {"text": text_value(candidate.name)}
+
+
+def body_site(patient: Patient) -> Plain:
+    """Return the element `bodySite`; empty where no place was given."""
+    if patient.site is None:
+        return {}
+    concept = SITES.get(patient.site)
+    coding = {"coding": [_snomed(concept)]} if concept else {}
+    return {"bodySite": coding | {"text": patient.site}}
+
+
+def _snomed(concept: Concept) -> Plain:
+    return {"system": SNOMED_URI, "code": concept.code, "display": concept.meaning}
+
+
+def coded(system: str, code: str, display: str) -> Plain:
+    """Return a CodeableConcept of one code."""
+    return {"coding": [{"system": system, "code": code, "display": display}], "text": display}
+
+
+def _absent(code: str, why: str) -> Plain:
+    display = code.capitalize()
+    return {
+        "coding": [{"system": _ABSENT, "code": code, "display": display}],
+        "text": text_value(why),
+    }
+
+
+def _component(code: Plain, share: float) -> Plain:
+    return {"code": code, "valueQuantity": _quantity(share)}
+
+
+def _quantity(share: float) -> Plain:
+    """Return a share, 0 to 1."""
+    return {"value": Decimal(str(round(share, _DIGITS))), "system": _UNITS, "code": "1"}
+
+
+def _share(name: str, share: Share | None) -> list[Plain]:
+    """Return a measured share and its interval, each as a component."""
+    if share is None:
+        return []
+    interval = {"low": _quantity(share.low), "high": _quantity(share.high)}
+    counted = f"{name}, 95 % interval, {share.pictures} images"
+    return [
+        _component({"text": name}, share.value),
+        {"code": {"text": counted}, "valueRange": interval},
+    ]
+
+
+def notes(*texts: str) -> list[Plain]:
+    """Return an Annotation of each text that says something."""
+    return [{"text": text_value(text)} for text in texts if text]
+
+
+def text_value(text: str) -> str:
+    """Return text as FHIR takes it: printable, not empty, without space at its ends."""
+    return printable(text).strip() or "–"

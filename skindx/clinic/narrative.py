@@ -1,0 +1,100 @@
+"""An answer in sentences, as a report in every clinical format repeats it for a person.
+
+The order is that of the printed report: notice, next step and abstention before any condition.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from skindx.clinic.codes import NOT_REVIEWED
+from skindx.core.text import printable
+from skindx.diagnosis.case import patient_facts
+from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, percent
+from skindx.diagnosis.scope import knows, lacks, shown_tier
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and its sentences, printable and not escaped."""
+
+    heading: str
+    sentences: tuple[str, ...]
+
+
+def sections(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> tuple[Section, ...]:
+    """Return the whole answer; `metrics` are the bundle's own (`Bundle.metrics`)."""
+    source = diagnosis.source
+    parts = [
+        ("Notice", [diagnosis.notice, source.learned_from]),
+        ("Next step", next_step(diagnosis)),
+        _conditions(diagnosis),
+        (
+            "Photos",
+            [
+                " ".join((f"Photo {number}: {photo.boxes_found}", *photo.remarks))
+                for number, photo in enumerate(diagnosis.photos, 1)
+            ],
+        ),
+    ]
+    if facts := patient_facts(diagnosis.patient):
+        given = "; ".join(f"{name}: {value}" for name, value in facts)
+        parts.append(("Information given about the person", [f"{given}.", diagnosis.use_of_facts]))
+    parts.append(("Basis of this answer", _basis(diagnosis, metrics)))
+    return tuple(
+        Section(heading, tuple(printable(text) for text in texts if text))
+        for heading, texts in parts
+    )
+
+
+def next_step(diagnosis: Diagnosis) -> list[str]:
+    """Return what to do and why, what is not ruled out, and that the model abstains if it does."""
+    step = diagnosis.next_step
+    unsure = f"The model does not know. {diagnosis.abstained}" if diagnosis.abstained else ""
+    return [step.advice, step.because, CANNOT_RULE_OUT, risk_guarantee(diagnosis), unsure]
+
+
+def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
+    """Return the conditions that the answer names: its set, or without sets the leading ones.
+
+    None where the model abstains.
+    """
+    if diagnosis.abstained:
+        return ()
+    in_set = tuple(candidate for candidate in diagnosis.candidates if candidate.in_set)
+    return in_set or diagnosis.candidates[: diagnosis.next_step.classes]
+
+
+def _conditions(diagnosis: Diagnosis) -> tuple[str, list[str]]:
+    rows = []
+    for candidate in diagnosis.candidates:
+        tier = shown_tier(diagnosis, candidate)
+        code = f"ICD-10-CM {candidate.icd10}" if candidate.icd10 else ""
+        facts = ", ".join(text for text in (code, tier) if text)
+        in_set = ", in the set" if candidate.in_set and not diagnosis.abstained else ""
+        named = f"{candidate.name} ({facts})" if facts else candidate.name
+        rows.append(f"{named}: {percent(candidate.probability)}{in_set}.")
+    scope = f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}."
+    rest = [scope if diagnosis.known else "", lacks(diagnosis.unknown_urgent)]
+    if diagnosis.abstained:
+        return "What it resembles most (not an answer)", rows + rest
+    return "What it may be", [*rows, guarantee(diagnosis), diagnosis.agreement, *rest]
+
+
+def _basis(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
+    source = diagnosis.source
+    hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
+    return [
+        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, digest "
+        f"{source.digest[:16] or 'unknown'}; taxonomy {source.taxonomy}, {source.review}.",
+        NOT_REVIEWED,
+        source.expects,
+        source.adapted,
+        ""
+        if source.calibrated
+        else "Its probabilities were not calibrated: expect them to be too high.",
+        how_combined(diagnosis),
+        diagnosis.mix,
+        measured(metrics) or "How often this bundle is right has not been measured.",
+        f"The SHA-256 hashes of the photo files begin with {hashes}.",
+    ]

@@ -1,0 +1,258 @@
+"""An answer as a FHIR Bundle: a hand-checked example, the elements of R4, and what never stands."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from clinical_answers import WHEN, answered, diagnosed
+from painted_answers import plain
+
+from skindx import __version__
+from skindx.clinic.codes import CONDITIONS, SITES
+from skindx.clinic.fhir import Attachments, Subject, fhir_json, outcome
+from skindx.core.errors import UserError
+from skindx.diagnosis.photo_checks import Refusal, Refused
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
+from skindx.taxonomy import load_taxonomy, normalise, taxonomy_names
+
+pytest.importorskip("fhir.resources", reason="fhir.resources is not installed: extra clinic")
+
+EXAMPLE = Path(__file__).parents[1] / "fixtures" / "fhir" / "report.json"
+KNOWN = Subject("MRN-1", "1.2.826.0.1.3680043.1", ("1.2.826.0.1.3680043.1.1",))
+XHTML = "{http://www.w3.org/1999/xhtml}"
+
+
+def bundle(diagnosis: Diagnosis, subject: Subject | None = None) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(fhir_json(diagnosis, None, WHEN, subject))
+    return made
+
+
+def resources(bundle: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    every = [entry["resource"] for entry in bundle["entry"]]
+    return [one for one in every if one["resourceType"] == kind]
+
+
+def observation(bundle: dict[str, Any], code: str) -> dict[str, Any]:
+    (one,) = (
+        one for one in resources(bundle, "Observation") if one["code"]["coding"][0]["code"] == code
+    )
+    return one
+
+
+def test_the_example_that_was_checked_by_hand() -> None:
+    """Each element of the example was read beside the pages of R4 (4.0.1)."""
+    text = json.dumps(bundle(diagnosed(), KNOWN), indent=2, ensure_ascii=False)
+    names = dict.fromkeys(re.findall(r"urn:uuid:[0-9a-f-]{36}", text))
+    for number, name in enumerate(names, 1):
+        text = text.replace(name, f"urn:uuid:{number}")
+    text = text.replace(f'"{__version__}"', '"VERSION"')
+    assert json.loads(text) == json.loads(EXAMPLE.read_text())
+
+
+# https://hl7.org/fhir/R4/: every element that a resource or data type of ours may have there.
+R4 = {
+    "Bundle": "resourceType type timestamp entry",
+    "DiagnosticReport": "text identifier basedOn status category code subject encounter "
+    "effectiveDateTime effectivePeriod issued performer resultsInterpreter specimen result "
+    "imagingStudy media conclusion conclusionCode presentedForm",
+    "Observation": "identifier basedOn partOf status category code subject focus encounter issued "
+    "performer valueQuantity valueCodeableConcept valueString valueBoolean dataAbsentReason "
+    "interpretation note bodySite method specimen device referenceRange hasMember derivedFrom "
+    "component",
+    "Device": "identifier definition udiCarrier status statusReason distinctIdentifier "
+    "manufacturer manufactureDate expirationDate lotNumber serialNumber deviceName modelNumber "
+    "partNumber type specialization version property patient owner contact location url note "
+    "safety parent",
+    "Media": "identifier basedOn partOf status type modality view subject encounter "
+    "createdDateTime issued operator reasonCode bodySite deviceName device height width frames "
+    "duration content note",
+    "Patient": "identifier active name telecom gender birthDate",
+    "OperationOutcome": "text issue",
+}
+PARTS = {
+    "entry": "fullUrl resource",
+    "text": "status div",
+    "coding": "system version code display userSelected",
+    "component": "code valueQuantity valueCodeableConcept valueString valueRange dataAbsentReason "
+    "interpretation referenceRange",
+    "valueQuantity": "value comparator unit system code",
+    "valueRange": "low high",
+    "low": "value unit system code",
+    "high": "value unit system code",
+    "identifier": "use type system value period assigner",
+    "deviceName": "name type",
+    "version": "type component value",
+    "note": "authorReference authorString time text",
+    "content": "contentType language data url size hash title creation",
+    "presentedForm": "contentType language data url size hash title creation",
+    "issue": "severity code details diagnostics location expression",
+    "media": "comment link",
+    **dict.fromkeys(("subject", "device", "derivedFrom", "result", "link"), "reference"),
+    "imagingStudy": "reference identifier",
+    **dict.fromkeys(
+        ("code", "category", "valueCodeableConcept", "dataAbsentReason", "interpretation", "type",
+         "bodySite", "conclusionCode", "details"), "coding text"),
+}  # fmt: skip
+
+
+def unknown_to_r4(value: Any, name: str = "") -> list[str]:
+    """Return the elements that R4 does not have."""
+    if isinstance(value, list):
+        return [wrong for one in value for wrong in unknown_to_r4(one, name)]
+    if not isinstance(value, dict):
+        return []
+    allowed = R4.get(value.get("resourceType", ""), PARTS.get(name, "")).split()
+    wrong = [f"{name}.{key}" for key in value if key not in (*allowed, "resourceType")]
+    return wrong + [one for key, part in value.items() for one in unknown_to_r4(part, key)]
+
+
+@pytest.mark.parametrize(
+    "diagnosis", [diagnosed(), diagnosed(photos=3), diagnosed(abstained=True), plain().diagnosis]
+)
+def test_every_element_is_one_of_r4_and_every_reference_leads_somewhere(
+    diagnosis: Diagnosis,
+) -> None:
+    made = bundle(diagnosis, KNOWN)
+    assert unknown_to_r4(made) == []
+    urls = {entry["fullUrl"] for entry in made["entry"]}
+    assert len(urls) == len(made["entry"])
+    assert set(re.findall(r'"reference": "([^"]+)"', json.dumps(made))) <= urls
+    assert unknown_to_r4({"resourceType": "Observation", "value": 1}) == [".value"]
+
+
+def test_every_output_is_preliminary_and_says_first_what_it_is_not() -> None:
+    for diagnosis in (diagnosed(), diagnosed(abstained=True)):
+        made = bundle(diagnosis)
+        (report,) = resources(made, "DiagnosticReport")
+        assert made["entry"][0]["resource"] == report
+        states = {report["status"], *(one["status"] for one in resources(made, "Observation"))}
+        assert states == {"preliminary"}
+        assert report["text"]["div"].index(NOTICE) < report["text"]["div"].index("Melanoma")
+        assert CANNOT_RULE_OUT in report["text"]["div"]
+        assert NOTICE in report["conclusion"]
+        assert CANNOT_RULE_OUT in report["conclusion"]
+
+
+def test_the_risk_comes_with_both_errors_and_their_intervals() -> None:
+    risk = observation(bundle(diagnosed()), "urgent-risk")
+    parts = {one["code"]["text"]: one for one in risk["component"]}
+    value = {
+        name: one["valueQuantity"]["value"] for name, one in parts.items() if "valueQuantity" in one
+    }
+    assert risk["valueQuantity"]["value"] == 0.08
+    assert value["urgent conditions missed, test split"] == 0.04
+    assert value["other conditions called urgent, test split"] == 0.3
+    missed = parts["urgent conditions missed, test split, 95 % interval, 100 images"]["valueRange"]
+    assert (missed["low"]["value"], missed["high"]["value"]) == (0.01, 0.09)
+    assert risk["interpretation"][0]["coding"][0]["code"] == "A"
+    below = observation(bundle(diagnosed(risk=0.01)), "urgent-risk")
+    assert below["interpretation"] == [{"text": "below the threshold, which rules out no disease"}]
+
+
+def test_an_abstention_names_no_condition_and_reassures_by_no_low_risk() -> None:
+    diagnosis = diagnosed(abstained=True, risk=0.01)
+    made = bundle(diagnosis)
+    (report,) = resources(made, "DiagnosticReport")
+    assert "conclusionCode" not in report
+    assert diagnosis.abstained in report["conclusion"]
+    assert "not an answer" in report["text"]["div"]
+    for code in ("conditions", "urgent-risk"):
+        one = observation(made, code)
+        assert one["dataAbsentReason"]["text"] == diagnosis.abstained
+        assert not {"component", "valueQuantity", "interpretation"} & set(one)
+    warning = observation(bundle(diagnosed(abstained=True, risk=0.4)), "urgent-risk")
+    assert warning["valueQuantity"]["value"] == 0.4
+    without = diagnosis.model_copy(update={"urgent_risk": None, "no_urgent_risk": "It has none."})
+    absent = observation(bundle(without), "urgent-risk")["dataAbsentReason"]
+    assert (absent["coding"][0]["code"], absent["text"]) == ("unsupported", "It has none.")
+
+
+def test_nobody_is_named_who_was_not_given() -> None:
+    made = bundle(diagnosed())
+    assert resources(made, "Patient") == []
+    assert '"subject"' not in json.dumps(made)
+    (patient,) = resources(bundle(diagnosed(), KNOWN), "Patient")
+    assert patient == {
+        "resourceType": "Patient", "identifier": [{"value": "MRN-1"}], "gender": "female"
+    }  # fmt: skip
+
+
+def test_text_of_a_bundle_stays_text() -> None:
+    made = bundle(plain(name="<script>alert(1)</script>\x07&").diagnosis)
+    (report,) = resources(made, "DiagnosticReport")
+    div = ElementTree.fromstring(report["text"]["div"])
+    assert {one.tag for one in div.iter()} == {f"{XHTML}{tag}" for tag in ("div", "h2", "p")}
+    assert "<script>alert(1)</script>\N{REPLACEMENT CHARACTER}&" in "".join(div.itertext())
+    assert "\x07" not in json.dumps(made, ensure_ascii=False)
+
+
+def test_each_photo_has_its_validity_and_may_come_along() -> None:
+    answer = answered(photos=2)
+    attached = Attachments([view.jpeg for view in answer.views], b"%PDF")
+    made = json.loads(fhir_json(answer.diagnosis, None, WHEN, attached=attached))
+    valid = [one for one in resources(made, "Observation") if "valueBoolean" in one]
+    links = [
+        entry["fullUrl"] for entry in made["entry"] if entry["resource"]["resourceType"] == "Media"
+    ]
+    assert [one["derivedFrom"] for one in valid] == [[{"reference": link}] for link in links]
+    assert valid[1]["note"][0] == {"text": "A little dark; daylight shows more."}
+    assert all(media["content"]["data"] for media in resources(made, "Media"))
+    (report,) = resources(made, "DiagnosticReport")
+    assert report["presentedForm"][0]["contentType"] == "application/pdf"
+
+
+def test_an_error_is_an_outcome_with_an_issue_a_photo() -> None:
+    from fhir.resources.R4B.operationoutcome import OperationOutcome
+
+    refused = Refused.of([Refusal(1, "blur", "too blurred."), Refusal(0, "light", "too dark.")], 2)
+    for made in (outcome(422, str(refused), refused), outcome(503, "Busy."), outcome(406, "No.")):
+        OperationOutcome.model_validate(made)
+        assert unknown_to_r4(made) == []
+    issues = outcome(422, str(refused), refused)["issue"]
+    assert [(one["details"]["text"], one["diagnostics"]) for one in issues] == [
+        ("too dark.", "Photo 1"), ("too blurred.", "Photo 2")
+    ]  # fmt: skip
+
+
+def test_without_the_library_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skindx.core.machine.missing_modules", lambda *names: list(names))
+    with pytest.raises(UserError, match=r"FHIR report needs fhir, .*\[clinic\]"):
+        fhir_json(diagnosed(), None, WHEN)
+
+
+def check_digit_holds(code: str) -> bool:
+    """Verhoeff's scheme, which ends every identifier of SNOMED CT, over the dihedral group D5."""
+
+    def times(a: int, b: int) -> int:
+        turned = (a + b if a < 5 else a - b) % 5
+        return turned if (a < 5) == (b < 5) else 5 + turned
+
+    step = [1, 5, 7, 6, 2, 8, 3, 0, 9, 4]
+    total = 0
+    for place, digit in enumerate(reversed(code)):
+        moved = int(digit)
+        for _ in range(place % 8):
+            moved = step[moved]
+        total = times(total, moved)
+    return total == 0
+
+
+def test_codes_are_whole_and_of_classes_that_there_are() -> None:
+    concepts = pytest.importorskip("pydicom.sr._concepts_dict").concepts["SCT"]
+    dicom = {code: meaning for rows in concepts.values() for code, (meaning, _) in rows.items()}
+    every = [*CONDITIONS.values(), *SITES.values()]
+    assert all(check_digit_holds(concept.code) for concept in every)
+    assert not check_digit_holds("254701008")
+    for concept in every:
+        if concept.code in dicom and "(" not in dicom[concept.code]:
+            assert concept.meaning == dicom[concept.code]
+    names = {
+        normalise(one.name) for name in taxonomy_names() for one in load_taxonomy(name).classes
+    }
+    assert set(CONDITIONS) <= names | {"nevus"}
+    assert not {normalise(name) for name in ("Benign keratosis", "Vascular lesion")} & set(
+        CONDITIONS
+    )
