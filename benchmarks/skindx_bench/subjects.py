@@ -28,6 +28,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "audit-alarms": Subject("data.audit_alarms", "Intimate regions that the audit flags."),
         "clean": Subject("data.clean", "Copies and images without skin, planted and found again."),
         "dedup": Subject("data.dedup", "Near copies by hashes, beside imagededup and faiss."),
+        "dicom-import": Subject("data.dicom_import", "Images made of DICOM photos on one core."),
         "leak": Subject("data.leak", "Copies that fingerprints recognise, and strangers linked."),
         "loader": Subject("data.loader", "Images a second for training, beside torchvision."),
         "scale": Subject("data.scale", "Joining hashes and searching copies in large pools."),
