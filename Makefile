@@ -13,14 +13,14 @@ demo: install
 # waits for ranks, a server or a browser that it started. A worker that crashes ends the run with the
 # test's name: pytest-xdist cannot give a crashed worker's files to another one, and hangs.
 WORKERS ?= 3
-test: install browser network proxies
+test: install browser network proxies clinic
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Each benchmark at its smallest, which takes minutes.
-test-lab: install browser network proxies
+test-lab: install browser network proxies clinic
 	$(BIN)/python -m pytest -m "lab and not long" -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
-test-long: install browser network proxies
+test-long: install browser network proxies clinic
 	$(BIN)/python -m pytest -m long --timeout 3600
 
 # The guide as a website in build/docs; a warning is an error, and so is a stale figure.
@@ -91,6 +91,15 @@ proxies:
 	@PATH=$$PATH:/usr/sbin; { command -v nginx && command -v caddy; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends nginx-light caddy >/dev/null; } || \
 	  echo "nginx and caddy are not here and cannot be installed: tests of proxies will skip"
+
+# Tests of DICOM archives need Orthanc, dcmtk and dicom3tools; without them they skip and say so.
+# RUNLEVEL=1: Debian would start Orthanc as a service.
+.PHONY: clinic
+clinic:
+	@PATH=$$PATH:/usr/sbin; { command -v Orthanc && command -v storescu && command -v dciodvfy && \
+	  ls /usr/share/orthanc/plugins/libOrthancDicomWeb.so; } >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends orthanc orthanc-dicomweb dcmtk dicom3tools >/dev/null; } || \
+	  echo "Orthanc, dcmtk and dicom3tools are not here and cannot be installed: tests of DICOM archives will skip"
 
 # What the check of a GPU needs, for a machine without a network: at most 64 MiB of wheels.
 GPU_WHEELS := gpu-wheels

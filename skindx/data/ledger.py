@@ -55,7 +55,11 @@ class LedgerRow:
     age: float | None = None
     sex: str = ""
     site: str = ""
-    """Of the person, as the manifest has them."""
+    laterality: str = ""
+    modality: str = ""
+    patient: str = ""
+    study: str = ""
+    """Of the person and the image, as the manifest has them."""
 
 
 def file_name(url: str) -> str:

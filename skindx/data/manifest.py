@@ -60,6 +60,13 @@ class Record:
     """female, male or other; "": not known."""
     site: str = ""
     """Place on the body; "": not known."""
+    laterality: str = ""
+    """left, right, both sides or unpaired; "": not known."""
+    modality: str = ""
+    """dermoscopic or clinical, where the image's own header says so."""
+    patient: str = ""
+    """This and `study`: codes of ids under a key, where the source has them; not published."""
+    study: str = ""
 
 
 @dataclass(frozen=True, slots=True)

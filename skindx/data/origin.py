@@ -106,8 +106,13 @@ def _sources(dataset: Path) -> list[dict[str, Any]]:
 
 
 def _modality(sources: Sequence[dict[str, Any]], records: Sequence[Record]) -> Modality:
-    """Return the modality that the sources state; where none does, that of ISIC's file names."""
+    """Return the modality that the sources state; where none does, that of the images' headers.
+
+    Where these say nothing either, that of ISIC's file names.
+    """
     stated = {str(source.get("modality") or "") for source in sources}
+    if stated <= {""}:
+        stated = {record.modality for record in records}
     for only in ("dermoscopic", "clinical"):
         if stated == {only}:
             return only

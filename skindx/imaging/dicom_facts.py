@@ -7,11 +7,11 @@ import hmac
 import math
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
@@ -108,6 +108,8 @@ class DicomFacts:
     """The file says whether annotations that may name the patient are part of the pixels."""
     recognisable: bool | None = None
     """The file says whether the patient may be recognised by what is shown, such as a face."""
+    descriptions: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """DESCRIPTIONS by keyword, those that are given; free text, which may name a person."""
     identity: DicomIdentity = field(default_factory=DicomIdentity, repr=False)
 
     @property
@@ -122,8 +124,20 @@ class DicomFacts:
         return cls(**{**values, "identity": DicomIdentity(**values["identity"])})
 
 
+Description = Literal[
+    "AdmittingDiagnosesDescription",
+    "ImageComments",
+    "PerformedProcedureStepDescription",
+    "ProtocolName",
+    "RequestedProcedureDescription",
+    "SeriesDescription",
+    "StudyDescription",
+]
+"""Texts in which archives write what an image shows."""
+DESCRIPTIONS: tuple[Description, ...] = get_args(Description)
 TAGS = (
     *_IDENTITY.values(),
+    *DESCRIPTIONS,
     "AcquisitionDate",
     "AnatomicRegionSequence",
     "BodyPartExamined",
@@ -157,6 +171,7 @@ def facts_of(header: Any, kind: DicomKind) -> DicomFacts:
         mm_per_pixel=_spacing(header),
         burned_in=_yes(header, "BurnedInAnnotation"),
         recognisable=_yes(header, "RecognizableVisualFeatures"),
+        descriptions={name: text for name in DESCRIPTIONS if (text := _text(header, name))},
         identity=DicomIdentity(**{name: _text(header, tag) for name, tag in _IDENTITY.items()}),
     )
 
@@ -298,7 +313,7 @@ def named_key() -> Path | None:
     return Path(name) if name else None
 
 
-def pseudonym(key: bytes, what: Literal["patient", "study"], identifier: str) -> str:
+def pseudonym(key: bytes, what: Literal["patient", "study", "image"], identifier: str) -> str:
     """Return a code in place of an id: the same each time, so that images of a patient stay joined.
 
     Keyed (HMAC-SHA256): ids are short, and a plain hash of one is found by trying all. "" of "".

@@ -73,7 +73,7 @@ def written(dataset: Dataset, uid: UID) -> bytes:
     dataset.file_meta = FileMetaDataset()
     dataset.file_meta.TransferSyntaxUID = uid
     dataset.file_meta.MediaStorageSOPClassUID = dataset.get("SOPClassUID", PHOTOGRAPH)
-    dataset.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.get("SOPInstanceUID", "1.2.3")
     file = io.BytesIO()
     if uid.is_private:
         dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian

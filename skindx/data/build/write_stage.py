@@ -62,6 +62,10 @@ def make_records(
             age=row.age,
             sex=row.sex,
             site=row.site,
+            laterality=row.laterality,
+            modality=row.modality,
+            patient=row.patient,
+            study=row.study,
         )
         for image in kept
         for row in (image.row,)

@@ -35,7 +35,7 @@ class FolderFile:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class FolderWalk:
     """Goes through folders; links lead out of `bounds` only where there are none."""
 
     bounds: Path | None
@@ -181,7 +181,7 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
         )
     if source.layout == "yolo":
         return _look_at_yolo(root, source)
-    walk = _Walk(None if source.follow_links else root.resolve())
+    walk = FolderWalk(None if source.follow_links else root.resolve())
     tops, merged = _tops(root, walk)
     files: list[FolderFile] = []
     classes: list[str] = []
@@ -219,7 +219,7 @@ def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
     return FolderLayout((), tuple(files))
 
 
-def _tops(root: Path, walk: _Walk) -> tuple[list[Path], tuple[str, ...]]:
+def _tops(root: Path, walk: FolderWalk) -> tuple[list[Path], tuple[str, ...]]:
     """Return the folders that hold the class folders, and the names of the splits among them."""
     folders = [entry for entry in visible(root) if walk.enters(entry)]
     splits = [folder for folder in folders if folder.name.casefold() in _SPLIT_NAMES]

@@ -251,6 +251,7 @@ SOURCES = Family(
     "skindx.sources",
     {
         "atlas": "skindx.data.sources.atlas:AtlasSource",
+        "dicom": "skindx.data.sources.dicom:DicomSource",
         "files": "skindx.data.sources.files:FilesSource",
         "folder": "skindx.data.sources.folder:FolderSource",
         "huggingface": "skindx.data.sources.huggingface:HuggingFaceSource",

@@ -1,0 +1,445 @@
+"""DICOM photographs as a source: a folder, a DICOMDIR, or a DICOMweb server (a PACS).
+
+What is kept of a file are its pixels and the facts of the manifest. Patient and study become codes
+under a key (HMAC), which lies outside the dataset; names, dates and UIDs are dropped.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from skindx.core.atomic_files import private_folder
+from skindx.core.errors import UserError
+from skindx.core.machine import cpu_count
+from skindx.core.settings_base import Settings
+from skindx.data.layout import is_inside
+from skindx.data.ledger import FROM, LedgerRow, held_ledger, open_ledger, read_lines, row_of
+from skindx.data.origin import Modality
+from skindx.data.sources.columns import Columns, cell, confirmation, read_table
+from skindx.data.sources.dicomweb import DicomWebClient, DicomWebError, DicomWebServer
+from skindx.data.sources.folder import FolderWalk, look_at
+from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
+from skindx.imaging.dicom_facts import Description, named_key, pseudonym, read_key
+from skindx.imaging.image_formats import HEAD, DamagedImage, refusal
+from skindx.workers.sandbox import Failure, Work, for_each, run_sandboxed, sandboxed
+
+if TYPE_CHECKING:  # numpy: not for a crawl, which reads recipes
+    from skindx.imaging.dicom import ImportedPhoto
+
+Identifier = Literal[
+    "PatientID", "AccessionNumber", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"
+]
+_FIELDS: dict[Identifier, str] = {
+    "PatientID": "patient_id",
+    "AccessionNumber": "accession_number",
+    "StudyInstanceUID": "study_uid",
+    "SeriesInstanceUID": "series_uid",
+    "SOPInstanceUID": "instance_uid",
+}
+_KINDS: dict[str, Modality] = {"photograph": "clinical", "dermoscopy": "dermoscopic"}
+_CHUNK = 512
+"""Files whose images are written before they go into the store."""
+_BATCH = 16
+"""Files of a server that are decoded together; a kill costs no more than these."""
+_MOST_FAILURES = 20
+"""Images in a row that a server may fail to give before it is left alone."""
+_UNREAD = frozenset({"link-refused", "unreadable", "too-large"})
+"""What `look_at` says of files that are not opened."""
+_STRANGERS = {
+    "study_uid": ("another-study", "an image of another study"),
+    "patient_id": ("another-patient", "an image of another patient"),
+    "instance_uid": ("another-image", "another image"),
+}
+"""What a server may not answer with, most telling first."""
+
+
+class LabelColumns(Columns):
+    """Columns of a table of labels; `key` holds the identifier."""
+
+    key: str = Field("key", min_length=1)
+
+
+class DicomLabels(Settings):
+    """A table (CSV, JSON lines, Parquet) that knows what the images of a study or patient show."""
+
+    path: Path
+    identifier: Identifier = "AccessionNumber"
+    """What of an image stands in the column `key`."""
+    columns: LabelColumns = LabelColumns()
+
+    def read(self) -> dict[str, tuple[str, str]]:
+        """Return (label, how it was confirmed) by identifier. Raises UserError."""
+        return {
+            cell(line.get(self.columns.key)): (
+                cell(line.get(self.columns.label)),
+                confirmation(cell(line.get(self.columns.confirmed))),
+            )
+            for line in read_table(self.path, self.columns)
+        }
+
+
+class DicomSource(LocalSource):
+    """DICOM files of photographs and dermoscopy (VL Photographic, Dermoscopic Photography).
+
+    The label is that of `labels`, or the attribute `label`, or in a folder the class folder.
+    """
+
+    kind: Literal["dicom"]
+    path: Path | None = None
+    """A folder, all of whose files are read, or a DICOMDIR, of which those that it lists are."""
+    server: DicomWebServer | None = None
+    label: Description | Literal[""] = ""
+    """The attribute that names the class."""
+    labels: DicomLabels | None = None
+    key: Path | None = None
+    """File with the key of pseudonyms; null: that of SKINDX_DICOM_KEY, else one beside the dataset.
+
+    The same key joins the images of a patient over datasets."""
+    identifiers: Literal["pseudonyms", "kept"] = "pseudonyms"
+    """kept: the dataset has the ids of patient, study and image as they are."""
+    burned_in: Literal["refuse", "keep"] = "refuse"
+    """Images whose file says that text, such as a name, is part of the pixels."""
+    origin: str = ""
+    """Which clinic or archive it is, where several sources are; it is published."""
+    licence: str = ""
+    creator: str = ""
+    attribution: str = ""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if bool(self.path) == bool(self.server):
+            raise ValueError("give either path, a folder or a DICOMDIR, or server")
+        if self.server and not (self.label or self.labels):
+            raise ValueError(
+                "a server has no class folders: give label, an attribute's keyword, or labels"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """The same for all: neither a folder's nor a server's name is anybody's business.
+
+        So a patient's images are one group, whichever DICOM source they come from.
+        """
+        return f"dicom{FROM}{self.origin}" if self.origin else "dicom"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder; None for a DICOMDIR or a server."""
+        return self.path if self.path and self.path.is_dir() else None
+
+    def preview(self) -> SourcePreview:
+        """Return the labels of the table or of the class folders. Raises UserError."""
+        self._check()
+        if self.labels:
+            return SourcePreview([label for label, _ in self.labels.read().values() if label])
+        if self.label or self.folder is None:
+            return SourcePreview(())
+        return SourcePreview([file.label for file in self._files() if file.path])
+
+    def gather(self, dataset: Path) -> list[LedgerRow]:
+        """Read the images into the store; return one row an image. Raises UserError."""
+        self._check()
+        key_file = self.key or named_key()
+        key = read_key(key_file or dataset.with_name(f"{dataset.name}.dicom-key"), create=True)
+        table = self.labels.read() if self.labels else {}
+        with private_folder("skindx-dicom-") as staging:
+            importer = DicomImporter(self, dataset, staging, key, table)
+            rows = importer.of_server() if self.server else importer.of_files(self._files())
+        if not rows:
+            where = self.server.host if self.server else self.path
+            raise UserError(f"{where} holds no DICOM photographs; look at the source's settings.")
+        return rows
+
+    def _check(self) -> None:
+        from skindx.imaging.dicom import require_dicom
+
+        require_dicom()
+        if self.path and not self.path.exists():
+            raise UserError(f"{self.path} does not exist; give a folder or a DICOMDIR.")
+        if self.server:
+            self.server.authorization()
+
+    def _files(self) -> Iterator["DicomFile"]:
+        assert self.path
+        if self.path.is_dir():
+            yield from folder_files(self.path, class_folders=not (self.label or self.labels))
+        else:
+            yield from listed_files(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class DicomFile:
+    """A file to read; without `path` there is none, and `refusal` says why."""
+
+    path: Path | None
+    shown: str
+    """Its name in the ledger as long as its ids are not known."""
+    label: str = ""
+    refusal: tuple[str, str] = ("", "")
+    asked: Mapping[str, str] = field(default_factory=dict)
+    """Of a server: the ids that were asked for, by field of `DicomIdentity`."""
+
+
+def folder_files(root: Path, *, class_folders: bool) -> Iterator[DicomFile]:
+    """Yield all files of a folder but indexes; their first folder is the label if asked for."""
+    for file in FolderWalk(root.resolve()).files(root, ""):
+        relative = PurePosixPath(file.path.relative_to(root).as_posix())
+        label = relative.parts[0] if class_folders and len(relative.parts) > 1 else ""
+        status, detail = file.status, file.detail
+        if status not in _UNREAD:
+            with file.path.open("rb") as opened:
+                known = opened.read(HEAD)[128:132] == b"DICM"
+            status, detail = ("", "") if known else ("not-dicom", "it is no DICOM file")
+        if relative.name != "DICOMDIR":
+            yield DicomFile(None if status else file.path, str(relative), label, (status, detail))
+
+
+def listed_files(index: Path) -> Iterator[DicomFile]:
+    """Yield the image files that a DICOMDIR lists. Raises UserError for what is none."""
+    from skindx.imaging.dicom import LIMITS
+
+    ((_, listed),) = run_sandboxed(listing, {}, [index], LIMITS, workers=1)
+    if isinstance(listed, Failure | str):
+        why = listed if isinstance(listed, str) else listed.detail
+        raise UserError(f"{index} is no DICOMDIR ({why}); give one, or the folder of the files.")
+    root = index.parent.resolve()
+    for parts in listed:
+        shown = "/".join(parts)
+        path = root.joinpath(*parts)
+        if not is_inside(shown) or not path.resolve().is_relative_to(root):
+            refusal = ("link-refused", "the DICOMDIR names a file outside its folder")
+            yield DicomFile(None, shown[:200], refusal=refusal)
+            continue
+        file = look_at(path, "", root)
+        unread = file.status in _UNREAD
+        refusal = (file.status, file.detail) if unread else ("", "")
+        yield DicomFile(None if unread else path, shown, refusal=refusal)
+
+
+def _prepare() -> None:
+    import pydicom  # noqa: F401
+
+
+@sandboxed(_prepare)
+def listing(job: dict[str, Any]) -> Work:
+    """Return what lists the image files of a DICOMDIR, each as the parts of its path."""
+    return for_each(_listed)
+
+
+def _listed(index: Path) -> list[list[str]] | str:
+    import pydicom
+
+    try:
+        header = pydicom.dcmread(index)
+        records = header.DirectoryRecordSequence
+        files = [r.ReferencedFileID for r in records if r.DirectoryRecordType == "IMAGE"]
+        return [[name] if isinstance(name, str) else list(map(str, name)) for name in files]
+    except Exception as error:  # whatever hostile bytes raise means the same
+        return str(refusal(error))[:200]
+
+
+class DicomImporter:
+    """Makes rows of the files of one source."""
+
+    def __init__(
+        self,
+        source: DicomSource,
+        dataset: Path,
+        staging: Path,
+        key: bytes,
+        table: Mapping[str, tuple[str, str]],
+    ) -> None:
+        self._source = source
+        self._dataset = dataset
+        self._staging = staging
+        self._key = key
+        self._table = table
+        self._given = {n: getattr(source, n) for n in ("licence", "creator", "attribution")}
+        self._kept: dict[str, LedgerRow] = {}
+        self._fetched = self._in_vain = 0
+
+    def of_files(self, files: Iterable[DicomFile]) -> list[LedgerRow]:
+        """Return a row a file, in the order of `files`."""
+        from skindx.imaging.dicom import import_photos
+
+        every = list({file.path or file.shown: file for file in files}.values())
+        rows = [self._refused(file, *file.refusal) for file in every]
+        there = [at for at, file in enumerate(every) if file.path]
+        for low in range(0, len(there), _CHUNK):
+            chunk = there[low : low + _CHUNK]
+            with TemporaryDirectory(dir=self._staging) as folder:
+                paths = [path for at in chunk if (path := every[at].path)]
+                workers = min(cpu_count(), -(-len(paths) // _BATCH))
+                for place, photo in import_photos(paths, Path(folder), workers=workers):
+                    rows[chunk[place]] = self._row(every[chunk[place]], photo)
+        return rows
+
+    def _refused(self, file: DicomFile, status: str, detail: str) -> LedgerRow:
+        return self._source.stored(
+            self._dataset, file.shown, file.label, b"", status=status, detail=detail
+        )
+
+    def _row(self, file: DicomFile, photo: "ImportedPhoto | DamagedImage") -> LedgerRow:
+        """Return the row of a file by what its reading gave; its image goes into the store."""
+        if isinstance(photo, DamagedImage):
+            return self._refused(file, photo.reason, str(photo))
+        source, facts = self._source, photo.facts
+        identity = asdict(facts.identity)
+        for name, (status, what) in _STRANGERS.items():
+            if file.asked.get(name) and file.asked[name] != identity[name]:
+                detail = f"the server gave {what} than the one asked for; tell its administrator"
+                return replace(self._refused(file, status, detail), retrieved="")
+        patient, study, shown = self.codes(identity)
+        known = {
+            "age": None if facts.age is None else float(facts.age),
+            "sex": facts.sex,
+            "site": facts.site or facts.region.casefold(),
+            "laterality": facts.laterality,
+            "modality": source.modality or _KINDS.get(facts.kind, ""),
+            "patient": patient,
+            "study": study,
+            "group": patient or study or shown,
+            **self._given,
+        }
+        label, confirmed_by = self.label_of({**identity, **file.asked})
+        label = label or facts.descriptions.get(source.label, "") or file.label
+        status, detail = ("stored", "") if label else NO_LABEL
+        if facts.burned_in and source.burned_in == "refuse":
+            status, detail = (
+                "burned-in-text",
+                "it says that text, which may name the patient, is part of its pixels; look at it, "
+                "and set burned_in: keep if it names nobody",
+            )
+        return source.stored(
+            self._dataset,
+            shown,
+            label,
+            photo.file.read_bytes(),
+            status=status,
+            detail=detail,
+            confirmed_by=confirmed_by,
+            **known,
+        )
+
+    def codes(self, identity: Mapping[str, str]) -> tuple[str, str, str]:
+        """Return what stands for patient, study and image; "" of an id that is not known."""
+        ids = [identity.get(name, "") for name in ("patient_id", "study_uid", "instance_uid")]
+        patient, study, image = ids
+        if self._source.identifiers == "pseudonyms":
+            patient = pseudonym(self._key, "patient", patient)
+            study = pseudonym(self._key, "study", study)
+            image = pseudonym(self._key, "image", image)
+        return patient, study, f"dicom:{image}"
+
+    def label_of(self, identity: Mapping[str, str]) -> tuple[str, str]:
+        """Return what the table says of an image, and how it was confirmed."""
+        if self._source.labels is None:
+            return "", ""
+        return self._table.get(identity[_FIELDS[self._source.labels.identifier]], ("", ""))
+
+    def of_server(self) -> list[LedgerRow]:
+        """Fetch what the ledger does not hold yet; return a row an image. Raises UserError."""
+        server, mark = self._source.server, self._mark()
+        assert server
+        rows: list[LedgerRow] = []
+        waiting: list[DicomFile] = []
+        with held_ledger(self._dataset), open_ledger(self._dataset) as ledger:
+            self._kept = self._known(mark)
+            ledger.note("dicom", recipe=mark)
+
+            def read() -> None:
+                new = self.of_files(waiting)
+                for file in waiting:
+                    assert file.path
+                    file.path.unlink()
+                waiting.clear()
+                ledger.extend(new)
+                rows.extend(new)
+
+            try:
+                with DicomWebClient(server) as client:
+                    for item in self._images(client):
+                        if isinstance(item, DicomFile):
+                            waiting.append(item)
+                        else:
+                            rows.append(item)
+                            ledger.append(item, force=False)
+                        if len(waiting) == _BATCH:
+                            read()
+                read()
+            except DicomWebError as error:
+                raise UserError(
+                    f"{error.detail}; run the same command again to go on: what was fetched is "
+                    "kept."
+                ) from None
+        return sorted(rows, key=lambda row: row.url)
+
+    def _images(self, client: DicomWebClient) -> Iterator[LedgerRow | DicomFile]:
+        """Yield the images of all matching studies: those to read, and rows of the others.
+
+        Raises DicomWebError where going on makes no sense.
+        """
+        for study in client.studies():
+            try:
+                for image in client.images(study):
+                    yield self._image(client, image)
+            except DicomWebError as error:
+                yield self._failed(error, self.codes(study)[1])
+
+    def _image(self, client: DicomWebClient, asked: Mapping[str, str]) -> LedgerRow | DicomFile:
+        """Fetch an image, unless the ledger or the table of labels makes that needless."""
+        shown = self.codes(asked)[2]
+        label, confirmed_by = self.label_of(asked)
+        if self._source.labels and not label:
+            return self._refused(DicomFile(None, shown), *NO_LABEL)
+        if row := self._kept.get(shown):
+            return replace(row, label=label or row.label, confirmed_by=confirmed_by, **self._given)
+        try:
+            data = client.instance(asked)
+        except DicomWebError as error:
+            return self._failed(error, shown)
+        self._in_vain = 0
+        self._fetched += 1
+        path = self._staging / f"{self._fetched}.dcm"
+        path.write_bytes(data)
+        return DicomFile(path, shown, label, asked=asked)
+
+    def _failed(self, error: DicomWebError, shown: str) -> LedgerRow:
+        """Return the row of what a server did not give. Raises DicomWebError after too many."""
+        self._in_vain += 1
+        if error.hopeless or self._in_vain >= _MOST_FAILURES:
+            raise error
+        return replace(
+            self._refused(DicomFile(None, shown), error.status, error.detail), retrieved=""
+        )
+
+    def _mark(self) -> str:
+        """Return what tells rows of this very source from those of a recipe before a change."""
+        source = self._source
+        assert source.server
+        decisive = (source.server.url, source.label, source.modality, source.identifiers)
+        text = json.dumps([*decisive, source.burned_in])
+        return hashlib.sha256(self._key + text.encode()).hexdigest()[:16]
+
+    def _known(self, mark: str) -> dict[str, LedgerRow]:
+        """Return the final rows of earlier runs by URL."""
+        rows: dict[str, LedgerRow] = {}
+        ours = False
+        for line in read_lines(self._dataset)[0]:
+            row = row_of(line)
+            if row is None:
+                ours = line.get("recipe") == mark if line["note"] == "dicom" else ours
+            elif ours and row.source == self._source.name:
+                rows[row.url] = row
+        return {
+            url: row
+            for url, row in rows.items()
+            if row.retrieved and (not row.path or (self._dataset / row.path).is_file())
+        }
