@@ -57,8 +57,23 @@ def diagnose(
             metavar="FILE", help="Also write a FHIR R4 Bundle with a DiagnosticReport to this file."
         ),
     ] = None,
+    dicom_sr: Annotated[
+        Path | None,
+        typer.Option(
+            "--dicom-sr",
+            metavar="FILE",
+            help="Also write a DICOM structured report to this file. A photo that is no DICOM file "
+            "is wrapped as one beside it, which needs --patient-id.",
+        ),
+    ] = None,
     patient_id: Annotated[
-        str, typer.Option(metavar="ID", help="Whose photos they are, for the files of --fhir.")
+        str, typer.Option(metavar="ID", help="Whose photos they are, for --fhir and --dicom-sr.")
+    ] = "",
+    study_uid: Annotated[
+        str,
+        typer.Option(
+            metavar="UID", help="The study that wrapped photos belong to; default: a new one."
+        ),
     ] = "",
     out: Annotated[
         Path | None,
@@ -89,25 +104,33 @@ def diagnose(
     given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     if out or summary or any(path.is_dir() for path in photos):
         unfit = [name for name, value in given.items() if value is not None]
-        one_case = {"json": as_json, "pdf": pdf, "fhir": fhir, "patient_id": patient_id}
+        one_case: dict[str, object] = {
+            "json": as_json,
+            "pdf": pdf,
+            "fhir": fhir,
+            "dicom_sr": dicom_sr,
+        }
+        one_case |= {"patient_id": patient_id, "study_uid": study_uid}
         unfit += [name for name, value in one_case.items() if value]
         _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
         return
     from skindx.api.model import load
     from skindx.clinic.report_files import ReportFiles
+    from skindx.clinic.source_photos import Named
     from skindx.core.atomic_files import atomic_file
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
 
-    files = ReportFiles(fhir, patient_id)
-    files.check()
+    files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid))
+    case = read_photos(photos)
+    files.check(case)
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
-    answered = model.diagnose(read_photos(photos), **given)
+    answered = model.diagnose(case, **given)
     if pdf:
         report = answered.pdf()
         with atomic_file(pdf, mode=0o600) as file:  # health data
             file.write_bytes(report)
-    files.write(answered.diagnosis, answered.metrics)
+    files.write(answered.diagnosis, case, answered.metrics)
     if as_json:
         print(answered.diagnosis.model_dump_json(indent=2))
     else:

@@ -4,10 +4,11 @@ from decimal import Decimal
 from typing import Any
 
 from skindx.clinic.codes import ICD10_URI, SITES, SNOMED_URI, Concept, snomed
+from skindx.clinic.narrative import RiskFigure, risk_figures, risk_is_sure
 from skindx.core.text import printable
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.guarantees import guarantee, risk_guarantee
-from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, Share, UrgentRisk
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, UrgentRisk
 from skindx.models.urgent_risk import QUESTION_WORDS, Question
 
 CODES = "urn:skindx:observation"
@@ -73,28 +74,9 @@ def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> 
     if risk is None:
         why = diagnosis.no_urgent_risk or "The bundle has no threshold of the risk."
         return _observation(code, display, dataAbsentReason=_absent("unsupported", why))
-    components = [
-        _component({"text": f"threshold: {called} from this risk on"}, risk.threshold),
-        _component({"text": f"{condition} lesions below it, accepted on average"}, risk.miss_rate),
-        _component(
-            {"text": f"{condition} lesions below it, at most, with 95 % confidence"}, risk.bound
-        ),
-        _component({"text": "confidence that the accepted share is kept to"}, risk.confidence),
-        *_share(f"other calibration images called {called}", risk.sent_on),
-        *_share(f"{condition} conditions missed, {risk.measured_on} split", risk.measured_missed),
-        *_share(
-            f"other conditions called {called}, {risk.measured_on} split", risk.measured_sent_on
-        ),
-    ]
-    for name, value in (
-        (f"prevalence of {condition} conditions", risk.prevalence),
-        ("positive predictive value at this prevalence", risk.ppv),
-        ("negative predictive value at this prevalence", risk.npv),
-    ):
-        if value is not None:
-            components.append(_component({"text": name}, value))
+    components = [part for one in risk_figures(risk, question) for part in _figure(one)]
     remarks = notes(risk_guarantee(diagnosis) if question == "urgent_risk" else "", CANNOT_RULE_OUT)
-    if diagnosis.abstained and not risk.is_reached:
+    if not risk_is_sure(diagnosis, risk):
         absent = _absent("unknown", diagnosis.abstained)
         return _observation(code, display, dataAbsentReason=absent, note=remarks)
     if risk.is_reached:
@@ -193,16 +175,15 @@ def _quantity(share: float) -> Plain:
     return {"value": Decimal(str(round(share, _DIGITS))), "system": _UNITS, "code": "1"}
 
 
-def _share(name: str, share: Share | None) -> list[Plain]:
-    """Return a measured share and its interval, each as a component."""
-    if share is None:
-        return []
-    interval = {"low": _quantity(share.low), "high": _quantity(share.high)}
-    counted = f"{name}, 95 % interval, {share.pictures} images"
-    return [
-        _component({"text": name}, share.value),
-        {"code": {"text": counted}, "valueRange": interval},
-    ]
+def _figure(figure: RiskFigure) -> list[Plain]:
+    """Return a figure of a risk and its interval, each as a component."""
+    components = [_component(coded(CODES, figure.code, figure.name), figure.value)]
+    if share := figure.interval:
+        name = f"{figure.name}, 95 % interval, {share.pictures} images"
+        interval = {"low": _quantity(share.low), "high": _quantity(share.high)}
+        code = coded(CODES, f"{figure.code}-interval", name)
+        components.append({"code": code, "valueRange": interval})
+    return components
 
 
 def notes(*texts: str) -> list[Plain]:

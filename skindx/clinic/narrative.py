@@ -10,8 +10,16 @@ from skindx.clinic.codes import NOT_REVIEWED
 from skindx.core.text import printable
 from skindx.diagnosis.case import patient_facts
 from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
-from skindx.diagnosis.record import CANNOT_RULE_OUT, Candidate, Diagnosis, percent
+from skindx.diagnosis.record import (
+    CANNOT_RULE_OUT,
+    Candidate,
+    Diagnosis,
+    Share,
+    UrgentRisk,
+    percent,
+)
 from skindx.diagnosis.scope import knows, lacks, shown_tier
+from skindx.models.urgent_risk import QUESTION_WORDS, Question
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,51 @@ def possible(diagnosis: Diagnosis) -> tuple[Candidate, ...]:
         return ()
     in_set = tuple(candidate for candidate in diagnosis.candidates if candidate.in_set)
     return in_set or diagnosis.candidates[: diagnosis.next_step.classes]
+
+
+@dataclass(frozen=True)
+class RiskFigure:
+    """One number behind a risk, a share from 0 to 1; with its interval where it was measured."""
+
+    code: str
+    name: str
+    value: float
+    interval: Share | None = None
+
+
+def risk_is_sure(diagnosis: Diagnosis, risk: UrgentRisk) -> bool:
+    """Return whether a risk may be reported: an abstention doubts it, and it may then only warn.
+
+    From the threshold on it stays; below, it would reassure falsely.
+    """
+    return risk.is_reached or not diagnosis.abstained
+
+
+def risk_figures(risk: UrgentRisk, question: Question) -> list[RiskFigure]:
+    """Return the threshold, both of its errors, and the predictive values that are known."""
+    condition, called = QUESTION_WORDS[question]
+    split = risk.measured_on
+    figures = [
+        RiskFigure("threshold", f"{called} from this risk on", risk.threshold),
+        RiskFigure("accepted-misses", f"{condition} lesions below it, on average", risk.miss_rate),
+        RiskFigure("misses-bound", f"{condition} lesions below it, 95 % bound", risk.bound),
+        RiskFigure("confidence", "confidence in the accepted misses", risk.confidence),
+    ]
+    for code, name, share in (
+        ("calibration-called", f"other calibration images called {called}", risk.sent_on),
+        ("missed", f"{condition} conditions missed, {split} split", risk.measured_missed),
+        ("called", f"others called {called}, {split} split", risk.measured_sent_on),
+    ):
+        if share:
+            figures.append(RiskFigure(code, name, share.value, share))
+    for code, name, value in (
+        ("prevalence", f"prevalence of {condition} conditions", risk.prevalence),
+        ("ppv", "positive predictive value at this prevalence", risk.ppv),
+        ("npv", "negative predictive value at this prevalence", risk.npv),
+    ):
+        if value is not None:
+            figures.append(RiskFigure(code, name, value))
+    return figures
 
 
 def _conditions(diagnosis: Diagnosis) -> tuple[str, list[str]]:

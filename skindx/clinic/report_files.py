@@ -1,39 +1,87 @@
 """The files of clinical formats that `skindx diagnose` writes beside its answer."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from skindx.clinic.fhir import Subject, fhir_json, require_fhir
+from skindx.clinic.source_photos import (
+    Named,
+    check_identity,
+    in_one_study,
+    read_headers,
+    wrap_photo,
+)
+from skindx.clinic.structured_report import require_sr, structured_report
 from skindx.core.atomic_files import atomic_file
 from skindx.diagnosis.record import Diagnosis
+from skindx.imaging.dicom_facts import DicomFacts
 
 _PRIVATE = 0o600
 """Health data: for their owner alone."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReportFiles:
     """Which files are asked for, and whom they are about."""
 
     fhir: Path | None = None
-    patient_id: str = ""
-    study_uid: str = ""
+    dicom_sr: Path | None = None
+    named: Named = field(default_factory=Named)
+    _headers: list[DicomFacts | None] = field(default_factory=list)
 
-    def check(self) -> None:
+    def check(self, photos: Sequence[bytes]) -> None:
         """Raise UserError, before any work, for what could not be written in the end."""
         if self.fhir:
             require_fhir("--fhir")
+        if self.dicom_sr:
+            require_sr()
+        if self.fhir or self.dicom_sr:
+            self._headers = read_headers(photos, self.named)
+        if self.dicom_sr:
+            check_identity(self._headers, self.named)
 
-    def write(self, diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> None:
-        """Write what is asked for; each file is whole or absent. `metrics` are the bundle's own."""
+    def write(
+        self, diagnosis: Diagnosis, photos: Sequence[bytes], metrics: dict[str, Any] | None
+    ) -> list[Path]:
+        """Write what is asked for, each file whole or absent, and return all of them.
+
+        A photo that is no DICOM file is wrapped beside a structured report. `metrics` are the
+        bundle's own.
+        """
         when = datetime.now().astimezone()
+        files: dict[Path, bytes] = {}
+        headers = self._headers
+        if path := self.dicom_sr:
+            named = in_one_study(self.named, photos, headers)
+            facts: list[DicomFacts] = []
+            for number, (photo, header) in enumerate(zip(photos, headers, strict=True), 1):
+                if header:
+                    facts.append(header)
+                    continue
+                wrapped = wrap_photo(photo, number, named, diagnosis.patient)
+                files[path.with_name(f"{path.stem}-photo-{number}.dcm")] = wrapped.file
+                facts.append(wrapped.facts)
+            files[path] = structured_report(diagnosis, facts, metrics, when)
+            headers = list(facts)
         if self.fhir:
-            subject = Subject(self.patient_id, self.study_uid)
-            _write(self.fhir, fhir_json(diagnosis, metrics, when, subject))
+            subject = subject_of(headers, self.named)
+            files[self.fhir] = fhir_json(diagnosis, metrics, when, subject)
+        for file, data in files.items():
+            with atomic_file(file, mode=_PRIVATE) as temporary:
+                temporary.write_bytes(data)
+        return list(files)
 
 
-def _write(path: Path, data: bytes) -> None:
-    with atomic_file(path, mode=_PRIVATE) as file:
-        file.write_bytes(data)
+def subject_of(headers: Sequence[DicomFacts | None], named: Named | None = None) -> Subject:
+    """Return whom an answer is about: as named, else as the first photo that is DICOM says."""
+    identities = [facts.identity for facts in headers if facts]
+    first = identities[0] if identities else None
+    named = named or Named()
+    return Subject(
+        named.patient_id or (first.patient_id if first else ""),
+        first.study_uid if first else named.study_uid,
+        tuple(facts.identity.instance_uid if facts else "" for facts in headers),
+    )

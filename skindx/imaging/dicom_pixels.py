@@ -231,7 +231,7 @@ class FrameLayout:
         from pydicom.pixels.decoders.base import get_decoder
 
         self._check_frame(*_jpeg_size(frame))
-        named, ids, _ = _colours_of(frame)
+        named, ids, _ = colours_of(frame)
         options: dict[str, Any] = {
             "rows": self.height,
             "columns": self.width,
@@ -274,14 +274,14 @@ def with_colours(jpeg: bytes, colours: str) -> bytes:
     JFIF's and Adobe's segments count for more than the photometric interpretation, and subsampled
     channels are never RGB.
     """
-    named, ids, subsampled = _colours_of(jpeg)
+    named, ids, subsampled = colours_of(jpeg)
     if named or ids == b"RGB":
         return jpeg
     is_rgb = colours == "RGB" and not subsampled
     return jpeg[:2] + _ADOBE + (b"\0" if is_rgb else b"\1") + jpeg[2:]
 
 
-def _colours_of(jpeg: bytes) -> tuple[str, bytes, bool]:
+def colours_of(jpeg: bytes) -> tuple[str, bytes, bool]:
     """Return the colours that a JPEG names, its channels' numbers, and if any is subsampled."""
     named, ids, subsampled = "", b"", False
     for marker, body, _ in _segments(jpeg):
@@ -292,6 +292,12 @@ def _colours_of(jpeg: bytes) -> tuple[str, bytes, bool]:
         elif marker in _FRAMES:
             ids, subsampled = body[6::3], len(set(body[7::3])) > 1
     return named, ids, subsampled
+
+
+def is_baseline(jpeg: bytes) -> bool:
+    """Tell whether a JPEG is one that DICOM calls baseline, of three colours."""
+    frames = (body[:1] + body[5:6] for marker, body, _ in _segments(jpeg) if marker == 0xC0)
+    return next(frames, b"") == b"\x08\x03"
 
 
 def without_notes(jpeg: bytes) -> bytes:

@@ -209,7 +209,7 @@ def routes(
         try:
             answer = await diagnoser.diagnose(case)
             if fhir:
-                return await fhir_answer(answer, include, measured)
+                return await fhir_answer(answer, case.photos, include, measured)
             seen = dict(enumerate(answer.diagnosis.photos))
             wide = tuple(rule.wide(seen)) if rule else ()
             return await asyncio.to_thread(_answer_body, answer, include, measured, wide)

@@ -16,6 +16,8 @@ from skindx.clinic.fhir import (
     outcome,
     require_fhir,
 )
+from skindx.clinic.report_files import subject_of
+from skindx.clinic.source_photos import Named, read_headers
 from skindx.core.errors import UserError
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import CaseAnswer
@@ -86,19 +88,28 @@ def check_included(include: Sequence[str]) -> None:
 
 
 async def fhir_answer(
-    answer: CaseAnswer, include: Sequence[str], metrics: dict[str, Any] | None
+    answer: CaseAnswer,
+    photos: Sequence[bytes],
+    include: Sequence[str],
+    metrics: dict[str, Any] | None,
 ) -> Response:
-    """Return an answer as a FHIR Bundle."""
-    return await asyncio.to_thread(_made, answer, include, metrics)
+    """Return an answer as a FHIR Bundle, about whom DICOM photos name."""
+    return await asyncio.to_thread(_made, answer, photos, include, metrics)
 
 
-def _made(answer: CaseAnswer, include: Sequence[str], metrics: dict[str, Any] | None) -> Response:
+def _made(
+    answer: CaseAnswer,
+    photos: Sequence[bytes],
+    include: Sequence[str],
+    metrics: dict[str, Any] | None,
+) -> Response:
     when = datetime.now().astimezone()
     attached = Attachments(
         photos=[view.jpeg for view in answer.views] if "views" in include else (),
         pdf=made_pdf(answer, metrics, when) if "pdf" in include else b"",
     )
-    body = fhir_json(answer.diagnosis, metrics, when, attached=attached)
+    subject = subject_of(read_headers(photos, Named()))
+    body = fhir_json(answer.diagnosis, metrics, when, subject, attached)
     return Response(body, media_type=CONTENT_TYPE)
 
 

@@ -1,0 +1,251 @@
+"""The photos that a report is about: DICOM as they came, others wrapped as VL Photographic Images.
+
+Patient and study of a wrapped photo are those that a person names; nothing about them is guessed,
+so most of its header is empty.
+"""
+
+import hashlib
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skindx.clinic.codes import SITES, SNOMED
+from skindx.core.errors import UserError
+from skindx.core.text import printable
+from skindx.diagnosis.case import Patient
+from skindx.imaging.decode import decode, decode_stored_jpeg
+from skindx.imaging.dicom import is_dicom, read_facts
+from skindx.imaging.dicom_facts import DicomFacts, DicomIdentity
+from skindx.imaging.dicom_pixels import EXPLICIT, colours_of, is_baseline, without_notes
+from skindx.imaging.image_formats import HEAD, DamagedImage, photo_format
+from skindx.imaging.sandboxed_images import decode_heic
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset
+
+_PHOTOGRAPH = "1.2.840.10008.5.1.4.1.1.77.1.4"
+_JPEG_BASELINE = "1.2.840.10008.1.2.4.50"
+_LOSSY = {"JPEG": "ISO_10918_1", "HEIC": "ISO_23008_2", "WEBP": ""}
+"""Formats that lose pixels, and the standard of each as DICOM names it."""
+_SEXES = {"female": "F", "male": "M", "other": "O"}
+_UID = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*))+")
+_ID_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Named:
+    """Patient and study as the user named them; "" where not."""
+
+    patient_id: str = ""
+    study_uid: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise UserError for what DICOM cannot hold."""
+        text = self.patient_id
+        if len(text) > _ID_LENGTH or "\\" in text or text != printable(text):
+            raise UserError(
+                f"the patient ID {printable(text)[:20]!r}… cannot stand in a record; give at most "
+                f"{_ID_LENGTH} printable characters and no backslash."
+            )
+        if self.study_uid and not is_uid(self.study_uid):
+            raise UserError(
+                f"{printable(self.study_uid)[:70]!r} is no UID of a study; give digits and dots, "
+                "such as 1.2.826.0.1.3680043.1, at most 64 of them."
+            )
+
+
+def is_uid(text: str) -> bool:
+    """Tell whether a text is a unique identifier (DICOM PS3.5, 9.1)."""
+    return len(text) <= _ID_LENGTH and _UID.fullmatch(text) is not None
+
+
+def uid_of(*facts: str) -> str:
+    """Return the identifier that belongs to some facts, the same each time (PS3.5, B.2)."""
+    return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join(facts)).int}"
+
+
+def read_headers(photos: Sequence[bytes], named: Named) -> list[DicomFacts | None]:
+    """Return the facts of each photo that is a DICOM file, None of the others.
+
+    Raises UserError for a file of another patient than the named one.
+    """
+    headers: list[DicomFacts | None] = []
+    for number, photo in enumerate(photos, 1):
+        try:
+            facts = read_facts(photo) if is_dicom(photo[:HEAD]) else None
+        except DamagedImage as error:
+            raise UserError(f"photo {number}: the DICOM file cannot be read: {error}.") from None
+        if facts and named.patient_id not in ("", facts.identity.patient_id):
+            raise UserError(
+                f"photo {number} is of another patient than --patient-id names; leave the option "
+                "out, or give photos of that patient."
+            )
+        headers.append(facts)
+    return headers
+
+
+def check_identity(headers: Sequence[DicomFacts | None], named: Named) -> None:
+    """Raise UserError where a report in DICOM could name no patient, study or photo."""
+    for number, facts in enumerate(headers, 1):
+        if facts is None:
+            if not named.patient_id:
+                raise UserError(
+                    f"photo {number} is no DICOM file, so --dicom-sr does not know whose it is; "
+                    "give --patient-id, and --study-uid if it belongs to a study that exists."
+                )
+            continue
+        identity = facts.identity
+        for name, uid in (
+            ("study", identity.study_uid),
+            ("series", identity.series_uid),
+            ("SOP instance", identity.instance_uid),
+        ):
+            if not is_uid(uid):
+                raise UserError(
+                    f"photo {number} names no {name} UID, so no report can refer to it; export it "
+                    "again from its archive."
+                )
+
+
+@dataclass(frozen=True)
+class WrappedPhoto:
+    """A photo as a DICOM file, and what that file says."""
+
+    file: bytes
+    facts: DicomFacts
+
+
+def wrap_photo(data: bytes, number: int, named: Named, patient: Patient) -> WrappedPhoto:
+    """Return a photo as VL Photographic Image; the same photo and facts give the same file.
+
+    A baseline JPEG that stands upright stays as it is compressed, without its notes; every other
+    photo is stored uncompressed. The pixels are in both cases those that skindx reads. `number` is
+    its place in the case, from 1. Raises DamagedImage for what is no photo.
+    """
+    from pydicom.encaps import encapsulate
+
+    form = photo_format(data[:HEAD])
+    pixels_HWC = decode_heic(data) if form == "HEIC" else decode(data)
+    height, width = pixels_HWC.shape[:2]
+    dataset, identity = _header(data, number, named, patient)
+    stream = without_notes(data) if form == "JPEG" and is_baseline(data) else b""
+    if stream and np.array_equal(decode_stored_jpeg(stream), pixels_HWC):
+        syntax, colours = _JPEG_BASELINE, _colours(stream)
+        dataset.PixelData = encapsulate([stream])
+    else:
+        syntax, colours = EXPLICIT, "RGB"
+        pixels = pixels_HWC.tobytes()
+        dataset.PixelData = pixels + b"\0" * (len(pixels) % 2)
+    dataset["PixelData"].VR = "OB"
+    dataset.Rows, dataset.Columns = height, width
+    dataset.SamplesPerPixel, dataset.PlanarConfiguration = 3, 0
+    dataset.PhotometricInterpretation = colours
+    dataset.BitsAllocated = dataset.BitsStored = 8
+    dataset.HighBit, dataset.PixelRepresentation = 7, 0
+    dataset.LossyImageCompression = "01" if form in _LOSSY else "00"
+    if method := _LOSSY.get(form or ""):
+        dataset.LossyImageCompressionMethod = method
+        dataset.LossyImageCompressionRatio = f"{max(pixels_HWC.nbytes / len(data), 0.1):.3f}"
+    facts = DicomFacts("photograph", "XC", width, height, identity=identity)
+    return WrappedPhoto(dicom_file(dataset, syntax), facts)
+
+
+def dicom_file(dataset: "Dataset", syntax: str) -> bytes:
+    """Return a dataset as a DICOM file of a transfer syntax."""
+    import io
+
+    from pydicom.dataset import FileMetaDataset
+    from pydicom.uid import UID
+
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = UID(syntax)
+    file = io.BytesIO()
+    dataset.save_as(file, enforce_file_format=True)
+    return file.getvalue()
+
+
+def _colours(stream: bytes) -> str:
+    """Return the photometric interpretation of a baseline JPEG (PS3.5, 8.2.1)."""
+    named, ids, subsampled = colours_of(stream)
+    if named == "RGB" or (not named and ids == b"RGB"):
+        return "RGB"
+    return "YBR_FULL_422" if subsampled else "YBR_FULL"
+
+
+def _header(
+    data: bytes, number: int, named: Named, patient: Patient
+) -> "tuple[Dataset, DicomIdentity]":
+    """Return the header of a wrapped photo, all but its pixels, and whom it names."""
+    from pydicom.dataset import Dataset
+
+    photo = hashlib.sha256(data).hexdigest()
+    study = named.study_uid or uid_of("study", named.patient_id, photo)
+    seed = (named.patient_id, study, patient.model_dump_json(), photo, str(number))
+    identity = DicomIdentity(
+        patient_id=named.patient_id,
+        sex=_SEXES.get(patient.sex or "", ""),
+        study_uid=study,
+        series_uid=uid_of("series", named.patient_id, study),
+        instance_uid=uid_of("instance", *seed),
+        class_uid=_PHOTOGRAPH,
+    )
+    dataset = Dataset()
+    dataset.SpecificCharacterSet = "ISO_IR 192"
+    dataset.ImageType = ["ORIGINAL", "PRIMARY"]
+    dataset.Modality = "XC"
+    dataset.SeriesNumber, dataset.InstanceNumber = 1, number
+    dataset.Manufacturer = dataset.Laterality = dataset.PatientOrientation = ""
+    dataset.AcquisitionContextSequence = []
+    if patient.age is not None:
+        dataset.PatientAge = f"{patient.age:03d}Y"
+    if concept := SITES.get(patient.site) if patient.site else None:
+        region = Dataset()
+        region.CodeValue, region.CodingSchemeDesignator = concept.code, SNOMED
+        region.CodeMeaning = concept.meaning
+        dataset.AnatomicRegionSequence = [region]
+    set_identity(dataset, identity)
+    return dataset, identity
+
+
+def set_identity(dataset: "Dataset", identity: DicomIdentity) -> None:
+    """Write whom and which study a dataset belongs to; what is not known stays empty."""
+    values: dict[str, Any] = {
+        "PatientID": identity.patient_id,
+        "PatientName": identity.patient_name,
+        "PatientBirthDate": _date(identity.birth_date),
+        "PatientSex": identity.sex if identity.sex in _SEXES.values() else "",
+        "StudyInstanceUID": identity.study_uid,
+        "SeriesInstanceUID": identity.series_uid,
+        "SOPInstanceUID": identity.instance_uid,
+        "SOPClassUID": identity.class_uid,
+        "StudyID": identity.study_id[:16],
+        "StudyDate": _date(identity.study_date),
+        "StudyTime": identity.study_time
+        if re.fullmatch(r"\d{6}(\.\d{1,6})?", identity.study_time)
+        else "",
+        "AccessionNumber": identity.accession_number[:16],
+        "ReferringPhysicianName": identity.referring_physician,
+    }
+    for keyword, value in values.items():
+        setattr(dataset, keyword, value)
+
+
+def _date(text: str) -> str:
+    return text if re.fullmatch(r"\d{8}", text) else ""
+
+
+def in_one_study(
+    named: Named, photos: Sequence[bytes], headers: Sequence[DicomFacts | None]
+) -> Named:
+    """Return what is named with a study, so that all photos to be wrapped share it.
+
+    Where none is named it is that of the first DICOM photo, else a new one.
+    """
+    studies = [facts.identity.study_uid for facts in headers if facts]
+    hashes = [hashlib.sha256(photo).hexdigest() for photo in photos]
+    study = named.study_uid or next(iter(studies), "") or uid_of("study", named.patient_id, *hashes)
+    return replace(named, study_uid=study)
