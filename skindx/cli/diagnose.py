@@ -12,6 +12,7 @@ from skindx.core.text import printable
 
 _UNUSED = "printed in the report, changes no answer"
 _MAYBE = "changes the answer of a bundle that learned from it, else no answer"
+_TABLES = (".csv", ".parquet", ".jsonl")
 
 
 def diagnose(
@@ -102,7 +103,7 @@ def diagnose(
     Example: skindx diagnose runs/demo/bundle photos --out answers.csv --summary answers.html
     """
     given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
-    if out or summary or any(path.is_dir() for path in photos):
+    if out or summary or any(path.is_dir() or path.suffix in _TABLES for path in photos):
         unfit = [name for name, value in given.items() if value is not None]
         one_case: dict[str, object] = {
             "json": as_json,
@@ -149,7 +150,7 @@ def _many(
     from skindx.core.progress import progress_bars
     from skindx.diagnosis.photo_list import list_photos
     from skindx.diagnosis.predictor import Predictor
-    from skindx.ui.page.answers_page import check_page, write_page
+    from skindx.ui.answers_page import check_page, write_page
 
     if out is None:
         raise UserError("many photos are answered into a table; give --out answers.csv.")

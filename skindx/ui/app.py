@@ -15,6 +15,8 @@ from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
 from skindx.models.bundle.bundle import Bundle
 from skindx.monitor.monitor_file import MonitorFile
 from skindx.ui.diagnosis_pool import DiagnosisPool, worker_command
+from skindx.ui.http.answer_rows import PATH as ROW
+from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.api_routes import docs_html, monitor_html, routes
 from skindx.ui.http.asgi import App, Message, Receive, Send, refuse, respond
 from skindx.ui.http.browser_rules import Headers, HostCheck
@@ -96,7 +98,7 @@ class Methods:
         return methods | {"OPTIONS"} if methods else methods
 
 
-FORMS = ("/v1/diagnose", SCAN, f"{SCAN}/ruler")
+FORMS = ("/v1/diagnose", ROW, SCAN, f"{SCAN}/ruler")
 """Routes that take photos as a form."""
 ALIVE = "/healthz"
 """Says only that the server runs; open to all, for monitoring."""
@@ -184,6 +186,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     scans = PageScans(wiring.scan_serving, jobs, unable)
     reports = Reports(bundle.metrics())
     app.include_router(report_routes(reports))
+    app.include_router(answer_row_routes(by_page, bundle))
     page = build_page(by_page, bundle, reports, wiring.casebook, logged_in=logged_in, scans=scans)
     _mount(app, page, logged_in=logged_in)
     guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))

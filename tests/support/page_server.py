@@ -17,6 +17,7 @@ from skindx.casebook.casebook import Casebook
 from skindx.core.machine import go_offline
 from skindx.core.startup import collect_rarely
 from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.ui.http.answer_rows import answer_row_routes
 from skindx.ui.http.guard import Guard
 from skindx.ui.http.pdf_reports import Reports, report_routes
 from skindx.ui.http.scan_routes import scan_routes
@@ -46,6 +47,7 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
     app.include_router(scan_routes(jobs, None, metrics))
     reports = Reports(None)
     app.include_router(report_routes(reports))
+    app.include_router(answer_row_routes(Painter(), bundle))
 
     @app.middleware("http")
     async def log_in(request: Request, call_next):  # type: ignore[no-untyped-def]

@@ -20,10 +20,11 @@ from skindx.diagnosis.case import (
     how_facts_count,
 )
 from skindx.diagnosis.photo_checks import MAX_BYTES, MIN_SIDE, Refusal, Refused
-from skindx.diagnosis.record import Diagnoser
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnoser
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.bundle_index import largest_crop, least_side, used_fields
 from skindx.taxonomy.body_sites import SITES
+from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS
 from skindx.ui.http.asgi import login_name
 from skindx.ui.http.pdf_reports import Reports
 from skindx.ui.page.answer_html import (
@@ -101,6 +102,24 @@ def intake_html(
         least_side=least_side,
         crop=crop,
         expects=images.expects if images else "",
+    )
+
+
+MOST_PHOTOS = 1000
+"""Of one queue of the page: the answers to more are better kept in files."""
+
+
+def many_html() -> str:
+    """Return the card that takes many photos; `many.js` has their queue."""
+    return render(
+        "many.html.jinja",
+        most=MOST_PHOTOS,
+        max_bytes=MAX_BYTES,
+        columns=",".join(COLUMNS),
+        at_a_time=AT_A_TIME,
+        accept="image/*,.heic,.heif,.dcm",
+        notice=NOTICE,
+        cannot=CANNOT_RULE_OUT,
     )
 
 
@@ -229,6 +248,9 @@ def _add_diagnosis(
                 js_on_load=script("act") + script("report"),
                 elem_id="sx-follow",
             )
+    gr.HTML(
+        many_html(), apply_default_css=False, js_on_load=script("many"), elem_id="sx-many-photos"
+    )
     kept_answer = gr.State(None, time_to_live=ANSWER_LIFE_S) if casebook else None
     shows = [form, result, follow, offer, kept_scan, *([kept_answer] if kept_answer else [])]
 

@@ -63,7 +63,7 @@ def write_page(
     names = {one.key: one.name for one in predictor.taxonomy.classes}
     thumbnails = work_ahead(_thumbnail, first, threads=cpu_count(), ahead=2 * cpu_count())
     for number, ((_, row), jpeg) in enumerate(zip(first, thumbnails, strict=True), 1):
-        shown.append(_shown(row, jpeg, names))
+        shown.append(shown_row(row, jpeg, names))
         progress("summary", number, len(first))
     style, script = (inlined("skindx.ui", name) for name in ("answers.css", "answers.js"))
     html = render(
@@ -134,7 +134,7 @@ def _thumbnail(one: tuple[ListedPhoto, Row]) -> str:
     return b64encode(small_jpeg(opened.pixels_HWC, THUMBNAIL_PX)).decode()
 
 
-def _shown(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
+def shown_row(row: Row, jpeg: str, names: dict[str, str]) -> dict[str, Any]:
     """Return what the page has of a row, as text."""
     kind, risk, threshold = kind_of(row), row["urgent_risk"], row["urgent_threshold"]
     shown = {"file": row[FILE], "kind": kind, "jpeg": jpeg, "risk": "", "least": ""}

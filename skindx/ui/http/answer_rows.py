@@ -1,0 +1,122 @@
+"""A photo of many: its answer as a row, for the page, whose queue of photos is in the browser.
+
+The browser sends one photo after the other and keeps the rows; the server keeps nothing. A client
+has two photos at a time here, so that many of its photos leave the others' cases their turn.
+"""
+
+import csv
+import hashlib
+import io
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from skindx.api.answer_file import Row, csv_cells
+from skindx.core.errors import UserError
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.photo_list import FILE
+from skindx.diagnosis.record import CaseAnswer, Diagnoser
+from skindx.models.bundle.bundle import Bundle
+from skindx.ui.answers_page import shown_row
+from skindx.ui.diagnosis_pool import Busy
+from skindx.ui.http.api_schemas import problem
+from skindx.ui.http.forms import read_form
+from skindx.ui.http.request_limits import Shares, client_of
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+PATH = "/answer-row"
+AT_A_TIME = 2
+"""Photos of one client."""
+_NAMES = (
+    "file sha256 width height refused reason urgency advice abstained first probability set "
+    "urgent_risk urgent_threshold soon_risk soon_threshold disagreement familiarity remarks"
+)
+COLUMNS = tuple(_NAMES.split())
+"""Those of a prediction, without the probability of each class."""
+_ONE_PHOTO = "send one file named `photo`, and its name as the field `file`."
+_YOURS = "your other photos are answered first."
+
+
+def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
+    """Return the router."""
+    from fastapi import APIRouter
+
+    router = APIRouter()
+    shares = Shares(AT_A_TIME)
+    names = {one.key: one.name for one in bundle.taxonomy.classes}
+
+    @router.post(PATH, include_in_schema=False)
+    async def answer_row(request: Request) -> Response:
+        client = client_of(request.scope)
+        if shares.exceeded(client, 1):
+            return problem(429, _YOURS, retry_after_s=1)
+        shares.add(client, 1)
+        try:
+            photos, fields = await read_form(request)
+            if len(photos) != 1 or set(fields) - {FILE}:
+                return problem(400, _ONE_PHOTO)
+            row = {FILE: fields.get(FILE, ""), **await _answered(diagnoser, photos[0])}
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Busy as error:
+            return problem(503, str(error), retry_after_s=error.retry_after_s)
+        except UserError as error:  # of the form
+            return problem(400, str(error))
+        finally:
+            shares.add(client, -1)
+        return JSONResponse({"shown": shown_row(row, "", names), "csv": csv_line(row)})
+
+    return router
+
+
+async def _answered(diagnoser: Diagnoser, photo: bytes) -> Row:
+    """Return the row of a photo, refused ones too. Raises Busy."""
+    answer: CaseAnswer | UserError
+    try:
+        answer = await diagnoser.diagnose(Case((photo,)))
+    except Busy:
+        raise
+    except UserError as error:
+        answer = error
+    return {"sha256": hashlib.sha256(photo).hexdigest(), **row_of(answer)}
+
+
+def row_of(answer: CaseAnswer | UserError) -> Row:
+    """Return the columns of a prediction, but for file and hash, of a case of one photo."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS[2:])
+    if isinstance(answer, UserError):
+        seen = answer.refusals[0].seen if isinstance(answer, Refused) else None
+        gate = answer.gate if isinstance(answer, Refused) else "failed"
+        size = {"width": seen.width, "height": seen.height} if seen else {}
+        return row | size | {"refused": gate, "reason": str(answer)}
+    diagnosis = answer.diagnosis
+    [photo], first = diagnosis.photos, diagnosis.candidates[0]
+    for name, rule in (("urgent", diagnosis.urgent_risk), ("soon", diagnosis.soon_risk)):
+        if rule:
+            row |= {f"{name}_risk": rule.risk, f"{name}_threshold": rule.threshold}
+    return row | {
+        "width": photo.width,
+        "height": photo.height,
+        "urgency": diagnosis.next_step.urgency,
+        "advice": diagnosis.next_step.advice,
+        "abstained": diagnosis.abstained,
+        "first": first.key,
+        "probability": first.probability,
+        "set": [one.key for one in diagnosis.candidates if one.in_set]
+        if diagnosis.promise
+        else None,
+        "disagreement": diagnosis.disagreement,
+        "familiarity": diagnosis.familiarity,
+        "remarks": " ".join(photo.remarks),
+    }
+
+
+def csv_line(row: Row) -> str:
+    """Return a row as a line of the file that the page offers."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(csv_cells(row, COLUMNS))
+    return line.getvalue()

@@ -1,0 +1,118 @@
+"""Rows of many photos for the page: as predictions have them, and two at a time for a client."""
+
+import asyncio
+import csv
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from echo_app import ask
+from fastapi import FastAPI
+from painted_answers import BLURRED, Painter, jpeg
+from skin_photo import skin_photo
+from tiny_bundle import pack_whole
+
+from skindx.api.predictions import iter_predictions
+from skindx.core.errors import UserError
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer_many
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record import CaseAnswer, Diagnoser
+from skindx.models.bundle.bundle import open_bundle
+from skindx.ui.diagnosis_pool import Busy
+from skindx.ui.http.answer_rows import AT_A_TIME, COLUMNS, PATH, answer_row_routes, row_of
+
+
+def app_of(diagnoser: Diagnoser, bundle: Path) -> FastAPI:
+    app = FastAPI()
+    app.include_router(answer_row_routes(diagnoser, open_bundle(bundle)))
+    return app
+
+
+def sent(photo: bytes, **fields: str) -> dict[str, Any]:
+    return {"files": {"photo": ("photo", photo)}, "data": fields}
+
+
+def test_a_row_has_what_a_prediction_of_the_photo_has(tmp_path: Path) -> None:
+    predictor = Predictor.load(pack_whole(tmp_path / "bundle").path)
+    photos = [skin_photo(seed=1), skin_photo(blur=9), b"no photo", skin_photo(seed=2)]
+    [batch] = iter_predictions(predictor, photos)
+    named = [name for name in batch.schema.names if not name.startswith("probability_")]
+    assert list(COLUMNS) == named
+    rows = [row_of(one) for one in answer_many(predictor, [Case((photo,)) for photo in photos])]
+    assert any(row["refused"] for row in rows)
+    for row, predicted in zip(rows, batch.to_pylist(), strict=True):
+        expected = {name: predicted[name] for name in COLUMNS[2:]}
+        assert row == {
+            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
+            for name, value in expected.items()
+        }
+
+
+def test_an_answer_comes_as_text_to_show_and_as_a_line_without_formulas(tiny_bundle: Path) -> None:
+    app = app_of(Painter(), tiny_bundle)
+    answer = ask(app, "POST", PATH, **sent(jpeg(80, 60), file='=HYPERLINK("x")')).json()
+    [cells] = csv.reader([answer["csv"]])
+    assert cells[0] == '\'=HYPERLINK("x")'
+    assert len(cells) == len(COLUMNS)
+    assert answer["shown"]["kind"] == "soon"
+    refused = ask(app, "POST", PATH, **sent(jpeg(BLURRED, 60), file="a.jpg"))
+    assert refused.status_code == 200
+    assert refused.json()["shown"]["text"].startswith("The photo is blurred")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        sent(b"x", age="3"),
+        {"data": {"file": "a"}, "files": {"picture": ("a", b"x")}},
+        {"files": [("photo", ("a", b"x")), ("photo", ("b", b"x"))]},
+        {"content": b"x"},
+    ],
+)
+def test_another_form_is_refused_in_a_sentence(tiny_bundle: Path, form: dict[str, Any]) -> None:
+    answer = ask(app_of(Painter(), tiny_bundle), "POST", PATH, **form)
+    assert answer.status_code == 400
+    assert "photo" in answer.json()["error"]
+
+
+def test_a_client_has_two_photos_at_a_time_and_a_full_server_says_when_to_come_again(
+    tiny_bundle: Path,
+) -> None:
+    class Waiting(Painter):
+        begun, free = 0, asyncio.Event()
+
+        async def diagnose(self, case: Case) -> CaseAnswer:
+            self.begun += 1
+            if self.begun > AT_A_TIME:
+                raise Busy(7)
+            await self.free.wait()
+            return await super().diagnose(case)
+
+    waiting = Waiting()
+    app = app_of(waiting, tiny_bundle)
+
+    async def asked() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            form = sent(jpeg(80, 60), file="a.jpg")
+            first = [asyncio.create_task(client.post(PATH, **form)) for _ in range(AT_A_TIME)]
+            while waiting.begun < AT_A_TIME:
+                await asyncio.sleep(0.01)
+            refused = await client.post(PATH, **form)
+            waiting.free.set()
+            return [*await asyncio.gather(*first), refused, await client.post(PATH, **form)]
+
+    answers = asyncio.run(asked())
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 503]
+    assert [answer.headers["retry-after"] for answer in answers[2:]] == ["1", "7"]
+
+
+def test_a_fault_of_the_server_is_a_row_that_says_so(tiny_bundle: Path) -> None:
+    class Failing(Painter):
+        async def diagnose(self, case: Case) -> CaseAnswer:
+            raise UserError("the photo could not be judged, the server failed at it.")
+
+    answer = ask(app_of(Failing(), tiny_bundle), "POST", PATH, **sent(b"x", file="a.jpg"))
+    assert answer.json()["csv"].split(",")[4] == "failed"
