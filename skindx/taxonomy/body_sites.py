@@ -35,6 +35,22 @@ _SYNONYMS: dict[str, Site] = {
     "head": "face",
     "acral": "palm or sole",
     "palms/soles": "palm or sole",
+    # The ISIC archive's names (ImageMarkup/isic-metadata).
+    "anterior torso": "trunk",
+    "lateral torso": "trunk",
+    "posterior torso": "back",
+    "anterior trunk": "trunk",
+    "lateral trunk": "trunk",
+    "posterior trunk": "back",
+    "anterior chest": "chest",
+    "lateral chest": "chest",
+    "anterior abdomen": "abdomen",
+    "lateral abdomen": "abdomen",
+    "palm of hand": "palm or sole",
+    "sole of foot": "palm or sole",
+    "acral palms or soles": "palm or sole",
+    "genital region": "genitals",
+    "anogenital region": "genitals",
 }
 
 _SNOMED: dict[Site, str] = {

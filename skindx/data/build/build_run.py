@@ -70,7 +70,9 @@ def open_run(
     import_kernels()  # without them nothing need be fetched first
     if settings.screen.ood:
         read_ood(settings.screen.ood.path)
-    settings, older = as_before(with_modalities(settings), out)
+    sources = tuple(source.for_taxonomy(taxonomy) for source in settings.sources)
+    settings = with_modalities(settings.model_copy(update={"sources": sources}))
+    settings, older = as_before(settings, out)
     run = BuildRun(
         settings,
         out,

@@ -30,7 +30,7 @@ from skindx.data.removal.exclusions import (
     verified_copies,
 )
 from skindx.data.removal.purge import purge
-from skindx.data.sources.files import FilesSource
+from skindx.data.sources.files import TableOfFiles
 from skindx.data.sources.folder import FolderSource
 
 
@@ -143,8 +143,8 @@ def source_copies(planned: RemovalPlan) -> list[Path]:
         recipe = dataset / RECIPE
         sources = BuildSettings.load(recipe).sources if recipe.exists() else ()
         for source in sources:
-            if isinstance(source, FolderSource | FilesSource):
-                root = source.path if isinstance(source, FolderSource) else source.path.parent
+            if isinstance(source, FolderSource | TableOfFiles):
+                root = source.path if isinstance(source, FolderSource) else source.root
                 files = [root / image.known.url for image in planned.going]
                 copies |= dict.fromkeys(file for file in files if file.is_file())
     return list(copies)

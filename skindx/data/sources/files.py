@@ -1,7 +1,8 @@
 """A table of images on this disk as a source: each line names a file and what is known of it."""
 
 import os
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -30,17 +31,17 @@ class FileColumns(Columns):
     """Where each image came from; the host of a URL. It becomes a part of the image's source."""
 
 
-class FilesSource(LocalSource):
-    """Images beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes.
+LEFT_OUT = "left out"
+"""Key of a line whose image is not taken: (status, detail)."""
+
+
+class TableOfFiles(LocalSource):
+    """A table that names files on this disk; `lines` says what each line knows of its image.
 
     Files of the same folders that look like images and stand in no line become issues.
     """
 
-    kind: Literal["files"]
     path: Path
-    columns: FileColumns = FileColumns()
-    files: str = Field("{}", pattern=r"^[^{}]*\{\}[^{}]*$", exclude_if=lambda files: files == "{}")
-    """Where a line's file is, with {} for its cell, such as images/{}.jpg."""
     licence: str = Field("", exclude_if=lambda text: not text)
     creator: str = Field("", exclude_if=lambda text: not text)
     attribution: str = Field("", exclude_if=lambda text: not text)
@@ -49,26 +50,48 @@ class FilesSource(LocalSource):
     knows_labels: ClassVar[bool] = True
 
     @property
-    def name(self) -> str:
-        """The table's name."""
-        return f"files:{self.path.name}"
+    @abstractmethod
+    def table(self) -> Path:
+        """The table's file."""
+
+    @property
+    @abstractmethod
+    def known_columns(self) -> FileColumns:
+        """The columns of `lines`."""
+
+    @property
+    def root(self) -> Path:
+        """The folder to which paths are relative, and out of which none leads."""
+        return self.table.parent
+
+    @abstractmethod
+    def lines(self) -> list[dict[str, Any]]:
+        """Read the table. Raises UserError."""
+
+    def file_of(self, line: Mapping[str, Any]) -> str:
+        """Return the path of a line's file, relative to `root`."""
+        return cell(line.get(self.known_columns.file))
+
+    def known(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the ledger's row that a line gives."""
+        given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
+        return self.known_columns.known(line, **given)
 
     def preview(self) -> SourcePreview:
         """Return the labels of all lines, and what is odd in the table. Raises UserError."""
-        lines = self._lines()
-        labels = [cell(line.get(self.columns.label)) for line in lines]
-        files = list(map(self._file, lines))
+        lines, columns = self.lines(), self.known_columns
+        taken = [line for line in lines if LEFT_OUT not in line]
+        labels = [cell(line.get(columns.label)) for line in taken]
+        files = [self.file_of(line) for line in taken]
         odd = {
             "of its lines name files that are not there": [
-                file for file in files if not _is_there(self.path.parent / file)
+                file for file in files if not _is_there(self.root / file)
             ],
             "files beside it stand in no line of it and are left out": self._unlisted(lines),
-            f"ages are no years from 0 to {OLDEST} and count as unknown": (
-                self.columns.odd_ages(lines)
-            ),
+            f"ages are no years from 0 to {OLDEST} and count as unknown": columns.odd_ages(lines),
         }
         notes = [
-            f"{self.path}: {len(names)} {what}, such as {', '.join(dict.fromkeys(names[:3]))}."
+            f"{self.table}: {len(names)} {what}, such as {', '.join(dict.fromkeys(names[:3]))}."
             for what, names in odd.items()
             if names
         ]
@@ -76,46 +99,40 @@ class FilesSource(LocalSource):
 
     def stated_modality(self) -> Modality:
         """Return what the settings say, or else all lines together."""
-        if self.modality or not self.columns.modality:
+        columns = self.known_columns
+        if self.modality or not columns.modality:
             return self.modality
-        return stated_modality(read_table(self.path, self.columns), self.columns)
+        return stated_modality((line for line in self.lines() if LEFT_OUT not in line), columns)
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the images into the store; return one row a line. Raises UserError."""
-        lines = self._lines()
+        lines = self.lines()
         if not lines:
-            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
+            raise UserError(f"{self.table} holds no rows; give a table with one line an image.")
         rows = [self._row(line, dataset) for line in lines]
-        detail = f"{self.path.name} has no line for it"
+        detail = f"{self.table.name} has no line for it"
         return rows + [
             self.stored(dataset, name, "", b"", status="no-line", detail=detail)
             for name in self._unlisted(lines)
         ]
 
-    def _lines(self) -> list[dict[str, Any]]:
-        return list(read_table(self.path, self.columns))
-
     def _row(self, line: dict[str, Any], dataset: Path) -> LedgerRow:
-        file = self._file(line)
-        label = cell(line.get(self.columns.label))
-        status, detail, data = self._read(file)
-        if not label:
+        file, columns = self.file_of(line), self.known_columns
+        label = cell(line.get(columns.label))
+        status, detail, data = (*line[LEFT_OUT], b"") if LEFT_OUT in line else self._read(file)
+        if not label and LEFT_OUT not in line:
             status, detail = NO_LABEL
-        given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
-        known = self.columns.known(line, **given)
-        row = self.stored(dataset, file, label, data, status=status, detail=detail, **known)
-        origin = cell(line.get(self.columns.origin))
+        row = self.stored(
+            dataset, file, label, data, status=status, detail=detail, **self.known(line)
+        )
+        origin = cell(line.get(columns.origin))
         host = urlsplit(origin).netloc if "://" in origin else origin
         return replace(row, source=f"{row.source}{FROM}{host}") if host else row
 
-    def _file(self, line: dict[str, Any]) -> str:
-        """Return the path of a line's file, relative to the table."""
-        return self.files.replace("{}", cell(line.get(self.columns.file)))
-
     def _unlisted(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Return the files that look like images, beside files of the table and not in it."""
-        root = Path(os.path.realpath(self.path.parent))
-        named = {Path(name) for name in map(self._file, lines)}
+        root = Path(os.path.realpath(self.root))
+        named = {Path(name) for name in map(self.file_of, lines)}
         return [
             (folder / entry.name).as_posix()
             for folder in sorted({name.parent for name in named})
@@ -126,8 +143,8 @@ class FilesSource(LocalSource):
         ]
 
     def _read(self, name: str) -> tuple[str, str, bytes]:
-        """Return status, detail and bytes of one file; only files below the table's folder."""
-        root = Path(os.path.realpath(self.path.parent))
+        """Return status, detail and bytes of one file; only files below `root`."""
+        root = Path(os.path.realpath(self.root))
         file = Path(os.path.realpath(root / name)) if "\0" not in name else root
         if root not in file.parents:
             return "link-refused", "the path leads out of the table's folder", b""
@@ -143,6 +160,41 @@ class FilesSource(LocalSource):
         if len(data) > MAX_BYTES:
             return "too-large", f"it has more than {MAX_BYTES} bytes", b""
         return "stored", "", data
+
+
+class FilesSource(TableOfFiles):
+    """Images beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes.
+
+    Files of the same folders that look like images and stand in no line become issues.
+    """
+
+    kind: Literal["files"]
+    columns: FileColumns = FileColumns()
+    files: str = Field("{}", pattern=r"^[^{}]*\{\}[^{}]*$", exclude_if=lambda files: files == "{}")
+    """Where a line's file is, with {} for its cell, such as images/{}.jpg."""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return f"files:{self.path.name}"
+
+    @property
+    def table(self) -> Path:
+        """The table itself."""
+        return self.path
+
+    @property
+    def known_columns(self) -> FileColumns:
+        """The columns of the settings."""
+        return self.columns
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Read the table. Raises UserError."""
+        return list(read_table(self.path, self.columns))
+
+    def file_of(self, line: Mapping[str, Any]) -> str:
+        """Return the path of a line's file, relative to the table."""
+        return self.files.replace("{}", super().file_of(line))
 
 
 def _is_there(path: Path) -> bool:

@@ -9,10 +9,10 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from urllib.parse import urldefrag, urlsplit
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from skindx.core.kinds import Family
 from skindx.core.settings_base import Settings
@@ -23,6 +23,8 @@ from skindx.imaging.image_formats import image_suffix
 
 if TYPE_CHECKING:
     from scrapy.http import HtmlResponse, Response
+
+    from skindx.taxonomy import Taxonomy
 
 
 NO_LABEL = ("no-label", "The source says nothing about what it shows.")
@@ -88,6 +90,10 @@ class SourceSettings(Settings):
     def stated_modality(self) -> Modality:
         """Return the modality that the settings or the source's table state."""
         return self.modality
+
+    def for_taxonomy(self, taxonomy: "Taxonomy | None") -> Self:
+        """Return the source for a recipe's classes; most sources give their labels in any case."""
+        return self
 
 
 class LocalSource(SourceSettings):
@@ -256,6 +262,7 @@ SOURCES = Family(
         "folder": "skindx.data.sources.folder:FolderSource",
         "huggingface": "skindx.data.sources.huggingface:HuggingFaceSource",
         "isic": "skindx.data.sources.isic:IsicSource",
+        "isic-folder": "skindx.data.sources.isic:IsicFolder",
         "openverse": "skindx.data.sources.openverse:OpenverseSource",
         "table": "skindx.data.sources.table:TableSource",
         "wikimedia": "skindx.data.sources.wikimedia:WikimediaSource",
@@ -266,8 +273,15 @@ if TYPE_CHECKING:
     Source = LocalSource | WebSource
 
 
+def _as_folder(raw: Any) -> Any:
+    """Take an archive with a path for its download: kind isic is isic-folder then."""
+    if isinstance(raw, dict) and "path" in raw and f"{raw.get('kind')}-folder" in SOURCES:
+        return {**raw, "kind": f"{raw['kind']}-folder"}
+    return raw
+
+
 def __getattr__(name: str) -> Any:
     """Build the union `Source` when settings ask for it: the kinds import this module."""
     if name == "Source":
-        return SOURCES.union()
+        return Annotated[SOURCES.union(), BeforeValidator(_as_folder)]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
