@@ -7,7 +7,6 @@ import typer
 from skindx import __version__
 from skindx.cli import boxes, bundle, casebook, scan
 from skindx.cli.added_verbs import VerbGroup
-from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
 from skindx.cli.bench import bench
 from skindx.cli.build import build
@@ -24,6 +23,7 @@ from skindx.cli.options import lay_out
 from skindx.cli.plan import plan
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
+from skindx.cli.review import annotate, review
 from skindx.cli.screen import screen
 from skindx.cli.serve import monitor, serve, user
 from skindx.cli.special_files import refuse_special_files
@@ -68,6 +68,7 @@ def _root(
 for verb in (
     build,
     screen,
+    review,
     annotate,
     gallery,
     audit,

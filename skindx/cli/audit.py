@@ -69,7 +69,7 @@ def audit(
     Without an option it looks for faces, text and intimate regions, with models that run on this
     machine; nothing leaves it. With --labels it ranks doubtful labels, and with --off-topic it
     writes to DATASET/ood.parquet how unusual the embedding of each image is. Flags are written to
-    DATASET/flags.parquet; put decisions into DATASET/decisions.csv. An interrupted audit resumes.
+    DATASET/flags.parquet; decide on them with `skindx review`. An interrupted audit resumes.
     --set changes thresholds (--set face=0.4) or, with --weights, the network (--set
     model=resnet18).
 
@@ -132,8 +132,7 @@ def _off_topic(
     result = score(dataset, table, out, least)
     return [
         f"{int((result.scores_N >= least).sum())} of {len(result.sha256s)} images are unusual "
-        f"(score {least:g} or more) by {result.model}; `skindx gallery` shows them under To "
-        "review.",
+        f"(score {least:g} or more) by {result.model}; `skindx review` shows them.",
         f"The scores are in {out}; a recipe takes them as `screen: {{ood: {{path: {out}}}}}`.",
     ]
 
@@ -159,7 +158,7 @@ def _labels(
     from skindx.data.image_tables import label_table
     from skindx.data.manifest import read_manifest
     from skindx.review.label_doubts import (
-        PAGE,
+        TABLE,
         review_labels,
         siblings_by_chance,
         siblings_in_train,
@@ -177,11 +176,11 @@ def _labels(
     if plant is not None:
         return _planted(records, table, plant, seed, ranker=ranker, progress=progress)
     review = review_labels(records, table, seed=seed, ranker=ranker, progress=progress)
-    write_review(dataset, review, {record.sha256: record for record in records})
+    write_review(dataset, review)
     leak, by_chance = siblings_in_train(records), siblings_by_chance(records)
     return [
         f"{review.suspected} of {review.images} labels are in doubt; the first "
-        f"{len(review.doubts)} are listed in {dataset / PAGE} and beside it as CSV.",
+        f"{len(review.doubts)} are listed in {dataset / TABLE}; `skindx review` shows them.",
         f"The classifier agrees with {100 * review.accuracy:.1f} % of the labels out of fold.",
         f"Test images with a sibling in train: {100 * leak:.1f} %; by a random split "
         f"{100 * by_chance:.1f} %.",

@@ -178,7 +178,7 @@ def propose(
     """Let a bundle propose boxes for images without annotations.
 
     They are written to DATASET/proposals.parquet, least confident first. They become part of the
-    dataset only after a person has checked them: in `skindx annotate`, or in Label Studio (`skindx
+    dataset only after a person has checked them: in `skindx review`, or in Label Studio (`skindx
     boxes export --format labelstudio --proposals`).
 
     Example: skindx boxes propose runs/mine/data runs/other/bundle

@@ -179,12 +179,12 @@ class CopyCounts:
         if self.mixed:
             yield (
                 f"{self.mixed} families of copies have images of several classes: check their "
-                f"labels in the gallery."
+                f"labels in `skindx review DATASET`."
             )
         if self.uncertain:
             yield (
                 f"{self.uncertain} pairs may be copies and join nothing yet: say `same` or "
-                f"`different` with `skindx annotate DATASET --copies`."
+                f"`different` with `skindx review DATASET`."
             )
         if self.torn:
             where = ", ".join(f"{count} in {split}" for split, count in self.torn_images.items())
@@ -372,8 +372,8 @@ class BuildSummary:
         if self.flagged:
             flags = ", ".join(f"{count} {reason}" for reason, count in self.flagged.items())
             lines.append(
-                f"Flagged and kept, for a person to look at: {flags} images; `skindx gallery` "
-                f"shows them under To review, `skindx annotate DATASET --skin` asks a person."
+                f"Flagged and kept, for a person to look at: {flags} images; "
+                f"`skindx review DATASET` shows them."
             )
         lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
         lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]

@@ -1,14 +1,13 @@
 """Doubtful labels: what a classifier that never saw an image's group thinks of its label.
 
 Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab has it, over
-probabilities from group-aware folds. It lists doubtful labels, as CSV and as a page that needs
-nothing else, and removes nothing.
+probabilities from group-aware folds. It lists doubtful labels as CSV, flags them for the review
+page, and removes nothing.
 
 N = images, C = classes, D = dimensions
 """
 
 import dataclasses
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +15,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.atomic_files import write_csv, write_text
+from skindx.core.atomic_files import write_csv
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 from skindx.core.progress import Progress, silent
-from skindx.core.text import html_environment, printable
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import Embeddings
-from skindx.data.layout import LABEL_REVIEW
-from skindx.data.manifest import Record, read_image
-from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.data.manifest import Record
 
 FOLDS = 5
 LISTED = 0.1
@@ -261,33 +257,14 @@ def plant_errors(
     )
 
 
-TABLE, PAGE = "label_review.csv", LABEL_REVIEW
-TEMPLATE = "label_review.html.jinja"
-SHOWN = 300
-"""Images on the page: about 2 MB; the table has them all."""
-_SIDE = 176
-
-Read = Callable[[Doubt], NDArray[np.uint8]]
+TABLE = "label_review.csv"
 
 
-def write_review(dataset: Path, review: LabelReview, records: dict[str, Record]) -> None:
-    """Write the table, the page and the flags of reason `label` into the dataset folder."""
+def write_review(dataset: Path, review: LabelReview) -> None:
+    """Write the table and the flags of reason `label` into the dataset folder."""
     names = [field.name for field in dataclasses.fields(Doubt)]
     write_csv(dataset / TABLE, names, map(dataclasses.astuple, review.doubts))
-    page = render(review, dataset.name, lambda doubt: read_image(dataset, records[doubt.sha256]))
-    write_text(dataset / PAGE, page)
     write_flags(dataset, [doubt.flag for doubt in review.doubts], ["label"])
-
-
-def render(review: LabelReview, name: str, read: Read) -> str:
-    """Return the page as HTML that is well-formed XML too; every value is escaped."""
-    environment = html_environment("skindx.review", ".")
-    environment.filters["plain"] = printable
-    shown = [
-        (doubt, b64encode(small_jpeg(read(doubt), _SIDE)).decode())
-        for doubt in review.doubts[:SHOWN]
-    ]
-    return environment.get_template(TEMPLATE).render(review=review, name=name, shown=shown)
 
 
 DRAWS = 20

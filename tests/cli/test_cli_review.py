@@ -20,7 +20,7 @@ def test_labels_are_reviewed_and_planted_errors_counted(skindx: Skindx, tmp_path
     code, said, err = skindx("audit", str(tmp_path), "--labels")
     assert code == 0, err
     assert "sibling in train: 0.0 %" in said
-    assert (tmp_path / "label_review.html").is_file()
+    assert (tmp_path / "label_review.csv").is_file()
     before = (tmp_path / "flags.parquet").read_bytes()
     code, said, err = skindx("audit", str(tmp_path), "--labels", "--plant", "0.1")
     assert code == 0, err

@@ -8,19 +8,21 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from answering import write_answer
 from numpy.typing import NDArray
 from paint_images import save
 
 from skindx.core.errors import UserError
 from skindx.data.build.build_dataset import build, load_build_settings
-from skindx.data.copies.copy_records import COPIES, read_answers, read_copies, write_answer
+from skindx.data.copies.copy_records import COPIES, read_answers, read_copies
 from skindx.data.copies.shards import DescriptionLibrary
-from skindx.data.manifest import Record, read_issues, read_manifest
+from skindx.data.manifest import Record, read_image, read_issues, read_manifest
 from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.summary import BuildSummary
 from skindx.data.synthetic.painter import CLASSES, paint
-from skindx.review.answer_review import CopyReview, reviewing_copies
+from skindx.review.dataset_review import DatasetReview
+from skindx.review.pair_drawing import draw_pair
 
 COPIED = {"acne": (0, 1), "wart": (0, 1)}
 """Images of each class that have a crop; acne's first has a second one."""
@@ -155,8 +157,8 @@ def splits_of(records: dict[str, Record], names: set[str]) -> set[str]:
 def test_what_a_person_says_goes_before_the_evidence(source: Path, own: Path) -> None:
     out = own
     shas = {record.source_url: record.sha256 for record in read_manifest(out)}
-    write_answer(out, shas["wart/0.jpg"], shas["wart/0-crop.jpg"], "different", "me")
-    write_answer(out, shas["wart/5.jpg"], shas["wart/6.jpg"], "same", "me")
+    write_answer(out, "different", shas["wart/0.jpg"], shas["wart/0-crop.jpg"])
+    write_answer(out, "same", shas["wart/5.jpg"], shas["wart/6.jpg"])
     summary = make(source, out, resplit=True)
     assert {"wart/0.jpg", "wart/0-crop.jpg"} not in families(out)
     assert {"wart/5.jpg", "wart/6.jpg"} in families(out)
@@ -177,19 +179,6 @@ def test_an_answer_that_cannot_be_understood_is_named(tmp_path: Path, row: str, 
         read_answers(tmp_path)
 
 
-def test_a_review_saves_steps_and_undoes(dataset: tuple[Path, BuildSummary]) -> None:
-    out, _ = dataset
-    with reviewing_copies(out, "me") as review:
-        first = review.first
-        review.save(first, "different")
-        assert CopyReview(out, "me").answer_to(first).verdict == "different"
-        assert review.first != first
-        assert review.step(review.order[-1], 1) == review.order[0]
-        assert review.undo() == first
-        assert review.undo() is None
-    assert read_answers(out) == {}
-
-
 def test_a_removal_takes_verified_copies_along(own: Path) -> None:
     out = own
     write_gallery(out, out / "gallery")
@@ -204,18 +193,17 @@ def test_a_removal_takes_verified_copies_along(own: Path) -> None:
         assert not list(out.rglob(f"*{sha256}*"))
 
 
-def test_the_gallery_shows_each_pair_with_its_evidence(
-    dataset: tuple[Path, BuildSummary], tmp_path: Path
+def test_every_pair_of_a_build_is_drawn_for_a_person(
+    dataset: tuple[Path, BuildSummary],
 ) -> None:
     out, _ = dataset
-    write_gallery(out, tmp_path / "gallery")
-    rows = read_copies(out / COPIES)
-    page = (tmp_path / "gallery" / "copies-0-0-1.html").read_text("utf-8")
-    for row in rows:
-        drawing = f"pairs/{row.sha256_a}-{row.sha256_b}.jpg"
-        assert drawing in page
-        assert (tmp_path / "gallery" / drawing).stat().st_size > 1000
-    assert "points that agree" in page
+    review = DatasetReview(out)
+    assert review.pairs.keys() == {row.pair for row in read_copies(out / COPIES)}
+    for pair, row in review.pairs.items():
+        first_HW3, second_HW3 = (read_image(out, review.records[sha]) for sha in pair)
+        drawn_HW3 = draw_pair(first_HW3, second_HW3, row.transform, 120)
+        assert drawn_HW3.shape[1] > 2 * 120
+    assert {item.key for item in review.items if item.reasons == ("copy",)} == review.pairs.keys()
 
 
 def test_a_chain_over_a_whole_class_stays_in_train_and_loses_no_image(
@@ -224,7 +212,7 @@ def test_a_chain_over_a_whole_class_stays_in_train_and_loses_no_image(
     shas = {record.source_url: record.sha256 for record in read_manifest(own)}
     for number in range(7):
         one, other = shas[f"wart/{number}.jpg"], shas[f"wart/{number + 1}.jpg"]
-        write_answer(own, one, other, "same", "me")
+        write_answer(own, "same", one, other)
     summary = make(source, own, resplit=True)
     assert summary.kept == 21
     assert summary.splits["wart"] == {"train": 10, "val": 0, "calibration": 0, "test": 0}

@@ -80,7 +80,7 @@ def test_it_opens_from_the_disk_without_network(
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    for name in ("index", "kept-0-0-1", "dropped-0-0-1", "review-0-0-1"):
+    for name in ("index", "kept-0-0-1", "dropped-0-0-1"):
         page.goto(f"{gallery}/{name}.html")
         assert loaded(page), name
         assert "owned" not in page.title()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tiny_dataset import jpeg, skin, tiny_dataset
 
 from skindx.core.errors import UserError
-from skindx.data.decisions import DECISIONS, Flag, read_flags, write_flags
+from skindx.data.answer_log import DECISIONS
+from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.origin import Modality

@@ -9,7 +9,8 @@ import pytest
 from paint_images import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.decisions import DECISIONS, Flag, write_flags
+from skindx.data.answer_log import DECISIONS
+from skindx.data.decisions import Flag, write_flags
 from skindx.data.publish.publish_formats import FORMATS, Format
 from skindx.data.publish.publish_settings import PublishSettings
 

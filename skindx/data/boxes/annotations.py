@@ -6,13 +6,14 @@ was built with. A proposal is never accepted by itself.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
+from skindx.data.answer_log import read_answers_to
 from skindx.data.box import Box
 from skindx.data.manifest import Record, boxes_type, read_rows, table_of, write_manifest
 
@@ -82,11 +83,27 @@ def annotated(
     return [row for row in rows.values() if row.sha256 in touched]
 
 
-def accepted(rows: Iterable[Annotation]) -> dict[str, tuple[Box, ...]]:
-    """Return SHA-256 -> boxes of the latest drawing of a person."""
-    people = [row for row in rows if row.annotator != BUILT]
+def accepted(
+    rows: Iterable[Annotation], wrong: Mapping[str, str] | None = None
+) -> dict[str, tuple[Box, ...]]:
+    """Return SHA-256 -> boxes of the latest drawing of a person.
+
+    What was drawn before somebody called an image's boxes `wrong` (SHA-256 -> when) is left out.
+    """
+    since = {sha256: _instant(when) for sha256, when in (wrong or {}).items()}
+    people = [
+        row
+        for row in rows
+        if row.annotator != BUILT and not _instant(row.when) <= since.get(row.sha256, float("nan"))
+    ]
     people.sort(key=lambda row: (_instant(row.when), row.annotator))
     return {row.sha256: row.boxes for row in people}
+
+
+def wrong_boxes(dataset: Path) -> dict[str, str]:
+    """Return SHA-256 -> when a person called the boxes of an image wrong."""
+    answers = read_answers_to(dataset, "box").items()
+    return {key[0]: one.when for key, one in answers if one.verdict == "box wrong"}
 
 
 def store_drawings(
@@ -97,7 +114,7 @@ def store_drawings(
     The caller is the dataset's `only_writer`.
     """
     write_annotations(dataset, rows)
-    boxes = accepted(rows)
+    boxes = accepted(rows, wrong_boxes(dataset))
     renewed = [
         record
         if boxes.get(record.sha256, record.boxes) == record.boxes

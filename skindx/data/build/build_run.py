@@ -10,7 +10,7 @@ from skindx.core.errors import UserError
 from skindx.core.progress import Progress
 from skindx.core.settings_base import read_yaml
 from skindx.data.box import Box
-from skindx.data.boxes.annotations import accepted, read_annotations
+from skindx.data.boxes.annotations import accepted, read_annotations, wrong_boxes
 from skindx.data.boxes.box_file import BoxFile
 from skindx.data.boxes.box_formats import read_boxes
 from skindx.data.boxes.box_join import BoxCounts
@@ -81,7 +81,7 @@ def open_run(
         taxonomy,
         GroupKeys(settings.groups),
         read_boxes(settings.boxes) if settings.boxes else None,
-        accepted(read_annotations(out)),
+        accepted(read_annotations(out), wrong_boxes(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
     )
     run.notes += older

@@ -18,7 +18,7 @@ from skindx.data.copies.deduplicate import (
     distinct,
 )
 from skindx.data.copies.hash_links import near_links_by_chunks
-from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions
+from skindx.data.decisions import Flag, Reason, answered_skin, read_decisions, relabelled
 from skindx.data.image_tables import unusual
 from skindx.data.labels import (
     UNMAPPED,
@@ -107,7 +107,10 @@ def screen_rows(run: BuildRun, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRo
 def label_rows(
     run: BuildRun, sound: Sequence[tuple[LedgerRow, Screened]]
 ) -> tuple[Taxonomy, Distinct]:
-    """Map the sources' labels to the taxonomy's keys; an unmapped label becomes an issue."""
+    """Map the sources' labels to the taxonomy's keys; an unmapped label becomes an issue.
+
+    An image that a person relabelled has that class under every label.
+    """
     taxonomy = run.taxonomy
     if taxonomy is None:
         labels = [row.label for row, _ in sound]
@@ -117,9 +120,18 @@ def label_rows(
     run.notes += match_notes(known, taxonomy)
     strange = Counter(row.label for row, _ in sound if row.label not in known)
     run.notes += left_out_notes(strange, taxonomy)
+    corrected = relabelled(run.out)
+    if strangers := sorted(set(corrected.values()) - set(taxonomy.keys)):
+        run.notes.append(
+            f"a person relabelled images as {', '.join(strangers)}, which is no class of "
+            f"{taxonomy.name}; these images keep their label."
+        )
+        corrected = {sha: label for sha, label in corrected.items() if label in taxonomy.keys}
     images: list[LabelledImage] = []
     for row, screened in sound:
-        if row.label in known:
+        if row.sha256 in corrected:
+            images.append(LabelledImage(row, corrected[row.sha256], screened))
+        elif row.label in known:
             images.append(LabelledImage(row, known[row.label], screened))
         else:
             run.issues.append(_issue(row, *unmapped_label(row.label, taxonomy)))

@@ -164,7 +164,7 @@ def hold_swallowed(
         run.notes.append(
             f"{swallowed.label}: a chain of copies joins {swallowed.images} of its {swallowed.of} "
             f"images into one group, which stays whole in {placed.split}{where}: look at its "
-            f"pairs with `skindx annotate DATASET --copies`."
+            f"pairs with `skindx review DATASET --reason copy`."
         )
     return held
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.data.box import Box
+from skindx.data.boxes.annotations import wrong_boxes
 from skindx.data.boxes.box_file import refuse_all
 from skindx.data.boxes.box_join import DatasetImage, join
 from skindx.data.build.build_run import BuildRun
@@ -82,7 +83,8 @@ def _boxes(
 ) -> dict[str, tuple[Box, ...]]:
     """Return SHA-256 -> boxes of the images that people or the recipe's box file know.
 
-    The same bytes may have come under several names, and one of them is in the file.
+    Boxes that a person called wrong are none, unless somebody has drawn others. The same bytes
+    may have come under several names, and one of them is in the file.
     """
     drawn: dict[str, tuple[Box, ...]] = {}
     if run.boxes is not None:
@@ -100,7 +102,9 @@ def _boxes(
         drawn = {each.sha256: each.image.boxes for each in joined.entries}
         run.box_counts = joined.counts()
         run.notes += run.box_counts.lines()
-    return drawn | dict(run.drawn)
+    wrong = wrong_boxes(run.out)
+    right = {sha256: boxes for sha256, boxes in drawn.items() if sha256 not in wrong}
+    return right | dict(run.drawn)
 
 
 def count_by_source(

@@ -1,22 +1,21 @@
 """Copies of a dataset by SHA-256: the evidence for each pair, people's answers, and families.
 
-`copies.parquet` holds the evidence, `copy_answers.csv` what people say of pairs, by the page or by
-hand. Families are what verified copies join.
+`copies.parquet` holds the evidence. Families are what verified copies join.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 
 from skindx.core.errors import UserError
+from skindx.data.answer_log import ReviewAnswer, read_answers_to
 from skindx.data.copies.hash_links import connected
 from skindx.data.copies.shards import sha256_of
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
-from skindx.data.decisions import AnswerFile, ReviewAnswer, answer_now
 from skindx.data.manifest import write_table
 
 COPIES = "copies.parquet"
@@ -103,30 +102,14 @@ def verdict(row: CopyRecord, answers: dict[Pair, bool]) -> str:
     return "uncertain" if row.probability >= REVIEW else "different"
 
 
-ANSWERS = "copy_answers.csv"
-
-CopyVerdict = Literal["same", "different"]
-_FILE = AnswerFile(ANSWERS, ("sha256_a", "sha256_b"), ("same", "different"))
-
-
 def read_answers(dataset: Path) -> dict[Pair, ReviewAnswer]:
-    """Read a dataset folder's answers; the last row of a pair counts. Raises UserError."""
-    return cast(dict[Pair, ReviewAnswer], _FILE.read(dataset))
+    """Read what people say of pairs; the last row of a pair counts. Raises UserError."""
+    return cast(dict[Pair, ReviewAnswer], read_answers_to(dataset, "copy"))
 
 
 def answered_same(answers: Mapping[Pair, ReviewAnswer]) -> dict[Pair, bool]:
     """Return for each pair whether a person called it the same."""
     return {pair: answer.verdict == "same" for pair, answer in answers.items()}
-
-
-def write_answer(dataset: Path, one: str, other: str, verdict: CopyVerdict, by: str = "") -> None:
-    """Write what a person says of a pair, atomically."""
-    put_answer(dataset, pair_of(one, other), answer_now(verdict, by))
-
-
-def put_answer(dataset: Path, pair: Pair, answer: ReviewAnswer | None) -> None:
-    """Give a pair this answer, or none, atomically."""
-    _FILE.put(dataset, pair, answer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
+"""A dataset as static pages: what was kept and dropped, with the reasons.
 
-Tiles become pages: for each class and each split, reason or flag, and for all of them. No script,
+Tiles become pages: for each class and each split or reason, and for all of them. No script,
 no outside reference, every value escaped: pages of untrusted text that open from the disk. They
 show private images and are not for publishing.
 """
@@ -22,15 +22,7 @@ from skindx.core.progress import Progress, silent
 from skindx.core.text import html_environment, printable
 from skindx.data.layout import GALLERY
 from skindx.data.manifest import SPLITS
-from skindx.data.publish.gallery_tiles import (
-    PAIRS,
-    VIEWS,
-    Tile,
-    Tiles,
-    View,
-    read_tiles,
-    write_drawings,
-)
+from skindx.data.publish.gallery_tiles import VIEWS, Tile, Tiles, View, read_tiles
 from skindx.data.summary import STAGES
 from skindx.imaging.sandboxed_images import THUMBS, thumbnail_path, write_thumbnails
 
@@ -39,18 +31,8 @@ if TYPE_CHECKING:
 
 
 PER_PAGE = 200
-TITLES: dict[View, str] = {
-    "kept": "Kept",
-    "dropped": "Dropped",
-    "review": "To review",
-    "copies": "Copies",
-}
-FACETS: dict[View, str] = {
-    "kept": "Split",
-    "dropped": "Reason",
-    "review": "Flag",
-    "copies": "Finding",
-}
+TITLES: dict[View, str] = {"kept": "Kept", "dropped": "Dropped"}
+FACETS: dict[View, str] = {"kept": "Split", "dropped": "Reason"}
 ALL = ""
 """The choice of every class, or of every facet."""
 
@@ -172,12 +154,9 @@ class PagedTiles:
         return FilterChoice(name or "all", count, self.page(label, facet), current)
 
 
-def write_pages(
-    folder: Path, tiles: Tiles, shown: Collection[str], drawn: Collection[str] = ()
-) -> None:
-    """Write index.html and all pages; `shown` have a thumbnail, the drawings `drawn` are there."""
+def write_pages(folder: Path, tiles: Tiles, shown: Collection[str]) -> None:
+    """Write index.html and all pages; `shown` have a thumbnail."""
     environment = _environment(shown)
-    environment.globals["drawn"] = drawn
     shelves = [PagedTiles(view, tiles.by_view[view]) for view in VIEWS]
     tabs = [(shelf.view, TITLES[shelf.view], shelf.facet_choices()[0]) for shelf in shelves]
     environment.globals.update(name=tiles.name, tabs=tabs, most_shown=MOST_SHOWN)
@@ -215,6 +194,7 @@ def write_pages(
         kept=shelves[0],
         funnel=tiles.funnel,
         boxes=tiles.boxes,
+        waiting=tiles.waiting,
         stages=STAGES,
     )
 
@@ -256,8 +236,9 @@ def web(url: str) -> str:
 
 MARK = "gallery.json"
 INDEX = "index.html"
-_PAGES = (INDEX, *(f"{view}-*.html" for view in VIEWS))
-_GALLERY = FolderKind("a gallery", MARK, (*_PAGES, THUMBS, PAIRS))
+_PAGES = (INDEX, *(f"{view}-*.html" for view in (*VIEWS, "review", "copies")))
+"""Galleries of older versions have further views, and drawings of pairs."""
+_GALLERY = FolderKind("a gallery", MARK, (*_PAGES, THUMBS, "pairs"))
 
 
 def write_gallery(dataset: Path, out: Path, *, progress: Progress = silent) -> Path:
@@ -275,8 +256,7 @@ def write_gallery(dataset: Path, out: Path, *, progress: Progress = silent) -> P
     with atomic_folder(out, _GALLERY) as folder:
         files = {sha256: dataset / path for sha256, path in tiles.files.items()}
         shown = write_thumbnails(folder / THUMBS, files, out / THUMBS, progress)
-        drawn = write_drawings(dataset, folder, tiles.by_view["copies"], progress)
-        write_pages(folder, tiles, shown, drawn)
+        write_pages(folder, tiles, shown)
         write_json(folder / MARK, {"dataset": str(dataset.resolve())})
     return out / INDEX
 

@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
+from skindx.data.answer_log import ReviewAnswer
 from skindx.data.blocklist import TAKEN_DOWN
 from skindx.data.box import Box
-from skindx.data.decisions import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
+from skindx.data.decisions import REVIEWED, Flag, looked_at, read_decisions, undecided
 from skindx.data.layout import MANIFEST
 from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
 from skindx.data.manifest import SPLITS, Issue, Record, Split, check_row, read_rows
@@ -64,7 +65,7 @@ def withheld_of(dataset: Path, records: Sequence[Record]) -> dict[str, tuple[str
 
 
 def _private(
-    record: Record, decisions: Mapping[str, Decision], waiting: Mapping[str, Sequence[Flag]]
+    record: Record, decisions: Mapping[str, ReviewAnswer], waiting: Mapping[str, Sequence[Flag]]
 ) -> tuple[str, str] | None:
     decision = decisions.get(record.sha256)
     if decision and decision.verdict != "keep":

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from skindx.core.atomic_files import read_parquet, sha256_file, write_json
 from skindx.core.errors import UserError
+from skindx.data.answer_log import held_answers
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.copies.verified import keep_stored
 from skindx.data.crawl.crawl_process import merge_parts
@@ -182,7 +183,7 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
 
 
 def _purge_tables(dataset: Path, blocked: BlockList) -> None:
-    with transaction(dataset) as staging:
+    with held_answers(dataset), transaction(dataset) as staging:
         if (dataset / MANIFEST).exists() and (dataset / ISSUES).exists():
             _purge_manifest(dataset, staging, blocked)
         if (dataset / LEDGER).exists():

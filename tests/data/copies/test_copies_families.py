@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from answering import write_answer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from skindx.data.copies.copy_records import (
     read_copies,
     records_of,
     verdict,
-    write_answer,
     write_copies,
 )
 from skindx.data.copies.verify import ACCEPT, REVIEW, Copy
@@ -90,7 +90,7 @@ def test_a_removal_takes_the_family_along_and_names_what_is_uncertain(tmp_path: 
     rows = [link(a, b, 0.99), link(b, c, 0.95), link(c, u, 0.6), link(x, y, 0.7)]
     write_copies(tmp_path / COPIES, rows)
     assert verified_copies(tmp_path, {a: a}) == ({b: a, c: a}, {u: a})
-    write_answer(tmp_path, b, c, "different")
+    write_answer(tmp_path, "different", b, c)
     assert verified_copies(tmp_path, {a: a}) == ({b: a}, {})
     assert verified_copies(tmp_path, {"9" * 64: "9" * 64}) == ({}, {})
 

@@ -1,1 +1,0 @@
-"""The page on which a reviewer draws lesion boxes into a dataset's images."""

@@ -1,0 +1,247 @@
+"""Serve the review page on this machine alone, until Ctrl+C or SIGTERM.
+
+All addresses begin with a secret of this start, which only the terminal shows: other users of the
+machine and other sites in the browser cannot know it. Images are given by their number alone, no
+path ever comes from the browser, and data reach the page as JSON, never as a script.
+"""
+
+import hmac
+import json
+import logging
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from skindx.core.errors import UserError
+from skindx.core.machine import go_offline, require_extra
+from skindx.data.answer_log import AnsweredMeanwhileError
+from skindx.data.box import Box
+from skindx.data.layout import stored_file
+from skindx.data.manifest import read_image
+from skindx.imaging.decode import decode
+from skindx.imaging.image_formats import DamagedImage
+from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.review.dataset_review import DatasetReview, name_of, summary
+from skindx.review.pair_drawing import draw_pair
+from skindx.ui.http.asgi import App, Message, Receive, Send, header, read_body, respond
+from skindx.ui.page_basics import check_free, stoppable
+
+HOST = "127.0.0.1"
+THUMB_SIDE, IMAGE_SIDE, PAIR_SIDE = 144, 1280, 420
+"""Pixels of the longer side; of each image in a drawing of two."""
+_KEPT_THUMBS = 4000
+"""Some 20 MB of memory."""
+_MOST_BYTES = 200_000
+_FILES = {
+    "": ("review.html", "text/html; charset=utf-8"),
+    "review.css": ("review.css", "text/css; charset=utf-8"),
+    "review.js": ("review.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+_FAILED = "something went wrong, and this may not be saved; see the terminal."
+
+log = logging.getLogger(__name__)
+
+
+def serve(dataset: Path, by: str = "", *, reason: str = "", port: int = 7861) -> None:
+    """Serve a dataset's review; `reason` is the one that the page begins with, "": all.
+
+    Raises UserError for no dataset, for a port that is taken, and without the extra `app`.
+    """
+    go_offline()
+    require_extra("app", "starlette", "uvicorn", purpose="the review page")
+    check_free(HOST, port)
+    if by:
+        by = name_of(by)
+    review = DatasetReview(dataset)
+    from skindx.ui.http.server import Listening, run
+
+    token = secrets.token_urlsafe(16)
+    address = f"http://{HOST}:{port}/{token}/"
+    greeting = f"skindx review is at {address} (Ctrl+C stops it)."
+    with stoppable():
+        threading.Thread(target=_warm, args=(review,), daemon=True).start()
+        app = build_app(review, token, by, reason)
+        run(app, Listening(HOST, port), lambda: print(greeting, flush=True))
+    print(f"{summary(review)} The next `skindx build` obeys them.")
+
+
+def _warm(review: DatasetReview) -> None:
+    """Load the compiled loops of drawings, which takes seconds, before the first pair is shown."""
+    if review.pairs:
+        blank_HW3 = np.full((64, 64, 3), 128, np.uint8)
+        draw_pair(blank_HW3, blank_HW3, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0), 64)
+
+
+def build_app(review: DatasetReview, token: str, by: str = "", reason: str = "") -> App:
+    """Return the application, which answers for this host and under this secret alone."""
+    from skindx.ui.http.browser_rules import HostCheck
+
+    return HostCheck(_ReviewApp(review, token, {"by": by, "reason": reason}), HOST)
+
+
+class _Answer(BaseModel):
+    """What a page sends: an answer, or with `before` an undoing of one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    at: int = Field(ge=0)
+    by: str = Field(max_length=200)
+    revision: int = Field(ge=0)
+    verdict: str = Field("", max_length=20)
+    label: str = Field("", max_length=500)
+    note: str = Field("", max_length=4000)
+    boxes: list[tuple[float, float, float, float, str]] = Field(default=[], max_length=1000)
+    question: str = Field("", max_length=20)
+    before: int | None = Field(None, ge=0)
+
+
+class _ReviewApp:
+    def __init__(self, review: DatasetReview, token: str, start: dict[str, str]) -> None:
+        self._review, self._token, self._start = review, token, start
+        self._thumbs: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        # Apart: drawing a pair takes seconds at first, and the list waits for no drawing.
+        self._decoding, self._drawing = (threading.BoundedSemaphore(most) for most in (4, 2))
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
+        token, _, path = scope["path"].removeprefix("/").partition("/")
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
+            text = b"Open the address that the terminal shows: it has the secret of this start."
+            await respond(send, 404, text, headers=_HEADERS)
+        elif scope["method"] == "GET" and path in _FILES:
+            name, kind = _FILES[path]
+            file = resources.files(__package__).joinpath(name).read_bytes()
+            await respond(send, 200, file, kind, _HEADERS)
+        elif scope["method"] == "GET":
+            await self._get(path, scope["query_string"].decode("latin-1"), send)
+        elif scope["method"] == "POST" and path == "answer" and self._is_ours(scope):
+            body = await read_body(receive, _MOST_BYTES)
+            await self._json(send, lambda: self._write(body))
+        else:
+            await respond(send, 404, b"not found", headers=_HEADERS)
+
+    def _is_ours(self, scope: Message) -> bool:
+        """Tell whether a page of this server asks: its origin, and a type no form can send."""
+        origin, host = header(scope, b"origin"), header(scope, b"host")
+        ours = header(scope, b"content-type").partition(";")[0].strip() == "application/json"
+        return ours and origin in ("", f"http://{host}")
+
+    async def _get(self, path: str, query: str, send: Send) -> None:
+        what, _, number = path.partition("/")
+        at = int(number) if number.isascii() and number.isdigit() and len(number) < 9 else -1
+        known = 0 <= at < len(self._review.items)
+        if path == "state":
+            await self._json(send, lambda: {**self._review.whole(), **self._start})
+        elif what == "changes" and at >= 0:
+            await self._json(send, lambda: self._review.changes(at))
+        elif what == "item" and known:
+            await self._json(send, lambda: self._review.detail(at))
+        elif what in ("thumb", "image") and known:
+            await self._image(send, lambda: (self._thumb if what == "thumb" else self._large)(at))
+        else:
+            await respond(send, 404, b"not found", headers=_HEADERS)
+
+    async def _image(self, send: Send, make: Callable[[], bytes]) -> None:
+        try:
+            jpeg = await _threaded(make)
+        except (UserError, OSError, DamagedImage) as error:
+            log.warning("an image cannot be shown: %s", error)
+            await respond(send, 404, b"not found", headers=_HEADERS)
+            return
+        await respond(send, 200, jpeg, "image/jpeg", _HEADERS)
+
+    async def _json(self, send: Send, work: Callable[[], object]) -> None:
+        try:
+            status, answer = 200, await _threaded(work)
+        except AnsweredMeanwhileError as error:
+            status, answer = 409, {"error": str(error)}
+        except UserError as error:
+            status, answer = 400, {"error": str(error)}
+        except Exception:
+            log.exception("a request of the review page failed")
+            status, answer = 500, {"error": _FAILED}
+        data = json.dumps(answer, separators=(",", ":")).encode()
+        await respond(send, status, data, "application/json", _HEADERS)
+
+    def _write(self, body: bytes | None) -> object:
+        try:
+            sent = _Answer.model_validate_json(body or b"")
+            boxes = [Box(*corners[:4], label=corners[4]) for corners in sent.boxes]
+        except (ValidationError, ValueError):
+            raise UserError("the page sent what cannot be read; load it again.") from None
+        if sent.before is None:
+            changes = self._review.answer(
+                sent.at,
+                sent.verdict,
+                sent.by,
+                sent.revision,
+                label=sent.label,
+                note=sent.note,
+                boxes=boxes,
+            )
+        else:
+            asked: Any = sent.question
+            changes = self._review.undo(sent.at, asked, sent.before, sent.by, sent.revision)
+        return {"changes": changes}
+
+    def _thumb(self, at: int) -> bytes:
+        with self._lock:
+            if at in self._thumbs:
+                self._thumbs.move_to_end(at)
+                return self._thumbs[at]
+        file = stored_file(self._review.dataset, self._review.items[at].path)
+        with self._decoding:
+            pixels_HW3 = decode(file.read_bytes(), at_least=(THUMB_SIDE, THUMB_SIDE))
+            jpeg = small_jpeg(pixels_HW3, THUMB_SIDE)
+        with self._lock:
+            self._thumbs[at] = jpeg
+            if len(self._thumbs) > _KEPT_THUMBS:
+                self._thumbs.popitem(last=False)
+        return jpeg
+
+    def _large(self, at: int) -> bytes:
+        review, item = self._review, self._review.items[at]
+        if len(item.key) == 1:
+            with self._decoding:
+                data = stored_file(review.dataset, item.path).read_bytes()
+                return small_jpeg(decode(data), IMAGE_SIDE)
+        with self._drawing:
+            first_HW3, second_HW3 = (
+                read_image(review.dataset, review.records[sha256]) for sha256 in item.key
+            )
+            transform = review.pairs[item.key].transform
+            drawn_HW3 = draw_pair(first_HW3, second_HW3, transform, PAIR_SIDE)
+            return small_jpeg(drawn_HW3, IMAGE_SIDE)
+
+
+async def _threaded(work: Callable[[], Any]) -> Any:
+    from starlette.concurrency import run_in_threadpool
+
+    running: Awaitable[Any] = run_in_threadpool(work)
+    return await running
