@@ -127,7 +127,9 @@ def _one(data: bytes, job: dict[str, Any], limits: SandboxLimits) -> DicomFacts:
 
 def _facts(answer: Any) -> DicomFacts:
     if isinstance(answer, Failure):
-        raise DamagedImage(answer.detail, answer.reason)
+        late = answer.reason == "decode-timeout"
+        message = "decoding it takes too long" if late else "its decoder gave up"
+        raise DamagedImage(message, answer.reason)
     if "reason" in answer:
         raise DamagedImage(answer["detail"], answer["reason"])
     return DicomFacts.parse(answer["facts"])
@@ -166,7 +168,8 @@ def dicom_reading(job: dict[str, Any]) -> Work:
             return {"reason": "damaged", "detail": "its sequences are nested too deeply"}
         except Exception as error:
             damage = refusal(error)
-            detail = str(damage) if damage is error else "it is damaged or cut short"
+            ours = damage is error and error.__cause__ is None  # no decoder's message
+            detail = str(damage) if ours else "it is damaged or cut short"
             return {"reason": damage.reason, "detail": detail}
 
     return for_each(read)

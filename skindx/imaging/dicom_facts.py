@@ -6,6 +6,7 @@ Nothing here opens a file: `skindx.imaging.dicom` does, in a process of its own.
 import hmac
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -185,21 +186,25 @@ def kind_of(header: Any) -> DicomKind:
         raise DamagedImage(
             "its header names no SOP class, so what it shows is not known", "unsupported-format"
         )
-    name = UID(uid).name
     if uid not in _CLASSES or modality in _MICROSCOPY:
-        what = name if modality not in _MICROSCOPY else f"microscopy ({modality}) in {name}"
+        what = harmless(UID(uid).name, r"[\w ,.()-]+")
+        what = f"microscopy ({modality}) in {what}" if modality in _MICROSCOPY else what
         raise DamagedImage(
-            f"it is a DICOM file of the kind {what[:_LONGEST]}; photographs and dermoscopy of skin "
-            "are read",
+            f"it is a DICOM file of the kind {what}; photographs and dermoscopy of skin are read",
             "unsupported-format",
         )
     if modality not in _MODALITIES:
         raise DamagedImage(
-            f"it is a DICOM file of modality {modality[:16]}; photographs (XC) and dermoscopy "
-            "(DMS) are read",
+            f"it is a DICOM file of modality {harmless(modality, '[A-Z]{2,10}')}; photographs (XC) "
+            "and dermoscopy (DMS) are read",
             "unsupported-format",
         )
     return "dermoscopy" if modality == "DMS" else _CLASSES[uid]
+
+
+def harmless(text: str, pattern: str) -> str:
+    """Return a text of a header for a message; of a broken one it may hold anybody's name."""
+    return text if re.fullmatch(pattern, text) and len(text) < _LONGEST else "that is not known"
 
 
 def _text(header: Any, keyword: str) -> str:

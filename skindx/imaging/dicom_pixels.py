@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from skindx.imaging.decode import decode_stored_jpeg
 from skindx.imaging.decode_cost import DecodeCost, check_size
+from skindx.imaging.dicom_facts import harmless
 from skindx.imaging.image_formats import DamagedImage
 
 _JPEG = {"1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51"}
@@ -113,8 +114,8 @@ class FrameLayout:
             )
         if colours not in _COLOURS[syntax] or _number(header, "SamplesPerPixel", 3) != 3:
             raise _unsupported(
-                f"its colours are {colours[:20] or 'not named'}, which is not read in the transfer "
-                f"syntax {_named(syntax)}; export it as RGB"
+                f"its colours are of a kind {harmless(colours, '[A-Z]+(_[A-Z0-9]+)*')}, not read "
+                f"in the transfer syntax {_named(syntax)}; export it as RGB"
             )
         by_plane = _number(header, "PlanarConfiguration", 0) == 1
         if by_plane and colours == "YBR_FULL_422" and syntax in _NATIVE:
@@ -388,7 +389,7 @@ def _named(syntax: str) -> str:
     from pydicom.uid import UID
 
     name = UID(syntax).name
-    return f"{name} ({syntax})"[:120] if name != syntax else f"{syntax[:64]} (private)"
+    return f"{name} ({syntax})" if name != syntax else f"{harmless(syntax, '[0-9.]+')} (private)"
 
 
 def _unsupported(message: str) -> DamagedImage:

@@ -162,6 +162,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: photo(SOPClassUID="1.2.840.10008.5.1.4.1.1.7", Modality="CT"),
         "modality CT",
     ),
+    "a name where the modality stands": (
+        lambda: photo().replace(b"CS\x02\x00XC", b"CS\x12\x00XC"),
+        "modality that is not known",
+    ),
     "no class": (lambda: photo(SOPClassUID=None), "names no SOP class"),
 }
 

@@ -184,6 +184,7 @@ def lossless_jpeg(coded_HWC: np.ndarray, colours: str) -> bytes:
     image.SetDataElement(element)
     change = gdcm.ImageChangeTransferSyntax()
     change.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.JPEGLosslessProcess14_1))
+    image.this.disown()  # it counts references itself; both sides would free it
     change.SetInput(image)
     assert change.Change()
     fragments = change.GetOutput().GetDataElement().GetSequenceOfFragments()
