@@ -186,6 +186,7 @@ def lossless_jpeg(coded_HWC: np.ndarray, colours: str) -> bytes:
     change.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.JPEGLosslessProcess14_1))
     image.this.disown()  # it counts references itself; both sides would free it
     change.SetInput(image)
+    image.thisown = False  # `change` deletes its input, and so would Python
     assert change.Change()
     fragments = change.GetOutput().GetDataElement().GetSequenceOfFragments()
     text = fragments.GetFragment(0).GetByteValue().GetBuffer()
