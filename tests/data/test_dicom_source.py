@@ -277,6 +277,7 @@ def test_a_server_that_sends_elsewhere_gets_no_further(tmp_path: Path) -> None:
             with pytest.raises(UserError, match=message):
                 gathered(tmp_path, server=pacs.server, label="ImageComments")
             assert not read_ledger(tmp_path / "out"), path
+            assert not (tmp_path / "out.dicom-key").exists()
         assert not other.asked
 
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -146,11 +147,12 @@ class DicomSource(LocalSource):
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Read the images into the store; return one row an image. Raises UserError."""
         self._check()
-        key_file = self.key or named_key()
-        key = read_key(key_file or dataset.with_name(f"{dataset.name}.dicom-key"), create=True)
+        key_file = self.key or named_key() or dataset.with_name(f"{dataset.name}.dicom-key")
+        if key_file.exists():
+            read_key(key_file)
         table = self.labels.read() if self.labels else {}
         with private_folder("skindx-dicom-") as staging:
-            importer = DicomImporter(self, dataset, staging, key, table)
+            importer = DicomImporter(self, dataset, staging, key_file, table)
             rows = importer.of_server() if self.server else importer.of_files(self._files())
         if not rows:
             where = self.server.host if self.server else self.path
@@ -253,17 +255,22 @@ class DicomImporter:
         source: DicomSource,
         dataset: Path,
         staging: Path,
-        key: bytes,
+        key_file: Path,
         table: Mapping[str, tuple[str, str]],
     ) -> None:
         self._source = source
         self._dataset = dataset
         self._staging = staging
-        self._key = key
+        self._key_file = key_file
         self._table = table
         self._given = {n: getattr(source, n) for n in ("licence", "creator", "attribution")}
         self._kept: dict[str, LedgerRow] = {}
         self._fetched = self._in_vain = 0
+
+    @cached_property
+    def _key(self) -> bytes:
+        # Made for the first id, so that a source that gives nothing leaves no file.
+        return read_key(self._key_file, create=True)
 
     def of_files(self, files: Iterable[DicomFile]) -> list[LedgerRow]:
         """Return a row a file, in the order of `files`."""
@@ -426,7 +433,7 @@ class DicomImporter:
         assert source.server
         decisive = (source.server.url, source.label, source.modality, source.identifiers)
         text = json.dumps([*decisive, source.burned_in])
-        return hashlib.sha256(self._key + text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _known(self, mark: str) -> dict[str, LedgerRow]:
         """Return the final rows of earlier runs by URL."""

@@ -52,11 +52,6 @@ class DicomWebError(Exception):
         """Tell whether nothing else of the server will be answered either."""
         return self.status in {"login", "redirect", "untrusted", "private-address"}
 
-    @property
-    def passes(self) -> bool:
-        """Tell whether asking again may help."""
-        return self.status in _PASSING
-
 
 class DicomWebServer(Settings):
     """A DICOMweb server, what it is asked for, and how long and how much it may answer.
@@ -101,7 +96,9 @@ class DicomWebServer(Settings):
             if not secret:
                 raise UserError(f"server.secret names the variable {name}, which is not set.")
         elif where == "file" and name:
-            secret = read_plain(Path(name), _SECRET_BYTES).decode("utf-8", "replace").strip()
+            secret = (
+                read_plain(Path(name).resolve(), _SECRET_BYTES).decode("utf-8", "replace").strip()
+            )
         else:
             raise UserError(
                 "server.secret must be env:NAME or file:PATH; the secret itself may not stand in a "
@@ -236,7 +233,7 @@ class DicomWebClient:
                 return self._once(path, accept, most)
             except DicomWebError as error:
                 self._link.close()
-                if not error.passes or not left:
+                if error.status not in _PASSING or not left:
                     raise
                 time.sleep(0.5 * 2 ** (self._server.retries - left))
         raise AssertionError("the last try returns or raises")
@@ -253,7 +250,7 @@ class DicomWebClient:
             link.request("GET", self._base + path, headers={**self._headers, "Accept": accept})
             answer = link.getresponse()
             self._check_head(answer, most)
-            body = _body(answer, most, server.host)
+            body = _body(answer, most)
         except (OSError, http.client.HTTPException) as error:
             raise self._problem(error) from None
         finally:
@@ -298,7 +295,7 @@ class DicomWebClient:
             )
         if code >= 500 or code in (408, 429):
             raise DicomWebError("server-error", f"{host} answered {code}")
-        if code not in (200, 204, 206):
+        if code not in (200, 204):
             raise DicomWebError("not-found", f"{host} answered {code}")
         if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise DicomWebError("unreadable-answer", f"{host} compressed its answer unasked")
@@ -321,7 +318,7 @@ def _refuse_link_local(link: http.client.HTTPConnection, host: str) -> None:
         raise DicomWebError("private-address", f"{host} has the address {inner}, which is no PACS")
 
 
-def _body(answer: http.client.HTTPResponse, most: int, host: str) -> bytes:
+def _body(answer: http.client.HTTPResponse, most: int) -> bytes:
     pieces, size = [], 0
     while piece := answer.read(_PIECE):
         pieces.append(piece)
@@ -329,7 +326,7 @@ def _body(answer: http.client.HTTPResponse, most: int, host: str) -> bytes:
         if size > most:
             raise DicomWebError("too-large", f"the answer has more than {most} bytes")
     if answer.length:  # http.client tells of a short body only who reads it at once
-        raise DicomWebError("half-answer", f"{host} broke its answer off after {size} bytes")
+        raise http.client.IncompleteRead(b"")
     return b"".join(pieces)
 
 
