@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from skindx.core.machine import free_port
+from skindx.data.sources.dicomweb import DicomWebClient, DicomWebServer
 
-USER, PASSWORD = "clinic", "orthanc of a test"
+USER, PASSWORD, VARIABLE = "clinic", "orthanc of a test", "SKINDX_TEST_PACS"
 _PLUGINS = ("/usr/share/orthanc/plugins", "/usr/lib/orthanc")
 
 
@@ -32,6 +33,13 @@ class Orthanc:
         return httpx.get(
             self.url + path, headers={"Accept": accept}, auth=(USER, PASSWORD), timeout=30
         )
+
+    def fetch(self, study: str, series: str, instance: str) -> bytes:
+        """Return one file as the server keeps it."""
+        login = {"user": USER, "secret": f"env:{VARIABLE}"}
+        ids = {"study_uid": study, "series_uid": series, "instance_uid": instance}
+        with DicomWebClient(DicomWebServer.parse({"url": self.url, **login})) as client:
+            return client.instance(ids)
 
     def store(self, files: Sequence[Path]) -> None:
         """Send files by C-STORE, as a camera does."""
@@ -103,5 +111,5 @@ def orthanc(folder: Path) -> Iterator[Orthanc]:
                 time.sleep(0.02)
         yield server
     finally:
-        process.terminate()
+        process.kill()  # its storage is a test's
         process.wait(timeout=30)
