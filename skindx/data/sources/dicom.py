@@ -24,7 +24,7 @@ from skindx.data.ledger import FROM, LedgerRow, held_ledger, open_ledger, read_l
 from skindx.data.origin import Modality
 from skindx.data.sources.columns import Columns, cell, confirmation, read_table
 from skindx.data.sources.dicomweb import DicomWebClient, DicomWebError, DicomWebServer
-from skindx.data.sources.folder import FolderWalk, look_at
+from skindx.data.sources.folder import FolderFile, FolderWalk, look_at
 from skindx.data.sources.image_source import NO_LABEL, LocalSource, SourcePreview
 from skindx.imaging.dicom_facts import Description, named_key, pseudonym, read_key
 from skindx.imaging.image_formats import HEAD, DamagedImage, refusal
@@ -50,14 +50,16 @@ _BATCH = 16
 """Files of a server that are decoded together; a kill costs no more than these."""
 _MOST_FAILURES = 20
 """Images in a row that a server may fail to give before it is left alone."""
-_UNREAD = frozenset({"link-refused", "unreadable", "too-large"})
-"""What `look_at` says of files that are not opened."""
 _STRANGERS = {
     "study_uid": ("another-study", "an image of another study"),
     "patient_id": ("another-patient", "an image of another patient"),
     "instance_uid": ("another-image", "another image"),
 }
 """What a server may not answer with, most telling first."""
+_BURNED_IN = (
+    "it says that text, which may name the patient, is part of its pixels; look at it, and set "
+    "burned_in: keep if it names nobody"
+)
 
 
 class LabelColumns(Columns):
@@ -194,13 +196,8 @@ def folder_files(root: Path, *, class_folders: bool) -> Iterator[DicomFile]:
     for file in FolderWalk(root.resolve()).files(root, ""):
         relative = PurePosixPath(file.path.relative_to(root).as_posix())
         label = relative.parts[0] if class_folders and len(relative.parts) > 1 else ""
-        status, detail = file.status, file.detail
-        if status not in _UNREAD:
-            with file.path.open("rb") as opened:
-                known = opened.read(HEAD)[128:132] == b"DICM"
-            status, detail = ("", "") if known else ("not-dicom", "it is no DICOM file")
         if relative.name != "DICOMDIR":
-            yield DicomFile(None if status else file.path, str(relative), label, (status, detail))
+            yield _looked_at(file, str(relative), label)
 
 
 def listed_files(index: Path) -> Iterator[DicomFile]:
@@ -215,14 +212,20 @@ def listed_files(index: Path) -> Iterator[DicomFile]:
     for parts in listed:
         shown = "/".join(parts)
         path = root.joinpath(*parts)
-        if not is_inside(shown) or not path.resolve().is_relative_to(root):
+        if is_inside(shown) and path.resolve().is_relative_to(root):
+            yield _looked_at(look_at(path, "", root), shown)
+        else:
             refusal = ("link-refused", "the DICOMDIR names a file outside its folder")
             yield DicomFile(None, shown[:200], refusal=refusal)
-            continue
-        file = look_at(path, "", root)
-        unread = file.status in _UNREAD
-        refusal = (file.status, file.detail) if unread else ("", "")
-        yield DicomFile(None if unread else path, shown, refusal=refusal)
+
+
+def _looked_at(file: FolderFile, shown: str, label: str = "") -> DicomFile:
+    if file.status in ("link-refused", "unreadable", "too-large"):
+        return DicomFile(None, shown, label, (file.status, file.detail))
+    with file.path.open("rb") as opened:
+        if opened.read(HEAD)[128:132] == b"DICM":
+            return DicomFile(file.path, shown, label)
+    return DicomFile(None, shown, label, ("not-dicom", "it is no DICOM file"))
 
 
 def _prepare() -> None:
@@ -304,26 +307,11 @@ class DicomImporter:
                 detail = f"the server gave {what} than the one asked for; tell its administrator"
                 return replace(self._refused(file, status, detail), retrieved="")
         patient, study, shown = self.codes(identity)
-        known = {
-            "age": None if facts.age is None else float(facts.age),
-            "sex": facts.sex,
-            "site": facts.site or facts.region.casefold(),
-            "laterality": facts.laterality,
-            "modality": source.modality or _KINDS.get(facts.kind, ""),
-            "patient": patient,
-            "study": study,
-            "group": patient or study or shown,
-            **self._given,
-        }
         label, confirmed_by = self.label_of({**identity, **file.asked})
         label = label or facts.descriptions.get(source.label, "") or file.label
         status, detail = ("stored", "") if label else NO_LABEL
         if facts.burned_in and source.burned_in == "refuse":
-            status, detail = (
-                "burned-in-text",
-                "it says that text, which may name the patient, is part of its pixels; look at it, "
-                "and set burned_in: keep if it names nobody",
-            )
+            status, detail = "burned-in-text", _BURNED_IN
         return source.stored(
             self._dataset,
             shown,
@@ -332,7 +320,15 @@ class DicomImporter:
             status=status,
             detail=detail,
             confirmed_by=confirmed_by,
-            **known,
+            age=None if facts.age is None else float(facts.age),
+            sex=facts.sex,
+            site=facts.site or facts.region.casefold(),
+            laterality=facts.laterality,
+            modality=source.modality or _KINDS.get(facts.kind, ""),
+            patient=patient,
+            study=study,
+            group=patient or study or shown,
+            **self._given,
         )
 
     def codes(self, identity: Mapping[str, str]) -> tuple[str, str, str]:
@@ -353,8 +349,10 @@ class DicomImporter:
 
     def of_server(self) -> list[LedgerRow]:
         """Fetch what the ledger does not hold yet; return a row an image. Raises UserError."""
-        server, mark = self._source.server, self._mark()
+        source, server = self._source, self._source.server
         assert server
+        decisive = (source.label, source.modality, source.identifiers, source.burned_in)
+        mark = hashlib.sha256(json.dumps([server.url, *decisive]).encode()).hexdigest()[:16]
         rows: list[LedgerRow] = []
         waiting: list[DicomFile] = []
         with held_ledger(self._dataset), open_ledger(self._dataset) as ledger:
@@ -427,16 +425,8 @@ class DicomImporter:
             self._refused(DicomFile(None, shown), error.status, error.detail), retrieved=""
         )
 
-    def _mark(self) -> str:
-        """Return what tells rows of this very source from those of a recipe before a change."""
-        source = self._source
-        assert source.server
-        decisive = (source.server.url, source.label, source.modality, source.identifiers)
-        text = json.dumps([*decisive, source.burned_in])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
     def _known(self, mark: str) -> dict[str, LedgerRow]:
-        """Return the final rows of earlier runs by URL."""
+        """Return the final rows of earlier runs with the same `mark`, by URL."""
         rows: dict[str, LedgerRow] = {}
         ours = False
         for line in read_lines(self._dataset)[0]:

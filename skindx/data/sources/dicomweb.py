@@ -160,8 +160,7 @@ class DicomWebClient:
         ModalitiesInStudy. Raises DicomWebError, as the others do.
         """
         for study in self._search("/studies", "study_uid", self._server.query):
-            held = texts(study, "modalities")
-            if not held or not set(self._server.modalities).isdisjoint(held):
+            if not {"", *self._server.modalities}.isdisjoint(texts(study, "modalities")):
                 names = ("patient_id", "accession_number", "study_uid")
                 yield {name: text(study, name) for name in names}
 
@@ -218,8 +217,10 @@ class DicomWebClient:
 
     def instance(self, ids: Mapping[str, str]) -> bytes:
         """Return one image as a DICOM file, as it is stored. Raises DicomWebError."""
-        uids = (uid_of(ids[name]) for name in ("study_uid", "series_uid", "instance_uid"))
-        path = "/studies/{}/series/{}/instances/{}".format(*uids)
+        study, series, image = (
+            uid_of(ids[f"{one}_uid"]) for one in ("study", "series", "instance")
+        )
+        path = f"/studies/{study}/series/{series}/instances/{image}"
         kind, body = self._get(path, _WHOLE, self._server.max_bytes)
         file = body if kind.startswith("application/dicom") else only_part(kind, body)
         if file[128:132] != b"DICM":
@@ -281,26 +282,26 @@ class DicomWebClient:
 
     def _check_head(self, answer: http.client.HTTPResponse, most: int) -> None:
         host, code = self._server.host, answer.status
+        to = urlsplit(answer.headers.get("Location", "")).netloc[:100] or "another address"
         if code in (401, 403):
-            raise DicomWebError(
-                "login" if code == 401 else "forbidden",
-                f"{host} answered {code}: it does not accept server.user and server.secret",
-            )
-        if 300 <= code < 400:
-            to = urlsplit(answer.headers.get("Location", "")).netloc[:100] or "another address"
-            raise DicomWebError(
-                "redirect",
+            status = "login" if code == 401 else "forbidden"
+            detail = f"{host} answered {code}: it does not accept server.user and server.secret"
+        elif 300 <= code < 400:
+            status = "redirect"
+            detail = (
                 f"{host} sends on to {to}, and redirects are not followed; set server.url to where "
-                "the DICOMweb server is",
+                "the DICOMweb server is"
             )
-        if code >= 500 or code in (408, 429):
-            raise DicomWebError("server-error", f"{host} answered {code}")
-        if code not in (200, 204):
-            raise DicomWebError("not-found", f"{host} answered {code}")
-        if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise DicomWebError("unreadable-answer", f"{host} compressed its answer unasked")
-        if (answer.length or 0) > most:
-            raise DicomWebError("too-large", f"the answer has more than {most} bytes")
+        elif code not in (200, 204):
+            status = "server-error" if code >= 500 or code in (408, 429) else "not-found"
+            detail = f"{host} answered {code}"
+        elif answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+            status, detail = "unreadable-answer", f"{host} compressed its answer unasked"
+        elif (answer.length or 0) > most:
+            status, detail = "too-large", f"the answer has more than {most} bytes"
+        else:
+            return
+        raise DicomWebError(status, detail)
 
 
 def uid_of(text: str) -> str:
@@ -363,13 +364,13 @@ _TAGS = {
 
 
 def texts(result: Result, name: str) -> list[str]:
-    """Return the texts of an attribute."""
+    """Return the texts of an attribute; one that is empty where there is none."""
     attribute = result.get(_TAGS[name])
     values = attribute.get("Value") if isinstance(attribute, dict) else None
     listed = values if isinstance(values, list) else []
-    return [one.strip() for one in listed if isinstance(one, str)]
+    return [one.strip() for one in listed if isinstance(one, str)] or [""]
 
 
 def text(result: Result, name: str) -> str:
-    """Return the first text of an attribute; "" for none."""
-    return next(iter(texts(result, name)), "")
+    """Return the first text of an attribute."""
+    return texts(result, name)[0]
