@@ -15,7 +15,7 @@ from skindx.cli.dedup import dedup
 from skindx.cli.demo import demo
 from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import doctor
-from skindx.cli.evaluate import adapt, evaluate, recompute
+from skindx.cli.evaluate import adapt, evaluate, features, recompute
 from skindx.cli.export import export
 from skindx.cli.failures import guard_terminal, one_sentence
 from skindx.cli.gallery import gallery
@@ -93,6 +93,7 @@ for group, name in (
     (boxes.app, "boxes"),
     (bundle.app, "bundle"),
     (casebook.app, "casebook"),
+    (features, "features"),
     (user, "user"),
     (dedup, "dedup"),
     (plan, "plan"),

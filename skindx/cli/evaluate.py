@@ -1,4 +1,4 @@
-"""`skindx evaluate`, `recompute` of what it wrote, and `adapt` to another place."""
+"""`skindx evaluate`, `recompute`, `adapt` to another place, and `features` of an absent tower."""
 
 from functools import partial
 from pathlib import Path
@@ -185,3 +185,93 @@ def adapt(
         print(note)
     print(CANNOT)
     print(f"bundle: {out}, digest {adapted.bundle.digest}")
+
+
+features = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Evaluate the embeddings of a tower that may not leave its place.\n\n"
+        "The tower is run where it is; its embeddings are enough for heads, thresholds and report."
+    ),
+)
+
+
+@features.callback()
+def _group() -> None:
+    pass
+
+
+@features.command("evaluate")
+def evaluate_verb(
+    embeddings: Annotated[
+        Path,
+        typer.Argument(
+            help="A .parquet with the columns file or sha256, and embedding; a .npy with --files."
+        ),
+    ],
+    dataset: Annotated[Path, typer.Argument(help="The dataset of the images.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="NAMES",
+            help="For .npy: the file name or SHA-256 of each row, a line a row (.txt), or in a "
+            "column file or sha256 (.csv).",
+        ),
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(help="linear, mlp, knn or prototypes; may be repeated; default: all."),
+    ] = None,
+    tower: Annotated[
+        str | None,
+        typer.Option(
+            help="The tower that made them, for a bundle that diagnoses: local-dir:FOLDER, "
+            "hf-hub:ORG/NAME, or a bundle of heads on it."
+        ),
+    ] = None,
+    made_by: Annotated[
+        str, typer.Option(metavar="NAME", help="What the tower is called, where it is not here.")
+    ] = "",
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Evaluate the heads of this bundle instead of fitting new ones."),
+    ] = None,
+    split: Annotated[Part, typer.Option(help="The images to score.")] = "test",
+) -> None:
+    """Fit heads on embeddings and write OUT/bundle, OUT/evaluation and OUT/heads.json.
+
+    Rows are joined to the dataset's images by file name or SHA-256, never by their order. Heads
+    are fitted on train, one is chosen on val with its temperature, calibration fits the conformal
+    sets, the urgent thresholds and the out-of-distribution check, and test is scored. Without
+    --tower the bundle says what it lacks and diagnoses no photo.
+
+    Example: skindx features evaluate tower.parquet runs/mine/data --out runs/tower
+
+    Of an array: skindx features evaluate tower.npy data --files names.txt --out runs/tower
+    """
+    from skindx.core.progress import progress_bars
+    from skindx.evaluation.evaluation_report import print_table
+    from skindx.evaluation.features import evaluate_embeddings, heads_table
+
+    with progress_bars() as progress:
+        result = evaluate_embeddings(
+            embeddings,
+            dataset,
+            out,
+            names=files,
+            heads=head or (),
+            tower=tower,
+            made_by=made_by,
+            bundle=bundle,
+            split=split,
+            progress=partial(progress, "evaluate"),
+        )
+    if result.heads:
+        console().print(heads_table(result.heads))
+    print_table(result.evaluation, console())
+    print(f"report: {result.folder / 'report.html'}")
+    print(f"bundle: {result.bundle.path}, digest {result.bundle.digest}")
+    if lacking := result.bundle.spec.embeddings:
+        print(f"the bundle {lacking.lacks}")

@@ -69,6 +69,12 @@ class Member:
         """Layers that compute the last map of a batch of squares."""
         return self.exported or self.classifier.forward_features
 
+    def prepared(
+        self, records: Sequence[Record], images: list[NDArray[np.uint8]]
+    ) -> list[NDArray[np.uint8]]:
+        """Return decoded images of a dataset as this member takes them: as they are."""
+        return images
+
     def log_probabilities(
         self, images: Sequence[NDArray[np.uint8]], batch: int = 64, memo: Memo | None = None
     ) -> NDArray[np.float64]:
@@ -124,7 +130,7 @@ class Member:
     ) -> tuple[NDArray[np.float64], Tensor]:
         """Return log-probabilities, the mean over the views, and the first view's map."""
         memo = {} if memo is None else memo
-        device = next(self.classifier.parameters()).device
+        device = self.classifier.scale.device
         views = views_of(torch.from_numpy(squares_BSS3).to(device), self.views)
         first = self._map(0, views[0], memo)
         seen = [
@@ -264,7 +270,9 @@ def outputs_of_records(
     for images in decoded(dataset, records):
         batch = records[first : first + len(images)]
         first += len(images)
-        yield batch, images, ensemble.predict_with_features(images)
+        # Members of one ensemble take all the same: pixels, or embeddings beside them.
+        taken = ensemble.members[0].prepared(batch, images)
+        yield batch, taken, ensemble.predict_with_features(taken)
 
 
 def decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:

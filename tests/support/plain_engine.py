@@ -65,3 +65,18 @@ class PlainEngine:
 
     def close(self) -> None:
         pass
+
+
+class HeadsEngine(PlainEngine):
+    """Clips by what was set to, as heads do one by one, and takes the rate of each group."""
+
+    precondition: Any = None
+
+    def step(self, learning_rate: float) -> bool:
+        if self.precondition:
+            self.precondition(self.module)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate * group["lr_scale"]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return True

@@ -20,7 +20,7 @@ from skindx.models.combination import log
 from skindx.models.conformal import fit_on_records
 from skindx.models.ensemble import predict_members, predict_records
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.pack import fit_on_calibration
+from skindx.training.ensembles.ready_ensemble import fit_on_calibration
 from skindx.training.run import train
 
 PREPROCESS = {"size": 64}

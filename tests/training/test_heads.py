@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_engine import Alone, PlainEngine
+from plain_engine import Alone, HeadsEngine
 from ranks import run_ranks
 from safetensors.torch import load_file, save_file
 from test_trainer import Silent
@@ -239,19 +239,7 @@ def _heads(recipe: dict[str, Any], head: Any, count: int, **member: Any) -> tupl
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Engine(PlainEngine):
-        precondition: Any = None
-
-        def step(self, learning_rate: float) -> bool:
-            if self.precondition:
-                self.precondition(self.module)
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate * group["lr_scale"]
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            return True
-
-    monkeypatch.setattr(state, "Engine", Engine)
+    monkeypatch.setattr(state, "Engine", HeadsEngine)
 
 
 def _trained(settings: Any, data: list[HeadData]) -> list[FinishedMember]:

@@ -19,7 +19,7 @@ from skindx.models.metadata_head import Facts, LossGain, MetadataHead, MetadataS
 from skindx.models.ood.feature_extraction import OodCollector
 from skindx.models.urgent_risk import fit_risk_on_records
 from skindx.training.ensembles import pack
-from skindx.training.ensembles.pack import fit_on_calibration
+from skindx.training.ensembles.ready_ensemble import fit_on_calibration
 
 WRITTEN = Path(__file__).parents[1] / "fixtures/v0_1"
 

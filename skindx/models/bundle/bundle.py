@@ -14,6 +14,7 @@ from skindx import __version__
 from skindx.core.atomic_files import FolderKind, atomic_folder, sha256_file, write_json, write_text
 from skindx.core.errors import UserError
 from skindx.core.untrusted import MEGABYTE, parse_json, read_json
+from skindx.data.embedding_files import EmbeddingRows
 from skindx.data.manifest import Record, Split, split_of
 from skindx.data.origin import ImageOrigin
 from skindx.imaging.modality import ModalityCheck
@@ -46,6 +47,7 @@ from skindx.models.detector import (
     load_detector,
     save_detector,
 )
+from skindx.models.embedded import EmbeddingsSpec, embedded_member
 from skindx.models.embedding_index import ROWS, TENSORS, EmbeddingIndex
 from skindx.models.ensemble import Ensemble, Member, share_trunks
 from skindx.models.fingerprints import FINGERPRINTS, Fingerprints
@@ -104,7 +106,12 @@ class Bundle:
         return origin_of_bundle(self.spec)
 
     def ensemble(self, device: str = "cpu") -> Ensemble:
-        """Rebuild the classifiers, in evaluation mode on `device`."""
+        """Rebuild the classifiers, in evaluation mode on `device`.
+
+        Raises UserError for a bundle that lacks the tower below its heads.
+        """
+        if self.spec.embeddings:
+            raise UserError(f"bundle {self.path} {self.spec.embeddings.lacks}")
         members = []
         trunks = {
             member.trunk: load_tensors(self.path / trunk_file(member.trunk))
@@ -129,6 +136,32 @@ class Bundle:
                 )
             )
         share_trunks(members)
+        shifts = self.spec.adapted.log_shifts if self.spec.adapted else ()
+        return Ensemble(tuple(members), self.spec.temperature, self.spec.combination, shifts)
+
+    def ensemble_on(self, rows: EmbeddingRows) -> Ensemble:
+        """Rebuild the heads alone, for embeddings that their tower made of a dataset elsewhere.
+
+        Raises UserError for members of several towers, and for embeddings of another length.
+        """
+        towers = {member.trunk for member in self.spec.members}
+        if not self.spec.embeddings and (len(towers) > 1 or "" in towers):
+            raise UserError(
+                f"bundle {self.path} is not of heads on one frozen tower, so embeddings do not "
+                "take the place of its networks; evaluate it with `skindx evaluate`."
+            )
+        members = [
+            embedded_member(
+                member.name,
+                member.classifier.head,
+                load_tensors(self.path / _weights(member.name)),
+                rows,
+                classes=len(self.taxonomy.classes),
+                file=self.path / _weights(member.name),
+                temperature=member.temperature,
+            )
+            for member in self.spec.members
+        ]
         shifts = self.spec.adapted.log_shifts if self.spec.adapted else ()
         return Ensemble(tuple(members), self.spec.temperature, self.spec.combination, shifts)
 
@@ -208,6 +241,7 @@ def pack(
     seen: Iterable[Record] | None = None,
     fingerprints: Fingerprints | None = None,
     images: ImageOrigin | None = None,
+    embeddings: EmbeddingsSpec | None = None,
     trunks: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step.
@@ -232,6 +266,7 @@ def pack(
         gallery=gallery.spec if gallery is not None else None,
         ood=ood.spec if ood else None,
         modality=modality,
+        embeddings=embeddings,
         images=images,
         provenance=provenance or {},
     )

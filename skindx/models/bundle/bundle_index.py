@@ -24,6 +24,7 @@ from skindx.models.classifier.preprocess import Views
 from skindx.models.combination import EQUAL, Combination, FusionSpec
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorRecall, DetectorSpec
+from skindx.models.embedded import EmbeddingsSpec
 from skindx.models.embedding_index import EmbeddingIndexSpec
 from skindx.models.metadata_head import RULES, AnswerRules, MetadataSpec
 from skindx.models.ood.ood_check import OodSpec, OodSpecV01
@@ -92,6 +93,8 @@ class BundleSpec(Settings):
     modality: ModalityCheck | None = Field(None, exclude_if=lambda check: check is None)
     """Whether a photo is dermoscopic or clinical, as the images are not that it learned from; None
     for an older bundle, and where these are mixed, unknown or too few."""
+    embeddings: EmbeddingsSpec | None = Field(None, exclude_if=lambda spec: spec is None)
+    """What its heads read where it lacks the tower below them; None: it has its networks whole."""
     images: ImageOrigin | None = Field(None, exclude_if=lambda images: images is None)
     """What the images are that it learned from; None for an older bundle."""
     provenance: dict[str, Any] = Field(default_factory=dict)

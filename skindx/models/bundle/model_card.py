@@ -57,6 +57,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         "",
         f"- packed {spec.created} by skindx {spec.skindx}",
         f"- members: {', '.join(members)}",
+        *([f"- it {_safe(spec.embeddings.lacks)}"] if spec.embeddings else []),
         f"- combined by: {_combined(spec)}",
         f"- detector: {'yes' if spec.detector else 'none'}",
         *_recall(spec),

@@ -19,45 +19,27 @@ from rich.console import Console
 from skindx import __version__
 from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
-from skindx.data.image_counts import COUNTED, count_images
 from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
-from skindx.data.manifest import Record, read_image, read_manifest, split_of
-from skindx.data.origin import origin_of
-from skindx.imaging.modality import ModalityCheck, modality_features
-from skindx.models.bundle.bundle import Bundle, calibration_classes, open_bundle, pack
+from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.models.bundle.bundle import (
+    Bundle,
+    open_bundle,
+)
 from skindx.models.bundle.bundle_changes import add_provenance, set_fusion
 from skindx.models.bundle.bundle_index import (
     FOLD_TRAINED_IMAGES,
-    MANIFEST_SHA256,
     PACKED_FROM,
-    TRAINING_COUNTS,
-    TRAINING_IMAGES,
-    calibration_side,
     provenance_value,
 )
-from skindx.models.bundle.model_card import metadata_words
 from skindx.models.combination import FusionSpec, assist, box_crops, fit_weight
-from skindx.models.conformal import ALL, Conformal, fit_on_records
 from skindx.models.detector import Detector
-from skindx.models.embedding_index import EmbeddingIndex, make_embedding_index, stratified
-from skindx.models.ensemble import Ensemble, outputs_of_records
-from skindx.models.fingerprints import Fingerprints, described
 from skindx.models.metadata_head import (
     AnswerRules,
-    Facts,
-    MetadataSpec,
-    fit_metadata,
     with_rules,
 )
-from skindx.models.ood.feature_extraction import CAP, OodCollector
-from skindx.models.ood.ood_check import FEWEST
-from skindx.models.ood.stored_check import OodPart
 from skindx.models.urgent_risk import (
     QUESTIONS,
-    UrgentRiskRule,
-    fit_risk_on_records,
-    why_no_threshold,
 )
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint_of
@@ -72,6 +54,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.ensembles.combiners import assemble, gather_evidence, print_combiners
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs, out_of_fold_P, units
+from skindx.training.ensembles.ready_ensemble import ReadyEnsemble, fit_facts, pack_ensemble
 from skindx.training.parallel.mesh import resolve_accelerator
 from skindx.training.tasks.image_sets import class_numbers
 
@@ -230,139 +213,29 @@ def _pack(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy)
     ensemble = builder.ensemble(packed, assembly.temperature, assembly.combination)
     metadata = None
     if settings.ensemble.metadata == "auto":
-        facts = [Facts.of(images[n]) for n in np.flatnonzero(out_of_fold_P(by_unit))]
+        held = [images[n] for n in np.flatnonzero(out_of_fold_P(by_unit))]
         answers_NC = assembly.fitted.probabilities(evidence.log_UNC)
-        urgent_C = np.array([one.urgency == "urgent" for one in taxonomy.classes])
-        metadata = fit_metadata(
-            answers_NC, evidence.truth_N, facts, evidence.groups, urgent_C=urgent_C
-        )
-    collector = OodCollector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
-    gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
-    print(_shown(gallery))
-    conformal, ood, rules = fit_on_calibration(
-        ensemble, dataset, records, taxonomy, collector, metadata=metadata
-    )
-    print(f"age, sex and place on the body: {metadata_words(rules.get('metadata'))}")
-    return pack(
-        run / "bundle",
-        settings.name,
-        taxonomy,
+        metadata = fit_facts(answers_NC, held, taxonomy)
+    ready = ReadyEnsemble(
+        ensemble,
         [(builder.spec(part, t), part.finished.state) for part, t in packed],
-        temperature=assembly.temperature,
-        combination=assembly.combination,
-        detector=packed_parts(run, settings),
-        conformal=conformal,
-        **rules,
-        gallery=gallery,
-        ood=ood,
-        modality=fit_modality(dataset, records),
-        provenance={
-            "dataset": dataset.resolve().name,
-            MANIFEST_SHA256: sha256_file(dataset / MANIFEST),
-            TRAINING_IMAGES: len(learned),
-            TRAINING_COUNTS: {
-                field: counts for field, counts in count_images(learned).items() if field in COUNTED
-            },
-            **({FOLD_TRAINED_IMAGES: folded} if folded else {}),
-            **calibration_side(records),
-            **calibration_classes(records),
-            **packed_origin(settings),
-        },
-        seen=records,
-        fingerprints=_fingerprints(dataset, records),
-        images=origin_of(dataset, learned),
-        trunks=builder.trunks([part for part, _ in packed]),
+        learned,
+        metadata,
+        builder.trunks([part for part, _ in packed]),
     )
-
-
-def _fingerprints(dataset: Path, records: Sequence[Record]) -> Fingerprints:
-    """Return what recognises copies of the images that a bundle is made from."""
-    made_from = [record for record in records if record.split != "test"]
-    return Fingerprints.of(described(dataset, made_from))
-
-
-def fit_on_calibration(
-    ensemble: Ensemble,
-    dataset: Path,
-    records: Sequence[Record],
-    taxonomy: Taxonomy,
-    collector: OodCollector,
-    *,
-    metadata: MetadataSpec | None = None,
-) -> tuple[Conformal | None, OodPart | None, dict[str, Any]]:
-    """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
-
-    Nothing else looks at that split. No part, and a line that says so, where it has too few images.
-    The rules of answers with age, sex and place are fitted too, where there is `metadata`.
-    """
-    held = split_of(records, "calibration")
-    if not held:
-        print(
-            "no conformal sets, no urgent-risk threshold and no out-of-distribution check: the "
-            "dataset has no calibration images to fit them on"
-        )
-        bare = metadata and with_rules(metadata, [], taxonomy, {}, AnswerRules())
-        return None, None, {"metadata": bare} if bare else {}
-    batches = []
-    for batch, images, output in outputs_of_records(ensemble, dataset, held):
-        batches.append(output.probabilities_NC)
-        collector.calibration(batch, images, output)
-    ood = collector.part()
-    if ood is None:
-        print(
-            f"no out-of-distribution check: it takes {FEWEST} calibration images (here "
-            f"{len(held)}) and training images that differ"
-        )
-    probabilities_NC = np.concatenate(batches)
-    rules: dict[str, Any] = {
-        question: fit_risk_on_records(probabilities_NC, held, taxonomy, question)
-        for question in QUESTIONS
+    provenance = {
+        **({FOLD_TRAINED_IMAGES: folded} if folded else {}),
+        **packed_origin(settings),
     }
-    print(_risk_shown(rules["urgent_risk"], taxonomy))
-    conformal = fit_on_records(probabilities_NC, held, taxonomy)
-    if metadata:
-        plain, answers = AnswerRules(conformal=conformal, **rules), {"": probabilities_NC}
-        rules["metadata"] = with_rules(metadata, held, taxonomy, answers, plain)
-    return conformal, ood, rules
-
-
-def fit_modality(dataset: Path, records: Sequence[Record]) -> ModalityCheck | None:
-    """Fit the check for photos of the other modality on the calibration split.
-
-    None, and a line where that is no matter of course, for a dataset without one modality.
-    """
-    held = split_of(records, "calibration")
-    kind = origin_of(dataset, held).modality
-    if kind in {"", "mixed"} or not held:
-        return None
-    features_NF = np.stack([modality_features(read_image(dataset, record)) for record in held])
-    check = ModalityCheck.fit(kind, features_NF)
-    if check is None:
-        print(
-            f"no check for photos that are not {kind}: these {len(held)} calibration images are "
-            "too few, or look too much like the others"
-        )
-    return check
-
-
-def _risk_shown(rule: UrgentRiskRule | None, taxonomy: Taxonomy) -> str:
-    if rule is None:
-        return (
-            f"no urgent-risk threshold: {why_no_threshold(taxonomy.classes)}; the next step "
-            "follows the conformal set"
-        )
-    rates = ", ".join(f"{level.miss_rate:.0%}" for level in rule.levels)
-    return (
-        f"urgent-risk thresholds for miss rates of {rates}, fitted on {rule.lesions[ALL]} "
-        "calibration lesions with an urgent condition"
-    )
-
-
-def _shown(gallery: EmbeddingIndex) -> str:
-    spec = gallery.spec
-    return (
-        f"gallery of {spec.pictures} training images; {spec.shown} may be shown by their "
-        "licences and by what people decided on them"
+    return pack_ensemble(
+        run / "bundle",
+        dataset,
+        records,
+        taxonomy,
+        ready,
+        name=settings.name,
+        detector=packed_parts(run, settings),
+        provenance=provenance,
     )
 
 

@@ -252,7 +252,7 @@ def suggest(dataset: Path, settings: TrainSettings, out: Path | None) -> list[Su
     """
     records = learning(read_manifest(dataset))
     classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
-    _check(records, classes)
+    check_classes(records, classes)
     members = [m for m in resolve(settings).members if m.weights or m.pretrained]
     if not members:
         raise UserError(
@@ -270,7 +270,8 @@ def suggest(dataset: Path, settings: TrainSettings, out: Path | None) -> list[Su
     return best
 
 
-def _check(records: list[Record], classes: tuple[str, ...]) -> None:
+def check_classes(records: Sequence[Record], classes: Sequence[str]) -> None:
+    """Raise UserError for a dataset without training or validation images of its classes."""
     for split in ("train", "val"):
         labels = {record.label for record in records if record.split == split}
         if not labels:

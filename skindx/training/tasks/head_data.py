@@ -27,7 +27,7 @@ from skindx.training.tasks.losses import class_weights
 
 # P = images of train and val, N = those of one head, D = dimensions, C = classes
 
-Halves = NDArray[np.float16]
+Rows = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class HeadData:
     """One head: its settings, and which rows of the features are its own."""
 
     member: MemberSettings
-    features: Sequence[Halves]
-    """P x D of each view, memory-mapped, shared by all heads of the trunk."""
+    features: Sequence[Rows]
+    """P x D of each view, shared by all heads of the trunk; of a trunk's files memory-mapped."""
     labels_P: NDArray[np.int64]
     train_N: NDArray[np.int64]
     """Rows that it learns from."""
@@ -70,7 +70,7 @@ class HeadData:
         """Return the labels of `training_features`."""
         return np.tile(self.labels_P[self.train_N], len(self.features))
 
-    def _training_rows(self) -> list[Halves]:
+    def _training_rows(self) -> list[Rows]:
         return [view_PD[self.train_N] for view_PD in self.features]
 
 
@@ -298,7 +298,11 @@ def _model(strength: float) -> Any:
 def _fitted(
     model: Any, x_ND: Floats, labels_N: NDArray[np.int64], weights_N: Floats, classes: int
 ) -> tuple[Floats, Floats]:
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits
+
+    # Products this small gain little from threads, which on shared cores wait for each other by
+    # turning: 1,065 x 1,280 features took 22 s of two busy cores, and take 1.3 s of one.
+    with warnings.catch_warnings(), threadpool_limits(limits=1):
         # Hardly regularised, separable classes have no finite optimum; validation does not take it.
         warnings.simplefilter("ignore")
         model.fit(x_ND, labels_N, sample_weight=weights_N)

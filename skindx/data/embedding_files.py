@@ -1,0 +1,295 @@
+"""Embeddings that a tower elsewhere made of a dataset's images: a file joined to the manifest.
+
+Rows are joined by SHA-256 or file name, never by their order: `.npy` needs a file of names, a
+row's name a line.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
+from skindx.core.text import counted
+from skindx.core.untrusted import MEGABYTE, open_plain, read_plain
+from skindx.data.manifest import Record
+
+# R = rows of the file, P = images of the dataset, D = dimensions
+
+Singles = NDArray[np.float32]
+
+NAMES = ("sha256", "file", "file_name", "path", "image")
+"""Columns that name the image of a row; the first of them that is there counts."""
+VECTORS = ("embedding", "vector")
+MOST_DIMENSIONS = 65_536
+_MOST_NUMBERS = 2**30
+_MOST_BYTES = 2**36
+_MOST_NAMES_BYTES = 256 * MEGABYTE
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class EmbeddingRows:
+    """The embedding of each image of a dataset, in manifest order."""
+
+    embeddings_PD: Singles
+    number: Mapping[str, int]
+    """Place of an image by its SHA-256."""
+    unused: int
+    """Rows of the file that are of no image of the dataset."""
+    sha256: str
+    """Of the file."""
+
+    @property
+    def dimensions(self) -> int:
+        """Of each embedding."""
+        return int(self.embeddings_PD.shape[1])
+
+    def of(self, sha256: str) -> Singles:
+        """Return an image's embedding. Raises UserError for an image that has none."""
+        if sha256 not in self.number:
+            raise UserError(
+                f"the image {sha256[:16]}… has no embedding: its file was changed after the "
+                "dataset was built, or it is of another dataset; build the dataset again."
+            )
+        row_D: Singles = self.embeddings_PD[self.number[sha256]]
+        return row_D
+
+
+def read_embedding_rows(path: Path, names: Path | None, records: Sequence[Record]) -> EmbeddingRows:
+    """Return the embeddings of a dataset's images; nothing is unpickled.
+
+    `path` is .npy, R x D floating numbers with the names of its rows in `names` (.txt or .csv), or
+    .parquet with a column of NAMES and one of VECTORS. Only what the dataset needs is in memory.
+    Raises UserError for an image without a row or with two, and for anything else that is not so.
+    """
+    kinds: dict[str, type[_Npy] | type[_Parquet]] = {".npy": _Npy, ".parquet": _Parquet}
+    kind = kinds.get(path.suffix.lower())
+    if kind is None:
+        raise UserError(
+            f"{path} is neither .npy nor .parquet; save the embeddings by numpy.save, or as a "
+            f"table with the columns {NAMES[1]} and {VECTORS[0]}."
+        )
+    with open(open_plain(path, _MOST_BYTES), "rb"):  # noqa: PTH123 (a descriptor)
+        pass
+    file = kind(path, names)
+    rows_P, unused = _join(file.names, records, path)
+    embeddings_PD = np.empty((len(records), file.dimensions), np.float32)
+    place = np.full(len(file.names), -1, np.int64)
+    place[rows_P] = np.arange(len(records))
+    with np.errstate(over="ignore"):  # what float32 does not hold is refused below
+        for first, part_BD in file.parts():
+            place_B = place[first : first + len(part_BD)]
+            embeddings_PD[place_B[place_B >= 0]] = part_BD[place_B >= 0]
+    finite_P = np.isfinite(embeddings_PD).all(axis=1)
+    if not finite_P.all():
+        first_bad = int(np.argmin(finite_P))
+        raise UserError(
+            f"{path} has NaN, infinity or a number beyond single precision in "
+            f"{counted(int((~finite_P).sum()), 'row')}, the first of {_shown(records[first_bad])}; "
+            "compute them again."
+        )
+    number = {record.sha256: place for place, record in enumerate(records)}
+    return EmbeddingRows(embeddings_PD, number, unused, sha256_file(path))
+
+
+class _Npy:
+    """An array in NumPy's format, mapped, and the names of its rows."""
+
+    def __init__(self, path: Path, names: Path | None) -> None:
+        if names is None:
+            raise UserError(
+                f"{path} does not say which image a row is of; give --files NAMES.txt, one file "
+                "name or SHA-256 a line in the order of the rows."
+            )
+        try:
+            self._rows_RD = np.lib.format.open_memmap(path, mode="r")
+        except (ValueError, OSError, EOFError, MemoryError) as error:
+            detail = " ".join(str(error).split())[:120]
+            raise UserError(
+                f"{path} is no array of numbers in NumPy's format ({detail}); save it by "
+                "numpy.save(FILE, array.astype('float32'))."
+            ) from None
+        shape, dtype = self._rows_RD.shape, self._rows_RD.dtype
+        _check_shape(path, shape[0] if shape else 0, shape[1:], dtype.kind == "f", str(dtype))
+        self.dimensions = int(shape[1])
+        self.names = _read_names(names)
+        if len(self.names) != shape[0]:
+            raise UserError(
+                f"{path} has {shape[0]} rows and {names} names {len(self.names)}; give a name for "
+                "each row, in their order."
+            )
+
+    def parts(self) -> Iterator[tuple[int, Singles]]:
+        """Yield the first row's number and a batch of rows."""
+        for first in range(0, len(self.names), _BATCH):
+            yield first, self._rows_RD[first : first + _BATCH].astype(np.float32)
+
+
+class _Parquet:
+    """A table with a column of names and one of lists of numbers."""
+
+    def __init__(self, path: Path, names: Path | None) -> None:
+        if names is not None:
+            raise UserError(f"{path} names its images itself; leave --files out.")
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._path = path
+        try:
+            with pq.ParquetFile(path) as file:
+                facts, schema = file.metadata, file.schema_arrow
+                name = next((name for name in NAMES if name in schema.names), None)
+                self._vector = next((name for name in VECTORS if name in schema.names), None)
+                if name is None or self._vector is None:
+                    raise UserError(
+                        f"{path} needs a column {' or '.join(NAMES)} and a column "
+                        f"{' or '.join(VECTORS)}; it has {', '.join(schema.names)[:200]}."
+                    )
+                kind = schema.field(self._vector).type
+                listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+                listed = listed or pa.types.is_fixed_size_list(kind)
+                numbers = listed and pa.types.is_floating(kind.value_type)
+                values = sum(
+                    column.num_values
+                    for group in map(facts.row_group, range(facts.num_row_groups))
+                    for column in map(group.column, range(group.num_columns))
+                    if column.path_in_schema.split(".")[0] == self._vector
+                )
+                each = values // facts.num_rows if facts.num_rows else 0
+                _check_shape(path, facts.num_rows, (each,), numbers, str(kind))
+                column = file.read([name]).column(0).cast(pa.string())
+                self.names = [text or "" for text in column.to_pylist()]
+        except UserError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
+            raise self._unreadable(error) from None
+        self.dimensions = each
+
+    def parts(self) -> Iterator[tuple[int, Singles]]:
+        """Yield the first row's number and a batch of rows."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        first = 0
+        try:
+            with pq.ParquetFile(self._path) as file:
+                for batch in file.iter_batches(_BATCH, columns=[self._vector]):
+                    column = batch.column(0)
+                    lengths = pc.list_value_length(column).fill_null(-1).to_numpy()
+                    other_R = np.flatnonzero(lengths != self.dimensions)
+                    if len(other_R):
+                        row = int(other_R[0])
+                        raise UserError(
+                            f"{self._path}: the embedding of {self.names[first + row][:80]!r} has "
+                            f"{max(0, int(lengths[row]))} numbers, and the mean of all is "
+                            f"{self.dimensions}; all must have the same."
+                        )
+                    flat = column.flatten().to_numpy(zero_copy_only=False)
+                    yield first, flat.reshape(len(batch), self.dimensions).astype(np.float32)
+                    first += len(batch)
+        except UserError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> UserError:
+        detail = " ".join(str(error).split())[:120]
+        return UserError(f"{self._path} is no whole Parquet table ({detail}); write it again.")
+
+
+def _check_shape(path: Path, rows: int, each: tuple[int, ...], numbers: bool, kind: str) -> None:
+    if not numbers or len(each) != 1:
+        raise UserError(
+            f"{path} holds {kind} in {len(each) + 1} dimensions; embeddings are floating numbers, "
+            "one row of them an image."
+        )
+    if not 1 <= each[0] <= MOST_DIMENSIONS or rows * each[0] > _MOST_NUMBERS:
+        raise UserError(
+            f"{path} holds {rows} rows of {each[0]} numbers; read are rows of 1 to "
+            f"{MOST_DIMENSIONS}, and at most {_MOST_NUMBERS} numbers in all."
+        )
+
+
+def _read_names(path: Path) -> list[str]:
+    """Return the names of rows in a text of one a line, or in a column of a CSV table."""
+    try:
+        text = read_plain(path, _MOST_NAMES_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text in UTF-8; write one name a line.") from None
+    if path.suffix.lower() != ".csv":
+        return [line.strip() for line in text.splitlines()]
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        header = list(reader.fieldnames or ())
+        column = next((name for name in NAMES if name in header), None)
+        if column is None:
+            raise UserError(
+                f"{path} has no column {' or '.join(NAMES)}; it has {', '.join(header)[:200]}."
+            )
+        return [(row[column] or "").strip() for row in reader]
+    except csv.Error as error:
+        raise UserError(f"{path} is no CSV table ({error}); write it again.") from None
+
+
+def _join(
+    names: Sequence[str], records: Sequence[Record], path: Path
+) -> tuple[NDArray[np.int64], int]:
+    """Return the row of each image, and how many rows are of none.
+
+    Names are compared whole (SHA-256, path in the dataset, address at the source), else by the
+    file name, else by the file name without its ending: the first that finds all images counts.
+    A file name that two images share finds neither.
+    """
+    best: dict[int, list[int]] = {}
+    for part in (str, _base, _stem):
+        images: dict[str, set[int]] = {}
+        for place, record in enumerate(records):
+            for key in {record.sha256, part(record.path), part(record.source_url)} - {""}:
+                images.setdefault(key, set()).add(place)
+        rows: dict[int, list[int]] = {}
+        for row, name in enumerate(names):
+            places = images.get(part(name), ())
+            if len(places) == 1:
+                rows.setdefault(next(iter(places)), []).append(row)
+        if len(rows) > len(best):
+            best = rows
+        if len(best) == len(records):
+            break
+    twice = next((place for place, rows in best.items() if len(rows) > 1), None)
+    if twice is not None:
+        first, second = best[twice][:2]
+        raise UserError(
+            f"{path}: rows {first + 1} and {second + 1} are both of {_shown(records[twice])}; keep "
+            "one row an image."
+        )
+    missing = [record for place, record in enumerate(records) if place not in best]
+    if missing:
+        splits = Counter(record.split for record in missing)
+        where = ", ".join(f"{count} in {split}" for split, count in splits.items())
+        raise UserError(
+            f"{path} has no row for {len(missing)} of the dataset's {len(records)} images "
+            f"({where}), such as {_shown(missing[0])}; give a row for each, named by its "
+            "file or SHA-256."
+        )
+    rows_P = np.array([best[place][0] for place in range(len(records))], np.int64)
+    return rows_P, len(names) - len(records)
+
+
+def _base(name: str) -> str:
+    return PurePosixPath(name.replace("\\", "/").split("?")[0]).name
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(_base(name)).stem
+
+
+def _shown(record: Record) -> str:
+    return (_base(record.source_url) or record.path)[:80] + f" (SHA-256 {record.sha256[:12]}…)"
