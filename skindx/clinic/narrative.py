@@ -26,6 +26,8 @@ from skindx.models.urgent_risk import QUESTION_WORDS, Question
 class Section:
     """A heading and its sentences, printable and not escaped."""
 
+    code: str
+    """The same in every report, whatever the heading says."""
     heading: str
     sentences: tuple[str, ...]
 
@@ -34,10 +36,11 @@ def sections(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> tuple[Sect
     """Return the whole answer; `metrics` are the bundle's own (`Bundle.metrics`)."""
     source = diagnosis.source
     parts = [
-        ("Notice", [diagnosis.notice, source.learned_from]),
-        ("Next step", next_step(diagnosis)),
-        _conditions(diagnosis),
+        ("notice", "Notice", [diagnosis.notice, source.learned_from]),
+        ("next-step", "Next step", next_step(diagnosis)),
+        ("conditions", *_conditions(diagnosis)),
         (
+            "photos",
             "Photos",
             [
                 " ".join((f"Photo {number}: {photo.boxes_found}", *photo.remarks))
@@ -47,11 +50,17 @@ def sections(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> tuple[Sect
     ]
     if facts := patient_facts(diagnosis.patient):
         given = "; ".join(f"{name}: {value}" for name, value in facts)
-        parts.append(("Information given about the person", [f"{given}.", diagnosis.use_of_facts]))
-    parts.append(("Basis of this answer", _basis(diagnosis, metrics)))
+        parts.append(
+            (
+                "given-facts",
+                "Information given about the person",
+                [f"{given}.", diagnosis.use_of_facts],
+            )
+        )
+    parts.append(("basis", "Basis of this answer", _basis(diagnosis, metrics)))
     return tuple(
-        Section(heading, tuple(printable(text) for text in texts if text))
-        for heading, texts in parts
+        Section(code, heading, tuple(printable(text) for text in texts if text))
+        for code, heading, texts in parts
     )
 
 

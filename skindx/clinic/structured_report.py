@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx import __version__
 from skindx.clinic.codes import ICD10, ICD10_OID, SITES, SNOMED, snomed
-from skindx.clinic.narrative import risk_figures, risk_is_sure, sections
+from skindx.clinic.narrative import Section, risk_figures, risk_is_sure, sections
 from skindx.clinic.source_photos import dicom_file, set_identity, uid_of
 from skindx.core.machine import require_extra
 from skindx.core.text import printable
@@ -21,7 +21,12 @@ from skindx.imaging.dicom_pixels import EXPLICIT
 from skindx.models.urgent_risk import QUESTION_WORDS, Question
 
 if TYPE_CHECKING:
-    from highdicom.sr import CodedConcept, FindingSite, MeasurementsAndQualitativeEvaluations
+    from highdicom.sr import (
+        CodedConcept,
+        ContainerContentItem,
+        FindingSite,
+        MeasurementsAndQualitativeEvaluations,
+    )
     from pydicom.dataset import Dataset
 
 _LOCAL = "99SKINDX"
@@ -96,7 +101,6 @@ def _content(
         MeasurementReport,
         ObservationContext,
         ObserverContext,
-        TextContentItem,
     )
     from pydicom.sr.codedict import codes
 
@@ -117,17 +121,29 @@ def _content(
         imaging_measurements=list(_groups(diagnosis, photos, seed)),
     )
     root = report[0]
-    texts = [
-        TextContentItem(
-            name=codes.DCM.Conclusion if one.heading == "Next step" else codes.DCM.Comment,
-            value="\r\n".join((one.heading, *one.sentences)),
-            relationship_type="CONTAINS",
-        )
-        for one in sections(diagnosis, metrics)
-    ]
+    texts = [_text(one) for one in sections(diagnosis, metrics)]
     *before, measurements = root.ContentSequence
     root.ContentSequence = type(root.ContentSequence)([*before, *texts, measurements])
     return root
+
+
+def _text(section: Section) -> "ContainerContentItem":
+    """Return a section as a container, whose name viewers show as a heading."""
+    from highdicom.sr import ContainerContentItem, ContentSequence, TextContentItem
+    from pydicom.sr.codedict import codes
+
+    name = codes.DCM.Conclusion if section.code == "next-step" else codes.DCM.Comment
+    container = ContainerContentItem(
+        name=_local(section.code, section.heading), relationship_type="CONTAINS"
+    )
+    container.ContentSequence = ContentSequence(
+        [
+            TextContentItem(
+                name=name, value="\r\n".join(section.sentences), relationship_type="CONTAINS"
+            )
+        ]
+    )
+    return container
 
 
 def _groups(
