@@ -8,7 +8,7 @@ import typer
 
 from skindx.cli.options import Sets
 
-Format = Literal["hub", "imagefolder", "webdataset"]
+Format = Literal["hub", "imagefolder", "webdataset", "fiftyone"]
 
 
 def publish(

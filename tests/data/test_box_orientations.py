@@ -26,6 +26,7 @@ from skindx.data.boxes.labelstudio import Drawing, LabelTask, write_labelstudio
 from skindx.data.boxes.voc import write_voc
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.sources.folder import FolderSource
 
 WIDTH, HEIGHT = 100, 80
 """Of the stored pixels."""
@@ -260,3 +261,31 @@ def test_bad_fiftyone_is_one_sentence(tmp_path: Path, content: object) -> None:
         BoxSource(path=fiftyone(tmp_path / "x", content)).read()
     with pytest.raises(UserError, match=r"holds no data/ and labels\.json"):
         BoxSource(path=tmp_path, kind="fiftyone").read()
+
+
+def test_a_folder_of_fiftyone_is_a_source(tmp_path: Path) -> None:
+    """By number, by name, with a confidence, by boxes; several, none, and no such image."""
+    box = {"bounding_box": [0, 0, 1, 1]}
+    table = {
+        "a": 1, "b": {"label": "mole", "confidence": 0.5}, "c": [box | {"label": 0}],
+        "d": [box | {"label": 0}, box | {"label": 1}], "e": None, "f": "mole", "g": 9,
+        "../../etc/passwd": 1, "h": "scar", "i": "scar",
+    }  # fmt: skip
+    for split in ("train", "val"):
+        (tmp_path / "x" / split / "data").mkdir(parents=True)
+        for name in "abcdefghi":
+            Image.new("RGB", (9, 9)).save(tmp_path / "x" / split / "data" / f"{name}.png")
+        text = json.dumps({"classes": ["mole", "scar"], "labels": table})
+        (tmp_path / "x" / split / "labels.json").write_text(text)
+    source = FolderSource(path=tmp_path / "x", layout="fiftyone")
+    (note,) = source.preview().notes
+    assert note.endswith("train and val are merged; the split is made again.")
+    rows = source.gather(tmp_path / "out")
+    assert [(row.url, row.label or row.status) for row in rows[:10]] == [
+        ("train/data/a.png", "scar"), ("train/data/b.png", "mole"), ("train/data/c.png", "mole"),
+        ("train/data/d.png", "no-class"), ("train/data/e.png", "no-class"),
+        ("train/data/f.png", "mole"), ("train/data/g.png", "no-class"),
+        ("train/data/h.png", "scar"), ("train/data/i.png", "scar"),
+        ("train/data/passwd", "unreadable"),
+    ]  # fmt: skip
+    assert rows[4].detail == "labels.json has no class of it, so its class is not known"
