@@ -19,6 +19,7 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 """Major brands of ISO base media files that hold images (ISO/IEC 23008-12). `mif1` and `msf1` are
 HEIF of any coding; libheif decides whether it can decode it."""
 
+_DICOM = "a DICOM file"
 _UNREAD: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GIF87a", "a GIF"),
     (0, b"GIF89a", "a GIF"),
@@ -33,7 +34,7 @@ _UNREAD: tuple[tuple[int, bytes, str], ...] = (
     (0, b"8BPS", "a Photoshop file"),
     (0, b"II+\0", "a BigTIFF file"),
     (0, b"MM\0+", "a BigTIFF file"),
-    (128, b"DICM", "a DICOM file"),
+    (128, b"DICM", _DICOM),
 )
 
 
@@ -62,6 +63,8 @@ def unusable(head: bytes, claimed: str = "") -> tuple[str, str]:
     if not head:
         return "not-a-picture", f"the file is empty{claim}; fetch or copy it again"
     name = _unread_format(head)
+    if name == _DICOM:
+        return "unsupported-format", f"it is {name}; a recipe's source of `kind: dicom` reads it"
     if name:
         return (
             "unsupported-format",

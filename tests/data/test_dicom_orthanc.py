@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("highdicom", reason="highdicom is not installed: extra clinic")
 from command_line import Skindx
 from orthanc import PASSWORD, USER, VARIABLE, Orthanc, orthanc, tool
 from paint_images import paint
@@ -14,8 +16,6 @@ from skindx.data.build.build_dataset import BuildSettings, build
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import read_manifest
 from skindx.data.sources.dicom import DicomSource
-
-pytest.importorskip("pydicom")
 
 EXPLAINED = {
     "Unrecognized defined term = <99SKINDX>": "our scheme for what no public one has",

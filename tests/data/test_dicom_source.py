@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
+pytest.importorskip("pydicom", reason="pydicom is not installed: extra clinic")
+from dicom_files import written as in_file
 from local_site import Answer, LocalSite
 from orthanc import tool
 from paint_images import encode, paint
+from pydicom.dataset import Dataset
+from pydicom.uid import ExplicitVRLittleEndian
 from vl_photos import vl_photo
 
 from skindx.core.errors import UserError
@@ -18,8 +23,7 @@ from skindx.data.manifest import read_manifest
 from skindx.data.publish.published_rows import rows_of
 from skindx.data.sources.dicom import DicomSource
 from skindx.data.sources.dicomweb import DicomWebError, only_part
-
-pytest.importorskip("pydicom")
+from skindx.data.splits.groups import GroupKeys, GroupSettings
 
 CLASSES = ("naevus", "melanoma")
 SECRETS = ("Secretname", "19640101", "MRN-", "A-S", "Referrer", "1.2.826", "2.25.")
@@ -55,6 +59,7 @@ def test_a_folder_becomes_a_dataset_that_names_nobody(tmp_path: Path) -> None:
         "name": "clinic",
         "sources": [{"kind": "dicom", "path": str(folder), "licence": "CC0", "creator": "K"}],
         "screen": {"not_skin": "off"},
+        "dedup": {"copies": "off"},
         "workers": 1,
     }
     out = tmp_path / "out"
@@ -98,6 +103,35 @@ def test_a_dicomdir_is_read_by_its_list(tmp_path: Path) -> None:
     assert [row.status for row in rows] == ["no-label", "no-label", "unreadable"]
     with pytest.raises(UserError, match=r"IM0 is no DICOMDIR .*; give one, or the folder"):
         gathered(tmp_path, path=str(folder / "IM0"), label="StudyDescription")
+
+
+@pytest.mark.filterwarnings("ignore:Invalid value for VR CS")
+def test_a_dicomdir_leads_to_no_file_outside_its_folder(tmp_path: Path) -> None:
+    good = vl_photo(paint(0), patient="P", study="S")
+    folder = written(tmp_path / "medium", {"IM0": good, "../SECRET": good})
+    (folder / "LINK").symlink_to(tmp_path / "SECRET")
+    index = Dataset()
+    index.DirectoryRecordSequence = [Dataset() for _ in range(4)]
+    for record, parts in zip(
+        index.DirectoryRecordSequence, (["..", "SECRET"], "LINK", "IM0", "IM0"), strict=True
+    ):
+        record.DirectoryRecordType, record.ReferencedFileID = "IMAGE", parts
+    (folder / "DICOMDIR").write_bytes(in_file(index, ExplicitVRLittleEndian))
+    rows = gathered(tmp_path, path=str(folder / "DICOMDIR"), label="StudyDescription")
+    assert [row.status for row in rows] == ["link-refused", "link-refused", "no-label"]
+
+
+def test_a_patient_of_two_clinics_is_one_group(tmp_path: Path) -> None:
+    keys = GroupKeys(GroupSettings())
+    groups = set()
+    for origin in ("north", "south"):
+        photo = vl_photo(paint(0), patient="P", study=origin, StudyDescription="naevus")
+        folder = written(tmp_path / origin, {"IM0": photo})
+        wanted = {"path": str(folder), "origin": origin, "label": "StudyDescription"}
+        (row,) = gathered(tmp_path, **wanted)
+        assert row.source == f"dicom @ {origin}"
+        groups |= set(keys.of(row))
+    assert len(groups) == 1
 
 
 def test_each_file_of_a_folder_has_its_reason(tmp_path: Path) -> None:
@@ -209,7 +243,7 @@ class Pacs(LocalSite):
 
     @property
     def server(self) -> dict[str, object]:
-        return {"url": f"{self.origin}/d", "page": 1, "retries": 0, "timeout_s": 5}
+        return {"url": f"{self.origin}/d", "page": 1, "retries": 0, "max_bytes": 200_000}
 
 
 def as_json(result: dict[str, str]) -> dict[str, object]:
@@ -244,6 +278,7 @@ def test_what_a_server_fails_to_give_is_a_row_and_comes_with_the_next_run(tmp_pa
         "unreadable-answer": Answer(b"<html>", headers={"Content-Type": "text/html"}),
         "not-found": Answer(b"", 404),
         "another-study": stranger,
+        "too-large": part(b"x" * 300_000),
         "damaged": part(vl_photo(paint(1), patient="P", study="S", number=1)[:-500]),
     }
     with Pacs() as pacs:
