@@ -170,16 +170,30 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DamagedImage]:
+    """Read all bad files by one process, since each takes a while to start."""
+    folder = tmp_path_factory.mktemp("refused")
+    paths = [folder / str(number) for number in range(len(REFUSED))]
+    for path, (make, _) in zip(paths, REFUSED.values(), strict=True):
+        path.write_bytes(make())
+    (out := folder / "out").mkdir()
+    answers = dict(import_photos(paths, out, max_pixels=10**6))
+    assert not list(out.iterdir())
+    return {name: answers[number] for number, name in enumerate(REFUSED)}
+
+
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_photo_is_refused_in_one_sentence(name: str) -> None:
-    make, words = REFUSED[name]
-    with pytest.raises(DamagedImage) as refused:
-        read_dicom(make(), max_pixels=10**6)
-    message = str(refused.value)
-    assert re.search(words, message)
+def test_what_is_no_photo_is_refused_in_one_sentence(
+    name: str, refusals: dict[str, DamagedImage]
+) -> None:
+    refused = refusals[name]
+    assert isinstance(refused, DamagedImage)
+    message = str(refused)
+    assert re.search(REFUSED[name][1], message)
     assert "\n" not in message
-    assert not re.search(r"Doe|4711|Traceback", message)
-    assert refused.value.reason != "decode-crash" or name == "a run-length bomb"
+    assert not re.search(r"doe|4711|Traceback", message, re.IGNORECASE)
+    assert refused.reason != "decode-crash" or name == "a run-length bomb"
 
 
 def test_memory_and_time_end_a_hostile_file() -> None:
