@@ -124,6 +124,10 @@ def use_of_facts(patient: Patient, used: Collection[str] = ()) -> str:
     if unused:
         saw = "" if used else ": the networks saw the photos alone"
         parts.append(f"The answer does not depend on {listed(unused)}{saw}.")
+    if patient.from_file:
+        read = Patient(**{name: getattr(patient, name) for name in patient.from_file})
+        facts = ", ".join(f"{name} {value}" for name, value in patient_facts(read))
+        parts.append(f"Read from the photo's file: {facts}.")
     if patient.skin_type is not None:
         parts.append(SKIN_TYPE_CHOOSES)
     return " ".join(parts)
@@ -138,10 +142,4 @@ def patient_facts(patient: Patient) -> list[tuple[str, str]]:
         "there for": (patient.duration or "").replace("always", "as long as remembered"),
         "Fitzpatrick skin type": str(patient.skin_type or ""),
     }
-    names = {"site": "place"}
-    read = {names.get(field, field) for field in patient.from_file}
-    return [
-        (name, f"{value} (from the photo's file)" if name in read else value)
-        for name, value in facts.items()
-        if value
-    ]
+    return [(name, value) for name, value in facts.items() if value]

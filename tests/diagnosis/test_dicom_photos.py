@@ -13,7 +13,7 @@ from dicom_files import dicom
 
 import skindx
 from skindx.core.errors import UserError
-from skindx.diagnosis.case import Case, Patient, patient_facts
+from skindx.diagnosis.case import Case, Patient, use_of_facts
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.photo_checks import Refused, open_photo, small_view
 from skindx.diagnosis.predictor import Predictor
@@ -42,7 +42,8 @@ def test_the_answer_is_that_of_the_photo_within(predictor: Predictor) -> None:
     assert answered.views[0].jpeg == plain.views[0].jpeg
     patient = answered.diagnosis.patient
     assert patient == Patient(age=54, sex="female", site="back", from_file=("age", "sex", "site"))
-    assert ("age", "54 years (from the photo's file)") in patient_facts(patient)
+    sentence = "Read from the photo's file: age 54 years, sex female, place back."
+    assert sentence in answered.diagnosis.use_of_facts
     assert "Doe" not in answered.diagnosis.model_dump_json()
     assert "4711" not in answered.diagnosis.model_dump_json()
 
@@ -52,7 +53,7 @@ def test_what_a_person_says_counts_for_more(predictor: Predictor) -> None:
     photos = (wrapped(PatientAge="054Y"), wrapped(PatientAge="055Y", PatientSex="M"))
     read = answer(predictor, Case(photos, patient)).diagnosis.patient
     assert read == Patient(age=30, duration="weeks", sex="male", from_file=("sex",))
-    assert [name for name, value in patient_facts(read) if "file" in value] == ["sex"]
+    assert use_of_facts(read).endswith("Read from the photo's file: sex male.")
 
 
 def test_photos_of_two_patients_are_no_case(predictor: Predictor) -> None:
