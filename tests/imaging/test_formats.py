@@ -21,7 +21,8 @@ def test_formats_that_are_not_read_are_named(name: str) -> None:
     assert image_suffix(UNREAD[name]) is None
     reason, why = unusable(UNREAD[name])
     assert reason == "unsupported-format"
-    assert why.startswith(f"it is {name}, a format that is not read")
+    advice = "; a recipe's source" if "DICOM" in name else ", a format that is not read"
+    assert why.startswith(f"it is {name}{advice}")
 
 
 @pytest.mark.parametrize(
