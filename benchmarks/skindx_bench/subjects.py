@@ -57,6 +57,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "container": Subject("serve.container", "What a container costs, in pairs of tasks."),
         "drift": Subject("serve.drift", "How soon a monitor notices a shift, how often falsely."),
         "int8": Subject("serve.int8", "Exports in int8 beside every higher precision."),
+        "review": Subject("serve.review", "The review page before 10,000 images in a browser."),
         "serve": Subject("serve.serve", "Runtimes, what HTTP adds, and the page in a browser."),
         "sparse": Subject("serve.sparse", "Convolutions that skip zeros beside dense ones."),
         "startup": Subject("serve.startup", "How long the command line takes to answer."),

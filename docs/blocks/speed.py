@@ -110,6 +110,14 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "nt_overhead": ("tiny products: `nt_gemm` over `a @ b.T`, less one", 0.02),
         "fit_s": ("measuring and learning the choice", 60),
     },
+    "review": {
+        "first_paint_s": ("the review page before 10,000 images: first paint", 1),
+        "usable_s": ("until the first image can be decided", None),
+        "decision_ms": ("a decision, from the key to the next image", 50),
+        "on_disk_ms": ("an answer, until it is on disk", None),
+        "box_on_disk_ms": ("an accepted box, until manifest and annotations are on disk", None),
+        "frame_ms": ("a frame while the list is dragged from end to end", None),
+    },
     "serve": {
         "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 0.5),
         "page_report_s": ("from the click on “PDF report” to the file", None),

@@ -340,7 +340,7 @@ function post(body) {
   all.items[item][3] = settled(item, body.verdict);
   history.ours[`${item} ${question}`] = revision + 1;
   send({ ...body, revision }, item, () => { history.undo = history.undo.filter((one) => one.body !== body); });
-  progress();
+  setTimeout(progress); // behind the next frame: it goes through all items
 }
 
 function send(body, item, failed) {
