@@ -47,7 +47,7 @@ def answer_photos(
         batches = predictions.iter_predictions(
             predictor,
             [photo.path for photo in waiting],
-            facts=[photo.patient.model_dump(exclude_none=True) for photo in waiting],
+            facts=[photo.patient.model_dump(exclude_defaults=True) for photo in waiting],
         )
         for batch in batches:
             rows = batch.to_pylist()

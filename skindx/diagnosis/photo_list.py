@@ -23,7 +23,7 @@ from skindx.imaging.image_formats import HEAD, image_suffix, photo_format
 
 FILE = "file"
 """The column of a table, and of the answers, that names a photo."""
-FACTS = tuple(Patient.model_fields)
+FACTS = ("age", "sex", "site", "duration", "skin_type")
 _PHOTO_SUFFIXES = (
     ".jpg .jpeg .jpe .jfif .png .webp .heic .heif .avif .tif .tiff .bmp .gif .dcm .dicom"
 )
@@ -71,8 +71,9 @@ def list_photos(source: Path) -> PhotoList:
     elif source.suffix.lower() in SUFFIXES:
         listed = _of_table(source)
     else:
+        absent = "does not exist" if not source.exists() else "is neither a folder nor a table"
         raise UserError(
-            f"{source} is neither a folder nor a table; give a folder of photos, or a table "
+            f"{source} {absent}; give a folder of photos, or a table "
             f"({', '.join(SUFFIXES)}) whose column `{FILE}` names them."
         )
     if not listed.photos:
