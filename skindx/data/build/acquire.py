@@ -42,11 +42,19 @@ def acquire(
         _log.warning(fetch.warning)
     dataset.mkdir(parents=True, exist_ok=True)
     report = on_progress or (lambda done, known: None)
-    rows = []
+    rows: list[LedgerRow] = []
+    counted = 0
+
+    def on_image() -> None:
+        nonlocal counted
+        counted += 1
+        report(counted, 0)
+
     for source in sources:
         if isinstance(source, LocalSource):
-            rows += source.gather(dataset)
-            report(len(rows), 0)
+            rows += source.gather_slowly(dataset, on_image)
+            counted = len(rows)
+            report(counted, 0)
     if web:
         crawled, empty = _crawl(
             web,

@@ -6,7 +6,7 @@ under a key (HMAC), which lies outside the dataset; names, dates and UIDs are dr
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -148,13 +148,17 @@ class DicomSource(LocalSource):
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Read the images into the store; return one row an image. Raises UserError."""
+        return self.gather_slowly(dataset, lambda: None)
+
+    def gather_slowly(self, dataset: Path, on_image: Callable[[], None]) -> list[LedgerRow]:
+        """Do so, and call `on_image` at each image."""
         self._check()
         key_file = self.key or named_key() or dataset.with_name(f"{dataset.name}.dicom-key")
         if key_file.exists():
             read_key(key_file)
         table = self.labels.read() if self.labels else {}
         with private_folder("skindx-dicom-") as staging:
-            importer = DicomImporter(self, dataset, staging, key_file, table)
+            importer = DicomImporter(self, dataset, staging, key_file, table, on_image)
             rows = importer.of_server() if self.server else importer.of_files(self._files())
         if not rows:
             where = self.server.host if self.server else self.path
@@ -250,30 +254,27 @@ def _listed(index: Path) -> list[list[str]] | str:
         return str(refusal(error))[:200]
 
 
+@dataclass
 class DicomImporter:
     """Makes rows of the files of one source."""
 
-    def __init__(
-        self,
-        source: DicomSource,
-        dataset: Path,
-        staging: Path,
-        key_file: Path,
-        table: Mapping[str, tuple[str, str]],
-    ) -> None:
-        self._source = source
-        self._dataset = dataset
-        self._staging = staging
-        self._key_file = key_file
-        self._table = table
-        self._given = {n: getattr(source, n) for n in ("licence", "creator", "attribution")}
-        self._kept: dict[str, LedgerRow] = {}
-        self._fetched = self._in_vain = 0
+    source: DicomSource
+    dataset: Path
+    staging: Path
+    key_file: Path
+    table: Mapping[str, tuple[str, str]]
+    on_image: Callable[[], None]
+    _kept: dict[str, LedgerRow] = field(default_factory=dict)
+    _fetched: int = 0
+    _in_vain: int = 0
 
     @cached_property
     def _key(self) -> bytes:
         # Made for the first id, so that a source that gives nothing leaves no file.
-        return read_key(self._key_file, create=True)
+        return read_key(self.key_file, create=True)
+
+    def _given(self) -> dict[str, Any]:
+        return {name: getattr(self.source, name) for name in ("licence", "creator", "attribution")}
 
     def of_files(self, files: Iterable[DicomFile]) -> list[LedgerRow]:
         """Return a row a file, in the order of `files`."""
@@ -284,23 +285,24 @@ class DicomImporter:
         there = [at for at, file in enumerate(every) if file.path]
         for low in range(0, len(there), _CHUNK):
             chunk = there[low : low + _CHUNK]
-            with TemporaryDirectory(dir=self._staging) as folder:
+            with TemporaryDirectory(dir=self.staging) as folder:
                 paths = [path for at in chunk if (path := every[at].path)]
                 workers = min(cpu_count(), -(-len(paths) // _BATCH))
                 for place, photo in import_photos(paths, Path(folder), workers=workers):
                     rows[chunk[place]] = self._row(every[chunk[place]], photo)
+                    self.on_image()
         return rows
 
     def _refused(self, file: DicomFile, status: str, detail: str) -> LedgerRow:
-        return self._source.stored(
-            self._dataset, file.shown, file.label, b"", status=status, detail=detail
+        return self.source.stored(
+            self.dataset, file.shown, file.label, b"", status=status, detail=detail
         )
 
     def _row(self, file: DicomFile, photo: "ImportedPhoto | DamagedImage") -> LedgerRow:
         """Return the row of a file by what its reading gave; its image goes into the store."""
         if isinstance(photo, DamagedImage):
             return self._refused(file, photo.reason, str(photo))
-        source, facts = self._source, photo.facts
+        source, facts = self.source, photo.facts
         identity = asdict(facts.identity)
         for name, (status, what) in _STRANGERS.items():
             if file.asked.get(name) and file.asked[name] != identity[name]:
@@ -313,7 +315,7 @@ class DicomImporter:
         if facts.burned_in and source.burned_in == "refuse":
             status, detail = "burned-in-text", _BURNED_IN
         return source.stored(
-            self._dataset,
+            self.dataset,
             shown,
             label,
             photo.file.read_bytes(),
@@ -328,14 +330,14 @@ class DicomImporter:
             patient=patient,
             study=study,
             group=patient or study or shown,
-            **self._given,
+            **self._given(),
         )
 
     def codes(self, identity: Mapping[str, str]) -> tuple[str, str, str]:
         """Return what stands for patient, study and image; "" of an id that is not known."""
         ids = [identity.get(name, "") for name in ("patient_id", "study_uid", "instance_uid")]
         patient, study, image = ids
-        if self._source.identifiers == "pseudonyms":
+        if self.source.identifiers == "pseudonyms":
             patient = pseudonym(self._key, "patient", patient)
             study = pseudonym(self._key, "study", study)
             image = pseudonym(self._key, "image", image)
@@ -343,19 +345,19 @@ class DicomImporter:
 
     def label_of(self, identity: Mapping[str, str]) -> tuple[str, str]:
         """Return what the table says of an image, and how it was confirmed."""
-        if self._source.labels is None:
+        if self.source.labels is None:
             return "", ""
-        return self._table.get(identity[_FIELDS[self._source.labels.identifier]], ("", ""))
+        return self.table.get(identity[_FIELDS[self.source.labels.identifier]], ("", ""))
 
     def of_server(self) -> list[LedgerRow]:
         """Fetch what the ledger does not hold yet; return a row an image. Raises UserError."""
-        source, server = self._source, self._source.server
+        source, server = self.source, self.source.server
         assert server
         decisive = (source.label, source.modality, source.identifiers, source.burned_in)
         mark = hashlib.sha256(json.dumps([server.url, *decisive]).encode()).hexdigest()[:16]
         rows: list[LedgerRow] = []
         waiting: list[DicomFile] = []
-        with held_ledger(self._dataset), open_ledger(self._dataset) as ledger:
+        with held_ledger(self.dataset), open_ledger(self.dataset) as ledger:
             self._kept = self._known(mark)
             ledger.note("dicom", recipe=mark)
 
@@ -374,6 +376,7 @@ class DicomImporter:
                         if isinstance(item, DicomFile):
                             waiting.append(item)
                         else:
+                            self.on_image()
                             rows.append(item)
                             ledger.append(item, force=False)
                         if len(waiting) == _BATCH:
@@ -402,17 +405,19 @@ class DicomImporter:
         """Fetch an image, unless the ledger or the table of labels makes that needless."""
         shown = self.codes(asked)[2]
         label, confirmed_by = self.label_of(asked)
-        if self._source.labels and not label:
+        if self.source.labels and not label:
             return self._refused(DicomFile(None, shown), *NO_LABEL)
         if row := self._kept.get(shown):
-            return replace(row, label=label or row.label, confirmed_by=confirmed_by, **self._given)
+            return replace(
+                row, label=label or row.label, confirmed_by=confirmed_by, **self._given()
+            )
         try:
             data = client.instance(asked)
         except DicomWebError as error:
             return self._failed(error, shown)
         self._in_vain = 0
         self._fetched += 1
-        path = self._staging / f"{self._fetched}.dcm"
+        path = self.staging / f"{self._fetched}.dcm"
         path.write_bytes(data)
         return DicomFile(path, shown, label, asked=asked)
 
@@ -429,14 +434,14 @@ class DicomImporter:
         """Return the final rows of earlier runs with the same `mark`, by URL."""
         rows: dict[str, LedgerRow] = {}
         ours = False
-        for line in read_lines(self._dataset)[0]:
+        for line in read_lines(self.dataset)[0]:
             row = row_of(line)
             if row is None:
                 ours = line.get("recipe") == mark if line["note"] == "dicom" else ours
-            elif ours and row.source == self._source.name:
+            elif ours and row.source == self.source.name:
                 rows[row.url] = row
         return {
             url: row
             for url, row in rows.items()
-            if row.retrieved and (not row.path or (self._dataset / row.path).is_file())
+            if row.retrieved and (not row.path or (self.dataset / row.path).is_file())
         }

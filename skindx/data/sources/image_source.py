@@ -6,7 +6,7 @@ group `skindx.sources` in another distribution. `Source` is the union of all, fo
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -105,6 +105,10 @@ class LocalSource(SourceSettings):
 
         Raises UserError for input that no dataset can come from.
         """
+
+    def gather_slowly(self, dataset: Path, on_image: Callable[[], None]) -> list[LedgerRow]:
+        """Gather, and call `on_image` at each image if that takes long."""
+        return self.gather(dataset)
 
     def stored(
         self, dataset: Path, url: str, label: str, data: bytes, *, status: str, **known: Any
