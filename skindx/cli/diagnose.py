@@ -124,7 +124,7 @@ def diagnose(
 
     files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid))
     case = read_photos(photos)
-    files.check(case)
+    files.check(case, photos)
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     answered = model.diagnose(case, **given)
     if pdf:

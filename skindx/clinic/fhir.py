@@ -28,7 +28,6 @@ from skindx.clinic.fhir_observations import (
 )
 from skindx.clinic.narrative import next_step, possible, sections
 from skindx.core.machine import require_extra
-from skindx.diagnosis.case import Patient
 from skindx.diagnosis.photo_checks import Refused
 from skindx.diagnosis.record import Diagnosis
 
@@ -39,6 +38,11 @@ _GATE = "urn:skindx:gate"
 _SERVICE = "http://terminology.hl7.org/CodeSystem/v2-0074"
 _MEDIA = "http://terminology.hl7.org/CodeSystem/media-type"
 _UID = "urn:dicom:uid"
+_ISSUES = {
+    **{400: "invalid", 406: "not-supported", 413: "too-long"},
+    **{422: "processing", 503: "throttled"},
+}
+"""Type of an issue by the status of the answer."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,10 @@ def _bundle(
     entries = _Entries(" ".join(seed))
     common: Plain = {}
     if subject.patient_id:
-        common["subject"] = entries.add(_patient(subject.patient_id, diagnosis.patient))
+        sex = {"gender": diagnosis.patient.sex} if diagnosis.patient.sex else {}
+        identifier = [{"value": text_value(subject.patient_id)}]
+        patient = {"resourceType": "Patient", "identifier": identifier, **sex}
+        common["subject"] = entries.add(patient)
     device = entries.add(_device(diagnosis))
     site = body_site(diagnosis.patient)
     media = [
@@ -160,14 +167,6 @@ def _bundle(
     }
 
 
-def _patient(patient_id: str, facts: Patient) -> Plain:
-    patient: Plain = {
-        "resourceType": "Patient",
-        "identifier": [{"value": text_value(patient_id)}],
-    }
-    return patient | ({"gender": facts.sex} if facts.sex else {})
-
-
 def _device(diagnosis: Diagnosis) -> Plain:
     source = diagnosis.source
     versions = [
@@ -200,11 +199,9 @@ def _device(diagnosis: Diagnosis) -> Plain:
 
 def _media(diagnosis: Diagnosis, place: int, subject: Subject, attached: Attachments) -> Plain:
     photo = diagnosis.photos[place]
-    content: Plain = {"contentType": "image/jpeg", "title": f"Photo {place + 1}"}
+    content: Plain = {"title": f"Photo {place + 1}"}
     if attached.photos:
-        content["data"] = _base64(attached.photos[place])
-    else:
-        del content["contentType"]  # that of the file is not known here
+        content |= {"contentType": "image/jpeg", "data": _base64(attached.photos[place])}
     identifiers = [{"system": "urn:skindx:photo-sha256", "value": photo.sha256}]
     if any(subject.instance_uids[place : place + 1]):
         identifiers.append(_uid(subject.instance_uids[place]))
@@ -221,24 +218,16 @@ def _media(diagnosis: Diagnosis, place: int, subject: Subject, attached: Attachm
 
 def outcome(status: int, error: str, refused: Refused | None = None) -> Plain:
     """Return an OperationOutcome of an HTTP error, with an issue for each refused photo."""
-    kind = {
-        400: "invalid",
-        406: "not-supported",
-        413: "too-long",
-        422: "processing",
-        503: "throttled",
-    }.get(status, "exception")
+    error_code = {"severity": "error", "code": _ISSUES.get(status, "exception")}
     issues: list[Plain] = [
-        {
-            "severity": "error",
-            "code": kind,
-            "details": coded(_GATE, refusal.gate, refusal.gate)
-            | {"text": text_value(refusal.message)},
-            "diagnostics": f"Photo {refusal.photo + 1}",
+        error_code
+        | {
+            "details": coded(_GATE, one.gate, one.gate, one.message[:1].upper() + one.message[1:]),
+            "diagnostics": f"Photo {one.photo + 1}",
         }
-        for refusal in (refused.refusals if refused else ())
+        for one in (refused.refusals if refused else ())
     ]
-    plain = {"severity": "error", "code": kind, "details": {"text": text_value(error)}}
+    plain = error_code | {"details": {"text": text_value(error)}}
     return {"resourceType": "OperationOutcome", "issue": issues or [plain]}
 
 

@@ -44,7 +44,7 @@ def _observation(code: str, display: str, **more: Any) -> Plain:
 
 def _next_step(diagnosis: Diagnosis) -> Plain:
     step = diagnosis.next_step
-    urgency = coded(_URGENCY, step.urgency, step.urgency) | {"text": text_value(step.advice)}
+    urgency = coded(_URGENCY, step.urgency, step.urgency, step.advice)
     remarks = notes(step.because, CANNOT_RULE_OUT)
     return _observation("next-step", "Next step", valueCodeableConcept=urgency, note=remarks)
 
@@ -79,11 +79,10 @@ def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> 
     if not risk_is_sure(diagnosis, risk):
         absent = _absent("unknown", diagnosis.abstained)
         return _observation(code, display, dataAbsentReason=absent, note=remarks)
+    interpretation: Plain = {"text": "below the threshold, which rules out no disease"}
     if risk.is_reached:
-        reached = coded(_INTERPRETATION, "A", "Abnormal")
-        interpretation = reached | {"text": f"at or above the threshold: {called}"}
-    else:
-        interpretation = {"text": "below the threshold, which rules out no disease"}
+        text = f"at or above the threshold: {called}"
+        interpretation = coded(_INTERPRETATION, "A", "Abnormal", text)
     return _observation(
         code,
         display,
@@ -96,13 +95,9 @@ def _risk(diagnosis: Diagnosis, risk: UrgentRisk | None, question: Question) -> 
 
 def photo_valid(diagnosis: Diagnosis, place: int) -> Plain:
     """Return that a photo passed its checks, as every photo of an answer did."""
-    photo = diagnosis.photos[place]
-    observation = _observation(
-        "photo-valid",
-        f"Photo {place + 1} is good enough for an answer",
-        note=notes(*photo.remarks, photo.boxes_found),
-    )
-    return observation | {"valueBoolean": True}
+    photo, text = diagnosis.photos[place], f"Photo {place + 1} is good enough for an answer"
+    remarks = notes(*photo.remarks, photo.boxes_found)
+    return _observation("photo-valid", text, valueBoolean=True, note=remarks)
 
 
 def given_facts(diagnosis: Diagnosis) -> Plain:
@@ -122,11 +117,8 @@ def given_facts(diagnosis: Diagnosis) -> Plain:
             components.append({"code": {"text": name}, "valueString": str(value)})
     if not components:
         return {}
-    remarks = notes(diagnosis.use_of_facts)
-    category = [coded(_CATEGORY, "survey", "Survey")]
-    return _observation(
-        "given-facts", "Facts given", category=category, component=components, note=remarks
-    )
+    more = {"category": [coded(_CATEGORY, "survey", "Survey")], "component": components}
+    return _observation("given-facts", "Facts given", **more, note=notes(diagnosis.use_of_facts))
 
 
 def condition_concept(candidate: Candidate) -> Plain:
@@ -153,17 +145,14 @@ def _snomed(concept: Concept) -> Plain:
     return {"system": SNOMED_URI, "code": concept.code, "display": concept.meaning}
 
 
-def coded(system: str, code: str, display: str) -> Plain:
-    """Return a CodeableConcept of one code."""
-    return {"coding": [{"system": system, "code": code, "display": display}], "text": display}
+def coded(system: str, code: str, display: str, text: str = "") -> Plain:
+    """Return a CodeableConcept of one code; its text is that of the code where none is given."""
+    coding = {"system": system, "code": code, "display": display}
+    return {"coding": [coding], "text": text_value(text or display)}
 
 
 def _absent(code: str, why: str) -> Plain:
-    display = code.capitalize()
-    return {
-        "coding": [{"system": _ABSENT, "code": code, "display": display}],
-        "text": text_value(why),
-    }
+    return coded(_ABSENT, code, code.capitalize(), why)
 
 
 def _component(code: Plain, share: float) -> Plain:

@@ -10,12 +10,13 @@ from skindx.clinic.fhir import Subject, fhir_json, require_fhir
 from skindx.clinic.source_photos import (
     Named,
     check_identity,
-    in_one_study,
+    identity_of,
     read_headers,
     wrap_photo,
 )
 from skindx.clinic.structured_report import require_sr, structured_report
 from skindx.core.atomic_files import atomic_file
+from skindx.core.errors import UserError
 from skindx.diagnosis.record import Diagnosis
 from skindx.imaging.dicom_facts import DicomFacts
 
@@ -32,8 +33,19 @@ class ReportFiles:
     named: Named = field(default_factory=Named)
     _headers: list[DicomFacts | None] = field(default_factory=list)
 
-    def check(self, photos: Sequence[bytes]) -> None:
-        """Raise UserError, before any work, for what could not be written in the end."""
+    def check(self, photos: Sequence[bytes], paths: Sequence[Path] = ()) -> None:
+        """Raise UserError, before any work, for what could not or must not be written in the end.
+
+        `paths` are those of the photos, which no report replaces.
+        """
+        outputs = [path for path in (self.fhir, self.dicom_sr) if path]
+        if self.dicom_sr:
+            outputs += [self._wrapped(self.dicom_sr, n) for n in range(1, len(photos) + 1)]
+        taken = {path.resolve() for path in paths}
+        for path in outputs:
+            if path.resolve() in taken:
+                raise UserError(f"{path} is a photo or another report; give another file.")
+            taken.add(path.resolve())
         if self.fhir:
             require_fhir("--fhir")
         if self.dicom_sr:
@@ -55,15 +67,13 @@ class ReportFiles:
         files: dict[Path, bytes] = {}
         headers = self._headers
         if path := self.dicom_sr:
-            named = in_one_study(self.named, photos, headers)
+            whose = identity_of(self.named, photos, headers)
             facts: list[DicomFacts] = []
             for number, (photo, header) in enumerate(zip(photos, headers, strict=True), 1):
-                if header:
-                    facts.append(header)
-                    continue
-                wrapped = wrap_photo(photo, number, named, diagnosis.patient)
-                files[path.with_name(f"{path.stem}-photo-{number}.dcm")] = wrapped.file
-                facts.append(wrapped.facts)
+                if header is None:
+                    wrapped, made = wrap_photo(photo, number, whose, diagnosis.patient)
+                    files[self._wrapped(path, number)] = wrapped
+                facts.append(header or made)
             files[path] = structured_report(diagnosis, facts, metrics, when)
             headers = list(facts)
         if self.fhir:
@@ -73,6 +83,10 @@ class ReportFiles:
             with atomic_file(file, mode=_PRIVATE) as temporary:
                 temporary.write_bytes(data)
         return list(files)
+
+    @staticmethod
+    def _wrapped(report: Path, number: int) -> Path:
+        return report.with_name(f"{report.stem}-photo-{number}.dcm")
 
 
 def subject_of(headers: Sequence[DicomFacts | None], named: Named | None = None) -> Subject:

@@ -33,6 +33,7 @@ _LOSSY = {"JPEG": "ISO_10918_1", "HEIC": "ISO_23008_2", "WEBP": ""}
 """Formats that lose pixels, and the standard of each as DICOM names it."""
 _SEXES = {"female": "F", "male": "M", "other": "O"}
 _UID = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*))+")
+_DATE, _TIME = re.compile(r"\d{8}"), re.compile(r"\d\d(\d\d(\d\d(\.\d{1,6})?)?)?")
 _ID_LENGTH = 64
 
 
@@ -111,27 +112,44 @@ def check_identity(headers: Sequence[DicomFacts | None], named: Named) -> None:
                 )
 
 
-@dataclass(frozen=True)
-class WrappedPhoto:
-    """A photo as a DICOM file, and what that file says."""
+def identity_of(
+    named: Named, photos: Sequence[bytes], headers: Sequence[DicomFacts | None]
+) -> DicomIdentity:
+    """Return patient and study of the photos that are to be wrapped.
 
-    file: bytes
-    facts: DicomFacts
+    They are those of the first DICOM photo, except for what is named; without both it is a new
+    study.
+    """
+    first = next((facts.identity for facts in headers if facts), DicomIdentity())
+    hashes = [hashlib.sha256(photo).hexdigest() for photo in photos]
+    study = named.study_uid or first.study_uid or uid_of("study", named.patient_id, *hashes)
+    if study == first.study_uid:
+        return first
+    return DicomIdentity(
+        patient_id=first.patient_id or named.patient_id,
+        patient_name=first.patient_name,
+        birth_date=first.birth_date,
+        sex=first.sex,
+        study_uid=study,
+    )
 
 
-def wrap_photo(data: bytes, number: int, named: Named, patient: Patient) -> WrappedPhoto:
-    """Return a photo as VL Photographic Image; the same photo and facts give the same file.
+def wrap_photo(
+    data: bytes, number: int, whose: DicomIdentity, patient: Patient
+) -> tuple[bytes, DicomFacts]:
+    """Return a photo as a file of a VL Photographic Image, and what that file says.
 
     A baseline JPEG that stands upright stays as it is compressed, without its notes; every other
     photo is stored uncompressed. The pixels are in both cases those that skindx reads. `number` is
-    its place in the case, from 1. Raises DamagedImage for what is no photo.
+    its place in the case, from 1; the same photo and facts give the same file. Raises DamagedImage
+    for what is no photo.
     """
     from pydicom.encaps import encapsulate
 
     form = photo_format(data[:HEAD])
     pixels_HWC = decode_heic(data) if form == "HEIC" else decode(data)
     height, width = pixels_HWC.shape[:2]
-    dataset, identity = _header(data, number, named, patient)
+    dataset, identity = _header(data, number, whose, patient)
     stream = without_notes(data) if form == "JPEG" and is_baseline(data) else b""
     if stream and np.array_equal(decode_stored_jpeg(stream), pixels_HWC):
         syntax, colours = _JPEG_BASELINE, _colours(stream)
@@ -151,7 +169,7 @@ def wrap_photo(data: bytes, number: int, named: Named, patient: Patient) -> Wrap
         dataset.LossyImageCompressionMethod = method
         dataset.LossyImageCompressionRatio = f"{max(pixels_HWC.nbytes / len(data), 0.1):.3f}"
     facts = DicomFacts("photograph", "XC", width, height, identity=identity)
-    return WrappedPhoto(dicom_file(dataset, syntax), facts)
+    return dicom_file(dataset, syntax), facts
 
 
 def dicom_file(dataset: "Dataset", syntax: str) -> bytes:
@@ -177,20 +195,18 @@ def _colours(stream: bytes) -> str:
 
 
 def _header(
-    data: bytes, number: int, named: Named, patient: Patient
+    data: bytes, number: int, whose: DicomIdentity, patient: Patient
 ) -> "tuple[Dataset, DicomIdentity]":
     """Return the header of a wrapped photo, all but its pixels, and whom it names."""
     from pydicom.dataset import Dataset
 
-    photo = hashlib.sha256(data).hexdigest()
-    study = named.study_uid or uid_of("study", named.patient_id, photo)
-    seed = (named.patient_id, study, patient.model_dump_json(), photo, str(number))
-    identity = DicomIdentity(
-        patient_id=named.patient_id,
-        sex=_SEXES.get(patient.sex or "", ""),
-        study_uid=study,
-        series_uid=uid_of("series", named.patient_id, study),
-        instance_uid=uid_of("instance", *seed),
+    study = (whose.patient_id, whose.study_uid)
+    photo = (patient.model_dump_json(), hashlib.sha256(data).hexdigest(), str(number))
+    identity = replace(
+        whose,
+        sex=whose.sex or _SEXES.get(patient.sex or "", ""),
+        series_uid=uid_of("series", *study),
+        instance_uid=uid_of("instance", *study, *photo),
         class_uid=_PHOTOGRAPH,
     )
     dataset = Dataset()
@@ -216,17 +232,15 @@ def set_identity(dataset: "Dataset", identity: DicomIdentity) -> None:
     values: dict[str, Any] = {
         "PatientID": identity.patient_id,
         "PatientName": identity.patient_name,
-        "PatientBirthDate": _date(identity.birth_date),
+        "PatientBirthDate": _matching(_DATE, identity.birth_date),
         "PatientSex": identity.sex if identity.sex in _SEXES.values() else "",
         "StudyInstanceUID": identity.study_uid,
         "SeriesInstanceUID": identity.series_uid,
         "SOPInstanceUID": identity.instance_uid,
         "SOPClassUID": identity.class_uid,
         "StudyID": identity.study_id[:16],
-        "StudyDate": _date(identity.study_date),
-        "StudyTime": identity.study_time
-        if re.fullmatch(r"\d{6}(\.\d{1,6})?", identity.study_time)
-        else "",
+        "StudyDate": _matching(_DATE, identity.study_date),
+        "StudyTime": _matching(_TIME, identity.study_time),
         "AccessionNumber": identity.accession_number[:16],
         "ReferringPhysicianName": identity.referring_physician,
     }
@@ -234,18 +248,5 @@ def set_identity(dataset: "Dataset", identity: DicomIdentity) -> None:
         setattr(dataset, keyword, value)
 
 
-def _date(text: str) -> str:
-    return text if re.fullmatch(r"\d{8}", text) else ""
-
-
-def in_one_study(
-    named: Named, photos: Sequence[bytes], headers: Sequence[DicomFacts | None]
-) -> Named:
-    """Return what is named with a study, so that all photos to be wrapped share it.
-
-    Where none is named it is that of the first DICOM photo, else a new one.
-    """
-    studies = [facts.identity.study_uid for facts in headers if facts]
-    hashes = [hashlib.sha256(photo).hexdigest() for photo in photos]
-    study = named.study_uid or next(iter(studies), "") or uid_of("study", named.patient_id, *hashes)
-    return replace(named, study_uid=study)
+def _matching(pattern: re.Pattern[str], text: str) -> str:
+    return text if pattern.fullmatch(text) else ""

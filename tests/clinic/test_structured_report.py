@@ -14,7 +14,7 @@ from painted_answers import jpeg, plain
 from PIL import Image
 
 from skindx.clinic.report_files import ReportFiles, subject_of
-from skindx.clinic.source_photos import Named, check_identity, in_one_study, wrap_photo
+from skindx.clinic.source_photos import Named, check_identity, identity_of, wrap_photo
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis
@@ -27,6 +27,7 @@ if not can_read_dicom():
     pytest.skip("the libraries that read DICOM are not installed", allow_module_level=True)
 
 JANE = Named("MRN-1", "1.2.826.0.1.3680043.1")
+HERS = DicomIdentity(patient_id=JANE.patient_id, study_uid=JANE.study_uid)
 OLD = DicomFacts(
     "dermoscopy",
     "DMS",
@@ -193,8 +194,9 @@ def test_a_wrapped_photo_has_the_pixels_of_its_file(
     from pydicom import dcmread
     from pydicom.encaps import generate_frames
 
-    wrapped = wrap_photo(photo, 1, JANE, Patient(age=4, sex="female", site="back"))
-    read = dcmread(io.BytesIO(wrapped.file))
+    patient = Patient(age=4, sex="female", site="back")
+    wrapped, _ = wrap_photo(photo, 1, HERS, patient)
+    read = dcmread(io.BytesIO(wrapped))
     assert read.file_meta.TransferSyntaxUID.endswith(syntax)
     assert (read.PhotometricInterpretation, read.LossyImageCompression) == (colours, lossy)
     assert (read.PatientID, read.PatientAge, read.PatientSex) == ("MRN-1", "004Y", "F")
@@ -206,29 +208,31 @@ def test_a_wrapped_photo_has_the_pixels_of_its_file(
         pixels_HWC = np.frombuffer(read.PixelData, np.uint8)[: 3 * read.Rows * read.Columns]
         pixels_HWC = pixels_HWC.reshape(read.Rows, read.Columns, 3)
     np.testing.assert_array_equal(pixels_HWC, decode(photo))
-    assert b"Jane Doe" not in wrapped.file
-    assert wrap_photo(photo, 1, JANE, Patient(age=4, sex="female", site="back")) == wrapped
+    assert b"Jane Doe" not in wrapped
+    assert wrap_photo(photo, 1, HERS, patient)[0] == wrapped
 
 
 def test_a_wrapped_photo_is_read_back_like_any_other() -> None:
     photo = jpeg(90, 70)
-    wrapped = wrap_photo(photo, 1, JANE, Patient(site="ear"))
-    read = read_dicom(wrapped.file)
+    wrapped, facts = wrap_photo(photo, 1, HERS, Patient(site="ear"))
+    read = read_dicom(wrapped)
     np.testing.assert_array_equal(read.pixels_HWC, decode(photo))
-    assert read.facts.identity == wrapped.facts.identity
+    assert read.facts.identity == facts.identity
     assert read.facts.site == "ear"
     subject = subject_of([None, read.facts])
     assert (subject.patient_id, subject.study_uid) == ("MRN-1", JANE.study_uid)
-    assert subject.instance_uids == ("", wrapped.facts.identity.instance_uid)
+    assert subject.instance_uids == ("", facts.identity.instance_uid)
 
 
-def test_wrapped_photos_share_a_study() -> None:
+def test_wrapped_photos_are_of_the_study_that_is_named_or_of_the_dicom_photo() -> None:
     photos, nobody = [b"a", b"b"], [None, None]
-    assert in_one_study(JANE, photos, nobody) == JANE
-    new = in_one_study(Named("MRN-1"), photos, nobody)
-    assert new == in_one_study(Named("MRN-1"), photos, nobody)
+    assert identity_of(JANE, photos, nobody) == HERS
+    new = identity_of(Named("MRN-1"), photos, nobody)
+    assert new == identity_of(Named("MRN-1"), photos, nobody)
     assert new.study_uid.startswith("2.25.")
-    assert in_one_study(Named("4711"), photos, [None, OLD]).study_uid == "1.2.3"
+    assert identity_of(Named("4711"), photos, [None, OLD]) == OLD.identity
+    other = identity_of(Named("4711", "1.9"), photos, [None, OLD])
+    assert (other.study_uid, other.patient_name, other.study_date) == ("1.9", "Müller^Jürgen", "")
 
 
 @pytest.mark.parametrize("patient_id", ["a\\b", "x" * 65, "a\x1bb"])
@@ -251,10 +255,21 @@ def test_a_report_without_patient_or_study_is_refused() -> None:
         check_identity([OLD, nameless], Named())
 
 
+def test_no_photo_and_no_other_report_is_replaced(tmp_path: Path) -> None:
+    photo, report = tmp_path / "sr-photo-1.dcm", tmp_path / "sr.dcm"
+    for files, paths in (
+        (ReportFiles(dicom_sr=report), [report]),
+        (ReportFiles(dicom_sr=report), [photo]),
+        (ReportFiles(dicom_sr=report, fhir=report), []),
+    ):
+        with pytest.raises(UserError, match="is a photo or another report; give another file"):
+            files.check([b""], paths)
+
+
 def test_photos_of_another_patient_are_refused() -> None:
-    wrapped = wrap_photo(jpeg(90, 70), 1, JANE, Patient())
+    wrapped, _ = wrap_photo(jpeg(90, 70), 1, HERS, Patient())
     with pytest.raises(UserError, match="photo 1 is of another patient"):
-        ReportFiles(fhir=Path("report.json"), named=Named("MRN-2")).check([wrapped.file])
+        ReportFiles(fhir=Path("report.json"), named=Named("MRN-2")).check([wrapped])
 
 
 def test_without_the_library_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_the_answer_is_a_bundle_with_what_was_included() -> None:
     ("error", "options", "status", "code", "texts"),
     [
         (Refused.of([Refusal(0, "blur", "it is blurred.")], 1), {}, 422, "processing",
-         ["it is blurred."]),
+         ["It is blurred."]),
         (UserError("it is odd."), {}, 422, "processing", ["It is odd."]),
         (Busy(7), {}, 503, "throttled", None),
         (UserError("-"), {"data": {"age": "old"}}, 400, "invalid", None),
