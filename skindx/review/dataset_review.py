@@ -7,7 +7,7 @@ Reviewers work side by side, also in several processes; answers go to the log at
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -21,7 +21,7 @@ from skindx.data.copies.copy_records import COPIES, CopyRecord, read_copies
 from skindx.data.copies.verify import ACCEPT, REVIEW
 from skindx.data.decisions import REVIEWED, Flag, Reason, read_flags, settles
 from skindx.data.layout import ISSUES, MANIFEST, TAXONOMY, store_files
-from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.gallery_tiles import image_facts
 from skindx.data.publish.publish_formats import no_formula
 from skindx.review.box_review import BoxReview
@@ -333,7 +333,7 @@ class DatasetReview:
         """Read the manifest again, which another reviewer, or an import, gave other boxes."""
         state = _signature(self.dataset)
         renewed = {record.sha256: record for record in read_manifest(self.dataset)}
-        if renewed.keys() != self.records.keys():
+        if _shown(renewed) != _shown(self.records):
             raise UserError("the dataset was built again; start `skindx review` again.")
         self._note([(sha,) for sha, one in renewed.items() if one != self.records[sha]])
         self.records.update(renewed)
@@ -405,6 +405,10 @@ def _pairs(dataset: Path) -> list[CopyRecord]:
 def _signature(dataset: Path) -> object:
     state = (dataset / MANIFEST).stat() if (dataset / MANIFEST).exists() else None
     return state and (state.st_ino, state.st_mtime_ns)
+
+
+def _shown(records: Mapping[str, Record]) -> dict[str, tuple[str, str]]:
+    return {sha256: (record.path, record.label) for sha256, record in records.items()}
 
 
 def _names(dataset: Path) -> dict[str, str]:

@@ -35,7 +35,7 @@ from skindx.core.settings_base import Settings
 from skindx.data.decisions import PRIVATE, Flag, Reason, undecided, write_flags
 from skindx.data.layout import stored_file
 from skindx.data.manifest import read_image, read_manifest
-from skindx.data.origin import Modality, origin_of
+from skindx.data.origin import origin_of
 from skindx.imaging.decode import decode
 from skindx.imaging.modality import modality_features, shipped
 from skindx.workers.worker_process import exit_with_parent_process
@@ -288,7 +288,7 @@ def audit(
         record.sha256
         for record in records
         if any(sighting.reason == "intimate" for sighting in seen[record.sha256])
-        and is_dermoscopic(read_image(dataset, record), stated)
+        and is_dermoscopic(read_image(dataset, record), record.modality or stated)
     }
     flags = [
         Flag(sha256, sighting.reason, sighting.score, sighting.detail)
@@ -303,11 +303,12 @@ def audit(
     return AuditSummary(*counts, dict(reasons.most_common()), waiting)
 
 
-def is_dermoscopic(pixels_HW3: NDArray[np.uint8], stated: Modality) -> bool:
+def is_dermoscopic(pixels_HW3: NDArray[np.uint8], stated: str) -> bool:
     """Tell whether an image was surely taken through a dermatoscope.
 
-    Where its dataset states so, an image that looks as clinical as the middle clinical image does
-    is none all the same; where it states nothing, or several modalities, the image must look so.
+    Where its header or its dataset states so, an image that looks as clinical as the middle
+    clinical image does is none all the same; where nothing or several modalities are stated, the
+    image must look so.
     """
     if stated == "clinical":
         return False

@@ -17,7 +17,6 @@ from skindx.data.answer_log import DECISIONS
 from skindx.data.decisions import Flag, read_flags, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.origin import Modality
 from skindx.review import privacy_audit as module
 from skindx.review.odd_images import audit_quality
 from skindx.review.privacy_audit import JOURNAL, PrivacySettings, Sighting, audit, summary_lines
@@ -192,7 +191,7 @@ def test_quality_flags_what_cleanvision_finds_odd(tmp_path: Path) -> None:
     ],
 )
 def test_dermoscopy_is_what_the_dataset_states_unless_the_pixels_object(
-    monkeypatch: pytest.MonkeyPatch, stated: Modality, pixels_score: float, expected: bool
+    monkeypatch: pytest.MonkeyPatch, stated: str, pixels_score: float, expected: bool
 ) -> None:
     class Network:
         medians = {"dermoscopic": -3.3, "clinical": 3.7}  # noqa: RUF012

@@ -198,6 +198,7 @@ def test_every_decision_by_keyboard(reviewed: Reviewed, open_page: "Callable[...
     page.keyboard.press("?")
     _says(page, "Box wrong", "#keys")
     page.keyboard.press("Escape")
+    page.locator("#help-dialog").wait_for(state="hidden")
     for key, verdict in (("k", "keep"), ("w", "withhold"), ("r", "remove")):
         page.keyboard.press(key)
         _says(page, "Image 2 of 6", "#title")

@@ -129,45 +129,42 @@ function fillRow(row, place) {
   row.lastChild.lastChild.textContent = given.length ? `✓ ${given.join(', ')}${waiting.length ? `; open: ${why}` : ''}` : why;
 }
 
-function filter(keep) {
-  const [status, reason, label, source] = ['status', 'reason', 'class', 'source'].map((id) => $(id).value);
-  const has = (list) => (reason === '' ? list.length > 0 : list.includes(+reason));
-  view = [];
-  let asking = 0;
-  let done = 0;
-  for (let item = 0; item < all.items.length; item += 1) {
-    const [itemLabel, itemSource, reasons, waiting, , asks] = all.items[item];
-    if (label !== '' && itemLabel !== +label) continue;
-    if (source !== '' && itemSource !== +source) continue;
-    const none = reason !== '' && all.reasons[+reason][0] === '';
-    if (none ? reasons.length : reason !== '' && !reasons.includes(+reason)) continue;
-    if (asks) { asking += 1; done += !has(waiting); }
-    const given = Object.values(answers.get(item) ?? {}).some((answer) => answer.verdict);
-    if (status === 'all' || (status === 'open' ? has(waiting) : given) || item === keep) view.push(item);
-  }
+// Whether reasons are those that the filters ask for.
+function wanted(reasons) {
+  const reason = $('reason').value;
+  return reason === '' ? reasons.length > 0 : reasons.includes(+reason);
+}
+
+// Count what the filters leave, and with `status` return the numbers of the items to show.
+function count(status) {
+  const [reason, label, source] = ['reason', 'class', 'source'].map((id) => $(id).value);
+  const none = reason !== '' && all.reasons[+reason][0] === '';
+  const left = [];
+  let [asking, done] = [0, 0];
+  all.items.forEach(([itemLabel, itemSource, reasons, waiting, , asks], item) => {
+    if ((label !== '' && itemLabel !== +label) || (source !== '' && itemSource !== +source)) return;
+    if (none ? reasons.length : reason !== '' && !reasons.includes(+reason)) return;
+    asking += asks;
+    done += asks && !wanted(waiting) ? 1 : 0;
+    if (!status) return;
+    const given = () => Object.values(answers.get(item) ?? {}).some((answer) => answer.verdict);
+    if (status === 'all' || (status === 'open' ? wanted(waiting) : given())) left.push(item);
+  });
+  if (status) view = left;
   $('bar').max = Math.max(1, asking);
   $('bar').value = done;
   $('done').textContent = `${done} of ${asking} answered, ${view.length} shown`;
+}
+
+const progress = () => count('');
+
+function filter(keep = -1) {
+  count($('status').value);
+  if (keep >= 0 && !view.includes(keep)) view.unshift(keep);
   for (const row of rows.values()) row.remove();
   rows.clear();
   $('rows').style.height = `${view.length * ROW}px`;
-  if (view.includes(keep)) show(keep); else if (view.length) show(view[0]); else showNothing();
-}
-
-function progress() {
-  const reason = $('reason').value;
-  const has = (list) => (reason === '' ? list.length > 0 : list.includes(+reason));
-  const [label, source] = [$('class').value, $('source').value];
-  let asking = 0;
-  let done = 0;
-  for (const [itemLabel, itemSource, reasons, waiting, , asks] of all.items) {
-    if (!asks || (label !== '' && itemLabel !== +label) || (source !== '' && itemSource !== +source)) continue;
-    if (reason !== '' && !reasons.includes(+reason)) continue;
-    asking += 1;
-    done += !has(waiting);
-  }
-  $('bar').value = done;
-  $('done').textContent = `${done} of ${asking} answered, ${view.length} shown`;
+  if (view.length) show(keep >= 0 ? keep : view[0]); else showNothing();
 }
 
 // -- one item ---------------------------------------------------------------------------------------
@@ -294,9 +291,8 @@ function step(places) {
 
 // The next item that is open; the last answered one stays where nothing else is.
 function onward() {
-  const reason = $('reason').value;
-  const opens = (item) => (reason === '' ? waitingOf(item).length : waitingOf(item).includes(+reason));
-  if (opens(at)) { const again = at; show(again); return; }
+  const opens = (item) => wanted(waitingOf(item));
+  if (opens(at)) { show(at); return; }
   if ($('status').value !== 'open') { step(1); return; }
   const place = view.indexOf(at);
   for (let n = 1; n < view.length; n += 1) {
@@ -636,7 +632,7 @@ document.addEventListener('keydown', (event) => {
 $('note').addEventListener('change', () => {
   if (at >= 0) decide('note', { note: $('note').value });
 });
-for (const id of ['status', 'reason', 'class', 'source']) $(id).addEventListener('change', () => filter(-1));
+for (const id of ['status', 'reason', 'class', 'source']) $(id).addEventListener('change', () => filter());
 $('filters').addEventListener('submit', (event) => event.preventDefault());
 $('list').addEventListener('scroll', () => requestAnimationFrame(drawRows), { passive: true });
 addEventListener('resize', drawRows);
@@ -675,7 +671,7 @@ async function start() {
   $('who').textContent = by || 'Your name …';
   const kept = JSON.parse(sessionStorage.getItem('skindx-review') ?? '{}');
   if (kept.where === location.pathname) Object.assign(history, { undo: kept.undo, redo: kept.redo, ours: kept.ours });
-  filter(-1);
+  filter();
   setInterval(news, 4000);
   addEventListener('visibilitychange', news);
   if (!by) await askName();
