@@ -62,8 +62,10 @@ _FILL, _PIXELS = {0xFF}, {0xD9, 0xDA, 0x90}
 """Markers that may be repeated; that begin the pixels of a JPEG and of a JPEG 2000, or end one."""
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _NOTES = {*range(0xE0, 0xF0), 0xFE}
-_J2K_BYTES, _PLANE_BYTES = 24, 10
-"""Memory a pixel at the peak: of three components of 32 bits and their copies; of planes."""
+_J2K_PIXELS = 28_000_000
+"""Of a JPEG 2000: three components of 32 bits and their copies take up to 24 bytes a pixel."""
+_PLANE_BYTES = 10
+"""Memory a pixel at the peak, where planes are decoded and put together."""
 _BAND = 1 << 18
 """Pixels whose colours are converted at a time."""
 
@@ -209,7 +211,7 @@ class FrameLayout:
 
         if not frame.startswith(b"\xff\x4f\xff\x51"):
             raise DamagedImage("its frame is no JPEG 2000 codestream")
-        DecodeCost(self.width, self.height, _J2K_BYTES).check(12 * max_pixels)
+        check_size(self.width, self.height, min(max_pixels, _J2K_PIXELS))
         facts: dict[str, Any] = get_parameters(frame)
         self._check_frame(facts["rows"], facts["columns"], facts["samples_per_pixel"])
         if facts["precision"] != 8 or facts["is_signed"]:
