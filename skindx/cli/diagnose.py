@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from skindx.core.text import printable
 _UNUSED = "printed in the report, changes no answer"
 _MAYBE = "changes the answer of a bundle that learned from it, else no answer"
 _TABLES = (".csv", ".parquet", ".jsonl")
+Challenge = Literal["isic2018", "isic2019", "isic2020", "milk10k"]
 
 
 def diagnose(
@@ -89,6 +90,18 @@ def diagnose(
         Path | None,
         typer.Option(metavar="PAGE.html", help="Many photos: also a page, urgent ones first."),
     ] = None,
+    challenge: Annotated[
+        Challenge | None,
+        typer.Option("--format", help="Many photos: --out is a submission to this challenge, CSV."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="CLASS=COLUMN",
+            help="--format: the column of a class; CLASS= leaves it out, =COLUMN is 0. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Diagnose photos of skin: the next step, the likely conditions, and why.
 
@@ -113,7 +126,9 @@ def diagnose(
         }
         one_case |= {"patient_id": patient_id, "study_uid": study_uid}
         unfit += [name for name, value in one_case.items() if value]
-        _many(photos, out, summary, unfit, (bundle, expect, miss_rate, prevalence))
+        submission = (challenge, columns or []) if challenge else None
+        served = (bundle, expect, miss_rate, prevalence)
+        _many(photos, out, summary, unfit, served, submission=submission)
         return
     from skindx.api.model import load
     from skindx.clinic.report_files import ReportFiles
@@ -144,12 +159,15 @@ def _many(
     summary: Path | None,
     unfit: list[str],
     served: tuple[Path, str | None, float | None, Path | None],
+    *,
+    submission: tuple[Challenge, list[str]] | None,
 ) -> None:
-    from skindx.api.answer_file import check_output
+    from skindx.api.answer_file import check_output, write_table
     from skindx.api.photo_run import answer_photos
     from skindx.core.progress import progress_bars
     from skindx.diagnosis.photo_list import list_photos
     from skindx.diagnosis.predictor import Predictor
+    from skindx.diagnosis.submissions import submission_writer
     from skindx.ui.answers_page import check_page, write_page
 
     if out is None:
@@ -161,11 +179,14 @@ def _many(
             f"--{unfit[0].replace('_', '-')} is of one case; facts about many photos stand in "
             "columns of a table, and their answers in --out."
         )
+    if submission and out.suffix.lower() != ".csv":
+        raise UserError(f"{out} is no CSV, and a submission to {submission[0]} is one; correct it.")
     check_output(out)
     check_page(summary)
     listed = list_photos(sources[0])
     bundle, expect, miss_rate, prevalence = served
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
+    writer = submission_writer(*submission, predictor.taxonomy.keys) if submission else write_table
     for note in listed.notes:
         print(printable(note))
     with progress_bars() as progress:
@@ -177,6 +198,7 @@ def _many(
             predictor,
             out,
             page=page,
+            write=writer,
             prevalence=prevalence,
             progress=progress,
         )

@@ -7,7 +7,7 @@ from 0 to 1 with a decimal point; 0.5 is its threshold.
 
 import csv
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -167,6 +167,14 @@ def columns_of(
     return {key: column or "" for key, column in chosen.items()}
 
 
+def submission_writer(
+    name: ChallengeName, given: Sequence[str], keys: Sequence[str]
+) -> Callable[[Path, object, Iterable[Mapping[str, Any]]], SubmissionCounts]:
+    """Return what writes the rows of a run over many photos. Raises UserError as `columns_of`."""
+    columns_of(name, keys, given)
+    return lambda out, _, rows: write_submission(out, name, rows, keys, given)
+
+
 def write_submission(
     out: Path,
     name: ChallengeName,
@@ -195,7 +203,10 @@ def write_submission(
         if values is not None:
             sums[named] = [a + b for a, b in zip(before, values, strict=True)]
     header = [challenge.row, *challenge.columns, *filter(None, [challenge.unknown])]
-    with atomic_file(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with (
+        atomic_file(out, 0o600) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
         table = csv.writer(file, lineterminator="\n")
         table.writerow(header)
         for named, total in sums.items():

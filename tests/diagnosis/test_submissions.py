@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from command_line import Skindx
+from skin_photo import skin_photo
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.submissions import (
@@ -153,3 +155,22 @@ def test_values_are_as_the_scorer_wants_them(tmp_path: Path, name: ChallengeName
     for line in table(tmp_path / "a.csv"):
         values = list(line.values())[1:]
         assert all("." in value and 0 <= float(value) <= 1 for value in values)
+
+
+def test_the_command_writes_one(skindx: Skindx, tiny_bundle: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "ISIC_1.jpg").write_bytes(skin_photo(seed=1))
+    (photos / "ISIC_2.jpg").write_bytes(b"no photo")
+    command = ("diagnose", tiny_bundle, photos, "--format", "isic2018", "--out")
+    code, _, problem = skindx(*command, tmp_path / "a.csv")
+    assert (code, "Squamous_Cell_Carcinoma has no column" in problem) == (2, True)
+    code, _, problem = skindx(*command, tmp_path / "a.jsonl")
+    assert (code, "is no CSV, and a submission" in problem) == (2, True)
+    given = ("--column", "Squamous_Cell_Carcinoma=")
+    code, _, problem = skindx(*command, tmp_path / "a.csv", *given)
+    assert code == 0, problem
+    first, second = table(tmp_path / "a.csv")
+    assert (first["image"], second["image"], second["NV"]) == ("ISIC_1", "ISIC_2", "0.142857143")
+    assert sum(map(float, list(first.values())[1:])) == pytest.approx(1, abs=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "photos"]
