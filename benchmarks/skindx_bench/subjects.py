@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "plan": Subject("cluster.plan", "Predictions of `skindx plan` against measurements."),
     },
     "serve": {
+        "api": Subject("serve.api", "What predict costs beside its networks."),
         "container": Subject("serve.container", "What a container costs, in pairs of tasks."),
         "drift": Subject("serve.drift", "How soon a monitor notices a shift, how often falsely."),
         "int8": Subject("serve.int8", "Exports in int8 beside every higher precision."),

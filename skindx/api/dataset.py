@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.api import known_keywords
-from skindx.core.errors import UserError
+from skindx.core.errors import UserError, known_keywords
 from skindx.data.layout import TAXONOMY, stored_file
 from skindx.data.loader.source import Files
 from skindx.data.manifest import SPLITS, Record, manifest_schema, read_manifest
@@ -50,7 +49,13 @@ class TorchImages:
 
 
 class Dataset:
-    """A folder that `skindx build` wrote. See `skindx.open_dataset`."""
+    """A folder that `skindx build` wrote. See `skindx.open_dataset`.
+
+    >>> data.splits
+    {'train': 27, 'val': 12, 'calibration': 33, 'test': 12}
+    >>> data.table.column_names[:3], len(data.groups), len(data.files("val"))
+    (['path', 'sha256', 'perceptual_hash'], 84, 12)
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,7 +93,12 @@ class Dataset:
     def torch(
         self, split: str | None = None, transform: "Callable[[Image], Any] | None" = None
     ) -> TorchImages:
-        """Return the images of a split, or of all, for torch's DataLoader."""
+        """Return the images of a split, or of all, for torch's DataLoader.
+
+        >>> image, label = data.torch("test")[0]
+        >>> image.shape[0], data.classes[label]
+        (3, 'Dermatofibroma')
+        """
         records = self._of(split)
         numbers = {key: number for number, key in enumerate(self.classes)}
         labels = [numbers[record.label] for record in records]
@@ -99,6 +109,9 @@ class Dataset:
 
         Its column `image` is decoded when it is read, `label` is a ClassLabel; the others are as in
         the table. It is for this machine: `skindx publish` withholds what may not be passed on.
+
+        >>> data.hf("val").features["label"].names
+        ['Dermatofibroma', 'Melanoma', 'Nevus']
         """
         import datasets
         import pyarrow.compute as pc
@@ -126,5 +139,9 @@ class Dataset:
 
 @known_keywords
 def open_dataset(path: "str | os.PathLike[str]") -> Dataset:
-    """Open a dataset folder. Raises UserError where there is none, or none that is sound."""
+    """Open a dataset folder. Raises UserError where there is none, or none that is sound.
+
+    >>> len(skindx.open_dataset(dataset))
+    84
+    """
     return Dataset(Path(path))

@@ -1,21 +1,26 @@
 """A loaded bundle as an object: `load`, `Model.diagnose`, `Model.predict`."""
 
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from skindx.api import known_keywords
 from skindx.api.photos import PhotoLike, patient_of, photo_bytes
 from skindx.api.predictions import iter_predictions, schema_of
+from skindx.core.errors import known_keywords
 from skindx.core.progress import Progress, silent
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CaseAnswer, Diagnosis
+from skindx.models.bundle.detach import unpack
 from skindx.models.exports.runtimes import Backend
 
 if TYPE_CHECKING:
@@ -25,7 +30,14 @@ FactsOfPhotos = Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None
 
 
 class Answer:
-    """What a model says of a case: what the page shows and `/v1/diagnose` answers."""
+    """What a model says of a case: what the page shows and `/v1/diagnose` answers.
+
+    >>> answer = model.diagnose(photos[4])
+    >>> answer.urgency, answer.conformal_set, answer.abstained
+    ('urgent', ('Melanoma',), '')
+    >>> answer.to_dict()["candidates"][0]["key"], answer.pdf()[:4]
+    ('Melanoma', b'%PDF')
+    """
 
     def __init__(self, answered: CaseAnswer, metrics: dict[str, Any] | None) -> None:
         self._answered, self._metrics = answered, metrics
@@ -112,6 +124,9 @@ class Model:
 
         `facts` are age, sex, site, duration and skin_type, all optional. Raises Refused for a
         photo that no answer should rest on, UserError for what is no photo and for other facts.
+
+        >>> model.diagnose(photos[4], age=62)
+        <Answer Melanoma 0.97, urgent>
         """
         patient = patient_of(facts)
         several = list(photos) if isinstance(photos, list | tuple) else [photos]
@@ -132,6 +147,10 @@ class Model:
 
         A photo that is refused or cannot be read has a row that says why. `facts` is one mapping
         for all photos, or one for each.
+
+        >>> table = model.predict([photos[4], "gone.jpg"])
+        >>> table["first"].to_pylist(), table["refused"].to_pylist()
+        (['Melanoma', None], [None, 'file'])
         """
         import pyarrow as pa
 
@@ -150,6 +169,9 @@ class Model:
 
         `photos` may be a generator that never ends. `progress` is called with the stage, how many
         photos are done, and how many there are (0: unknown).
+
+        >>> [batch.num_rows for batch in model.iter_predictions(photos[:5], batch=2)]
+        [2, 2, 1]
         """
         return iter_predictions(
             self._predictor, photos, batch=batch, facts=facts, progress=progress, lock=self._lock
@@ -171,10 +193,24 @@ def load(
     miss_rate: float | None = None,
     prevalence: "str | os.PathLike[str] | None" = None,
 ) -> Model:
-    """Open a bundle and verify each file's hash.
+    """Open a bundle, a folder or the zip of one, and verify each file's hash.
 
     `digest` is that of the bundle, or its first digits: another bundle is refused. The others are
     as in `skindx diagnose`. Raises UserError for what is no bundle, or not whole.
+
+    >>> skindx.load(bundle).classes
+    ('Dermatofibroma', 'Melanoma', 'Nevus')
     """
     mix = Path(prevalence) if prevalence is not None else None
-    return Model(Predictor.load(Path(path), device, backend, digest, miss_rate, prevalence=mix))
+    served = partial(Predictor.load, prevalence=mix)
+    rest = (device, backend, digest, miss_rate)
+    if not (place := Path(path)).is_file():
+        return Model(served(place, *rest))
+    folder = tempfile.mkdtemp(prefix="skindx-bundle-")
+    try:
+        model = Model(served(unpack(place, Path(folder)), *rest))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)  # read as long as it serves
+    return model

@@ -39,13 +39,6 @@ def photo_bytes(photo: Any) -> bytes:
     )
 
 
-def photo_name(photo: Any) -> str | None:
-    """Return the path of a photo as it was given, as text; None for what has none."""
-    if not isinstance(photo, str | os.PathLike):
-        return None
-    return os.fsencode(photo).decode(errors="replace")  # a name may be any bytes
-
-
 def _png_of_array(photo: NDArray[Any]) -> bytes:
     import cv2
 

@@ -26,6 +26,7 @@ bundle: `skindx.bundle` (its digest) and `skindx.backend`.
 
 import hashlib
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from skindx.api.photos import patient_of, photo_bytes, photo_name
+from skindx.api.photos import patient_of, photo_bytes
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress, silent
@@ -176,9 +177,9 @@ def _batches(
 
 def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -> _Read:
     """Read one photo; whatever is wrong with it is in the result."""
-    name, sha256, gate = None, None, "file"
+    name = os.fspath(photo) if isinstance(photo, str | os.PathLike) else None
+    sha256, gate = None, "file"
     try:
-        name = photo_name(photo)
         data = photo_bytes(photo)
         sha256, gate = hashlib.sha256(data).hexdigest(), "facts"
         case = Case((data,), patient_of(facts or {}))

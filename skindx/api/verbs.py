@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from skindx.api import known_keywords
 from skindx.api.dataset import Dataset
-from skindx.core.errors import UserError
+from skindx.core.errors import UserError, known_keywords
 from skindx.core.machine import require_extra
 from skindx.core.progress import Progress, silent
 from skindx.core.settings_base import Settings
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from skindx.training.config.run import TrainSettings
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
-
-TRAINING_NEEDS = ("deepspeed", "psutil", "sqlalchemy")
-_LOOK_S = 0.5
-"""Between two looks at the epochs of a training."""
 
 
 @known_keywords
@@ -91,7 +86,7 @@ def train(
     their bars on standard error. `progress` is called from a thread with a member's name, its
     finished epochs, and all of them. Raises UserError for bad input, JobError for ranks that fail.
     """
-    require_extra("train", *TRAINING_NEEDS, purpose="training")
+    require_extra("train", "deepspeed", "psutil", "sqlalchemy", purpose="training")
     from skindx.api.model import load
     from skindx.training.config.run import TrainSettings
     from skindx.training.member_networks import with_default_network
@@ -212,7 +207,7 @@ def _epochs_reported(run: Path, settings: "TrainSettings", progress: Progress) -
                     progress(name, lines - 1, total)
 
     def watch() -> None:
-        while not ended.wait(_LOOK_S):
+        while not ended.wait(0.5):
             look()
 
     thread = threading.Thread(target=watch, name="skindx-epochs", daemon=True)

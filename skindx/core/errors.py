@@ -1,10 +1,15 @@
-"""Errors that the command line reports in one sentence, and a disk without room as one of them."""
+"""Errors that are one sentence: a user's, a full disk, an unknown keyword of the library."""
 
 import errno
+import functools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 class UserError(ValueError):
@@ -65,3 +70,33 @@ def needs_room(folder: Path) -> Iterator[None]:
         if no_room(error) or (error.errno is None and is_full(folder)):
             raise full_disk(folder) from None
         raise
+
+
+class UnknownKeyword(UserError, TypeError):  # noqa: N818
+    """A keyword that a function does not take."""
+
+
+def known_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let a function refuse an unknown keyword with the nearest valid one."""
+    import difflib
+    import inspect
+
+    known = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self" and parameter.kind is not parameter.POSITIONAL_ONLY
+    ]
+
+    @functools.wraps(function)
+    def checked(*values: Parameters.args, **named: Parameters.kwargs) -> Result:
+        for name in named:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise UnknownKeyword(
+                    f"{function.__name__}: unknown keyword {name!r}; {hint}Valid: "
+                    f"{', '.join(known)}."
+                )
+        return function(*values, **named)
+
+    return checked

@@ -161,7 +161,7 @@ def answer_many(
 
 def check_case(predictor: "Predictor", case: Case) -> CheckedCase | Refused:
     """Decode a case's photos and look at their quality; threads may do it side by side."""
-    passed, refused = check_photos(case, _needed(predictor), predictor.least_side)
+    passed, refused = check_photos(case, needed_side(predictor), predictor.least_side)
     try:
         headers = [photo.opened.facts for photo in passed.values() if photo.opened.facts]
         case = with_file_facts(case, headers)
@@ -202,7 +202,7 @@ def conclude_cases(
     return concluded, output
 
 
-def _needed(predictor: "Predictor") -> int | None:
+def needed_side(predictor: "Predictor") -> int | None:
     """Return the pixels of a photo's shorter side that its judges need; None: as it is.
 
     The view around a small box takes what there is, so a photo is then never made smaller.

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,3 +168,29 @@ def test_an_evaluation_goes_into_the_bundle_where_it_is_of_the_test_split(
     assert [one["split"] for one in given] == ["test", "val", "all"]
     with pytest.raises(skindx.UserError, match="digest"):
         skindx.load(bundle, before)
+
+
+def test_a_bundle_is_opened_from_a_zip_of_its_folder(tmp_path: Path) -> None:
+    whole = OLDER / "whole"
+    inside = shutil.make_archive(str(tmp_path / "inside"), "zip", whole, "bundle")
+    flat = shutil.make_archive(str(tmp_path / "flat"), "zip", whole / "bundle")
+    digest = skindx.load(whole / "bundle").digest
+    model = skindx.load(inside, digest)
+    assert model.digest == skindx.load(flat).digest == digest
+    assert model.diagnose(skindx.open_dataset(DATA).files("test")[4]).pdf()[:4] == b"%PDF"
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
+        archive.writestr("bundle.json", "{}")
+        archive.writestr("../outside", "x")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme", "x")
+    (tmp_path / "text.zip").write_text("no zip")
+    (tmp_path / "cut.zip").write_bytes(Path(flat).read_bytes()[:-30])
+    for name, why in {
+        "evil": "no file of a bundle",
+        "other": "holds no bundle.json",
+        "text": "is no zip",
+        "cut": "is no zip",
+    }.items():
+        with pytest.raises(skindx.UserError, match=why):
+            skindx.load(tmp_path / f"{name}.zip")
+    assert not (tmp_path.parent / "outside").exists()

@@ -1,6 +1,7 @@
 """The public interface: its names, its signatures, what an import costs, unknown keywords."""
 
 import ast
+import doctest
 import inspect
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import skindx
-from skindx.api import UnknownKeyword
+from skindx.api import dataset as dataset_module
+from skindx.api import model as model_module
+from skindx.core.errors import UnknownKeyword
 
 NAMES = [
     *("Answer", "BuildSettings", "Dataset", "EvaluationReport", "JobError", "Model", "Refused"),
@@ -100,3 +103,17 @@ def test_an_unknown_keyword_is_one_sentence() -> None:
         skindx.evaluate("bundle", "data", on="test")
     with pytest.raises(skindx.UserError, match="no-such"):
         skindx.load("no-such")
+
+
+def test_the_examples_of_the_docstrings_are_true() -> None:
+    older = Path(__file__).parents[1] / "fixtures" / "v0_2"
+    bundle, dataset = older / "whole" / "bundle", older / "dataset"
+    data = skindx.open_dataset(dataset)
+    names = {
+        **{"skindx": skindx, "bundle": bundle, "dataset": dataset, "data": data},
+        **{"model": skindx.load(bundle), "photos": data.files("test")},
+    }
+    for module in (model_module, dataset_module):
+        ran = doctest.testmod(module, extraglobs=names, raise_on_error=False)
+        assert ran.failed == 0
+        assert ran.attempted >= 5

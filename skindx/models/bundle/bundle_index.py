@@ -262,7 +262,7 @@ def _parsed(expect: str) -> str:
     wanted = expect.strip().lower().removeprefix("sha256:")
     if not re.fullmatch("[0-9a-f]+", wanted) or not _FEWEST_DIGITS <= len(wanted) <= 64:
         raise UserError(
-            f"--expect {expect[:80]!r} is no digest of a bundle: give its {_FEWEST_DIGITS} to 64 "
+            f"{expect[:80]!r} is no digest of a bundle: give its {_FEWEST_DIGITS} to 64 "
             "first hexadecimal digits, as `skindx train` prints them."
         )
     return wanted

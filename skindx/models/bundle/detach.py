@@ -1,11 +1,12 @@
-"""A bundle without its trunk: for weights that may be used and not passed on.
+"""Archives of bundles: whole ones, and without the trunk for weights that may not be passed on.
 
-The archive is the bundle without the files of its folder `trunks`, and no verb opens it. The
+A detached archive is the bundle without the files of its folder `trunks`; no verb opens it. The
 receiver fetches the trunk from its publisher. The bundle of both has the same bytes and digest.
 """
 
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -80,6 +81,38 @@ def attach(
             f"{archive} is no archive of `skindx bundle detach` ({detail}); copy it again."
         ) from None
     return open_bundle(out)
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack the zip of a bundle's folder into an empty one, and return where the bundle is.
+
+    Raises UserError for what is no such archive, is detached, or is larger than any bundle.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
+            index = min(
+                (one.filename for one in entries if PurePosixPath(one.filename).name == INDEX),
+                key=len,
+                default="",
+            )
+            if not index:
+                raise UserError(f"{archive} holds no {INDEX}; give the zip of a bundle's folder.")
+            if NOTE in opened.namelist():
+                raise UserError(
+                    f"{archive} lacks its trunk; complete it with `skindx bundle attach`."
+                )
+            if sum(entry.file_size for entry in entries) > MOST_BYTES:
+                raise UserError(f"{archive} is larger than any bundle; do not use it.")
+            for entry in entries:
+                pure = PurePosixPath(entry.filename)
+                if pure.is_absolute() or ".." in pure.parts or "\\" in entry.filename:
+                    raise UserError(f"{archive}: {entry.filename[:80]!r} is no file of a bundle.")
+                _extract(opened, entry.filename, folder / pure)
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, zlib.error) as error:
+        detail = " ".join(str(error).split())[:120]
+        raise UserError(f"{archive} is no zip of a bundle ({detail}); copy it again.") from None
+    return folder / PurePosixPath(index).parent
 
 
 def _described(member: MemberSpec, spec: BundleSpec) -> dict[str, str]:
