@@ -273,6 +273,7 @@ def test_boxes_are_right_wrong_or_drawn_anew(
     assert stored() == [(10.5, 20.25, 60.0, 70.0)]
     page.wait_for_selector("#boxes rect")
     page.keyboard.press("e")
+    page.locator("#draw").wait_for()
     place = page.locator("#boxes").bounding_box()
     assert place is not None
     scale = place["width"] / 120
@@ -292,6 +293,7 @@ def test_boxes_are_right_wrong_or_drawn_anew(
     assert moved == pytest.approx((15.5, 15.25, 70.0, 75.0), abs=0.5)
     assert new == pytest.approx((80, 10, 110, 30), abs=0.5)
     page.keyboard.press("e")
+    page.locator("#draw").wait_for()
     page.keyboard.press("Delete")
     page.keyboard.press("Delete")
     page.keyboard.press("Enter")

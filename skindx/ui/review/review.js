@@ -215,7 +215,7 @@ async function load(item) {
     const waiting = waitingOf(item).map(reasonName).join(', ');
     $('title').textContent += waiting ? ` – open: ${waiting}` : '';
     facts([...(why ? [['why', why]] : []), ...told.facts]);
-    $('note').value = answers.get(item)?.note?.note ?? '';
+    if (document.activeElement !== $('note')) $('note').value = answers.get(item)?.note?.note ?? '';
     if (told.size) $('canvas').style.setProperty('--aspect', told.size[0] / told.size[1]);
     drawBoxes();
     drawAnswers();
@@ -335,6 +335,7 @@ function post(body) {
   answers.set(item, given);
   all.items[item][3] = settled(item, body.verdict);
   history.ours[`${item} ${question}`] = revision + 1;
+  remember();
   send({ ...body, revision }, item, () => { history.undo = history.undo.filter((one) => one.body !== body); });
   setTimeout(progress); // behind the next frame: it goes through all items
 }
@@ -347,6 +348,7 @@ function send(body, item, failed) {
       remember();
     } catch (error) {
       failed();
+      remember();
       say(error.message, true);
       take([await ask(`item/${item}`).catch(() => ({ at: item, answers: answers.get(item) ?? {}, waiting: [] }))]);
       const place = view.indexOf(item);
