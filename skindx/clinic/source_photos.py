@@ -32,8 +32,9 @@ _JPEG_BASELINE = "1.2.840.10008.1.2.4.50"
 _LOSSY = {"JPEG": "ISO_10918_1", "HEIC": "ISO_23008_2", "WEBP": ""}
 """Formats that lose pixels, and the standard of each as DICOM names it."""
 _SEXES = {"female": "F", "male": "M", "other": "O"}
-_UID = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*))+")
-_DATE, _TIME = re.compile(r"\d{8}"), re.compile(r"\d\d(\d\d(\d\d(\.\d{1,6})?)?)?")
+_UID = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
+_DATE = re.compile(r"[0-9]{8}")
+_TIME = re.compile(r"[0-9]{2}([0-9]{2}([0-9]{2}(\.[0-9]{1,6})?)?)?")
 _ID_LENGTH = 64
 
 

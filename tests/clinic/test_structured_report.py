@@ -241,7 +241,7 @@ def test_an_identifier_that_no_record_holds_is_refused(patient_id: str) -> None:
         Named(patient_id)
 
 
-@pytest.mark.parametrize("uid", ["1", "1.02", "1.2.", "a.b", "1." + "2" * 64])
+@pytest.mark.parametrize("uid", ["1", "1.02", "1.2.", "a.b", "1.\u0663", "1." + "2" * 64])
 def test_what_is_no_uid_is_refused(uid: str) -> None:
     with pytest.raises(UserError, match="no UID of a study"):
         Named("p", uid)
