@@ -1,5 +1,6 @@
 """`skindx diagnose`."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -167,7 +168,7 @@ def _many(
     from skindx.core.progress import progress_bars
     from skindx.diagnosis.photo_list import list_photos
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.submissions import submission_writer
+    from skindx.diagnosis.submissions import columns_of, write_submission
     from skindx.ui.answers_page import check_page, write_page
 
     if out is None:
@@ -186,7 +187,11 @@ def _many(
     listed = list_photos(sources[0])
     bundle, expect, miss_rate, prevalence = served
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate, prevalence=prevalence)
-    writer = submission_writer(*submission, predictor.taxonomy.keys) if submission else write_table
+    write: Callable[..., object] = write_table
+    if submission:
+        name, given = submission
+        columns = columns_of(name, predictor.taxonomy.keys, given)
+        write = lambda out, _, rows: write_submission(out, name, rows, columns)  # noqa: E731
     for note in listed.notes:
         print(printable(note))
     with progress_bars() as progress:
@@ -198,7 +203,7 @@ def _many(
             predictor,
             out,
             page=page,
-            write=writer,
+            write=write,
             prevalence=prevalence,
             progress=progress,
         )

@@ -177,6 +177,9 @@ def test_a_wrong_table_is_one_sentence(tmp_path: Path, text: str | None, why: st
         (tmp_path / "metadata.csv").write_text(text)
     with pytest.raises(UserError, match=why):
         source(tmp_path).gather(tmp_path / "out")
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(UserError, match="is no CSV; give the folder that isic-cli wrote"):
+        source(tmp_path / "a.parquet").gather(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

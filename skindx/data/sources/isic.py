@@ -12,7 +12,7 @@ image has.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 
 from pydantic import Field, PrivateAttr
 
@@ -187,6 +187,8 @@ class IsicFolder(TableOfFiles):
         return super().known(line) | {"group": line["group"]}
 
     def _raw(self) -> Iterator[dict[str, Any]]:
+        if self.table.suffix.lower() != ".csv":
+            raise UserError(f"{self.table} is no CSV; give the folder that isic-cli wrote.")
         return read_table(self.table, _ArchiveColumns(label=_WRITTEN[0]))
 
     def _files(self) -> Iterator[Path]:
@@ -215,7 +217,7 @@ class IsicFolder(TableOfFiles):
             "licence": _LICENCES.get(code, code),
             "creator": value["attribution"],
             "attribution": value["attribution"],
-            "page": f"https://api.isic-archive.com/images/{isic_id}/",
+            "page": f"https://api.isic-archive.com/images/{quote(isic_id, safe='')}/",
             "group": "\n".join(filter(None, map(value.get, ("patient_id", "lesion_id")))),
             "skin_type": value.get("fitzpatrick_skin_type", ""),
             "confirmed": value.get("diagnosis_confirm_type") or ("biopsy" if biopsy else ""),
