@@ -8,8 +8,9 @@ from typing import Any
 
 from skindx.clinic.codes import NOT_REVIEWED
 from skindx.core.text import printable
+from skindx.diagnosis.answer_report import basis
 from skindx.diagnosis.case import patient_facts
-from skindx.diagnosis.guarantees import guarantee, how_combined, measured, risk_guarantee
+from skindx.diagnosis.guarantees import guarantee, risk_guarantee
 from skindx.diagnosis.record import (
     CANNOT_RULE_OUT,
     Candidate,
@@ -57,7 +58,7 @@ def sections(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> tuple[Sect
                 [f"{given}.", diagnosis.use_of_facts],
             )
         )
-    parts.append(("basis", "Basis of this answer", _basis(diagnosis, metrics)))
+    parts.append(("basis", "Basis of this answer", [NOT_REVIEWED, *basis(diagnosis, metrics)]))
     return tuple(
         Section(code, heading, tuple(printable(text) for text in texts if text))
         for code, heading, texts in parts
@@ -141,22 +142,3 @@ def _conditions(diagnosis: Diagnosis) -> tuple[str, list[str]]:
     if diagnosis.abstained:
         return "What it resembles most (not an answer)", rows + rest
     return "What it may be", [*rows, guarantee(diagnosis), diagnosis.agreement, *rest]
-
-
-def _basis(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
-    source = diagnosis.source
-    hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
-    return [
-        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, digest "
-        f"{source.digest[:16] or 'unknown'}; taxonomy {source.taxonomy}, {source.review}.",
-        NOT_REVIEWED,
-        source.expects,
-        source.adapted,
-        ""
-        if source.calibrated
-        else "Its probabilities were not calibrated: expect them to be too high.",
-        how_combined(diagnosis),
-        diagnosis.mix,
-        measured(metrics) or "How often this bundle is right has not been measured.",
-        f"The SHA-256 hashes of the photo files begin with {hashes}.",
-    ]

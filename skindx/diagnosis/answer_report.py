@@ -154,24 +154,32 @@ def _similar(sheet: Sheet, answer: CaseAnswer) -> None:
 
 
 def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> None:
-    source = diagnosis.source
     sheet.heading("Basis of this answer")
-    sheet.text(
+    *sentences, hashes = basis(diagnosis, metrics)
+    for sentence in sentences:
+        sheet.text(sentence)
+    sheet.text(hashes, faint=True)
+
+
+def basis(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> list[str]:
+    """Return what an answer rests on, in sentences; the last one names the photo files."""
+    source = diagnosis.source
+    hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
+    sentences = (
         f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
         f"digest {source.digest[:16] or 'unknown'}; "
-        f"taxonomy {source.taxonomy}, {source.review}."
+        f"taxonomy {source.taxonomy}, {source.review}.",
+        source.expects,
+        source.adapted,
+        ""
+        if source.calibrated
+        else "Its probabilities were not calibrated: expect them to be too high.",
+        how_combined(diagnosis),
+        diagnosis.mix,
+        measured(metrics) or "How often this bundle is right has not been measured.",
+        f"The SHA-256 hashes of the photo files begin with {hashes}.",
     )
-    for sentence in (source.expects, source.adapted):
-        if sentence:
-            sheet.text(sentence)
-    if not source.calibrated:
-        sheet.text("Its probabilities were not calibrated: expect them to be too high.")
-    for sentence in (how_combined(diagnosis), diagnosis.mix):
-        if sentence:
-            sheet.text(sentence)
-    sheet.text(measured(metrics) or "How often this bundle is right has not been measured.")
-    hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
-    sheet.text(f"The SHA-256 hashes of the photo files begin with {hashes}.", faint=True)
+    return [sentence for sentence in sentences if sentence]
 
 
 def _opened(data: bytes) -> "Image.Image":
