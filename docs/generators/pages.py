@@ -7,6 +7,7 @@ from pathlib import Path
 from generators.command_line import command_line
 from generators.http import http_interface, prometheus_names
 from generators.kinds import kinds
+from generators.peers import peers_page
 from generators.settings import Page
 from generators.systems import systems_page
 
@@ -59,6 +60,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "prometheus": prometheus_names,
     "systems": systems_page,
+    "peers": peers_page,
     "benches": _benches,
     "settings-recipe": _settings(
         "Recipe of a dataset",

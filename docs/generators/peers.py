@@ -1,4 +1,4 @@
-"""The table of features beside those of peers, from `peers.yaml`: a test or a link for each cell."""
+"""Features beside those of peers, from `peers.yaml`: a test or a link for each cell."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +60,8 @@ def _written() -> dict:  # type: ignore[type-arg]
 
 _LEAD = """# Beside other tools
 
-The column of skindx names the tests that hold a feature. The other columns were read in each
-tool's documentation on {date}: a link shows where it says so, and a dash means that we did not find the feature
-there, which is no proof that it is absent. Tools with another purpose have few of these features,
-and many that are not listed.
+The column of skindx names the tests that hold a feature. In the other columns a link leads to the
+tool's documentation of it ({date}); `make docs-links` asks whether the links still answer. A dash
+means that we did not find the feature there, which is no proof that it is absent. Tools with
+another purpose have few of these features, and many that are not listed.
 """
