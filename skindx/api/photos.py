@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.core.errors import UserError
+from skindx.core.errors import UserError, refuse_unknown
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.photo_checks import read_photo
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PhotoLike: TypeAlias = "str | os.PathLike[str] | bytes | Image | NDArray[np.uint8]"
 """A path, a file's bytes, an image of Pillow, or an array H x W x 3 of uint8 RGB."""
+
+FACTS = ("age", "sex", "site", "duration", "skin_type")
 
 
 def photo_bytes(photo: Any) -> bytes:
@@ -71,4 +73,5 @@ def _png_of_image(photo: "Image") -> bytes:
 
 def patient_of(facts: Mapping[str, Any]) -> Patient:
     """Return what is known of the person. Raises UserError, which names an unknown keyword."""
+    refuse_unknown("facts", facts, FACTS)
     return Patient.parse(dict(facts), origin="facts", expand=False)

@@ -1,9 +1,11 @@
 """Errors that are one sentence: a user's, a full disk, an unknown keyword of the library."""
 
+import difflib
 import errno
 import functools
+import inspect
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -78,9 +80,6 @@ class UnknownKeyword(UserError, TypeError):  # noqa: N818
 
 def known_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Let a function refuse an unknown keyword with the nearest valid one."""
-    import difflib
-    import inspect
-
     known = [
         name
         for name, parameter in inspect.signature(function).parameters.items()
@@ -89,14 +88,18 @@ def known_keywords(function: Callable[Parameters, Result]) -> Callable[Parameter
 
     @functools.wraps(function)
     def checked(*values: Parameters.args, **named: Parameters.kwargs) -> Result:
-        for name in named:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                raise UnknownKeyword(
-                    f"{function.__name__}: unknown keyword {name!r}; {hint}Valid: "
-                    f"{', '.join(known)}."
-                )
+        refuse_unknown(function.__name__, named, known)
         return function(*values, **named)
 
     return checked
+
+
+def refuse_unknown(what: str, named: Iterable[str], known: Sequence[str]) -> None:
+    """Raise UnknownKeyword for a name that is not known, with the nearest one."""
+    for name in named:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UnknownKeyword(
+                f"{what}: unknown keyword {name!r}; {hint}Valid: {', '.join(known)}."
+            )
