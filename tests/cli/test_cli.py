@@ -155,3 +155,19 @@ def test_help_names_every_bench(skindx: Skindx) -> None:
 
     reported = skindx("bench", "--help")[1]
     assert [name for name in BENCHES if name not in reported] == []
+
+
+def test_ctrl_c_in_a_verb_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = typer.Typer()
+
+    @commands.command()
+    def verb() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["skindx"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.run_app(commands)
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "stopped; run the same command again to go on\n"
