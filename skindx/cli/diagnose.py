@@ -139,9 +139,9 @@ def diagnose(
     from skindx.diagnosis.photo_checks import read_photos
 
     files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid))
+    model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     case = read_photos(photos)
     files.check(case, photos)
-    model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     answered = model.diagnose(case, **given)
     if pdf:
         report = answered.pdf()

@@ -226,6 +226,9 @@ def test_bad_cvat_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(UserError, match="character that XML cannot"):
         write_cvat(tmp_path / "b.xml", {}, ["a\0b"])
     assert not (tmp_path / "b.xml").exists()
+    (tmp_path / "task.zip").touch()
+    with pytest.raises(UserError, match="is an archive; unpack it, and give the folder"):
+        format_of(tmp_path / "task.zip")
 
 
 def fiftyone(folder: Path, content: object) -> Path:

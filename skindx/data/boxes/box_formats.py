@@ -162,6 +162,8 @@ def format_of(path: Path) -> BoxFormat:
     """Return the format that a file's or folder's content shows. Raises UserError."""
     if not path.exists():
         raise UserError(f"{path} does not exist; give a file or folder of boxes.")
+    if path.suffix.lower() == ".zip":
+        raise UserError(f"{path} is an archive; unpack it, and give the folder.")
     for kind, form in FORMATS.items():
         if form.claims(path):
             return kind
