@@ -27,6 +27,7 @@ bundle: `skindx.bundle` (its digest) and `skindx.backend`.
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ def _batches(
 
 def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -> _Read:
     """Read one photo; whatever is wrong with it is in the result."""
-    name = os.fspath(photo) if isinstance(photo, str | os.PathLike) else None
+    name = _text(os.fsdecode(photo)) if isinstance(photo, str | os.PathLike) else None
     sha256, gate = None, "file"
     try:
         data = photo_bytes(photo)
@@ -189,6 +190,11 @@ def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -
     except Exception:
         log.exception("a photo could not be read")
         return _Read(name, sha256, UserError(_FAILED), "failed")
+
+
+def _text(text: str) -> str:
+    """Return a text that a table can hold: the name of a file may be any bytes."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _pixels(read: _Read) -> int:
@@ -221,7 +227,7 @@ def _row(
         return row | {"refused": "failed", "reason": _FAILED}
     if isinstance(concluded, UserError):
         gate = concluded.gate if isinstance(concluded, Refused) else read.gate
-        return row | {"refused": gate, "reason": str(concluded)}
+        return row | {"refused": gate, "reason": _text(str(concluded))}
     conclusion = concluded.conclusion
     ranked = conclusion.ranked
     step = without_reassurance(conclusion.next_step, predictor.taxonomy.classes)

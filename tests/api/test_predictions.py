@@ -96,6 +96,7 @@ def test_one_bad_photo_is_a_row_and_no_end(model: skindx.Model, tmp_path: Path) 
         tmp_path: "file",
         tmp_path / "pipe": "file",
         "nul\0byte": "file",
+        "not\udcffutf8.jpg": "file",
         3.5: "file",
         tmp_path / "empty.jpg": "unreadable",
         b"GIF89a": "unreadable",
@@ -106,7 +107,7 @@ def test_one_bad_photo_is_a_row_and_no_end(model: skindx.Model, tmp_path: Path) 
     assert table["refused"].to_pylist()[:-1] == [*bad.values(), "file", "light"]
     reasons = table["reason"].to_pylist()[:-1]
     assert all(reason.endswith(".") and "\n" not in reason for reason in reasons)
-    assert None not in table["sha256"].to_pylist()[5:9]
+    assert None not in table["sha256"].to_pylist()[6:10]
 
 
 def test_an_error_of_ours_spoils_one_row(
