@@ -123,13 +123,8 @@ def iter_predictions(
         known = facts
         if total and isinstance(facts, Sequence) and len(facts) != total:
             raise UserError(f"{len(facts)} facts came for {total} photos; give one for each photo.")
-    return _batches(
-        predictor,
-        zip(photos, known, strict=known is facts),
-        (batch, total),
-        progress,
-        lock or Lock(),
-    )
+    pairs = zip(photos, known, strict=known is facts)
+    return _batches(predictor, pairs, (batch, total), progress, lock or Lock())
 
 
 def _batches(

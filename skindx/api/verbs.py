@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -166,10 +166,9 @@ def evaluate(
         internal=Path(internal) if internal else None,
     )
     report = EvaluationReport(folder, scores, None)
-    if part != "test" or scores.external is not None or external:
-        return report
-    changed = add_metrics(path, report.metrics, digest)
-    return EvaluationReport(folder, scores, changed.digest)
+    if part == "test" and scores.external is None and not external:
+        return replace(report, digest=add_metrics(path, report.metrics, digest).digest)
+    return report
 
 
 def _path(dataset: "str | os.PathLike[str] | Dataset") -> Path:
