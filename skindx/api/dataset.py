@@ -86,10 +86,12 @@ class Dataset:
         rows = [asdict(record) for record in self._records]
         return pa.Table.from_pylist(rows, schema=manifest_schema())
 
+    @known_keywords
     def files(self, split: str | None = None) -> list[Path]:
         """Return the images' files in the order of the table, of one split or of all."""
         return [stored_file(self.path, record.path) for record in self._of(split)]
 
+    @known_keywords
     def torch(
         self, split: str | None = None, transform: "Callable[[Image], Any] | None" = None
     ) -> TorchImages:
@@ -104,6 +106,7 @@ class Dataset:
         labels = [numbers[record.label] for record in records]
         return TorchImages(Files(self.path, records), labels, transform)
 
+    @known_keywords
     def hf(self, split: str | None = None) -> "datasets.Dataset":
         """Return the images of a split, or of all, as a dataset of Hugging Face's `datasets`.
 

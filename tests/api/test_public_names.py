@@ -101,6 +101,8 @@ def test_an_unknown_keyword_is_one_sentence() -> None:
         skindx.load("bundle", diges="ab")
     with pytest.raises(TypeError, match=r"^evaluate: unknown keyword 'on'; Valid: bundle, dataset"):
         skindx.evaluate("bundle", "data", on="test")
+    with pytest.raises(UnknownKeyword, match=r"^torch: unknown keyword 'transforms'; did you mean"):
+        skindx.Dataset.torch(None, transforms=None)
     with pytest.raises(skindx.UserError, match="no-such"):
         skindx.load("no-such")
 
