@@ -24,11 +24,11 @@ from skindx.data.crawl.crawl_process import PARTS, make_part
 from skindx.data.crawl.fetch_settings import OriginPolicy, Partition
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.image_tables import EMBEDDINGS, Embeddings, write_embeddings
-from skindx.data.layout import CACHE
+from skindx.data.layout import CACHE, LABEL_REVIEW
 from skindx.data.ledger import read_ledger
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files
-from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
+from skindx.data.manifest import Record, read_image, read_issues, read_manifest, write_manifest
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.gallery_pages import write_gallery
 from skindx.data.publish.publish_formats import FORMATS
@@ -36,7 +36,8 @@ from skindx.data.publish.publish_settings import PublishSettings
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.screening.screen import SHARDS
-from skindx.review.label_doubts import PAGE, TABLE, Doubt, LabelReview, write_review
+from skindx.imaging.sandboxed_images import small_jpeg
+from skindx.review.label_doubts import TABLE, Doubt, LabelReview, write_review
 from skindx.review.privacy_audit import JOURNAL
 
 JANE = "Jane Q. Victim"
@@ -98,7 +99,10 @@ def leave_traces(out: Path, records: list[Record], jane: Record) -> None:
         for n, r in enumerate((jane, records[-1]), 1)
     ]
     review = LabelReview(tuple(doubts), len(records), 2, 0.9, 5, "a model")
-    write_review(out, review, {record.sha256: record for record in records})
+    write_review(out, review)
+    # Versions before the review page wrote one with images.
+    shown = base64.b64encode(small_jpeg(read_image(out, jane), 176)).decode()
+    (out / LABEL_REVIEW).write_text(f'<img src="data:image/jpeg;base64,{shown}"> {jane.sha256}')
     open_pixels(out / CACHE / "train.pixels", Files(out, records), 32, threads=1)
     write_gallery(out, out / "gallery")
     older = out.parent / "older"
@@ -155,7 +159,7 @@ def test_nothing_is_left_anywhere(skindx: Skindx, tmp_path: Path) -> None:
     leave_traces(out, records, jane)
     (given,) = (published[1] / jane.split / "acne").glob(f"{jane.sha256}.*")
     thumbnail = (out / "gallery" / "thumbs" / jane.sha256[:2] / f"{jane.sha256}.jpg").read_bytes()
-    page = (out / PAGE).read_text().partition("base64,")[2].partition('"')[0]
+    page = (out / LABEL_REVIEW).read_text().partition("base64,")[2].partition('"')[0]
     needles = {
         "sha256": jane.sha256.encode(),
         "url": url.encode(),
@@ -172,7 +176,7 @@ def test_nothing_is_left_anywhere(skindx: Skindx, tmp_path: Path) -> None:
     # The search itself finds what it should, in each of the places that must be empty later.
     places = {Path(path).parts[0] for path in before["sha256"] | before["creator"]}
     assert places == {"data", *FORMATS}
-    tables = {EMBEDDINGS, JOURNAL, TABLE, PAGE, "diff.json", "flags.parquet", "splits.csv"}
+    tables = {EMBEDDINGS, JOURNAL, TABLE, LABEL_REVIEW, "diff.json", "flags.parquet", "splits.csv"}
     assert {f"data/{name}" for name in tables} <= before["sha256"]
     assert f"data/{PARTS}/00000/ledger.jsonl" in before["creator"]
 
