@@ -106,7 +106,7 @@ def _read(path: Path, part: AnswerPart, origin: Mapping[str, Any]) -> None:
                 before = dict(row)
             else:
                 part.places[row[FILE]] = (place, row[_SEEN])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise UserError(f"{path} is damaged in line {number + 1}; delete it.") from None
         if number == 0 and before != origin:
             raise UserError(_other(path, before, origin))

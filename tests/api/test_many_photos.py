@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import Skindx
@@ -17,6 +18,7 @@ from skin_photo import skin_photo
 from tiny_bundle import pack_tiny
 
 from skindx.api import predictions
+from skindx.api.answer_file import write_table
 from skindx.core.atomic_files import only_writer
 
 ODD = ("<script>alert(1)<script>.jpg", "=1+1.jpg", "blurred.jpg", os.fsdecode(b"\xff.jpg"))
@@ -52,30 +54,30 @@ def rows_of(table: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_file_has_a_row_in_each_format(answer: Answer) -> None:
-    with answer("a.csv").open(encoding="utf-8") as file:
-        texts = list(csv.DictReader(file))
-    rows = rows_of(answer("a.jsonl"))
-    assert pq.read_table(answer("a.parquet")).to_pylist() == rows
-    assert [list(texts[0]), len(texts), len(rows)] == [list(rows[0]), ROWS, ROWS]
+def test_every_file_has_a_row_in_each_format_and_a_place_on_a_page_that_asks_nobody(
+    answer: Answer, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    out = answer("a.jsonl", "--summary", page)
+    assert [file.stat().st_mode & 0o077 for file in (out, page)] == [0, 0]
+    assert sorted(tmp_path.iterdir()) == [out, page]
+    rows = rows_of(out)
     assert [row["file"] for row in rows] == [
         *ODD[:3], *(f"p{n}.jpg" for n in range(4)), "\N{REPLACEMENT CHARACTER}.jpg"
     ]  # fmt: skip
     assert [row["refused"] for row in rows][:4] == [None, "unreadable", "blur", None]
+    schema = pa.Table.from_pylist(rows).schema
+    write_table(tmp_path / "a.parquet", schema, rows)
+    assert pq.read_table(tmp_path / "a.parquet").to_pylist() == rows
+    write_table(tmp_path / "a.csv", schema, rows)
+    with (tmp_path / "a.csv").open(encoding="utf-8") as file:
+        texts = list(csv.DictReader(file))
+    assert [list(texts[0]), len(texts), len(rows)] == [list(rows[0]), ROWS, ROWS]
     assert texts[1]["file"] == "'=1+1.jpg"  # no spreadsheet computes it
     for text, row in zip(texts, rows, strict=True):
         assert text["probability"] == ("" if row["refused"] else str(row["probability"]))
         assert text["set"] == ";".join(row["set"] or ())
-
-
-def test_the_page_has_urgent_ones_first_escapes_names_and_asks_nobody(
-    answer: Answer, tmp_path: Path
-) -> None:
-    page = tmp_path / "page.html"
-    out = answer("b.csv", "--summary", page)
     html = page.read_text(encoding="utf-8")
-    assert [file.stat().st_mode & 0o077 for file in (out, page)] == [0, 0]
-    assert sorted(tmp_path.iterdir()) == [out, page]
     assert "&lt;script&gt;alert(1)&lt;script&gt;.jpg" in html
     assert "<script>alert" not in html
     assert "http" not in html.replace("http-equiv", "")

@@ -10,6 +10,7 @@ import pytest
 from echo_app import ask
 from fastapi import FastAPI
 from painted_answers import BLURRED, Painter, jpeg
+from served import Served
 from skin_photo import skin_photo
 from tiny_bundle import pack_whole
 
@@ -118,3 +119,13 @@ def test_a_fault_of_the_server_is_a_row_that_says_so(tiny_bundle: Path) -> None:
 
     answer = ask(app_of(Failing(), tiny_bundle), "POST", PATH, **sent(b"x", file="a.jpg"))
     assert answer.json()["csv"].split(",")[4] == "failed"
+
+
+def test_a_real_server_keeps_neither_photo_nor_name(served: Served) -> None:
+    with served.client() as client:
+        answer = client.post(PATH, **sent(skin_photo(seed=4), file="Jane Doe.jpg"))
+    assert answer.status_code == 200
+    assert answer.json()["csv"].startswith("Jane Doe.jpg,")
+    assert served.uploads == []
+    kept = [path for path in served.folder.rglob("*") if path.is_file() and path.stat().st_size]
+    assert not any(b"Jane Doe" in path.read_bytes() for path in kept)
