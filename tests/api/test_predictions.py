@@ -49,13 +49,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> skindx.Model:
 def test_a_row_holds_what_diagnose_answers(model: skindx.Model) -> None:
     rows = model.predict(PHOTOS, facts={"age": 40}).to_pylist()
     for photo, row in zip(PHOTOS, rows, strict=True):
-        said = model.diagnose(photo, age=40)
-        record = said.diagnosis
+        answer = model.diagnose(photo, age=40)
+        record = answer.diagnosis
         assert row["refused"] is None
-        assert (row["urgency"], row["advice"]) == (said.urgency, said.advice)
-        assert row["abstained"] == said.abstained
-        assert row["set"] == list(said.conformal_set)
-        for key, probability in said.probabilities.items():
+        assert (row["urgency"], row["advice"]) == (answer.urgency, answer.advice)
+        assert row["abstained"] == answer.abstained
+        assert row["set"] == list(answer.conformal_set)
+        for key, probability in answer.probabilities.items():
             assert row[f"probability_{key}"] == pytest.approx(probability, abs=1e-6)
         assert record.urgent_risk
         assert row["urgent_risk"] == pytest.approx(record.urgent_risk.risk, abs=1e-6)
