@@ -212,8 +212,8 @@ def read_yolo(path: Path, rules: BoxRules = _RULES) -> BoxFile:
 
     An image with an empty label file was looked at and has no box; one without a label file counts
     as `rules.unannotated` says. A polygon gives the box around it, and lines of many columns are
-    read as yolo_columns.py says. Lines and files that cannot be used are left out and counted. Who
-    drew is not in the format: `drawn_by` is the folder. Raises UserError.
+    read as said at the top of this module. Lines and files that cannot be used are left out and
+    counted. Who drew is not in the format: `drawn_by` is the folder. Raises UserError.
     """
     root = path.parent if path.suffix in (".yaml", ".yml") else path
     if root.is_file():
