@@ -47,6 +47,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "ood camera": ("docs/measured/out-of-distribution.md", accuracy.ood_camera),
     "modality": ("docs/measured/out-of-distribution.md", accuracy.modality),
     "not skin": ("docs/measured/not-skin.md", data.not_skin),
+    "dicom import": ("docs/howto/dicom.md", data.dicom_import),
     "audit alarms": ("docs/measured/not-skin.md", data.audit_alarms),
     "unusual": ("docs/measured/not-skin.md", data.unusual),
     "gates": ("docs/measured/gates.md", data.gates),

@@ -334,3 +334,28 @@ def audit_alarms(load: Load) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     notes = [line for note in written["notes"] for line in ("", note)]
     return "\n".join([*lines, *notes, "", bench_machine(written)])
+
+
+_IMPORTED = {
+    "files": "**all, in equal shares**",
+    "jpeg": "JPEG, kept as it is compressed",
+    "explicit": "uncompressed",
+    "rle": "RLE",
+    "deflated": "deflated",
+    "jpeg_2000": "JPEG 2000, lossless",
+}
+
+
+def dicom_import(load: Load) -> str:
+    """Return the DICOM files a second that one core makes images of, by transfer syntax."""
+    written = load("dicom-import.json")
+    figures = written["figures"]
+    lines = ["| transfer syntax | files a second and core |", "|---|---|"]
+    for key, name in _IMPORTED.items():
+        figure = figures[f"{key}_per_core"]
+        low, high = figure["spread"]
+        lines.append(f"| {name} | {figure['value']:.1f} [{low:.1f}, {high:.1f}] |")
+    memory = f"Peak memory: {figures['peak_memory']['value']:.0f} MB."
+    rounds = f"Medians of {figures['files_per_core']['n']} rounds with quartiles."
+    notes = " ".join((*written["notes"], rounds, memory))
+    return "\n".join([*lines, "", notes, "", bench_machine(written)])
