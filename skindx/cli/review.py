@@ -44,6 +44,10 @@ def review(
     from skindx.core.atomic_files import write_csv
     from skindx.review.dataset_review import EXPORTED, exported
 
+    if export.is_dir() or export.resolve().parent == dataset.resolve():
+        raise UserError(
+            f"--export {export} is a folder or lies in the dataset; name a CSV file elsewhere."
+        )
     rows = list(exported(dataset))
     write_csv(export, EXPORTED, rows)
     print(f"{export}: {len(rows)} answers.")

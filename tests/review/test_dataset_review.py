@@ -29,7 +29,7 @@ from skindx.data.decisions import Flag, undecided, write_flags
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.review.box_review import unseen
-from skindx.review.dataset_review import DatasetReview, ReviewItem, exported, summary
+from skindx.review.dataset_review import DatasetReview, exported, summary
 
 OLD = Box(1.0, 2.0, 30.0, 40.0, "lesion", "file")
 
@@ -287,4 +287,6 @@ def test_an_export_has_a_row_an_answer(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert [(row["verdict"], row["by"]) for row in rows] == [("keep", "me"), ("same", "'@me")]
     assert (rows[1]["sha256"], rows[1]["sha256_b"], rows[1]["reasons"]) == (*unsure, "copy")
-    assert isinstance(review.items[0], ReviewItem)
+    for wrong in (tmp_path, tmp_path / "data" / DECISIONS):
+        with pytest.raises(UserError, match="name a CSV file elsewhere"):
+            review_verb(tmp_path / "data", export=wrong)
