@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
@@ -176,7 +177,7 @@ def table_of(rows: Sequence[object], schema: Any) -> Any:
     """
     import pyarrow as pa
 
-    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    columns = {name: list(map(attrgetter(name), rows)) for name in schema.names}
     if "boxes" in columns:
         columns["boxes"] = _boxes_array(columns["boxes"])
     return pa.table(columns, schema=schema)

@@ -86,8 +86,9 @@ def serve(dataset: Path, by: str = "", *, reason: str = "", port: int = 7861) ->
 def _warm(review: DatasetReview) -> None:
     """Load the compiled loops of drawings, which takes seconds, before the first pair is shown."""
     if review.pairs:
-        blank_HW3 = np.full((64, 64, 3), 128, np.uint8)
-        draw_pair(blank_HW3, blank_HW3, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0), 64)
+        coarse_HW3 = np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)
+        noise_HW3 = coarse_HW3.repeat(8, 0).repeat(8, 1)  # with corners to compare
+        draw_pair(noise_HW3, noise_HW3, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0), 64)
 
 
 def build_app(review: DatasetReview, token: str, by: str = "", reason: str = "") -> App:
