@@ -182,8 +182,8 @@ def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -
         return _Read(name, sha256, check_case(predictor, case), "failed")
     except UserError as error:
         return _Read(name, sha256, error, gate)
-    except Exception:
-        log.exception("a photo could not be read")
+    except Exception as error:  # its text may name a file, and a file a person
+        log.error("a photo could not be read (%s)", type(error).__name__)
         return _Read(name, sha256, UserError(_FAILED), "failed")
 
 
@@ -204,10 +204,10 @@ def _concluded(
     """Return the cases' conclusions; None: an error of ours, which spoils it for no other case."""
     try:
         return conclude_cases(predictor, cases)[0]
-    except Exception:
+    except Exception as error:
         if len(cases) > 1:
             return [one for case in cases for one in _concluded(predictor, [case])]
-        log.exception("a photo could not be judged")
+        log.error("a photo could not be judged (%s)", type(error).__name__)
         return [None]
 
 

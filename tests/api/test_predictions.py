@@ -111,19 +111,20 @@ def test_one_bad_photo_is_a_row_and_no_end(model: skindx.Model, tmp_path: Path) 
 
 
 def test_an_error_of_ours_spoils_one_row(
-    model: skindx.Model, monkeypatch: pytest.MonkeyPatch
+    model: skindx.Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = Predictor.predict_with_features
 
     def failing(self: Predictor, images: list[np.ndarray]) -> object:
         if any(image.shape[0] == 90 for image in images):
-            raise RuntimeError("a kernel failed")
+            raise RuntimeError("of doe.jpg")
         return plain(self, images)
 
     monkeypatch.setattr(Predictor, "predict_with_features", failing)
     table = model.predict([PHOTOS[0], skin_photo(120, 90), PHOTOS[1]])
     assert table["refused"].to_pylist()[1] == "failed"
     assert "failed" not in table["refused"].to_pylist()[::2]
+    assert caplog.messages == ["a photo could not be judged (RuntimeError)"]  # and no names
 
 
 def test_facts_are_for_all_or_for_each(model: skindx.Model) -> None:
