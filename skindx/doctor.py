@@ -180,7 +180,6 @@ DISTRIBUTIONS = {
         "fastapi",
         "fpdf2",
         "gradio",
-        "gradio-image-annotation",
         "pillow-heif",
         "prometheus-client",
         "python-multipart",

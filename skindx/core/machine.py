@@ -107,7 +107,7 @@ def how_to_install(extra: str) -> str:
 _EXTRAS = {
     **dict.fromkeys(("deepspeed", "psutil"), "train"),
     **dict.fromkeys(("gradio", "fastapi", "uvicorn", "fpdf", "cryptography"), "app"),
-    **dict.fromkeys(("gradio_image_annotation", "pillow_heif", "prometheus_client"), "app"),
+    **dict.fromkeys(("pillow_heif", "prometheus_client"), "app"),
     **dict.fromkeys(("scrapy", "numba", "mlcroissant", "defusedxml", "brotli"), "data"),
     **dict.fromkeys(("backports", "pycocotools"), "data"),
     **dict.fromkeys(("cleanlab", "cleanvision", "faiss", "nudenet"), "audit"),

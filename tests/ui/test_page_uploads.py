@@ -65,6 +65,8 @@ def test_what_was_not_reported_stays_unreported() -> None:
         45, None, "back", None, 5,
     )  # fmt: skip
     assert patient_of(None) == patient_of({}) == patient_of("x")
+    with pytest.raises(UserError, match="no field 'from_file'"):
+        patient_of({"age": "62", "from_file": ["age"]})
     assert patient_of({"age": "0"}).age == 0
 
 

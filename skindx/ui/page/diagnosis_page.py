@@ -139,6 +139,8 @@ def patient_of(sent: object) -> Patient:
     facts: dict[str, Any] = {
         key: value for key, value in (sent.items() if isinstance(sent, Mapping) else ()) if value
     }
+    if "from_file" in facts:  # what photos say is read from them
+        raise UserError("there is no field 'from_file'; leave it out.")
     for key in ("age", "skin_type"):
         if key in facts:
             try:
