@@ -3,7 +3,7 @@
 Each photo is a case by itself and has one row, refused ones too. Columns, for each bundle the same:
 
 - `file` (string): the path as it was given; null for bytes, images and arrays
-- `sha256` (string): of the file's bytes; null where they cannot be read
+- `sha256` (string): of the bytes; null where they cannot be read or are too many
 - `width`, `height` (int32): pixels of the upright photo; null where a gate refused it
 - `refused` (string): null for an answer; else the gate: `unreadable`, `size`, `light`, `blur`,
   `no-skin`, `modality`, `unfamiliar`, and besides the gates `file` (no such file), `facts` (given
@@ -24,7 +24,6 @@ All but the first six are null in the row of a refused photo. The schema's metad
 bundle: `skindx.bundle` (its digest) and `skindx.backend`.
 """
 
-import hashlib
 import logging
 import os
 import re
@@ -43,7 +42,7 @@ from skindx.core.progress import Progress, silent
 from skindx.data.loader.ahead import work_ahead
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
-from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.scope import without_reassurance
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -
     sha256, gate = None, "file"
     try:
         data = photo_bytes(photo)
-        sha256, gate = hashlib.sha256(data).hexdigest(), "facts"
+        sha256, gate = file_hash(data), "facts"
         case = Case((data,), patient_of(facts or {}))
         return _Read(name, sha256, check_case(predictor, case), "failed")
     except UserError as error:

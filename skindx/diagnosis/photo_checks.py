@@ -139,6 +139,11 @@ def read_photo(path: Path) -> bytes:
         raise UserError(f"photo {path} cannot be read ({reason}); give a file.") from None
 
 
+def file_hash(photo: bytes) -> str | None:
+    """Return the SHA-256 of a photo's file; None beyond the limit, where the file was not read."""
+    return hashlib.sha256(photo).hexdigest() if len(photo) <= MAX_BYTES else None
+
+
 def read_photos(paths: Sequence[Path]) -> tuple[bytes, ...]:
     """Read photo files. Raises UserError, which names every file that cannot be read."""
     read: list[bytes] = []

@@ -108,6 +108,10 @@ def test_one_bad_photo_is_a_row_and_no_end(model: skindx.Model, tmp_path: Path) 
     reasons = table["reason"].to_pylist()[:-1]
     assert all(reason.endswith(".") and "\n" not in reason for reason in reasons)
     assert None not in table["sha256"].to_pylist()[6:10]
+    # Of a file that is too large only a part is read, whose hash is no file's.
+    with (tmp_path / "large.jpg").open("wb") as file:
+        file.truncate(21 << 20)
+    assert model.predict([tmp_path / "large.jpg"])["sha256"].to_pylist() == [None]
 
 
 def test_an_error_of_ours_spoils_one_row(

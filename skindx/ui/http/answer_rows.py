@@ -5,7 +5,6 @@ has two photos at a time here, so that many of its photos leave the others' case
 """
 
 import csv
-import hashlib
 import io
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from skindx.api.answer_file import Row, csv_cells
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.photo_checks import Refused
+from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.photo_list import FILE
 from skindx.diagnosis.record import CaseAnswer, Diagnoser
 from skindx.models.bundle.bundle import Bundle
@@ -82,7 +81,7 @@ async def _answered(diagnoser: Diagnoser, photo: bytes) -> Row:
         raise
     except UserError as error:
         answer = error
-    return {"sha256": hashlib.sha256(photo).hexdigest(), **row_of(answer)}
+    return {"sha256": file_hash(photo), **row_of(answer)}
 
 
 def row_of(answer: CaseAnswer | UserError) -> Row:
