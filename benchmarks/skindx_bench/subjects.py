@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
     "train": {
         "convergence": Subject("train.convergence", "Does a changed training learn as well?"),
         "families": Subject("train.families", "Which of timm's families can serve as members."),
+        "features": Subject("train.features", "A report from a file of embeddings."),
         "frozen-heads": Subject("train.frozen_heads", "Linear heads on untouched networks."),
         "heads": Subject("train.heads", "Many heads on features that are computed once."),
         "metadata": Subject("train.metadata_gain", "What age, sex and place add to networks."),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install, missing_modules
+from skindx.core.measurement import torch_threads
 from skindx.data.embedding_files import EmbeddingRows
 from skindx.data.manifest import Record, split_of
 from skindx.metrics import Interval, Statistic, confidence_interval
@@ -129,17 +130,20 @@ def _by_steps(settings: TrainSettings, data: HeadData, place: str) -> FinishedMe
 
     mesh = join_nobody(settings.engine)
     os.environ.setdefault("LOCAL_RANK", "0")  # which DeepSpeed asks of a launcher
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # steps this small gain nothing from more, which wait by turning
     try:
-        training = setup_heads(
-            settings, [data], label=data.member.name, place=place, mesh=mesh, say=lambda line: None
-        )
-        (finished,) = fit(training, Silent())
-        training.engine.close()
+        with torch_threads(1):  # joining took all cores
+            training = setup_heads(
+                settings,
+                [data],
+                label=data.member.name,
+                place=place,
+                mesh=mesh,
+                say=lambda line: None,
+            )
+            (finished,) = fit(training, Silent())
+            training.engine.close()
     finally:
         leave()
-        torch.set_num_threads(threads)
     return finished
 
 

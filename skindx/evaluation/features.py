@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
+from skindx.core.measurement import torch_threads
 from skindx.core.text import counted
 from skindx.core.untrusted import read_json
 from skindx.data.embedding_files import EmbeddingRows, read_embedding_rows
@@ -65,6 +66,7 @@ class FeaturesResult:
     """Best on validation first; () for a bundle that was there before."""
 
 
+@torch_threads(1)  # heads are small: more threads gain little, and wait by turning
 def evaluate_embeddings(
     embeddings: Path,
     dataset: Path,

@@ -1,6 +1,7 @@
 """Linear heads on the features of untouched ImageNet networks, out of fold, kept as files."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from sklearn.linear_model import LogisticRegression
 
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
@@ -22,14 +22,16 @@ from skindx.models.classifier.classifier import (
     build_classifier,
     load_weights,
 )
+from skindx.models.classifier.head_kinds import LinearHead
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.embedded import EMBEDDINGS, PLACE
 from skindx.models.ensemble import decoded
 from skindx.models.probability_correction import apply_temperature, fit_temperature
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.config.recipe import Recipe
-from skindx.training.tasks.head_data import STRENGTHS
-from skindx.training.tasks.losses import class_weights
+from skindx.training.config.run import MemberSettings
+from skindx.training.tasks.head_data import HeadData, predict_rows, solve
 from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.honesty.ood import refold
 from skindx_bench.train.ensemble_passes import VIEWS
@@ -38,6 +40,10 @@ from skindx_bench.train.kept_predictions import Kept, costs_of, origin_of, read_
 # N = images, D = features, C = classes, S = side
 
 Floats = NDArray[np.float64]
+
+_MEMBER = MemberSettings(
+    name="linear", model=EMBEDDINGS, trunk="frozen", head=LinearHead(solver="exact")
+)
 
 
 class Network(NamedTuple):
@@ -214,36 +220,9 @@ def calibrated_fold(
     classes: int,
 ) -> Floats:
     """Return calibrated probabilities of the test images by the head of least validation loss."""
-    train_N, val_N = parts_N == "train", parts_N == "val"
-    mean_D, std_D = features_ND[train_N].mean(axis=0), features_ND[train_N].std(axis=0) + 1e-6
-    x_ND = (features_ND - mean_D) / std_D
-    weights_C = class_weights(truth_N[train_N], classes, Recipe(class_weights="sqrt"))
-    weights_N = weights_C.numpy()[truth_N[train_N]]
-    # Each fit starts from the one before; a tighter tolerance changes no third digit and takes
-    # ten times as long.
-    model = LogisticRegression(max_iter=200, tol=1e-3, warm_start=True)
-    best: tuple[float, Floats] | None = None
-    losses: list[float] = []
-    for model.C in STRENGTHS:
-        model.fit(x_ND[train_N], truth_N[train_N], weights_N / weights_N.mean())
-        score_NC = np.zeros((int((~train_N).sum()), classes))
-        score_NC[:] = model.decision_function(x_ND[~train_N]).reshape(len(score_NC), -1)
-        if classes == 2:  # scikit-learn gives the second class's score alone
-            score_NC[:, 0] = 0
-        val_NC = _log_softmax(score_NC[parts_N[~train_N] == "val"])
-        losses.append(-float(val_NC[np.arange(len(val_NC)), truth_N[val_N]].mean()))
-        if best is None or losses[-1] < best[0]:
-            test_NC = _log_softmax(score_NC[parts_N[~train_N] == "test"])
-            temperature = fit_temperature(val_NC, truth_N[val_N])
-            best = losses[-1], apply_temperature(test_NC, temperature)
-        if len(losses) > 1 and losses[-1] > losses[-2]:
-            break  # less regularisation only makes it worse
-    assert best is not None
-    return best[1]
-
-
-def _log_softmax(score_NC: Floats) -> Floats:
-    from scipy.special import log_softmax
-
-    log_NC: Floats = log_softmax(score_NC, axis=1)
-    return log_NC
+    train_N, val_N, test_N = (np.flatnonzero(parts_N == part) for part in ("train", "val", "test"))
+    data = HeadData(_MEMBER, [features_ND], truth_N, train_N, val_N, classes)
+    finished = solve(data, Recipe(class_weights="sqrt"), PLACE).finished
+    state = {name.removeprefix(f"{PLACE}."): value for name, value in finished.state.items()}
+    temperature = fit_temperature(finished.validation_NC, finished.truth_N)
+    return apply_temperature(predict_rows(replace(data, val_N=test_N), state), temperature)
