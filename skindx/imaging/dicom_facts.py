@@ -34,6 +34,7 @@ _MODALITIES = {"XC", "DMS", "OT", ""}
 _MICROSCOPY = {"SM", "GM"}
 _SEXES = {"M": "male", "F": "female", "O": "other"}
 _SIDES = {"L": "left", "R": "right", "B": "both sides", "U": "unpaired"}
+_BURNED_IN = {"YES": True, "NO": False}
 _UNIT_YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.2425, "D": 1 / 365.2425}
 _OLDEST = 120
 _LONGEST = 200
@@ -107,8 +108,6 @@ class DicomFacts:
     """Millimetres on the skin in a pixel."""
     burned_in: bool | None = None
     """The file says whether annotations that may name the patient are part of the pixels."""
-    recognisable: bool | None = None
-    """The file says whether the patient may be recognised by what is shown, such as a face."""
     descriptions: Mapping[str, str] = field(default_factory=dict, repr=False)
     """DESCRIPTIONS by keyword, those that are given; free text, which may name a person."""
     identity: DicomIdentity = field(default_factory=DicomIdentity, repr=False)
@@ -150,7 +149,6 @@ TAGS = (
     "PatientAge",
     "PixelSpacing",
     "PrimaryAnatomicStructureSequence",
-    "RecognizableVisualFeatures",
 )
 """Keywords of all elements that are read for facts."""
 
@@ -170,8 +168,7 @@ def facts_of(header: Any, kind: DicomKind) -> DicomFacts:
         region_code=code,
         laterality=_SIDES.get(_text(header, "ImageLaterality") or _text(header, "Laterality"), ""),
         mm_per_pixel=_spacing(header),
-        burned_in=_yes(header, "BurnedInAnnotation"),
-        recognisable=_yes(header, "RecognizableVisualFeatures"),
+        burned_in=_BURNED_IN.get(_text(header, "BurnedInAnnotation").upper()),
         descriptions={name: text for name in DESCRIPTIONS if (text := _text(header, name))},
         identity=DicomIdentity(**{name: _text(header, tag) for name, tag in _IDENTITY.items()}),
     )
@@ -215,10 +212,6 @@ def _text(header: Any, keyword: str) -> str:
         return ""
     plain = "" if value is None else str(value)
     return " ".join("".join(c if c.isprintable() else " " for c in plain).split())[:_LONGEST]
-
-
-def _yes(header: Any, keyword: str) -> bool | None:
-    return {"YES": True, "NO": False}.get(_text(header, keyword).upper())
 
 
 def _age(header: Any) -> int | None:

@@ -260,7 +260,7 @@ def test_other_facts() -> None:
     )
     assert (read.sex, read.laterality, read.kind) == ("female", "left", "dermoscopy")
     assert read.mm_per_pixel == pytest.approx(0.05005)
-    assert (read.burned_in, read.recognisable) == (True, None)
+    assert (read.burned_in, facts().burned_in) == (True, None)
     assert read.patient == {"sex": "female"}
     for spacing in ([0.05, 0.1], [0, 0], [-1, -1], [50, 50]):
         assert facts(PixelSpacing=spacing).mm_per_pixel is None

@@ -108,16 +108,22 @@ def test_a_full_quota_is_shown_with_its_reason_and_when_to_try_again(
     page.wait_for_selector(".sx-follow")
 
 
-def test_a_heic_photo_is_named_before_the_answer_and_shown_with_it(
-    opened: Callable[..., Seen], served: Served, tmp_path: Path
+@pytest.mark.parametrize("form", ["heic", "dcm"])
+def test_a_photo_that_no_browser_shows_is_named_before_the_answer_and_shown_with_it(
+    opened: Callable[..., Seen], served: Served, tmp_path: Path, form: str
 ) -> None:
-    pillow_heif = pytest.importorskip("pillow_heif")
-    file = tmp_path / "IMG_0001.heic"
-    pillow_heif.from_pillow(skin()).save(file, quality=90)
+    file = tmp_path / f"IMG_0001.{form}"
+    if form == "heic":
+        pytest.importorskip("pillow_heif").from_pillow(skin()).save(file, quality=90)
+    else:
+        pytest.importorskip("pydicom")
+        from dicom_files import dicom
+
+        file.write_bytes(dicom(skin().tobytes(), 1200, 1600))
     page = opened(url=served.url).page
     page.set_input_files("#sx-file", file)
     page.wait_for_selector(".sx-no-preview")  # chromium cannot show it
-    assert "IMG_0001.heic" in page.locator(".sx-photo").inner_text()
+    assert file.name in page.locator(".sx-photo").inner_text()
     page.click(".sx-ask")
     page.wait_for_selector(".sx-follow")
     mini = page.locator(".sx-minis img")
