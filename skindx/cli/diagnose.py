@@ -132,12 +132,14 @@ def diagnose(
         _many(photos, out, summary, unfit, served, submission=submission)
         return
     from skindx.api.model import load
+    from skindx.api.photos import patient_of
     from skindx.clinic.report_files import ReportFiles
     from skindx.clinic.source_photos import Named
     from skindx.core.atomic_files import atomic_file
     from skindx.diagnosis.answer_report import print_diagnosis
     from skindx.diagnosis.photo_checks import read_photos
 
+    patient_of(given)  # before a bundle is loaded and photos are read
     files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid))
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     case = read_photos(photos)

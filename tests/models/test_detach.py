@@ -71,7 +71,7 @@ def test_attached_it_is_the_same_to_the_byte(tmp_path: Path, skindx: Any) -> Non
     }
     code, _, error = skindx("diagnose", archive, tmp_path / "photo.jpg")
     assert code == 2
-    assert "is no bundle" in error
+    assert "two.zip lacks its trunk; complete it with `skindx bundle attach`." in error
     code, said, _ = skindx(
         "bundle", "attach", archive, "--tower", f"local-dir:{tmp_path / 'tower'}",
         "--out", tmp_path / "again",
