@@ -30,7 +30,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import repeat, zip_longest
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -111,19 +111,30 @@ def iter_predictions(
     """
     if isinstance(photos, str | bytes | Path) or not hasattr(photos, "__iter__"):
         raise UserError("predict takes several photos; give a list, or use diagnose for one.")
-    if batch < 1:
-        raise UserError(f"batch = {batch}: give at least 1 photo at a time.")
+    if not isinstance(batch, int) or batch < 1:
+        raise UserError(f"batch = {batch!r}: give a whole number of photos, at least 1.")
     total = len(photos) if isinstance(photos, Sized) else 0
     known: Iterable[Mapping[str, Any] | None]
     if facts is None or isinstance(facts, Mapping):
         patient_of(facts or {})  # wrong ones are wrong for all
         known = repeat(facts)
+    elif isinstance(facts, str | bytes) or not hasattr(facts, "__iter__"):
+        raise UserError("facts are one mapping for all photos, or a list of one for each photo.")
     else:
         known = facts
         if total and isinstance(facts, Sequence) and len(facts) != total:
             raise UserError(f"{len(facts)} facts came for {total} photos; give one for each photo.")
-    pairs = zip(photos, known, strict=known is facts)
+    pairs = _pairs(photos, known) if known is facts else zip(photos, known, strict=False)
     return _batches(predictor, pairs, (batch, total), progress, lock or Lock())
+
+
+def _pairs(photos: Iterable[Any], facts: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield each photo with its facts. Raises UserError where one of both ends first."""
+    ended = object()
+    for pair in zip_longest(photos, facts, fillvalue=ended):
+        if any(one is ended for one in pair):
+            raise UserError("there are not as many facts as photos; give one for each photo.")
+        yield pair
 
 
 def _batches(
@@ -177,6 +188,8 @@ def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -
     try:
         data = photo_bytes(photo)
         sha256, gate = file_hash(data), "facts"
+        if not isinstance(facts or {}, Mapping):
+            raise UserError(f"facts of a photo are a mapping, not {type(facts).__name__}.")
         case = Case((data,), patient_of(facts or {}))
         return _Read(name, sha256, check_case(predictor, case), "failed")
     except UserError as error:

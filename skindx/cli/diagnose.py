@@ -140,7 +140,7 @@ def diagnose(
     from skindx.diagnosis.photo_checks import read_photos
 
     patient_of(given)  # before a bundle is loaded and photos are read
-    files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid))
+    files = ReportFiles(fhir, dicom_sr, Named(patient_id, study_uid), pdf)
     model = load(bundle, expect, miss_rate=miss_rate, prevalence=prevalence)
     case = read_photos(photos)
     files.check(case, photos)

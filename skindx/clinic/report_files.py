@@ -31,6 +31,8 @@ class ReportFiles:
     fhir: Path | None = None
     dicom_sr: Path | None = None
     named: Named = field(default_factory=Named)
+    pdf: Path | None = None
+    """Written by another, and no more in the place of a photo or a report than these."""
     _headers: list[DicomFacts | None] = field(default_factory=list)
 
     def check(self, photos: Sequence[bytes], paths: Sequence[Path] = ()) -> None:
@@ -38,14 +40,21 @@ class ReportFiles:
 
         `paths` are those of the photos, which no report replaces.
         """
-        outputs = [path for path in (self.fhir, self.dicom_sr) if path]
+        outputs = [path for path in (self.pdf, self.fhir, self.dicom_sr) if path]
         if self.dicom_sr:
             outputs += [self._wrapped(self.dicom_sr, n) for n in range(1, len(photos) + 1)]
         taken = {path.resolve() for path in paths}
         for path in outputs:
             if path.resolve() in taken:
                 raise UserError(f"{path} is a photo or another report; give another file.")
+            if path.is_dir():
+                raise UserError(f"{path} is a folder; give a file.")
             taken.add(path.resolve())
+        if self.named != Named() and not (self.fhir or self.dicom_sr):
+            raise UserError(
+                "--patient-id and --study-uid name whose photos a report is about; give --fhir or "
+                "--dicom-sr too, or leave them out."
+            )
         if self.fhir:
             require_fhir("--fhir")
         if self.dicom_sr:

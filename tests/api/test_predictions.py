@@ -143,6 +143,20 @@ def test_facts_are_for_all_or_for_each(model: skindx.Model) -> None:
         model.predict("photo.jpg")
     with pytest.raises(skindx.UserError, match="at least 1"):
         model.predict(PHOTOS, batch=0)
+    with pytest.raises(skindx.UserError, match="whole number"):
+        model.predict(PHOTOS, batch=2.5)  # type: ignore[arg-type]
+    with pytest.raises(skindx.UserError, match="one mapping for all"):
+        model.predict(PHOTOS, facts="age")  # type: ignore[arg-type]
+    for few in ([None], [None, None, None]):
+        with pytest.raises(skindx.UserError, match="as many facts as photos"):
+            model.predict(iter(PHOTOS[:2]), facts=iter(few))
+    wrong = model.predict(PHOTOS[:1], facts=[3])  # type: ignore[list-item]
+    assert wrong["refused"].to_pylist() == ["facts"]
+
+
+def test_a_device_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(skindx.UserError, match="no device 'tpu' on this machine; give cpu"):
+        skindx.load("bundle", device="tpu")
 
 
 def test_a_stream_without_end_is_read_a_little_ahead(model: skindx.Model) -> None:

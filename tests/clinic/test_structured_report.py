@@ -261,9 +261,15 @@ def test_no_photo_and_no_other_report_is_replaced(tmp_path: Path) -> None:
         (ReportFiles(dicom_sr=report), [report]),
         (ReportFiles(dicom_sr=report), [photo]),
         (ReportFiles(dicom_sr=report, fhir=report), []),
+        (ReportFiles(pdf=photo), [photo]),
+        (ReportFiles(pdf=report, fhir=report), []),
     ):
         with pytest.raises(UserError, match="is a photo or another report; give another file"):
             files.check([b""], paths)
+    with pytest.raises(UserError, match="is a folder; give a file"):
+        ReportFiles(pdf=tmp_path).check([b""], [photo])
+    with pytest.raises(UserError, match="give --fhir or --dicom-sr too"):
+        ReportFiles(named=JANE, pdf=report).check([b""], [photo])
 
 
 def test_photos_of_another_patient_are_refused() -> None:
