@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.api.photos import PhotoLike, patient_of, photo_bytes
 from skindx.api.predictions import iter_predictions, schema_of
-from skindx.core.errors import UserError, known_keywords
+from skindx.core.errors import known_keywords
 from skindx.core.progress import Progress, silent
 from skindx.diagnosis.answer_report import report_pdf
 from skindx.diagnosis.case import Case
@@ -201,14 +201,6 @@ def load(
     >>> skindx.load(bundle).classes
     ('Dermatofibroma', 'Melanoma', 'Nevus')
     """
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError):  # by what is wrong with the name or machine
-        raise UserError(
-            f"there is no device {device!r} on this machine; give cpu, or cuda where a GPU is."
-        ) from None
     mix = Path(prevalence) if prevalence is not None else None
     served = partial(Predictor.load, prevalence=mix)
     rest = (device, backend, digest, miss_rate)

@@ -30,7 +30,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import repeat, zip_longest
+from itertools import repeat
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count
 from skindx.core.progress import Progress, silent
 from skindx.data.loader.ahead import work_ahead
-from skindx.diagnosis.case import Case
+from skindx.diagnosis.case import Case, with_facts
 from skindx.diagnosis.diagnose import CheckedCase, ConcludedCase, check_case, conclude_cases
 from skindx.diagnosis.photo_checks import Refused, file_hash
 from skindx.diagnosis.scope import without_reassurance
@@ -118,23 +118,14 @@ def iter_predictions(
     if facts is None or isinstance(facts, Mapping):
         patient_of(facts or {})  # wrong ones are wrong for all
         known = repeat(facts)
-    elif isinstance(facts, str | bytes) or not hasattr(facts, "__iter__"):
+    elif isinstance(facts, str) or not isinstance(facts, Iterable):
         raise UserError("facts are one mapping for all photos, or a list of one for each photo.")
     else:
         known = facts
         if total and isinstance(facts, Sequence) and len(facts) != total:
             raise UserError(f"{len(facts)} facts came for {total} photos; give one for each photo.")
-    pairs = _pairs(photos, known) if known is facts else zip(photos, known, strict=False)
+    pairs = with_facts(photos, known) if known is facts else zip(photos, known, strict=False)
     return _batches(predictor, pairs, (batch, total), progress, lock or Lock())
-
-
-def _pairs(photos: Iterable[Any], facts: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield each photo with its facts. Raises UserError where one of both ends first."""
-    ended = object()
-    for pair in zip_longest(photos, facts, fillvalue=ended):
-        if any(one is ended for one in pair):
-            raise UserError("there are not as many facts as photos; give one for each photo.")
-        yield pair
 
 
 def _batches(
@@ -188,8 +179,6 @@ def _read(predictor: "Predictor", photo: Any, facts: Mapping[str, Any] | None) -
     try:
         data = photo_bytes(photo)
         sha256, gate = file_hash(data), "facts"
-        if not isinstance(facts or {}, Mapping):
-            raise UserError(f"facts of a photo are a mapping, not {type(facts).__name__}.")
         case = Case((data,), patient_of(facts or {}))
         return _Read(name, sha256, check_case(predictor, case), "failed")
     except UserError as error:

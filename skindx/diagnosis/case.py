@@ -1,7 +1,8 @@
 """A case: one to three photos of one place on the skin, and optional facts about the person."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -143,3 +144,12 @@ def patient_facts(patient: Patient) -> list[tuple[str, str]]:
         "Fitzpatrick skin type": str(patient.skin_type or ""),
     }
     return [(name, value) for name, value in facts.items() if value]
+
+
+def with_facts(photos: Iterable[Any], facts: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield each photo with its facts. Raises UserError where one of both ends first."""
+    ended = object()
+    for pair in zip_longest(photos, facts, fillvalue=ended):
+        if any(one is ended for one in pair):
+            raise UserError("there are not as many facts as photos; give one for each photo.")
+        yield pair

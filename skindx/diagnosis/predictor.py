@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.core.errors import UserError
 from skindx.data.manifest import Split
 from skindx.diagnosis.scope import NO_URGENT_CLASSES, urgent_known
 from skindx.imaging.modality import ModalityCheck
@@ -78,14 +79,23 @@ class Predictor:
     ) -> Self:
         """Open and verify a bundle.
 
-        Raises UserError for a bundle that is not whole, for a miss rate that it was not fitted
-        for, and for a file of the prevalence that does not fit its classes.
+        Raises UserError for a bundle that is not whole, for a device that is not there, for a miss
+        rate that it was not fitted for, and for a file of the prevalence that does not fit its
+        classes.
 
         `expect`: its digest or the first digits, by which another bundle is refused.
 
         `backend` runs the networks' bodies; auto: the fastest export that this machine can run.
         Without ultralytics a bundle's detector is left out, and `missing` says so.
         """
+        import torch
+
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, TypeError):  # by what is wrong: name or machine
+            raise UserError(
+                f"there is no device {device!r} on this machine; give cpu, or cuda where a GPU is."
+            ) from None
         bundle = open_bundle(path, expect)
         detector, missing = None, ""
         try:
