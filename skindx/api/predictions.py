@@ -118,7 +118,7 @@ def iter_predictions(
     if facts is None or isinstance(facts, Mapping):
         patient_of(facts or {})  # wrong ones are wrong for all
         known = repeat(facts)
-    elif isinstance(facts, str) or not isinstance(facts, Iterable):
+    elif type(facts) in {str, bytes} or not hasattr(facts, "__iter__"):
         raise UserError("facts are one mapping for all photos, or a list of one for each photo.")
     else:
         known = facts

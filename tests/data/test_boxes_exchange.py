@@ -354,6 +354,12 @@ def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
     assert "1.000 [1.000" not in out
 
 
+def test_no_file_of_the_dataset_is_replaced(dataset: Path) -> None:
+    (dataset / "summary.json").touch()
+    with pytest.raises(UserError, match="a file of the dataset itself"):
+        export_boxes(dataset, dataset / "summary.json", "coco")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

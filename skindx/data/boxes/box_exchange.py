@@ -30,7 +30,7 @@ from skindx.data.boxes.box_file import (
 from skindx.data.boxes.box_formats import FORMATS, BoxExport, BoxSource, format_of
 from skindx.data.boxes.box_join import DatasetImage, JoinedEntry, join
 from skindx.data.boxes.labelstudio import Drawing, LabelTask, read_answers
-from skindx.data.layout import ISSUES, stored_file
+from skindx.data.layout import DIFF, ISSUES, SUMMARY, stored_file
 from skindx.data.manifest import SPLITS, Record, Split, read_issues, read_manifest, split_of
 
 UNOPENED = "not annotated in Label Studio"
@@ -197,6 +197,8 @@ def export_boxes(
     suffix, write = FORMATS[kind].suffix, FORMATS[kind].write
     assert write is not None
     _check_out(out, kind, suffix)
+    if out.exists() and out.resolve() in {(dataset / name).resolve() for name in (SUMMARY, DIFF)}:
+        raise UserError(f"{out} is a file of the dataset itself; give another --out.")
     if proposals and kind != "labelstudio":
         raise UserError(f"{kind} has no place for proposals; export labelstudio with them.")
     if copy and suffix:
