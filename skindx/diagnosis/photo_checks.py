@@ -208,11 +208,12 @@ def open_photo(
         is_our_message = form != "HEIC" and error.__cause__ is None
         reason = str(error) if is_our_message or too_large else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
+        fewer = too_large or error.reason == "decode-memory"
         if form == "DICOM":
-            advice = "" if ";" in reason else "; export it again"
+            again = "export it again with fewer pixels" if too_large else "export it again"
+            advice = "" if ";" in reason else f"; {again}"
             message = f"the DICOM file cannot be read: {reason}{advice}."
             raise refused(message, "size" if too_large else "unreadable") from None
-        fewer = too_large or error.reason == "decode-memory"
         advice = "save it as a JPEG of fewer pixels" if fewer else "save it as a new JPEG"
         message = f"the photo cannot be read ({reason}); take it again or {advice}."
         raise refused(message, "size" if too_large else "unreadable") from None

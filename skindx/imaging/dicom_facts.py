@@ -187,7 +187,7 @@ def kind_of(header: Any) -> DicomKind:
         what = harmless(UID(uid).name, r"[\w ,.()-]+")
         what = f"microscopy ({modality}) in {what}" if modality in _MICROSCOPY else what
         raise DamagedImage(
-            f"it is a DICOM file of the kind {what}; photographs and dermoscopy of skin are read",
+            f"it holds an image of the kind {what}; give a photograph or dermoscopy of skin",
             "unsupported-format",
         )
     if modality not in _MODALITIES:

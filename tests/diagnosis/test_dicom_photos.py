@@ -67,7 +67,8 @@ def test_refusals_say_what_to_do() -> None:
     for data, words in (
         (wrapped(NumberOfFrames=200), "it has 200 frames; export one of them as an image.$"),
         (wrapped()[:-1000], "cut short.*; export it again.$"),
-        (wrapped(Modality="SM"), "microscopy"),
+        (wrapped(Rows=60000, Columns=60000), "cap of .*; export it again with fewer pixels.$"),
+        (wrapped(Modality="SM"), "microscopy.*; give a photograph or dermoscopy of skin.$"),
     ):
         with pytest.raises(Refused, match=f"^the DICOM file cannot be read: .*{words}"):
             open_photo(data)
