@@ -129,6 +129,12 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
     "api": {
         "api_over_networks": ("time of `Model.predict` over its networks and decoding", 1.05),
     },
+    "features": {
+        "features_report_s": (
+            "heads, calibration and report of 2,000 embeddings of 1,024 numbers",
+            60,
+        ),
+    },
 }
 """Bench -> figure -> what it is, and what is asked: at most a time or share, at least all else."""
 
