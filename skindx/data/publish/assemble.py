@@ -73,8 +73,8 @@ def publish(
         reason, (_, detail) = _commonest(withheld), next(iter(withheld.values()))
         raise UserError(
             f"none of the {len(records)} images of {dataset} may be published (most often: "
-            f"{reason}; the first: {detail.rstrip('.')}); name a licence in the recipe's source, "
-            f"or decide on flagged images, and build again."
+            f"{reason}; the first: {detail.rstrip('.')}); name licence and creator in the recipe's "
+            f"source, or decide on flagged images, and build again."
         )
     taxonomy = load_taxonomy(dataset / TAXONOMY)
     rows = rows_of(records, withheld)

@@ -175,7 +175,7 @@ function showNothing() {
   $('title').textContent = 'Nothing to show';
   $('image').removeAttribute('src');
   for (const id of ['answers', 'given', 'facts', 'boxes']) $(id).replaceChildren();
-  say($('status').value === 'open' ? 'Nothing is open here. The next `skindx build` obeys the answers.' : '');
+  say($('status').value === 'open' ? 'Nothing is open here. The next skindx build obeys the answers.' : '');
   drawRows();
 }
 
@@ -301,7 +301,7 @@ function onward() {
   }
   drawAnswers();
   drawRows();
-  say('Nothing is open here any more. The next `skindx build` obeys the answers.');
+  say('Nothing is open here any more. The next skindx build obeys the answers.');
 }
 
 // -- answers ----------------------------------------------------------------------------------------
