@@ -90,9 +90,11 @@ class Settings(BaseModel):
         `${NAME}` in a string is replaced by the environment variable NAME. Raises UserError.
         """
         raw = read_yaml(path) if path else copy.deepcopy(start or {})
+        origin = str(path) if path else "settings"
         for assignment in sets:
             _assign(raw, assignment)
-        return cls.parse(raw, origin=str(path) if path else "--set")
+            origin = str(path) if path else "--set"
+        return cls.parse(raw, origin=origin)
 
     @classmethod
     def parse(cls, raw: dict[str, Any], origin: str = "settings", *, expand: bool = True) -> Self:

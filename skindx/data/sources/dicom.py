@@ -384,8 +384,8 @@ class DicomImporter:
                 read()
             except DicomWebError as error:
                 raise UserError(
-                    f"{error.detail}; run the same command again to go on: what was fetched is "
-                    "kept."
+                    f"{error.detail}; run the same command again once that is mended (the server, "
+                    "or its address and login in the recipe): what was fetched is kept."
                 ) from None
         return sorted(rows, key=lambda row: row.url)
 
