@@ -132,11 +132,14 @@ def memory_of(
 ) -> Memory:
     """Return the memory of a rank whose pieces have `batch` images.
 
-    `more_bytes` is what something beside the strategy needs.
+    `more_bytes` is what something beside the strategy needs. On a CPU the copy of all state that
+    waits for the disk is counted too, as if there were an average of the weights.
     """
     profile = load.profile
     points = sorted((point for point in profile.at if point.peak_bytes), key=_batch)
     extra = more_bytes + strategy.memory_bytes(load, network, batch)
+    if load.device == "cpu":
+        extra += 2 * profile.parameter_bytes + profile.optimizer_bytes
     if not points:
         computed = base_bytes + 3 * profile.parameter_bytes + _features(profile, batch)
         return Memory(computed + extra, 0.3, measured=False, extrapolated=batch / profile.batch)

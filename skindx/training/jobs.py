@@ -21,13 +21,8 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.taxonomy import Taxonomy
 from skindx.training import loop
 from skindx.training.callbacks import CallbackList
-from skindx.training.checkpoint.keeper import (
-    CANNOT_WRITE,
-    CHECKPOINTS,
-    checkpoint_folder,
-    remove_all,
-    saved_in,
-)
+from skindx.training.checkpoint.keeper import CHECKPOINTS, checkpoint_folder, remove_all, saved_in
+from skindx.training.checkpoint.rank_parts import CANNOT_WRITE
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.ranks import join

@@ -98,6 +98,9 @@ class Saving(Protocol):
     def attach(self, training: Training[Any], say: Callable[[str], None]) -> AfterStep:
         """Go on from the last checkpoint, and return what is to be called after each step."""
 
+    def settle(self, *, leaving: bool) -> None:
+        """Wait for what is still being written; `leaving` after an error, also of a lost rank."""
+
 
 def train(
     training: Training[Result_co], callbacks: Callbacks, saving: Saving | None = None
@@ -108,7 +111,13 @@ def train(
     to stop.
     """
     after_step = saving.attach(training, callbacks.line) if saving else lambda training: None
-    result = fit(training, callbacks, after_step)
+    leaving = True
+    try:
+        result = fit(training, callbacks, after_step)
+        leaving = False
+    finally:
+        if saving:
+            saving.settle(leaving=leaving)
     training.engine.close()
     return result, training.position.history
 

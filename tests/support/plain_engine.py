@@ -1,11 +1,14 @@
 """The engine's duties in plain PyTorch, so that a test need not start DeepSpeed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from timm.optim import Lamb, Lars
 from torch import Tensor, nn
 
+from skindx.training.checkpoint.saved_state import State, load_named_state, named_state
 from skindx.training.config.engine import EngineSettings
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
@@ -22,6 +25,41 @@ class Alone(Mesh):
 
     def barrier(self) -> None:
         pass
+
+
+class Plain:
+    """A small network with its optimizer, as an engine saves them."""
+
+    def __init__(self, optimizer: str = "adamw") -> None:
+        torch.manual_seed(0)
+        self.module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        groups = [
+            {"params": list(self.module[0].parameters()), "weight_decay": 0.1},
+            {"params": [*self.module[2].parameters(), *self.module[1].parameters()]},
+        ]
+        make: dict[str, Callable[[], torch.optim.Optimizer]] = {
+            "adamw": lambda: torch.optim.AdamW(groups, lr=0.1),
+            "sgd": lambda: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+            "lamb": lambda: Lamb(groups, lr=0.1),
+            "lars": lambda: Lars(groups, lr=0.1, momentum=0.9),
+        }
+        self.optimizer = make[optimizer]()
+
+    def step(self, number: int) -> None:
+        inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
+        self.optimizer.zero_grad()
+        self.module(inputs).square().mean().backward()
+        self.optimizer.step()
+
+    def state_dict(self) -> State:
+        return {
+            "weights": dict(self.module.named_parameters()),
+            "optimizer": named_state(self.optimizer, self.module),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.module.load_state_dict(state["weights"], strict=False)
+        load_named_state(self.optimizer, self.module, state["optimizer"])
 
 
 class PlainEngine:

@@ -4,7 +4,7 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_engine import Alone
-from timm.optim import Lamb, Lars
+from plain_engine import Alone, Plain
 from torch import nn
 
 from skindx.core.errors import UserError
@@ -26,48 +25,13 @@ from skindx.training.checkpoint.saved_state import (
     State,
     check_optimizer,
     load_named_state,
-    named_state,
     read_state,
+    split,
     write_state,
 )
 from skindx.training.config.engine import CheckpointSettings
 
 CPU = torch.device("cpu")
-
-
-class Plain:
-    """A small network with its optimizer, as an engine saves them."""
-
-    def __init__(self, optimizer: str = "adamw") -> None:
-        torch.manual_seed(0)
-        self.module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-        groups = [
-            {"params": list(self.module[0].parameters()), "weight_decay": 0.1},
-            {"params": [*self.module[2].parameters(), *self.module[1].parameters()]},
-        ]
-        make: dict[str, Callable[[], torch.optim.Optimizer]] = {
-            "adamw": lambda: torch.optim.AdamW(groups, lr=0.1),
-            "sgd": lambda: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
-            "lamb": lambda: Lamb(groups, lr=0.1),
-            "lars": lambda: Lars(groups, lr=0.1, momentum=0.9),
-        }
-        self.optimizer = make[optimizer]()
-
-    def step(self, number: int) -> None:
-        inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
-        self.optimizer.zero_grad()
-        self.module(inputs).square().mean().backward()
-        self.optimizer.step()
-
-    def state_dict(self) -> State:
-        return {
-            "weights": dict(self.module.named_parameters()),
-            "optimizer": named_state(self.optimizer, self.module),
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        self.module.load_state_dict(state["weights"], strict=False)
-        load_named_state(self.optimizer, self.module, state["optimizer"])
 
 
 def _keeper(folder: Path, plain: Plain, said: list[str], mark: str = "m", **settings: Any):
@@ -104,7 +68,7 @@ def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
         "array": np.arange(6, dtype=np.int64).reshape(2, 3),
         "plain": {"n": 2**70, "x": 0.1, "none": None, "inf": float("inf"), "word": "ä/$tensor"},
     }
-    write_state(tmp_path / "s", state)
+    write_state(tmp_path / "s", split(state))
     assert not [file for file in (tmp_path / "s").iterdir() if b"pickle" in file.read_bytes()]
     found = read_state(tmp_path / "s")
     assert found["plain"] == state["plain"]
@@ -346,8 +310,8 @@ def _of_three_ranks(folder: Path) -> None:
             "residual": Residual(rank, 3, float(rank + 1)).state_dict(),
             "random": RandomNumbers(rank, 3, CPU).state_dict(),
         }
-        shared = {} if rank == 0 else None
-        files |= store.write_part(store.writing(folder), rank, own, shared)
+        parts = {f"rank-{rank}": split(own), **({} if rank else {"shared": split({})})}
+        files |= store.write_part(store.writing(folder), parts)
     store.finish(folder, At(1, 0), {"fingerprint": "m", "ranks": 3}, files, keep=1)
 
 

@@ -19,6 +19,7 @@ from skindx.core.errors import UserError
 from skindx.training.checkpoint import keeper
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
+from skindx.training.checkpoint.saved_state import split
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.launching.supervise import StopRequest
@@ -132,7 +133,9 @@ def _write(folder: Path, state: dict[str, Any]) -> None:
     at = keeper.saved_in(folder)[0]
     head = keeper.read_index(keeper.path_of(folder, at))
     keeper.begin(folder)
-    files = keeper.write_part(keeper.writing(folder), 0, state["rank-0"], state["shared"])
+    files = keeper.write_part(
+        keeper.writing(folder), {name: split(state[name]) for name in ("rank-0", "shared")}
+    )
     for key in ("format", "files"):
         del head[key]
     keeper.finish(folder, at, head, files, keep=2)

@@ -13,7 +13,7 @@ from skindx.core.state_checks import UnfitStateError
 from skindx.models import nt_product
 from skindx.models.nt_product import NtChoice
 from skindx.models.nt_record import NtRecord, record_file
-from skindx.training.checkpoint.saved_state import read_state, write_state
+from skindx.training.checkpoint.saved_state import read_state, split, write_state
 from skindx.training.methods.kfac import kfac
 from skindx.training.methods.kfac.kfac import Kfac
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
@@ -72,7 +72,7 @@ class _Run:
 
 def _saved(run: _Run, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The state by way of its files, and the weights."""
-    write_state(folder, run.kfac.state_dict())
+    write_state(folder, split(run.kfac.state_dict()))
     return read_state(folder), {k: v.clone() for k, v in run.net.state_dict().items()}
 
 

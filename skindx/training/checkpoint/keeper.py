@@ -7,9 +7,9 @@ epoch-0003-step-000017/        two epochs and 17 steps are done
 """
 
 import json
-import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -17,23 +17,38 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import torch
-from safetensors import SafetensorError
 
 from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
+from skindx.core.machine import free_memory
 from skindx.core.state_checks import UnfitStateError
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.training.checkpoint.fingerprints import made_from, otherwise
+from skindx.training.checkpoint.rank_parts import (
+    CANNOT_WRITE,
+    SHARED,
+    NotSavedError,
+    abandon,
+    answer_with,
+    begin,
+    collect,
+    flush,
+    rank_folder,
+    words_of,
+    write_part,
+    writing,
+)
 from skindx.training.checkpoint.saved_state import (
     TENSORS,
     VALUES,
     PerRank,
     Shared,
+    SplitState,
     State,
     part_of,
     read_state,
     split,
-    write_state,
+    tensors_in,
 )
 from skindx.training.config.engine import CHECKPOINTS as CHECKPOINTS  # noqa: PLC0414 (its users)
 from skindx.training.config.engine import CheckpointSettings
@@ -41,9 +56,7 @@ from skindx.training.parallel.mesh import Mesh
 
 INDEX = "index.json"
 
-_SHARED, _FORMAT, _WRITING = "shared", 1, ".writing"
-
-
+_FORMAT = 1
 _MOST_RANKS = 65_536
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 
@@ -80,13 +93,9 @@ class RankStates(Sequence[State]):
         if not -self._ranks <= rank < self._ranks:
             raise IndexError(rank)
         state: State = part_of(
-            read_state(self._checkpoint / _rank_folder(rank % self._ranks)), self._part
+            read_state(self._checkpoint / rank_folder(rank % self._ranks)), self._part
         )
         return state
-
-
-def _rank_folder(rank: int) -> str:
-    return f"rank-{rank}"
 
 
 def saved_in(folder: Path) -> list[At]:
@@ -104,57 +113,21 @@ def path_of(folder: Path, at: At) -> Path:
     return folder / f"epoch-{at.epoch + 1:04d}-step-{at.step:06d}"
 
 
-def writing(folder: Path) -> Path:
-    """Return where the ranks write a checkpoint before it gets its name."""
-    return folder / _WRITING
-
-
-def begin(folder: Path) -> None:
-    """Make an empty folder for the ranks to write into; remains of a killed save go."""
-    temporary = writing(folder)
-    if temporary.exists():
-        shutil.rmtree(temporary)
-    temporary.mkdir(parents=True)
-
-
-def write_part(temporary: Path, rank: int, local: State, shared: State | None) -> dict[str, Any]:
-    """Write one rank's part and return each file's hash and size; the main one brings `shared`."""
-    parts = {_rank_folder(rank): local}
-    if shared is not None:
-        parts[_SHARED] = shared
-    files = {}
-    for name, state in parts.items():
-        write_state(temporary / name, state)
-        for file in sorted((temporary / name).iterdir()):
-            _flush(file)
-            files[f"{name}/{file.name}"] = {
-                "sha256": sha256_file(file),
-                "bytes": file.stat().st_size,
-            }
-        _flush(temporary / name)
-    return files
-
-
 def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
     """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
     temporary, final = writing(folder), path_of(folder, at)
     body = {"format": _FORMAT, **head, "files": files}
     write_json(temporary / INDEX, {**body, "seal": _seal(body)})
-    _flush(temporary)
+    flush(temporary)
     if final.exists():  # a damaged one, or a stop right after a save
         shutil.rmtree(final)
     temporary.replace(final)
-    _flush(folder)
+    flush(folder)
     # One that stands further is a damaged one that this training had to go back behind.
     saved = saved_in(folder)
     newest = [other for other in saved if other <= at][:keep]
     for other in set(saved) - set(newest):
         shutil.rmtree(path_of(folder, other))
-
-
-def abandon(folder: Path) -> None:
-    """Remove what was written of a checkpoint that cannot be finished."""
-    shutil.rmtree(writing(folder), ignore_errors=True)
 
 
 def remove_all(folder: Path) -> None:
@@ -164,14 +137,6 @@ def remove_all(folder: Path) -> None:
 
 def _seal(body: dict[str, Any]) -> str:
     return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_index(checkpoint: Path) -> dict[str, Any]:
@@ -195,7 +160,7 @@ def _is_of_this_kind(index: dict[str, Any]) -> bool:
     ranks, files = index.get("ranks"), index.get("files")
     if type(ranks) is not int or not 1 <= ranks <= _MOST_RANKS or not isinstance(files, dict):
         return False
-    folders = [_SHARED, *map(_rank_folder, range(ranks))]
+    folders = [SHARED, *map(rank_folder, range(ranks))]
     return (
         "fingerprint" in index
         and set(files) == {f"{folder}/{name}" for folder in folders for name in (TENSORS, VALUES)}
@@ -226,11 +191,7 @@ def verify(checkpoint: Path) -> dict[str, Any]:
 
 def read_shared(checkpoint: Path) -> State:
     """Return what all ranks held alike."""
-    return read_state(checkpoint / _SHARED)
-
-
-CANNOT_WRITE = (OSError, SafetensorError)
-"""What a full disk raises: safetensors wraps the system's error."""
+    return read_state(checkpoint / SHARED)
 
 
 def checkpoint_folder(run: Path, name: str) -> Path:
@@ -247,6 +208,10 @@ def refuse_mismatch(folder: Path, fingerprint: str) -> None:
             continue
         if index["fingerprint"] != fingerprint:
             raise otherwise(folder, index, fingerprint)
+
+
+_LEAVING_S = 10.0
+"""So long the main rank waits for the other ranks' parts after an error: one may be gone."""
 
 
 class Keeper:
@@ -269,9 +234,14 @@ class Keeper:
         self._shared, self._per_rank = shared, per_rank
         self._saved_at, self._steps_since = time.monotonic(), 0
         self._last: At | None = None
+        self._thread: threading.Thread | None = None
+        self._outcome = (At(0, 0), "")
+        self._deadline = 0.0
 
     def due(self) -> bool:
         """True when the next step is to be saved. Ranks' clocks differ: the main one decides."""
+        if self._thread and not self._thread.is_alive():
+            self.settle()  # a line tells at once what could not be written
         minutes, steps = self._settings.every_minutes, self._settings.every_steps
         late = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
         return late or (steps is not None and self._steps_since + 1 >= steps)
@@ -280,43 +250,99 @@ class Keeper:
         """Count a step that was taken."""
         self._steps_since += 1
 
-    def save(self, at: At) -> bool:
-        """Write a checkpoint unless there is one; False, with a line, when that cannot be."""
-        if at == self._last:
-            return True
+    def save(self, at: At, *, wait: bool = True) -> bool:
+        """Write a checkpoint unless there is one; False, with a line, when that cannot be.
+
+        Without `wait` the state is copied, and written while the training goes on; a line tells
+        later when it could not be. One is written at a time: the next one waits for it.
+        """
+        if not self._mesh.is_main:
+            self.settle()
+        self._mesh.gather(None)  # a rank that died shows here, not as a part that never comes
+        self.settle()
         self._saved_at, self._steps_since = time.monotonic(), 0
         # Under ZeRO every rank brings its part of what is shared.
         shared: State = {name: part.state_dict() for name, part in self._shared.items()}
         local: State = {name: part.state_dict() for name, part in self._per_rank.items()}
-        first = self._mesh.is_main
+        states = {rank_folder(self._mesh.data.rank): local}
+        if self._mesh.is_main:
+            states[SHARED] = shared
         try:
-            self._together(lambda: _check_finite(shared) if first else None)
-            self._together(lambda: begin(self._folder) if first else None)
-            temporary = writing(self._folder)
-            parts = self._together(
-                lambda: write_part(
-                    temporary, self._mesh.data.rank, local, shared if first else None
-                )
-            )
-            files = {name: entry for part in parts for name, entry in part.items()}
-            head = {
-                "fingerprint": self._fingerprint,
-                **made_from(self._fingerprint),
-                "at": list(at),
-                "ranks": self._mesh.data.size,
-            }
-            self._together(
-                lambda: (
-                    finish(self._folder, at, head, files, self._settings.keep) if first else None
-                )
-            )
-        except _NotSavedError as reason:
-            if first:
+            if self._together(lambda: self._begin(at, shared))[0]:
+                return True
+        except NotSavedError as reason:
+            if self._mesh.is_main:
                 abandon(self._folder)
-            self._say(f"no checkpoint was written ({reason}); the training goes on without")
+            self._outcome = (at, str(reason))
+            self._report()
             return False
-        self._last = at
-        return True
+        # Without room for a copy the step waits, on this rank alone.
+        behind = not wait and 2 * sum(t.nbytes for _, t in tensors_in(states)) < free_memory()
+        self._outcome = (at, "the thread that writes it failed")
+        self._deadline = time.monotonic() + self._mesh.settings.timeout_s
+        parts = {name: split(state, copy=behind) for name, state in states.items()}
+        if behind:
+            self._thread = threading.Thread(
+                target=self._write, args=(at, parts), name="skindx-checkpoint"
+            )
+            self._thread.start()
+            return True
+        self._write(at, parts)
+        self._report()
+        return bool(self._mesh.gather(self._last == at)[0]) if wait else True
+
+    def _begin(self, at: At, shared: State) -> bool:
+        """Let the ranks write; True where they need not: there is one already."""
+        if not self._mesh.is_main or at == self._last:
+            return self._mesh.is_main
+        _check_finite(shared)
+        begin(self._folder, self._mesh.data.size)
+        return False
+
+    def _write(self, at: At, parts: Mapping[str, SplitState]) -> None:
+        """Write this rank's part, and on the main one what makes a checkpoint of all parts."""
+        temporary, data = writing(self._folder), self._mesh.data
+        if data.rank:
+            problem = answer_with(temporary, data.rank, lambda: write_part(temporary, parts))
+            self._outcome = (at, problem)
+            return
+        problem = ""
+        try:
+            files = write_part(temporary, parts)
+        except CANNOT_WRITE as error:
+            files, problem = {}, words_of(error)
+        try:
+            files |= collect(temporary, data.size, lambda: time.monotonic() > self._deadline)
+            if not problem:
+                head = {
+                    "fingerprint": self._fingerprint,
+                    **made_from(self._fingerprint),
+                    "at": list(at),
+                    "ranks": data.size,
+                }
+                finish(self._folder, at, head, files, self._settings.keep)
+        except (*CANNOT_WRITE, NotSavedError) as error:
+            problem = problem or words_of(error)
+        if problem:
+            abandon(self._folder)
+        self._outcome = (at, problem)
+
+    def settle(self, *, leaving: bool = False) -> None:
+        """Wait until nothing is being written; one who is `leaving` waits not long for others."""
+        if self._thread:
+            if leaving:
+                self._deadline = min(self._deadline, time.monotonic() + _LEAVING_S)
+            self._thread.join()
+            self._thread = None
+            self._report()
+
+    def _report(self) -> None:
+        """Take in how the last checkpoint ended; what is said counts on the main rank."""
+        at, problem = self._outcome
+        if problem:
+            self._say(f"no checkpoint was written ({problem}); the training goes on without")
+        else:
+            self._last = at
 
     def _together(self, work: Callable[[], Any]) -> list[Any]:
         """Let every rank work; what one cannot write is raised on all. Returns all results."""
@@ -324,12 +350,12 @@ class Keeper:
         try:
             result = work()
         except CANNOT_WRITE as error:
-            problem = " ".join(str(error).split())
+            problem = words_of(error)
         answers = self._mesh.gather((result, problem))
         for _, reason in answers:
             if reason:
-                raise _NotSavedError(reason)
-        return [detected for detected, _ in answers]
+                raise NotSavedError(reason)
+        return [answer for answer, _ in answers]
 
     def resume(self) -> At | None:
         """Go on from the newest whole checkpoint and return its place; None: there is none."""
@@ -364,12 +390,7 @@ class Keeper:
         return None
 
 
-class _NotSavedError(Exception):
-    """A checkpoint that some rank could not write."""
-
-
 def _check_finite(shared: State) -> None:
-    tensors, _ = split(shared)
-    for name, value in tensors.items():
+    for name, value in tensors_in(shared):
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise OSError(f"{name} is not finite")

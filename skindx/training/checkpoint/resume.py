@@ -251,10 +251,12 @@ class Resuming:
         """Write the fingerprint into checkpoints; one of another fingerprint is refused before."""
         self._folder, self._fingerprint = folder, fingerprint
         self._settings, self._stop = settings, stop
+        self._keeper: Keeper | None = None
 
     def attach(self, training: Savable, say: Callable[[str], None]) -> Callable[[Savable], None]:
         """Go on from the last whole checkpoint, and return what saves and stops after a step."""
         keeper = keeper_of(training, self._folder, self._fingerprint, self._settings, say)
+        self._keeper = keeper
         if at := keeper.resume():
             say(f"goes on from its checkpoint: {_words(at, training.epochs)}")
         training.guard.stop_requested = lambda: self._stop.requested
@@ -265,12 +267,17 @@ class Resuming:
             at = At(position.epoch, position.step)
             keeper.count_step()
             if position.step == 0 or guard.save or guard.stop:
-                keeper.save(at)
+                keeper.save(at, wait=guard.stop)
             if guard.stop:
                 self._stop.done()
                 raise StoppedError(f"{training.name}: {_words(at, training.epochs)}")
 
         return after_step
+
+    def settle(self, *, leaving: bool) -> None:
+        """Wait until nothing is being written; after an error, not long for the other ranks."""
+        if self._keeper:
+            self._keeper.settle(leaving=leaving)
 
 
 def keeper_of(

@@ -5,7 +5,7 @@ whole.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,15 +55,20 @@ class PerRank(Protocol):
         """Go on from all ranks' states, in rank order; there may have been more or fewer then."""
 
 
-def split(state: State) -> tuple[dict[str, Tensor], Any]:
-    """Return the tensors of `state` by their path, and its values with references to them."""
+SplitState = tuple[dict[str, Tensor], Any]
+"""Tensors by their path, and plain values with references to them."""
+
+
+def split(state: State, *, copy: bool = False) -> SplitState:
+    """Return a state in two parts; with `copy` it stays as it is while the training goes on."""
     tensors: dict[str, Tensor] = {}
     storages: set[int] = set()
 
     def put(value: Tensor, path: str) -> str:
         held = value.detach().cpu().contiguous()
+        ours = held.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
         # safetensors refuses tensors that share memory, as tied weights do.
-        if held.untyped_storage().data_ptr() in storages:
+        if held.untyped_storage().data_ptr() in storages or (copy and not ours):
             held = held.clone()
         storages.add(held.untyped_storage().data_ptr())
         tensors[path] = held
@@ -87,6 +92,16 @@ def split(state: State) -> tuple[dict[str, Tensor], Any]:
     return tensors, {key: walk(value, key) for key, value in state.items()}
 
 
+def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors and arrays of a state with their paths, where they lie."""
+    if isinstance(value, Tensor | np.ndarray):
+        yield path, torch.as_tensor(value)
+    elif isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, item in items:
+            yield from tensors_in(item, f"{path}/{name}" if path else str(name))
+
+
 def join(tensors: dict[str, Tensor], values: Any) -> State:
     """Undo `split`; tuples come back as lists."""
 
@@ -105,10 +120,10 @@ def join(tensors: dict[str, Tensor], values: Any) -> State:
     return {key: walk(value) for key, value in values.items()}
 
 
-def write_state(folder: Path, state: State) -> None:
-    """Write `state` into a folder that is made for it; what was there is replaced."""
+def write_state(folder: Path, state: SplitState) -> None:
+    """Write a state into a folder that is made for it; what was there is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors, values = split(state)
+    tensors, values = state
     save_file(tensors, folder / TENSORS)
     write_json(folder / VALUES, values)
 
