@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "second-photos": Subject("data.second_photos", "Recall of second photos of a lesion."),
     },
     "train": {
+        "checkpoint-stall": Subject("train.checkpoint_stall", "What checkpoints cost a step."),
         "convergence": Subject("train.convergence", "Does a changed training learn as well?"),
         "families": Subject("train.families", "Which of timm's families can serve as members."),
         "features": Subject("train.features", "A report from a file of embeddings."),
