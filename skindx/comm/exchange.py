@@ -78,6 +78,21 @@ class Exchange(ABC):
         """Return the norm of the result, once `finish` has returned."""
         return float(torch.linalg.vector_norm(self.gradients.flat))
 
+    def step_done(self) -> int:
+        """The optimizer has moved the weights.
+
+        Return over how many steps up to this one all ranks hold the same weights again; 0: they
+        do not.
+        """
+        return 1
+
+    def meet(self) -> int:
+        """Let ranks that train apart agree on their weights; return as `step_done` does.
+
+        0: they hold the same weights already.
+        """
+        return 0
+
     @property
     def bytes_sent(self) -> int:
         """Bytes that this rank has sent since `attach`."""

@@ -17,6 +17,7 @@ EXCHANGES = Family(
         "factored": "skindx.comm.factored:FactoredSettings",
         "topk": "skindx.comm.topk:TopKSettings",
         "gtopk": "skindx.comm.gtopk:GTopKSettings",
+        "local": "skindx.comm.local:LocalSettings",
         "hierarchical": "skindx.comm.hierarchical:HierarchicalSettings",
         "multicolor": "skindx.comm.multicolor:MulticolorSettings",
         "powersgd": "skindx.comm.powersgd:PowerSGDSettings",

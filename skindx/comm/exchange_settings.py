@@ -39,6 +39,8 @@ class ExchangeSettings(Settings):
     """Further strategies of plans: name -> the `rule` that `schedule` is given."""
     engine: ClassVar[Mapping[str, Any]] = {"zero": 0}
     """Settings of the engine that a plan writes beside it."""
+    apart: ClassVar[bool] = False
+    """Ranks train apart between its messages: weights and the optimizer's state differ by rank."""
     needs: ClassVar[str] = ""
     """What `check_training` refuses, in a plan's words."""
 
@@ -59,6 +61,9 @@ class ExchangeSettings(Settings):
         backward pass goes through it.
         """
         return
+
+    def check_epoch(self, name: str, steps: int) -> None:
+        """Raise UserError where so many steps an epoch are too few for it; `name` takes them."""
 
     def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
         """Return the communication of a step, as a plan prices it."""

@@ -215,6 +215,7 @@ def _check_member(
             f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
             f"({least}) and at most the {len(train)} training images."
         )
+    settings.exchange.check_epoch(f"member {member.name}", steps_of(len(train), batch))
     if member.trunk != "trained" and not (member.weights or member.pretrained):
         raise UserError(
             f"member {member.name}: trunk={member.trunk} keeps the weights it starts from, and "
@@ -253,6 +254,7 @@ def check_detector(settings: TrainSettings, records: list[Record], ranks: int) -
         )
     build_network(detector.model, len(labels))
     looked = len(looked_at(records, "train"))
+    settings.exchange.check_epoch("the detector", steps_of(looked, detector.batch))
     if min(detector.batch, looked) < ranks:
         raise UserError(
             f"detector.batch={detector.batch} and the {looked} training images that were "

@@ -102,10 +102,14 @@ class GradientSync:
         flat_M = self.gradients.flat
         flat_M *= factor
 
-    def step_done(self) -> None:
-        """The weights are moved; the tuner measures and plans between two steps."""
+    def step_done(self) -> int:
+        """The weights are moved; the tuner measures and plans between two steps.
+
+        Return over how many steps all ranks hold the same weights again; 0: they do not.
+        """
         if self._tuner and not self._tuner.step_done():
             self._tuner = None
+        return self.exchange.step_done()
 
     def discard(self) -> None:
         """Forget the gradients of this step, of which nothing was sent."""

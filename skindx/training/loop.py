@@ -62,11 +62,22 @@ def _update(training: Training[Any]) -> bool:
     done = position.epoch * steps_of(task.images, task.batch) + position.step
     if not engine.step(task.rate(done)):
         return False
-    if training.average:
-        # `whole` copies a compiled network; its weights are in the module itself below ZeRO 3.
-        whole = training.mesh.settings.zero == 3
-        training.average.update(engine.whole() if whole else engine.module, done + 1)
+    _average(training, engine.agreed, done + 1)
     return True
+
+
+def _average(training: Training[Any], agreed: int, done: int) -> None:
+    """Take the weights that all ranks hold in, once for each step that led to them.
+
+    So it is the same on all ranks, and decays by steps, where ranks train apart.
+    """
+    engine, average = training.engine, training.average
+    if not average or not agreed:
+        return
+    # `whole` copies a compiled network; its weights are in the module itself below ZeRO 3.
+    network = engine.whole() if training.mesh.settings.zero == 3 else engine.module
+    for step in range(done - agreed, done):
+        average.update(network, step + 1)
 
 
 AfterStep = Callable[[Training[Any]], None]
@@ -184,6 +195,8 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     """Validate, write the epoch's history row and move to the next epoch."""
     task, position = training.task, training.position
     if not position.agreed:
+        done = position.epoch * steps_of(task.images, task.batch) + position.step
+        _average(training, training.engine.meet(), done)
         average_buffers(training.engine.module, training.mesh)
         if training.average:
             average_buffers(training.average.module, training.mesh)

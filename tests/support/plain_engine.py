@@ -65,7 +65,11 @@ class Plain:
 class PlainEngine:
     """Forward, backward and step as the engine documents them."""
 
-    exchange = None
+    exchange = moments = None
+    agreed = 1
+
+    def meet(self) -> int:
+        return 0
 
     def __init__(
         self,

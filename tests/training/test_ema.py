@@ -1,8 +1,12 @@
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from skindx.training.config.recipe import Ema
+from skindx.training.loop import _average
 from skindx.training.tasks.optimizer import WeightAverage
 
 
@@ -55,3 +59,14 @@ def test_the_average_is_no_part_of_the_module() -> None:
     with torch.no_grad():
         module[0].weight.fill_(7)
     assert _values(average)[0] == 1
+
+
+def test_what_ranks_agree_on_counts_for_each_step_that_led_to_it() -> None:
+    average = WeightAverage(_module(0), Ema(decay=0.9, warmup=False))
+    engine = SimpleNamespace(module=_module(1))
+    mesh = SimpleNamespace(settings=SimpleNamespace(zero=0))
+    training: Any = SimpleNamespace(engine=engine, average=average, mesh=mesh)
+    _average(training, 0, 4)  # ranks are apart
+    assert _values(average) == (0, 0)
+    _average(training, 3, 5)
+    assert _values(average) == pytest.approx((1 - 0.9**3, 1 - 0.9**3))

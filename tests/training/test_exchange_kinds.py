@@ -14,10 +14,10 @@ from skindx.training.jobs import train
 from skindx.training.launching.supervise import StopRequest
 from skindx.training.parallel.mesh import leave
 
-KINDS = ("dense", "fused", "topk", "gtopk", "hierarchical", "multicolor", "powersgd")
+KINDS = ("dense", "fused", "topk", "gtopk", "hierarchical", "multicolor", "powersgd", "local")
 SGD = {"optimizer": "sgd", "learning_rate": 0.005, "weight_decay": 0}
 FEW = {"density": 0.0001, "warmup": []}
-SPARSE = {"topk": FEW, "gtopk": FEW}
+SPARSE = {"topk": FEW, "gtopk": FEW, "local": {"steps": 2, "density": 0.01}}
 EXACT = ("dense", "fused", "hierarchical", "multicolor")
 
 

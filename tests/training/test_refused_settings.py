@@ -40,6 +40,21 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
             {"exchange": {"kind": "factored"}, "recipe": {"preconditioner": {"kind": "kfac"}}},
             "set exchange.kind=fused",
         ),
+        ({"exchange": {"kind": "local", "density": 0}}, "density.*greater than 0"),
+        ({"exchange": {"kind": "local", "bits": 3}}, "bits.*2, 4, 8 or 32"),
+        ({"exchange": {"kind": "local", "steps": 0}}, "local.steps"),
+        ({"exchange": {"kind": "local"}, "engine": {"zero": 1}}, "set engine.zero=0"),
+        ({"exchange": {"kind": "local"}, "engine": {"sync_batch_norm": True}}, "train apart"),
+        ({"exchange": {"kind": "local"}, "engine": {"schedule": "hop"}}, "exchange.kind=local"),
+        (
+            {"exchange": {"kind": "local"}, "recipe": {"preconditioner": {"kind": "kfac"}}},
+            "train apart, and recipe.preconditioner",
+        ),
+        *(
+            ({"exchange": {"kind": "local"}, "engine": {"parallel": {"kind": form}}},
+             f"engine.parallel.kind={form} splits layers")
+            for form in ("owt", "tensor", "model", "tensor3d")
+        ),
         ({"recipe": {"epochs": 1, "warmup_epochs": 50}}, "warmup_epochs=50 is longer"),
         ({"recipe": {"epochs": 3, "mix": {"clean_epochs": 3}}}, "leaves none of epochs=3"),
         ({"recipe": {"schedule": {"kind": "steps", "epochs": [5, 3]}}}, "ascending"),
@@ -104,6 +119,13 @@ def test_a_class_without_images_of_a_split_is_named(small_dataset: Path, split: 
     settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 8}})
     with pytest.raises(UserError, match=rf"the {split} images show nothing of .*'Disc'"):
         check(settings, records, taxonomy)
+
+
+def test_a_round_that_is_longer_than_an_epoch_is_named(small_dataset: Path) -> None:
+    taxonomy, records = Taxonomy.load(small_dataset / "taxonomy.yaml"), read_manifest(small_dataset)
+    local = {"recipe": {"batch": 8}, "exchange": {"kind": "local", "steps": 8}}
+    with pytest.raises(UserError, match=r"exchange.steps=8 is longer than its epoch of 7 steps"):
+        check(TrainSettings.parse({**SMALL, **local}), records, taxonomy)
 
 
 def test_a_label_outside_the_taxonomy_is_named(small_dataset: Path) -> None:

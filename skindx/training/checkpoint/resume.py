@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.keeper import At, Keeper
-from skindx.training.checkpoint.saved_state import PerRank, Shared, State, check_position
+from skindx.training.checkpoint.saved_state import PerRank, Shared, State, check_position, mean_of
 from skindx.training.config.engine import CheckpointSettings
 from skindx.training.launching.supervise import Stop, StoppedError
 from skindx.training.method import method_of
@@ -54,7 +54,7 @@ class Buffers:
             every = list(states)
             for state in every:
                 check_like(state, self._named(), "statistics")
-            result = {name: _mean([state[name] for state in every]) for name in every[0]}
+            result = {name: mean_of([state[name] for state in every]) for name in every[0]}
         with torch.no_grad():
             for name, buffer in self._named().items():
                 buffer.copy_(result[name])
@@ -97,12 +97,6 @@ def average_buffers(module: nn.Module, mesh: Mesh) -> None:
     for buffer in buffers:
         buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
         offset += buffer.numel()
-
-
-def _mean(values: list[Tensor]) -> Tensor:
-    if not values[0].is_floating_point():
-        return values[0]
-    return torch.stack([value.double() for value in values]).mean(0).to(values[0].dtype)
 
 
 class RandomNumbers:
@@ -162,6 +156,8 @@ class SavableEngine(Shared, Protocol):
 
     @property
     def exchange(self) -> PerRank | None: ...
+    @property
+    def moments(self) -> PerRank | None: ...
 
 
 class Savable(Protocol):
@@ -313,6 +309,8 @@ def _per_rank(training: Savable) -> dict[str, PerRank]:
     }
     if exchange := training.engine.exchange:
         per_rank["exchange"] = Remembered(exchange)
+    if moments := training.engine.moments:
+        per_rank["moments"] = moments
     return per_rank
 
 

@@ -167,6 +167,46 @@ def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, state:
     optimizer.load_state_dict(numbered)
 
 
+class Moments:
+    """What each rank's optimizer keeps, where ranks train apart."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, module: nn.Module, rank: int, world: int
+    ) -> None:
+        self._optimizer, self._module = optimizer, module
+        self._rank, self._world = rank, world
+
+    def state_dict(self) -> State:
+        """Return this rank's, by parameter name."""
+        return named_state(self._optimizer, self._module)
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        """Take this rank's; on another number of ranks the mean of all (whole numbers: the first).
+
+        Raises UnfitStateError before any change.
+        """
+        if len(states) == self._world:
+            result = states[self._rank]
+        else:
+            every = list(states)
+            for state in every:
+                check_like(state, every[0], "moments")
+            result = {
+                name: {key: mean_of([state[name][key] for state in every]) for key in kept}
+                for name, kept in every[0].items()
+            }
+        check_optimizer(result, self._optimizer, self._module, complete=False)
+        load_named_state(self._optimizer, self._module, result)
+
+
+def mean_of(values: Sequence[Any]) -> Any:
+    """Return the mean of tensors of real numbers, taken in 64 bits; of all else the first."""
+    first = values[0]
+    if not isinstance(first, Tensor) or not first.is_floating_point():
+        return first
+    return torch.stack([value.double() for value in values]).mean(0).to(first.dtype)
+
+
 def step_of(group: State) -> State:
     """Return the steps that an optimizer counts in a group, to stand beside what it keeps of each.
 

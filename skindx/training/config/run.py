@@ -182,6 +182,11 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _exchange_fits_the_training(self) -> Self:
+        if self.exchange.apart and self.engine.sync_batch_norm:
+            raise ValueError(
+                f"exchange.kind={self.exchange.kind} lets ranks train apart, and batch norms over "
+                "all ranks send in each step; set engine.sync_batch_norm=false"
+            )
         self.exchange.check_training(
             whole_layers=self.engine.compile or self.engine.precision == "fp16",
             preconditioned=any(self.recipe_of(member).preconditioner for member in self.members),

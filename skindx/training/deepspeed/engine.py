@@ -18,6 +18,7 @@ from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.core.state_checks import check_like
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
+    Moments,
     State,
     check_optimizer,
     check_weights,
@@ -188,7 +189,9 @@ class Engine:
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
         self._sync = self.method.gradient_sync(exchange, module, mesh, steps_per_epoch, say)
-        self._remembers = not exchange.by_engine
+        self._remembers, self._apart = not exchange.by_engine, exchange.apart
+        self.agreed = 1
+        """Over how many steps, up to the last, all ranks hold the same weights; 0: they do not."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
@@ -248,9 +251,15 @@ class Engine:
             self.precondition(self.module)
         self._clip()
         self._engine.step()
-        if self._sync:
-            self._sync.step_done()
+        self.agreed = self._sync.step_done() if self._sync else 1
         return True
+
+    def meet(self) -> int:
+        """Let ranks that train apart agree on their weights, before they are evaluated.
+
+        Return over how many steps they hold the same again; 0: they do already.
+        """
+        return self._sync.exchange.meet() if self._sync else 0
 
     def _reduce(self) -> bool:
         """Have the gradient that all ranks take; False when it is known not to be finite."""
@@ -281,6 +290,13 @@ class Engine:
     def exchange(self) -> Exchange | None:
         """Each rank's state of the exchange; None: the dense one has none."""
         return self._sync.exchange if self._sync and self._remembers else None
+
+    @property
+    def moments(self) -> Moments | None:
+        """Each rank's state of the optimizer; None: all ranks have the same."""
+        mesh = self.mesh.data
+        apart = self._apart
+        return Moments(self.optimizer, self.module, mesh.rank, mesh.size) if apart else None
 
     def whole(self) -> nn.Module:
         """Return the module with all its weights, to evaluate and to save; every rank calls this.

@@ -189,6 +189,11 @@ class ParallelSettings(Settings):
 
     def check_exchange(self, exchange: ExchangeSettings) -> None:
         """Raise ValueError for one that cannot act among the ranks with equal parts alone."""
+        if self.splits and exchange.apart:
+            raise ValueError(
+                f"exchange.kind={exchange.kind} lets ranks train apart, and engine.parallel.kind="
+                f"{self.kind} splits layers over them; leave one of them out"
+            )
         if self.by_peers and not exchange.among_peers:
             from skindx.comm.exchange_kinds import (
                 EXCHANGES,  # kinds from outside may import this module

@@ -1,0 +1,116 @@
+"""Local: ranks train apart for some steps, then agree on the mean of what they moved by."""
+
+import math
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.topk import Density
+from skindx.core.cost.network import Timed
+from skindx.core.cost.pricing import Load, Network, StepSchedule, after_backward
+from skindx.core.errors import UserError
+
+CHUNK = 4096
+"""Elements from which the largest are selected together."""
+INDEX_BITS = 12
+"""Bits of a place in a chunk."""
+FLAG_BYTES = 4
+"""What a rank sends in each step: its gradient is finite."""
+
+
+class LocalSettings(ExchangeSettings):
+    """Each rank takes steps of its own, then all take an outer step on their mean change.
+
+    DiLoCo (Douillard et al. 2023, arXiv 2311.08105); with `density` and `bits` as SparseLoCo
+    (Sarfi et al. 2025, arXiv 2508.15706).
+    """
+
+    kind: Literal["local"] = "local"
+    steps: int = Field(15, ge=1, le=100_000)
+    """Steps of a round, after which the outer step comes; the end of an epoch ends it too."""
+    density: Density = 0.02
+    """Share of the change's elements that is sent: the largest of each 4,096."""
+    bits: Literal[2, 4, 8, 32] = 2
+    """Bits of an element that is sent; below 32 with two numbers for each 4,096 elements."""
+    outer_rate: float = Field(1.0, gt=0, le=10)
+    """Learning rate of the outer step: 1 applies the mean change as it is."""
+    outer_momentum: float = Field(0.0, ge=0, lt=1)
+    """Nesterov momentum of the outer step; DiLoCo takes 0.9 with an outer rate of 0.7."""
+
+    code: ClassVar[str] = "skindx.comm.local_steps:LocalSteps"
+    local_s_per_element: ClassVar[float] = 15e-9
+    apart: ClassVar[bool] = True
+    needs: ClassVar[str] = "local takes steps by the optimizer alone, without recipe.preconditioner"
+
+    @property
+    def lossy(self) -> bool:
+        """Ranks train apart."""
+        return True
+
+    def check_training(self, *, whole_layers: bool, preconditioned: bool) -> None:
+        """Raise ValueError for K-FAC, whose factors are sums over all ranks."""
+        if preconditioned:
+            raise ValueError(
+                "exchange.kind=local lets ranks train apart, and recipe.preconditioner sums over "
+                "all ranks in each step; leave one of them out"
+            )
+
+    def check_epoch(self, name: str, steps: int) -> None:
+        """Raise UserError for a round that no epoch reaches the end of."""
+        if self.steps > steps:
+            raise UserError(
+                f"{name}: exchange.steps={self.steps} is longer than its epoch of {steps} steps; "
+                f"set exchange.steps to at most {steps}."
+            )
+
+    def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
+        """Send a flag in each step and, shared out over a round's steps, a round's message."""
+        local, share = self.local(load), 1 / self.steps
+        if network.ranks == 1:
+            return StepSchedule(finish_s=local.base_s * share)
+        flag = network.price("all_reduce")
+        price = flag if self.whole else network.price("all_gather")
+        size = self.message_bytes(load.size_bytes // 4)
+        once, merges = price(size), 0 if self.whole else network.ranks - 1
+        message = after_backward(
+            load,
+            round(size * share),
+            Timed(once.latency_s, once.wire_s, once.cpu_s * share).scaled(share),
+            before_s=local.base_s * share,
+            after_s=merges * local.merge_s * share * self.density / (local.density or 1),
+        )
+        return StepSchedule(
+            (after_backward(load, FLAG_BYTES, flag(FLAG_BYTES)), message),
+            serial=True,
+            spread=price.spread,
+            local_spread=local.spread,
+            measured=price.measured,
+        )
+
+    def memory_bytes(self, load: Load, network: Network) -> int:
+        """Count the weights before the round, the residual, the change, and the momentum."""
+        return (3 + bool(self.outer_momentum)) * load.size_bytes
+
+    @property
+    def whole(self) -> bool:
+        """Everything is sent as it is: ranks sum it."""
+        return self.density == 1 and self.bits == 32
+
+    @property
+    def sent(self) -> int:
+        """Elements of a chunk that are sent."""
+        return math.ceil(self.density * CHUNK)
+
+    def message_bytes(self, elements: int) -> int:
+        """Return the bytes of a rank's message: places (or a mask), values, numbers a chunk."""
+        if self.whole:
+            return 4 * elements
+        chunks, k = math.ceil(elements / CHUNK), self.sent
+        places = 0 if k == CHUNK else min(INDEX_BITS * k, CHUNK)
+        scales = 0 if self.bits == 32 else 4
+        return (
+            math.ceil(chunks * places / 8)
+            + math.ceil(chunks * k * self.bits / 8)
+            + (chunks * scales)
+        )

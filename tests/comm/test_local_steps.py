@@ -1,0 +1,301 @@
+"""Local steps: the message of a change, and engines on real ranks that train apart and meet."""
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from exchanges import Net as AnyNet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import run_ranks
+from some_plans import cluster, profile
+from torch import Tensor, nn
+
+from skindx.comm.dense import DenseSettings
+from skindx.comm.exchange_settings import ExchangeSettings
+from skindx.comm.fabric import GradientBuffer
+from skindx.comm.local import CHUNK, LocalSettings
+from skindx.comm.local_steps import LocalSteps, decode, encode, pack, unpack
+from skindx.core.cost.pricing import Load, Network
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError
+from skindx.training.config.engine import EngineSettings
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.ranks import join
+from skindx.training.parallel.mesh import leave
+
+CPU = EngineSettings(accelerator="cpu", gradient_clip=0, channels_last=True)
+AS_DENSE = LocalSettings(steps=1, density=1, bits=32)
+SMALL = LocalSettings(steps=3, density=0.05, outer_rate=0.7, outer_momentum=0.5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 13), st.lists(st.integers(0, 2**13 - 1), max_size=50))
+def test_packed_numbers_come_back_without_gaps(bits: int, numbers: list[int]) -> None:
+    wanted = torch.tensor(numbers, dtype=torch.int64) % 2**bits
+    packed = pack(wanted, bits)
+    assert len(packed) == math.ceil(len(numbers) * bits / 8)
+    assert unpack(packed, bits, len(numbers)).equal(wanted)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3 * CHUNK),
+    st.sampled_from([2, 4, 8, 32]),
+    st.sampled_from([1e-6, 0.02, 0.08, 0.09, 0.9, 1.0]),
+    st.integers(0, 99),
+)
+def test_a_message_never_adds_to_what_is_left(
+    elements: int, bits: Any, density: float, seed: int
+) -> None:
+    how = LocalSettings(density=density, bits=bits)
+    change_M = torch.randn(elements, generator=torch.Generator().manual_seed(seed)).pow(3)
+    message = encode(change_M, how)
+    if not how.whole:
+        assert len(message) == how.message_bytes(elements)
+    sent_M = decode(message, elements, how)
+    left_M = change_M - sent_M
+    assert left_M.norm() <= change_M.norm() * 1.004  # two numbers of 8 bits of mantissa
+    for rows, k in ((row, how.sent) for row in sent_M.split(CHUNK)):
+        assert int((rows != 0).sum()) <= k
+    if bits == 32:  # the largest of each chunk, to the bit, and the others not
+        for row, left in zip(change_M.split(CHUNK), left_M.split(CHUNK), strict=True):
+            kept = left[left != 0].abs()
+            assert len(kept) <= max(0, len(row) - how.sent)
+            assert not len(kept) or kept.max() <= row.abs().topk(how.sent).values.min()
+
+
+def test_two_bits_by_hand() -> None:
+    """Magnitudes 1, 2 and 9, 10 are two levels: 1.5 and 9.5; the rest of the chunk is not sent."""
+    change_M = torch.zeros(CHUNK)
+    change_M[[7, 50, 900, 4000]] = torch.tensor([1.0, -2.0, -9.0, 10.0])
+    how = LocalSettings(density=4 / CHUNK, bits=2)
+    message = encode(change_M, how)
+    assert len(message) == 6 + 1 + 4
+    sent_M = decode(message, CHUNK, how)
+    assert sent_M[[7, 50, 900, 4000]].tolist() == [1.5, -1.5, -9.5, 9.5]
+    assert int((sent_M != 0).sum()) == 4
+
+
+def test_a_round_that_is_longer_than_an_epoch_is_refused() -> None:
+    LocalSettings(steps=7).check_epoch("member a", 7)
+    with pytest.raises(UserError, match=r"^member a: exchange.steps=8 is longer than its epoch of"):
+        LocalSettings(steps=8).check_epoch("member a", 7)
+
+
+def test_a_plan_shares_a_rounds_message_out_over_its_steps() -> None:
+    load, network = Load(profile().trace(), profile()), Network(cluster(4))
+    one, ten = (LocalSettings(steps=steps) for steps in (1, 10))
+    size = one.message_bytes(load.size_bytes // 4)
+    assert size == math.ceil(82 * 12 / 8) + math.ceil(82 * 2 / 8) + 4  # 3,000 elements
+    first, tenth = (each.schedule(load, network) for each in (one, ten))
+    assert [message.size_bytes for message in first.messages] == [4, size]
+    assert [message.size_bytes for message in tenth.messages] == [4, round(size / 10)]
+    assert tenth.messages[1].timed.wire_s == pytest.approx(first.messages[1].timed.wire_s / 10)
+    assert tenth.local_s == pytest.approx(first.local_s / 10)
+    assert ten.lossy
+    whole = LocalSettings(density=1, bits=32)
+    assert whole.message_bytes(3000) == 12_000
+
+
+class Net(AnyNet):
+    """With a frozen layer; DeepSpeed sends round what is contiguous and has dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.scale
+        self.scale = 1.0
+        self.norm.weight.requires_grad_(False)
+        self.to(memory_format=torch.contiguous_format)
+
+
+class _Apart:
+    """One network on one rank of an engine."""
+
+    def __init__(self, exchange: ExchangeSettings, optimizer: str = "adamw") -> None:
+        self.mesh, self.net = join(CPU), Net()
+        weights = self.net.parameters()
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.AdamW(weights, lr=0.01)
+            if optimizer == "adamw"
+            else torch.optim.SGD(weights, lr=0.01, momentum=0.9, weight_decay=1e-3)
+        )
+        self.engine = Engine(self.net, self.optimizer, self.mesh, 8, exchange=exchange)
+        self.agreed: list[int] = []
+
+    def take(self, steps: range, spoil: bool = False) -> list[bool]:
+        rank, taken = self.mesh.data.rank, []
+        for step in steps:
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            for piece in range(2):
+                outputs = self.engine(torch.randn(2, 3, 5, 5, generator=generator))
+                if spoil and rank == self.mesh.data.size - 1:
+                    outputs.register_hook(lambda grad: grad * float("nan"))
+                loss = outputs.square().sum()
+                self.engine.backward(loss, 4 * self.mesh.data.size, last=piece == 1)
+            taken.append(self.engine.step(0.01))
+            self.agreed.append(self.engine.agreed)
+            if not taken[-1]:
+                self.engine.discard()
+        return taken
+
+    def weights(self) -> Tensor:
+        return torch.cat([weight.detach().reshape(-1) for weight in self.net.parameters()])
+
+    def apart(self) -> float:
+        every = [torch.empty(0)] * self.mesh.data.size
+        dist.all_gather_object(every, self.weights())
+        return max(float((other - every[0]).abs().max()) for other in every)
+
+    def states(self) -> tuple[Any, list[Any], list[Any]]:
+        exchange, moments = self.engine.exchange, self.engine.moments
+        assert exchange is not None
+        assert moments is not None
+        every: list[Any] = [None] * self.mesh.data.size
+        local = (self.engine.state_dict(), exchange.state_dict(), moments.state_dict())
+        dist.all_gather_object(every, local)
+        return every[0][0], [one[1] for one in every], [one[2] for one in every]
+
+    def load(self, shared: Any, exchanges: list[Any], moments: list[Any]) -> None:
+        self.engine.load_state_dict(shared)
+        assert self.engine.exchange is not None
+        assert self.engine.moments is not None
+        self.engine.exchange.load_state_dict(exchanges)
+        self.engine.moments.load_state_dict(moments)
+
+
+def _as_dense() -> float:
+    ends = []
+    for exchange in (DenseSettings(), AS_DENSE):
+        run = _Apart(exchange, "sgd")
+        run.take(range(5))
+        ends.append(run.weights())
+    return float((ends[0] - ends[1]).abs().max())
+
+
+def _rounds(run: _Apart) -> list[float]:
+    """How far ranks are apart after each step, and after they have met."""
+    far = []
+    for step in range(7):
+        run.take(range(step, step + 1))
+        far.append(run.apart())
+    run.agreed += [run.engine.meet(), run.engine.meet()]
+    return [*far, run.apart()]
+
+
+def _mass(run: _Apart, how: LocalSettings) -> float:
+    """How far what was sent and what is left are from what was there, over its largest."""
+    assert run.engine.exchange is not None
+    fabric, world = run.engine.exchange.fabric, run.mesh.data.size
+    net, worst = Net(), 0.0
+    gradients = GradientBuffer(list(net.named_parameters()))
+    exchange = LocalSteps(how)
+    exchange.attach(fabric, gradients, 9)
+    generator = torch.Generator().manual_seed(run.mesh.data.rank)
+    for _ in range(3):
+        begin = exchange.state_dict()
+        anchor_M, left_M = begin["anchor"].clone(), begin["residual"].clone()
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight.add_(torch.randn(weight.shape, generator=generator))
+        there_M = anchor_M - exchange.state_dict()["weights"] + left_M
+        assert exchange.step_done() == 1
+        after = exchange.state_dict()
+        after_M = after["residual"] + (anchor_M - after["anchor"])
+        pair = torch.stack([there_M, after_M]).double()
+        dist.all_reduce(pair)
+        worst = max(worst, float((pair[0] - pair[1]).abs().max() / pair[0].abs().max()))
+        assert world > 1
+    return worst
+
+
+def _resumed() -> tuple[bool, bool]:
+    whole, first, again = _Apart(SMALL), _Apart(SMALL), _Apart(SMALL)
+    whole.take(range(9))
+    first.take(range(5))
+    shared, exchanges, moments = first.states()
+    again.load(shared, exchanges, deepcopy(moments))  # an optimizer goes on in what it is given
+    again.take(range(5, 9))
+    same = again.weights().equal(whole.weights())
+    # One rank more has saved: all take the mean, in weights, residuals and moments.
+    more = _Apart(SMALL)
+    more.load(shared, [*exchanges, exchanges[0]], [*moments, moments[0]])
+    after = more.states()
+    wanted = [
+        sum(one[name] for one in [*exchanges, exchanges[0]]) / (1 + len(exchanges))
+        for name in ("weights", "residual")
+    ]
+    means = zip(wanted, (after[1][0]["weights"], after[1][0]["residual"]), strict=True)
+    name = "head.weight"
+    moment = sum(one[name]["exp_avg"] for one in [*moments, moments[0]]) / (1 + len(moments))
+    near = all(torch.allclose(*pair, atol=1e-6) for pair in means)
+    near = near and torch.allclose(after[2][0][name]["exp_avg"], moment, atol=1e-6)
+    return same, more.apart() == 0 and near
+
+
+def _on_a_rank() -> dict[str, Any]:
+    found: dict[str, Any] = {"as dense": _as_dense()}
+    run = _Apart(SMALL)
+    found["apart"] = _rounds(run)
+    found["agreed"] = list(run.agreed)
+    before = run.weights()
+    found["spoiled"] = run.take(range(7, 8), spoil=True), run.weights().equal(before)
+    assert run.engine.exchange is not None
+    found["bytes"] = run.engine.exchange.bytes_sent, len(before)
+    found["mass"] = [
+        _mass(run, LocalSettings(steps=1, density=density, bits=bits))
+        for density, bits in ((0.05, 2), (0.5, 8), (1, 4), (0.02, 32), (1, 32))
+    ]
+    found["resumed"] = _resumed()
+    leave()
+    return found
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = run_ranks(request.param, _on_a_rank)
+    return found
+
+
+@pytest.mark.distributed
+def test_ranks_train_apart_and_meet_to_the_bit(ranks: list[dict[str, Any]]) -> None:
+    for found in ranks:
+        assert found["as dense"] < 1e-6
+        assert found["agreed"] == [0, 0, 3, 0, 0, 3, 0, 1, 0]
+        assert [far == 0 for far in found["apart"]] == [
+            agreed > 0 for agreed in found["agreed"][:8]
+        ]
+        assert found["spoiled"] == ([False], True)
+        assert max(found["mass"]) < 1e-6
+        assert found["resumed"] == (True, True)
+        sent, elements = found["bytes"]
+        world, steps, rounds = len(ranks), 8, 3
+        message = (world - 1) * SMALL.message_bytes(elements)
+        assert sent == rounds * message + steps * round(8 * (world - 1) / world)
+
+
+class _Alone:
+    device, bytes_sent, rank, world = torch.device("cpu"), 0, 0, 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"taken": -1}, "exchange/taken"),
+        ({"anchor": torch.zeros(3)}, "exchange/anchor"),
+        ({"weights": None}, "exchange/weights"),
+        ({"residual": torch.zeros(10).double()}, "exchange/residual"),
+    ],
+)
+def test_a_state_of_another_shape_is_refused(change: dict[str, Any], said: str) -> None:
+    weight = nn.Parameter(torch.ones(2, 5))
+    exchange = LocalSteps(SMALL)
+    fabric: Any = _Alone()
+    exchange.attach(fabric, GradientBuffer([("a", weight)]), 9)
+    state = exchange.state_dict()
+    with pytest.raises(UnfitStateError, match=said):
+        exchange.load_state_dict([{**state, **change}])
+    assert weight.detach().equal(torch.ones(2, 5))
