@@ -111,6 +111,8 @@ class PlannedMember:
     """Its settings need all of a layer on each rank."""
     layer_norms: bool = False
     """Its optimizer goes by the norms of layers, which ZeRO's flat pieces do not have."""
+    matrices: bool = False
+    """Its optimizer multiplies the gradient of each whole layer."""
 
 
 @dataclass(frozen=True)

@@ -235,15 +235,17 @@ def _differs(strategy: Strategy, nodes: int, per_node: int, workload: Workload) 
 
 def _refusal(strategy: Strategy, workload: Workload) -> str | None:
     """Return why the members' settings cannot go with a strategy; None where they can."""
-    if any(member.kfac for member in workload.members):
-        if strategy.zero or strategy.parallel:
-            return f"recipe.preconditioner works on whole layers, which {strategy.name} shares out"
-        if isinstance(strategy, Hopping):
-            return "recipe.preconditioner would make hopping members several times larger"
+    preconditioned = any(member.kfac for member in workload.members)
+    matrices = "muon" if any(member.matrices for member in workload.members) else ""
+    if (what := "recipe.preconditioner" if preconditioned else matrices) and (
+        strategy.zero or strategy.parallel
+    ):
+        return f"{what} works on whole layers, which {strategy.name} shares out"
+    if preconditioned and isinstance(strategy, Hopping):
+        return "recipe.preconditioner would make hopping members several times larger"
     if strategy.zero and any(member.layer_norms for member in workload.members):
         return f"lars and lamb go by the norms of layers, which {strategy.name} mixes"
     whole_layers = any(member.whole_layers for member in workload.members)
-    preconditioned = any(member.kfac for member in workload.members)
     if isinstance(strategy, Exchanging) and (
         reason := strategy.refusal(whole_layers=whole_layers, preconditioned=preconditioned)
     ):

@@ -25,6 +25,7 @@ from skindx.plan.estimate import Machine, as_measured
 from skindx.plan.plan import Plan, make
 from skindx.plan.public_traces import read_profiles
 from skindx.plan.search import PlanLimits
+from skindx.training.config.optimizers import OptimizerKind, optimizer_kinds
 
 _GBIT = 8 / 1e9 / 0.9
 """Seconds a byte at a nominal Gbit/s, a tenth of it lost to headers and acknowledgements."""
@@ -163,7 +164,9 @@ def _value(written: Mapping[str, Any], key: str) -> float | None:
 
 
 def _moved(profile: Profile, ratio: Ratio) -> Profile:
-    moved = scaled(profile, ratio.compute, update=ratio.memory)
+    # What an optimizer multiplies takes computing; all others go through the weights' memory.
+    matrices = optimizer_kinds().get(profile.optimizer, OptimizerKind).matrices
+    moved = scaled(profile, ratio.compute, update=ratio.compute if matrices else ratio.memory)
     local = {
         kind: work.model_copy(
             update={"base_s": work.base_s * ratio.memory, "merge_s": work.merge_s * ratio.memory}

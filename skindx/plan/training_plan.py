@@ -76,6 +76,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 kfac_of(recipe.preconditioner),
                 _needs_whole_layers(settings.engine),
                 recipe.optimizer_kind.layerwise,
+                recipe.optimizer_kind.matrices,
             )
         )
     if not members:

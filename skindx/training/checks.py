@@ -154,12 +154,15 @@ def _ranks_everywhere(engine: EngineSettings, workers: int) -> int:
 
 def _check_layer_norms(settings: TrainSettings) -> None:
     """Raise UserError where ZeRO would hand an optimizer flat pieces of all weights."""
+    kinds = optimizer_kinds().items()
     for member in settings.members:
         recipe = settings.recipe_of(member)
-        if settings.engine.zero and recipe.optimizer_kind.layerwise:
-            alternatives = [name for name, kind in optimizer_kinds().items() if not kind.layerwise]
+        chosen = recipe.optimizer_kind
+        if settings.engine.zero and (chosen.layerwise or chosen.matrices):
+            alternatives = [n for n, kind in kinds if not (kind.layerwise or kind.matrices)]
+            by = "the matrix" if chosen.matrices else "the norm"
             raise UserError(
-                f"member {member.name}: recipe.optimizer={recipe.optimizer} goes by the norm of "
+                f"member {member.name}: recipe.optimizer={recipe.optimizer} goes by {by} of "
                 f"each layer, and engine.zero={settings.engine.zero} mixes layers; set "
                 f"engine.zero=0, or take {' or '.join(reversed(alternatives))}."
             )

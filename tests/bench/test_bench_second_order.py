@@ -21,15 +21,13 @@ def _measure(out: str) -> tuple[dict[str, float], list[str]]:
 def test_it_tunes_trains_and_times(tmp_path: Path) -> None:
     """In a process of its own, since the bench joins a process group."""
     ((figures, written),) = run_ranks(1, _measure, str(tmp_path), timeout_s=280)
-    times = {"kfac_time_to_adamw", "kfac_processor_time_to_adamw", "kfac_epochs_to_adamw"}
-    assert set(figures) == {
-        *(times if figures["kfac_reached_adamw"] else ()),
-        "kfac_reached_adamw",
-        "kfac_minus_adamw_balanced",
-        "kfac_overhead_step",
-        "eigen_share_p4",
-    }
-    assert len(written) == 2 * 2  # arms and seeds: the one trial is a run too
+    expected = {"kfac_overhead_step", "eigen_share_p4"}
+    for arm in ("kfac", "muon"):
+        expected |= {f"{arm}_reached_adamw", f"{arm}_minus_adamw_balanced"}
+        if figures[f"{arm}_reached_adamw"]:
+            expected |= {f"{arm}_{of}_to_adamw" for of in ("time", "processor_time", "epochs")}
+    assert set(figures) == expected
+    assert len(written) == 3 * 2  # arms and seeds: the one trial is a run too
     assert 0.25 <= figures["eigen_share_p4"] <= 1
     assert figures["kfac_overhead_step"] > 0
 

@@ -45,7 +45,7 @@ def test_every_key_of_every_settings_class_is_on_its_page(root: type[BaseModel])
 def test_bounds_defaults_and_docstrings_are_there() -> None:
     text = Page(roots()[1], "x").text()
     assert "| `folds` | whole number, ≥ 2, ≤ 20 | `5` | Number of folds of train" in text
-    assert "| `optimizer` | `adamw`, `sgd`, `lars`, `lamb` | `adamw` |" in text
+    assert "| `optimizer` | `adamw`, `sgd`, `lars`, `lamb`, `muon` | `adamw` |" in text
     assert "`exchange`, `kind: gtopk`" in text
 
 

@@ -65,6 +65,15 @@ def test_ratios_of_common_networks_by_hand(tmp_path: Path) -> None:
     assert (moved.device, moved.scaled_to) == ("cuda", "H")
 
 
+def test_an_update_that_multiplies_is_moved_as_computing_is(tmp_path: Path) -> None:
+    here = written(tmp_path / "desk.json", {"a": 10, "b": 40})
+    there = written(tmp_path / "server.json", {"a": 20, "b": 320}, bandwidth=50.0)
+    for optimizer, ratio in (("adamw", 5), ("muon", 4), ("../none", 5)):
+        own = profile(update_s=1.0, optimizer=optimizer)
+        (network,) = on_other_device(profiles(own), here, there).networks
+        assert network.update_s == pytest.approx(1 / ratio)
+
+
 def test_the_same_device_changes_no_time(tmp_path: Path) -> None:
     here = written(tmp_path / "desk.json", {"a": 10, "b": 40})
     (network,) = on_other_device(profiles(profile()), here, here).networks

@@ -151,6 +151,18 @@ def test_optimizers_that_go_by_the_norms_of_layers_are_planned_without_zero() ->
         search(work, machine, PlanLimits(strategy="zero-1"))
 
 
+def test_muon_is_planned_where_ranks_have_whole_layers() -> None:
+    work = Workload((PlannedMember("m", OWN, 32, epochs=1, images=320, matrices=True),))
+    machine = Machine(profiles(OWN), cluster(4))
+    outcomes = make(work, machine, PlanLimits()).search_result.every
+    names = {outcome.choice.strategy.name for outcome in outcomes}
+    assert "dense" in names
+    assert not {"zero-1", "zero-2", "zero-3", "owt", "operators", "model"} & names
+    for name in ("zero-2", "model"):
+        with pytest.raises(UserError, match=f"muon works on whole layers, which {name} shares out"):
+            search(work, machine, PlanLimits(strategy=name))
+
+
 def test_members_that_need_whole_layers_are_planned_without_split_ones() -> None:
     work = Workload((PlannedMember("m", OWN, 32, epochs=1, images=320, whole_layers=True),))
     machine = Machine(profiles(OWN), cluster(4))

@@ -224,19 +224,20 @@ def test_heads_on_a_frozen_trunk_are_named_as_not_priced(small_dataset: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("change", "whole"),
+    ("change", "whole", "matrices"),
     [
-        ({"recipe": {"optimizer": "lamb"}}, False),
-        ({"recipe": {"optimizer": "lars"}}, False),
-        ({"engine": {"compile": True}}, True),
+        ({"recipe": {"optimizer": "lamb"}}, False, False),
+        ({"recipe": {"optimizer": "lars"}}, False, False),
+        ({"recipe": {"optimizer": "muon"}}, False, True),
+        ({"engine": {"compile": True}}, True, False),
     ],
 )
 def test_split_layers_are_considered_with_lars_and_lamb(
-    change: dict[str, Any], whole: bool, small_dataset: Path
+    change: dict[str, Any], whole: bool, matrices: bool, small_dataset: Path
 ) -> None:
     member = {"name": "m", "model": "test_resnet", "preprocess": {"size": 64}}
     layer = ProfiledLayer(name="fc", forward_s=1, backward_s=1, shapes=((4,),), parameter_bytes=16)
     own = Profile(name="test_resnet", size=64, batch=8, layers=(layer,), update_s=0.5)
     settings = TrainSettings.parse({"members": [member], **change})
     work = workload_of(settings, small_dataset, Profiles(networks=(own,), device="cpu"))
-    assert [one.whole_layers for one in work.members] == [whole]
+    assert [(one.whole_layers, one.matrices) for one in work.members] == [(whole, matrices)]

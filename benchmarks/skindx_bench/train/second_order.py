@@ -47,7 +47,14 @@ def write_painted(folder: Path, images: int, side: int) -> None:
 
 SMALLEST = (
     *("model=test_resnet", "size=32", "images=90", "epochs=1", "batch=16", "trials=1"),
-    *("shared=test_resnet", "arms=[adamw, kfac]", "seeds=[0, 1]", "use=[0]", "steps=2", "rounds=2"),
+    *(
+        "shared=test_resnet",
+        "arms=[adamw, kfac, muon]",
+        "seeds=[0, 1]",
+        "use=[0]",
+        "steps=2",
+        "rounds=2",
+    ),
 )
 
 

@@ -1,7 +1,7 @@
 """Trainings of the compared optimizers, kept in files, and the cost of K-FAC's steps."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from skindx.core.atomic_files import write_json
 from skindx.core.cost.assignment import plan_sharing
@@ -20,7 +20,6 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.network_setup import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent
-from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.loop import train
@@ -29,9 +28,8 @@ from skindx.training.methods.kfac.kfac import Kfac
 from skindx.training.methods.kfac.kfac_settings import KfacSettings
 from skindx.training.methods.kfac.layers import find_layers
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.tasks.classifier_job import MakeOptimizer, MemberJob, setup_member
+from skindx.training.tasks.classifier_job import MemberJob, setup_member
 from skindx.training.tasks.losses import SmoothedCrossEntropy, drawn_loss
-from skindx.training.tasks.optimizer import build_optimizer
 
 RATE_FACTOR = 10**0.5
 """Between two learning rates that are tried."""
@@ -46,24 +44,11 @@ class OptimizerArm:
 
     rate: float
     recipe: dict[str, Any]
-    build: MakeOptimizer = build_optimizer
 
     def rates(self, trials: int) -> list[float]:
         """Return the learning rates that are tried, the usual one in their middle."""
         low = -(trials // 2)
         return [float(f"{self.rate * RATE_FACTOR**step:.3g}") for step in range(low, low + trials)]
-
-
-def _muon(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:
-    """Return timm's Muon over the groups of AdamW: torch's own refuses convolutions."""
-    from timm.optim import Muon
-
-    groups = [
-        {key: group[key] for key in ("params", "weight_decay", "lr_scale")}
-        for group in build_optimizer(net, recipe, fresh).param_groups
-    ]
-    made: torch.optim.Optimizer = Muon(groups, lr=recipe.learning_rate)
-    return made
 
 
 ARMS: dict[str, OptimizerArm] = {
@@ -72,7 +57,7 @@ ARMS: dict[str, OptimizerArm] = {
     "kfac": OptimizerArm(
         0.05, {"optimizer": "sgd", "weight_decay": 5e-4, "preconditioner": {"kind": "kfac"}}
     ),
-    "muon": OptimizerArm(1e-3, {"optimizer": "adamw", "weight_decay": 0.05}, _muon),
+    "muon": OptimizerArm(1e-3, {"optimizer": "muon", "weight_decay": 0.05}),
 }
 BASELINE = "adamw"
 
@@ -130,7 +115,7 @@ class Trainings:
         file = self.out / "curves" / f"{arm}-{rate:g}-fold{fold}-seed{seed}.json"
         kept = read_json(file) if file.is_file() else {}
         if kept.get("settings") != plain or "processor_seconds" not in kept:
-            history = self._train(settings, arm)
+            history = self._train(settings)
             kept = {
                 "settings": plain,
                 "balanced": [row["val_balanced"] for row in history],
@@ -151,21 +136,14 @@ class Trainings:
             }
         )
 
-    def _train(self, settings: TrainSettings, arm: str) -> list[dict[str, Any]]:
+    def _train(self, settings: TrainSettings) -> list[dict[str, Any]]:
         records, taxonomy = (
             read_manifest(self.dataset),
             Taxonomy.load(self.dataset / "taxonomy.yaml"),
         )
         (member,) = settings.members
         job = MemberJob(self.out, self.dataset, settings, member, records, taxonomy.keys)
-        training = setup_member(
-            settings,
-            member,
-            job.data,
-            self.mesh,
-            lambda line: None,
-            make_optimizer=ARMS[arm].build,
-        )
+        training = setup_member(settings, member, job.data, self.mesh, lambda line: None)
         timed = _Timed(training.mesh.device)
         _, history = train(training, timed)
         return [

@@ -30,6 +30,9 @@ TENSORS, VALUES = "tensors.safetensors", "values.json"
 GROUP_STEP = "group_step"
 """A key beside a parameter's moments: how many steps its group has taken, where that counts."""
 
+_APART = "use_fallback"
+"""An option of groups that Muon leaves to AdamW: it keeps other things of them."""
+
 _LONGEST_VALUES, _DEEPEST = 256 * MEGABYTE, 200
 
 _TENSOR, _ARRAY, _LITERAL = "$tensor", "$array", "$dict"
@@ -256,8 +259,9 @@ def check_optimizer(
     Frozen parameters have nothing there. Those without a gradient may lack; where it has to be
     `complete`, all may lack or none.
     """
-    trained = {name for name, _ in trained_parameters(module)}
-    kept = _kept(optimizer)
+    trained = dict(trained_parameters(module))
+    apart = {w for group in optimizer.param_groups if group.get(_APART) for w in group["params"]}
+    kept = {left: _kept(optimizer, left) for left in {False, bool(apart)}}
     shapes = {name: shape for name, shape in _shapes(module).items() if name in trained}
     if complete and moments and moments.keys() != shapes.keys():
         raise UnfitStateError("optimizer does not hold all parameters")
@@ -266,11 +270,13 @@ def check_optimizer(
             raise UnfitStateError(f"optimizer has {name}, which is no parameter that learns")
         like = {
             key: torch.empty_like(shapes[name], dtype=value.dtype) if _is_row(value) else value
-            for key, value in kept.items()
+            for key, value in kept[trained[name] in apart].items()
         }
         if isinstance(values, Mapping) and GROUP_STEP not in values:
             like.pop(GROUP_STEP, None)  # a checkpoint of before 0.2.0
         check_like(_plain(values), _plain(like), f"optimizer/{name}")
+        if any(values[key] is not value for key, value in like.items() if type(value) is bool):
+            raise UnfitStateError(f"optimizer/{name} is kept for another way of stepping")
         if not values.get(GROUP_STEP, 0) >= 0:
             raise UnfitStateError(f"optimizer/{name}/{GROUP_STEP} counts below zero")
 
@@ -304,13 +310,13 @@ def _shapes(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _kept(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return what an optimizer keeps of a small parameter after a step; it stays as it is."""
-    parameter = nn.Parameter(torch.zeros(2, 3))
+def _kept(optimizer: torch.optim.Optimizer, apart: bool) -> dict[str, Any]:
+    """Return what an optimizer keeps of a small matrix after a step; it stays as it is."""
+    parameter = nn.Parameter(torch.zeros(4, 5))
     parameter.grad = torch.zeros_like(parameter)
     other = copy(optimizer)
     other.state = defaultdict(dict)
-    other.param_groups = [{**optimizer.defaults, "params": [parameter]}]
+    other.param_groups = [{**optimizer.defaults, _APART: apart, "params": [parameter]}]
     other.step()
     return {**other.state[parameter], **step_of(other.param_groups[0])}
 

@@ -3,7 +3,8 @@
 No torch here: `tasks/optimizer.py` has the code.
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from skindx.core.kinds import Family
 
@@ -15,6 +16,7 @@ OPTIMIZERS = Family(
         "sgd": "skindx.training.config.optimizers:Sgd",
         "lars": "skindx.training.config.optimizers:Lars",
         "lamb": "skindx.training.config.optimizers:Lamb",
+        "muon": "skindx.training.config.muon:Muon",
     },
 )
 
@@ -34,6 +36,13 @@ class OptimizerKind:
     """A step is as long as its gradient, so that rates scale with the batch, not with its root."""
     preconditioned: ClassVar[bool] = True
     """It can take a gradient that was changed after its reduction."""
+    matrices: ClassVar[bool] = False
+    """It multiplies each layer's gradient as one matrix, but for the last layer's."""
+
+    @classmethod
+    def options_of(cls, shape: Sequence[int], *, last: bool) -> dict[str, Any]:
+        """Return the options of a weight's group; `last`: it is of a network's last layer."""
+        return {"always_adapt": len(shape) > 1} if cls.layerwise else {}
 
 
 class AdamW(OptimizerKind):

@@ -113,6 +113,8 @@ class Recipe(Settings):
     Only batch norm sees a difference, which takes its statistics from one piece.
     """
     optimizer: OptimizerName = "adamw"
+    """muon takes matrices and kernels, and leaves biases, norms, depthwise kernels and the last
+    layer to AdamW, at the same rate and decay; it needs whole layers: `zero: 0`."""
     preconditioner: AnyPreconditioner | None = None
     """Changes the reduced gradient before the optimizer takes it (`kind: kfac`).
 
@@ -164,7 +166,7 @@ class Recipe(Settings):
         if self.preconditioner and not self.optimizer_kind.preconditioned:
             takes = [name for name, kind in optimizer_kinds().items() if kind.preconditioned]
             raise ValueError(
-                f"optimizer={self.optimizer} divides by second moments, which undoes "
+                f"optimizer={self.optimizer} evens out the gradient itself, which undoes "
                 f"preconditioner.kind={self.preconditioner.kind}; take {', '.join(takes[:-1])} or "
                 f"{takes[-1]}, or leave preconditioner out"
             )
@@ -229,6 +231,11 @@ def check_frozen_recipe(name: str, recipe: Recipe) -> None:
         )
     if recipe.layer_decay < 1:
         raise ValueError(f"{name}: recipe.layer_decay has no layers to slow down; leave it out")
+    if recipe.optimizer_kind.matrices:
+        raise ValueError(
+            f"{name}: recipe.optimizer={recipe.optimizer} leaves the head to AdamW, and a frozen "
+            "trunk trains nothing else; take adamw"
+        )
     if recipe.mix and not recipe.mix.mixup:
         raise ValueError(
             f"{name}: features can be blended and not cut; set recipe.mix.mixup above 0"

@@ -186,6 +186,12 @@ class ParallelSettings(Settings):
                 f"and preconditioner.kind={recipe.preconditioner.kind} works on whole layers; "
                 "leave one of them out"
             )
+        if self.splits and recipe.optimizer_kind.matrices:
+            raise ValueError(
+                f"member {member}: engine.parallel.kind={self.kind} splits layers over the ranks, "
+                f"and recipe.optimizer={recipe.optimizer} multiplies whole layers; take adamw, or "
+                "leave parallel out"
+            )
 
     def check_exchange(self, exchange: ExchangeSettings) -> None:
         """Raise ValueError for one that cannot act among the ranks with equal parts alone."""

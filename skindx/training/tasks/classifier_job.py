@@ -1,12 +1,12 @@
 """A member's training as a job of the run."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import Record
@@ -20,7 +20,6 @@ from skindx.training.checkpoint.finished import (
     save_member,
     snapshot_keeper,
 )
-from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.registry import build_preconditioner, change_network
@@ -29,9 +28,6 @@ from skindx.training.tasks.classifier_task import ClassifierTask, Keep
 from skindx.training.tasks.image_sets import OpenImages, TrainingData, open_sets
 from skindx.training.tasks.losses import build_loss, drawn_loss
 from skindx.training.tasks.optimizer import WeightAverage, add_low_rank, build_optimizer, peak_rate
-
-MakeOptimizer = Callable[[nn.Module, Recipe, Iterable[str]], torch.optim.Optimizer]
-"""Makes the optimizer of a recipe over a network, of which some weights are fresh."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,6 @@ def setup_member(
     *,
     keep: Keep = lambda epoch, finished: None,
     open_images: OpenImages = open_sets,
-    make_optimizer: MakeOptimizer = build_optimizer,
 ) -> Training[FinishedMember]:
     """Return `member` before its first step, the same on every rank."""
     recipe = settings.recipe_of(member)
@@ -103,7 +98,7 @@ def setup_member(
     classifier.to(mesh.device)
     image = _one_image(member, mesh)
     change_network(classifier, mesh, image, recipe.batch, say, pieces=recipe.accumulate)
-    optimizer = make_optimizer(classifier, recipe, fresh)
+    optimizer = build_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
     criterion = build_loss(training.labels_N, len(data.classes), recipe).to(mesh.device)

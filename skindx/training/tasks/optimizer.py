@@ -64,32 +64,47 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
 
     `fresh` names the parameters that start from random values beside given ones; they take
     `head_learning_rate`. Biases and norms are never decayed, and LARS and LAMB adapt the rate of
-    the decayed ones alone (You et al. 2017 and 2019), by the norms of whole layers.
+    the decayed ones alone (You et al. 2017 and 2019), by the norms of whole layers. Muon leaves the
+    last layer and what is no matrix to AdamW, at the same rate and decay. Raises UserError.
     """
     fresh = set(fresh)
     head_scale = (recipe.head_learning_rate or recipe.learning_rate) / recipe.learning_rate
     depths = layer_depths(net) if recipe.layer_decay < 1 else {}
-    groups: dict[tuple[bool, bool, int], Group] = {}
+    chosen = recipe.optimizer_kind
+    last = _last_layer(net) if chosen.matrices else ()
+    groups: dict[tuple[Any, ...], Group] = {}
     for name, parameter in net.named_parameters():
         if not parameter.requires_grad:  # stays as it was given
             continue
         decayed, in_head, depth = parameter.ndim > 1, name in fresh, depths.get(name, 0)
+        options = chosen.options_of(parameter.shape, last=name.startswith(last))
         group = groups.setdefault(
-            (decayed, in_head, depth),
+            (decayed, in_head, depth, *options.values()),
             {
                 "params": [],
                 "weight_decay": recipe.weight_decay if decayed else 0.0,
                 "lr_scale": (head_scale if in_head else 1.0) * recipe.layer_decay**depth,
-                **({"always_adapt": decayed} if recipe.optimizer_kind.layerwise else {}),
+                **options,
             },
         )
         group["params"].append(parameter)
-    kind, options = load_object(recipe.optimizer_kind.builds)(recipe)
+    kind, options = load_object(chosen.builds)(recipe)
     made = list(groups.values())
-    if recipe.optimizer_kind.layerwise:
+    if chosen.layerwise:
         made, kind = method_of(net).layerwise(net, made, kind)
     optimizer: torch.optim.Optimizer = kind(made, lr=peak_rate(recipe), **options)
     return optimizer
+
+
+def _last_layer(net: nn.Module) -> str:
+    """Return how the names of a classifier's last weights begin. Raises UserError for none."""
+    try:
+        return f"net.{head_place(net.net)}."  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(
+            f"recipe.optimizer=muon takes all layers but the last, and {error}; take adamw, or "
+            "choose another model."
+        ) from None
 
 
 Made = tuple[type[torch.optim.Optimizer], dict[str, Any]]
