@@ -1,7 +1,7 @@
 """Local: ranks train apart for some steps, then agree on the mean of what they moved by."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -41,6 +41,8 @@ class LocalSettings(ExchangeSettings):
     code: ClassVar[str] = "skindx.comm.local_steps:LocalSteps"
     local_s_per_element: ClassVar[float] = 15e-9
     apart: ClassVar[bool] = True
+    searched: ClassVar[tuple[dict[str, Any], ...]] = ()
+    """Its accuracy is not measured yet: a plan prices it by name, and proposes it to nobody."""
     needs: ClassVar[str] = "local takes steps by the optimizer alone, without recipe.preconditioner"
 
     @property
