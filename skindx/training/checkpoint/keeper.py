@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import torch
+from torch import Tensor
 
 from skindx.core.atomic_files import sha256_file, write_json
 from skindx.core.errors import UserError
@@ -52,7 +53,7 @@ from skindx.training.checkpoint.saved_state import (
 )
 from skindx.training.config.engine import CHECKPOINTS as CHECKPOINTS  # noqa: PLC0414 (its users)
 from skindx.training.config.engine import CheckpointSettings
-from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.mesh import PIECE, Mesh
 
 INDEX = "index.json"
 
@@ -268,7 +269,7 @@ class Keeper:
         if self._mesh.is_main:
             states[SHARED] = shared
         try:
-            if self._together(lambda: self._begin(at, shared))[0]:
+            if self._together(lambda: self._begin(at))[0]:
                 return True
         except NotSavedError as reason:
             if self._mesh.is_main:
@@ -291,11 +292,10 @@ class Keeper:
         self._report()
         return bool(self._mesh.gather(self._last == at)[0]) if wait else True
 
-    def _begin(self, at: At, shared: State) -> bool:
+    def _begin(self, at: At) -> bool:
         """Let the ranks write; True where they need not: there is one already."""
         if not self._mesh.is_main or at == self._last:
             return self._mesh.is_main
-        _check_finite(shared)
         begin(self._folder, self._mesh.data.size)
         return False
 
@@ -308,6 +308,7 @@ class Keeper:
             return
         problem = ""
         try:
+            _check_finite(parts[SHARED][0])
             files = write_part(temporary, parts)
         except CANNOT_WRITE as error:
             files, problem = {}, words_of(error)
@@ -390,7 +391,9 @@ class Keeper:
         return None
 
 
-def _check_finite(shared: State) -> None:
-    for name, value in tensors_in(shared):
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, value in tensors.items():
+        if value.is_floating_point() and not all(
+            bool(piece.isfinite().all()) for piece in torch.split(value.view(-1), PIECE)
+        ):
             raise OSError(f"{name} is not finite")

@@ -26,8 +26,8 @@ from skindx.training.config.engine import Accelerator, EngineSettings
 # processors, OpenMP puts threads to sleep between parallel loops: on two cores, a step of a small
 # network takes twice as long.
 
-_PIECE = 2**14
-"""Numbers that are sent at once: half of those from which torch copies with OpenMP."""
+PIECE = 2**14
+"""Numbers at once: half of those from which torch copies with OpenMP."""
 
 # P = ranks, N = numbers
 
@@ -45,7 +45,7 @@ def gather_objects(value: Any, ranks: int, device: torch.device) -> list[Any]:
     # As words of eight bytes, for there are fewer of them.
     padded = pickled.ljust(-(-max(sizes_P) // 8) * 8, b"\0")
     words_N = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
-    pieces = torch.split(words_N, _PIECE)
+    pieces = torch.split(words_N, PIECE)
     whole_PN = torch.cat([_gathered(piece_N, ranks) for piece_N in pieces], dim=1)
     return [
         pickle.loads(row_N.numpy().tobytes()[:size])  # noqa: S301  of a rank of this training
