@@ -109,8 +109,8 @@ class AnswerLog:
                 history[question, key] = [answer]
         for question, key, given in _rows_of(self._path):
             history[question, key].append(given)
-        asked = history.keys() | self._history.keys()
-        changed = [one for one in asked if history.get(one) != self._history.get(one)]
+        questions = history.keys() | self._history.keys()
+        changed = [one for one in questions if history.get(one) != self._history.get(one)]
         self._changed += [key for _, key in changed]
         self._history, self._state = dict(history), state
 

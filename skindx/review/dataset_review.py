@@ -228,8 +228,8 @@ class DatasetReview:
         }
         record = self.records.get(sha256)
         if record is not None:
-            told = [("split", record.split), ("from", record.source_url), *image_facts(record)]
-            shown["facts"] = _plain([*told, ("SHA-256", sha256)])
+            origin = [("split", record.split), ("from", record.source_url), *image_facts(record)]
+            shown["facts"] = _plain([*origin, ("SHA-256", sha256)])
             shown |= self.boxes.shown(sha256)
         return {**self.state(at), **shown}
 

@@ -191,7 +191,7 @@ class DicomFile:
     """Its name in the ledger as long as its ids are not known."""
     label: str = ""
     refusal: tuple[str, str] = ("", "")
-    asked: Mapping[str, str] = field(default_factory=dict)
+    requested: Mapping[str, str] = field(default_factory=dict)
     """Of a server: the ids that were asked for, by field of `DicomIdentity`."""
 
 
@@ -305,11 +305,11 @@ class DicomImporter:
         source, facts = self.source, photo.facts
         identity = asdict(facts.identity)
         for name, (status, what) in _STRANGERS.items():
-            if file.asked.get(name) and file.asked[name] != identity[name]:
+            if file.requested.get(name) and file.requested[name] != identity[name]:
                 detail = f"the server gave {what} than the one asked for; tell its administrator"
                 return replace(self._refused(file, status, detail), retrieved="")
         patient, study, shown = self.codes(identity)
-        label, confirmed_by = self.label_of({**identity, **file.asked})
+        label, confirmed_by = self.label_of({**identity, **file.requested})
         label = label or facts.descriptions.get(source.label, "") or file.label
         status, detail = ("stored", "") if label else NO_LABEL
         if facts.burned_in and source.burned_in == "refuse":
@@ -401,10 +401,10 @@ class DicomImporter:
             except DicomWebError as error:
                 yield self._failed(error, self.codes(study)[1])
 
-    def _image(self, client: DicomWebClient, asked: Mapping[str, str]) -> LedgerRow | DicomFile:
+    def _image(self, client: DicomWebClient, requested: Mapping[str, str]) -> LedgerRow | DicomFile:
         """Fetch an image, unless the ledger or the table of labels makes that needless."""
-        shown = self.codes(asked)[2]
-        label, confirmed_by = self.label_of(asked)
+        shown = self.codes(requested)[2]
+        label, confirmed_by = self.label_of(requested)
         if self.source.labels and not label:
             return self._refused(DicomFile(None, shown), *NO_LABEL)
         if row := self._kept.get(shown):
@@ -412,14 +412,14 @@ class DicomImporter:
                 row, label=label or row.label, confirmed_by=confirmed_by, **self._given()
             )
         try:
-            data = client.instance(asked)
+            data = client.instance(requested)
         except DicomWebError as error:
             return self._failed(error, shown)
         self._in_vain = 0
         self._fetched += 1
         path = self.staging / f"{self._fetched}.dcm"
         path.write_bytes(data)
-        return DicomFile(path, shown, label, asked=asked)
+        return DicomFile(path, shown, label, requested=requested)
 
     def _failed(self, error: DicomWebError, shown: str) -> LedgerRow:
         """Return the row of what a server did not give. Raises DicomWebError after too many."""

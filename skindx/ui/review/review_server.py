@@ -207,8 +207,8 @@ class _ReviewApp:
                 boxes=boxes,
             )
         else:
-            asked: Any = sent.question
-            changes = self._review.undo(sent.at, asked, sent.before, sent.by, sent.revision)
+            question: Any = sent.question
+            changes = self._review.undo(sent.at, question, sent.before, sent.by, sent.revision)
         return {"changes": changes}
 
     def _thumb(self, at: int) -> bytes:
