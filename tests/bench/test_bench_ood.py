@@ -9,7 +9,6 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record, read_manifest
-from skindx.models.ood.ood_detectors import DETECTORS
 from skindx_bench.honesty.ood import (
     CANDIDATES,
     LEFT_OUT,
@@ -22,6 +21,7 @@ from skindx_bench.honesty.ood import (
     paired_classes,
     refusals,
 )
+from skindx_bench.honesty.ood_candidates import KINDS
 from skindx_bench.subjects import run_bench
 
 DATASET = Path(__file__).parents[1] / "fixtures" / "v0_1" / "dataset"
@@ -55,7 +55,7 @@ def test_the_choice_by_hand() -> None:
     assert choose(found, 0.01) == ("knn",)
     assert choose({("image",): found["image",]}, 0.01) is None
     assert not is_served(("image", "gram"))
-    assert {kind for candidate in CANDIDATES for kind in candidate} == set(DETECTORS)
+    assert {kind for candidate in CANDIDATES for kind in candidate} == set(KINDS)
 
 
 def test_refusals_by_hand() -> None:

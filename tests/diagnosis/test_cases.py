@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from skin_photo import skin_photo
+from some_features import Alike
 from tiny_bundle import pack_tiny
 
 from skindx.core.errors import UserError
@@ -23,7 +24,6 @@ from skindx.imaging.decode import decode
 from skindx.models.conformal import Conformal
 from skindx.models.embedding_index import EmbeddingIndex, IndexRow
 from skindx.models.ensemble import Ensemble, EnsembleOutput
-from skindx.models.ood.candidate_detectors import LogitEnergy
 from skindx.models.ood.ood_check import OodCheck
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
@@ -127,11 +127,11 @@ def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor
 
 
 def check_of(scores: NDArray[np.float64]) -> OodCheck:
-    return OodCheck((LogitEnergy(),), scores[:, None])
+    return OodCheck((Alike(),), scores[:, None])
 
 
 def test_a_photo_out_of_distribution_is_refused(predictor: Predictor) -> None:
-    """Whatever the networks say, energies are finite."""
+    """Whatever the networks say."""
     known = replace(predictor, ood=check_of(np.full(99, np.inf)))
     said = answer(known, Case(PHOTOS[:1]))
     assert said.diagnosis.familiarity == pytest.approx(1)

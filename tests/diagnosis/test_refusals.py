@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from skin_photo import skin_photo
+from some_features import Alike
 
 from skindx.core.errors import UserError
 from skindx.diagnosis.case import Case
@@ -17,7 +18,6 @@ from skindx.diagnosis.photo_checks import MIN_SIDE, Refusal, Refused, open_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.imaging.modality import ModalityCheck
 from skindx.models.bundle.bundle_index import least_side
-from skindx.models.ood.candidate_detectors import LogitEnergy
 from skindx.models.ood.ood_check import OodCheck
 from skindx.workers import messages
 
@@ -32,7 +32,7 @@ def predictor(tiny_bundle: Path) -> Predictor:
 
 def refusing_all(predictor: Predictor) -> Predictor:
     """Return a predictor for which every photo is out of distribution."""
-    return replace(predictor, ood=OodCheck((LogitEnergy(),), np.full((99, 1), -np.inf)))
+    return replace(predictor, ood=OodCheck((Alike(),), np.full((99, 1), -np.inf)))
 
 
 def refused(predictor: Predictor, *photos: bytes) -> Refused:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from skindx.core.atomic_files import FolderKind, atomic_file, atomic_folder
 from skindx.core.errors import JobError, UserError
@@ -28,15 +28,16 @@ from skindx.data.splits.split import fold_groups
 from skindx.metrics import Interval, share_interval
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble import Ensemble
-from skindx.models.ood.feature_extraction import features_of, hooked, last_layers, taken
-from skindx.models.ood.ood_check import RATE, AnyDetector, combine, p_values, rate_of
-from skindx.models.ood.ood_detectors import DEFAULT, DETECTORS, detector_class
+from skindx.models.ood.feature_extraction import features_of, last_layers
+from skindx.models.ood.ood_check import RATE, combine, p_values, rate_of
+from skindx.models.ood.ood_detectors import DEFAULT
 from skindx.models.ood.ood_features import Features, Learned
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 from skindx_bench.harness.result import Figure, Result
 from skindx_bench.harness.training import end_on_sigterm, preset, run_skindx
+from skindx_bench.honesty.ood_candidates import KINDS, Gram, LayeredFeatures, hooked, taken
 from skindx_bench.honesty.ood_study import painted_images
 
 VIEW = FolderKind("a view of a dataset", MANIFEST, (TAXONOMY, STORE, CACHE))
@@ -121,7 +122,7 @@ OWN, LEFT_OUT = "own", "left out"
 """Kinds of images: test images of the classes trained on, images of the others."""
 
 CANDIDATES: tuple[tuple[str, ...], ...] = (
-    *((kind,) for kind in DETECTORS),
+    *((kind,) for kind in KINDS),
     ("mahalanobis", "image"),
     ("energy", "image_mixture"),
     ("knn", "image_mixture"),
@@ -137,17 +138,10 @@ CANDIDATES: tuple[tuple[str, ...], ...] = (
 Scores = Mapping[tuple[str, str], NDArray[np.float64]]
 """Scores N by (kind of detector, kind of images); `calibration` is one of the latter."""
 
-_ADAPTER: TypeAdapter[AnyDetector] = TypeAdapter(AnyDetector)
-
-
-def settings_of(kind: str) -> AnyDetector:
-    """Return the default settings of a kind of detector."""
-    return _ADAPTER.validate_python({"kind": kind})
-
 
 def is_served(candidate: Sequence[str]) -> bool:
     """Tell whether a bundle can carry these detectors: exports give no layer but the last."""
-    return not any("layers" in detector_class(kind).needs for kind in candidate)
+    return not any(issubclass(KINDS[kind].detector, Gram) for kind in candidate)
 
 
 @dataclass(frozen=True)
@@ -291,8 +285,8 @@ def _scores(
     learned: Learned, features: dict[str, Features]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
     found: dict[tuple[str, str], NDArray[np.float64]] = {}
-    for kind in DETECTORS:
-        fitted = detector_class(kind).fit(settings_of(kind), learned)
+    for kind, settings in KINDS.items():
+        fitted = settings.detector.fit(settings, learned)
         if fitted is None:
             raise UserError(
                 f"{len(learned.labels_N)} training images are too few for the detector {kind}; "
@@ -304,13 +298,14 @@ def _scores(
 
 def measured(ensemble: Ensemble, photos: Iterable[Pixels]) -> Features:
     """Return all features of photos, those of hooked layers as well, a batch at a time."""
-    parts, rest = [], iter(photos)
+    parts, of_layers, rest = [], [], iter(photos)
     with hooked(ensemble) as layers:
         while batch := list(itertools.islice(rest, _BATCH)):
             output = ensemble.predict_with_features(batch)
-            found = features_of(ensemble, batch, output)
-            parts.append(dataclasses.replace(found, layers_LNK=taken(layers)))
-    return Features.join(parts)
+            parts.append(features_of(ensemble, batch, output))
+            of_layers.append(taken(layers))
+    layers_LNK = tuple(np.concatenate(same) for same in zip(*of_layers, strict=True))
+    return LayeredFeatures(**vars(Features.join(parts)), layers_LNK=layers_LNK)
 
 
 def _read(dataset: Path, records: Sequence[Record]) -> Iterator[Pixels]:

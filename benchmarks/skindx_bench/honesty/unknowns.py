@@ -29,7 +29,7 @@ from skindx.models.ood.ood_check import OodCheck, combine, fit_check, p_values
 from skindx.models.ood.ood_features import Features, Learned, Singles, image_statistics
 from skindx_bench.harness.result import Figure, Result
 from skindx_bench.honesty.modality import elsewhere, ham, table
-from skindx_bench.honesty.ood import settings_of
+from skindx_bench.honesty.ood_candidates import KINDS
 
 # N = images, D = dimensions, C = classes, K = detectors
 
@@ -198,7 +198,7 @@ class Fitted:
         learned = Learned(bare.with_logits(fit), fit.labels_N, (weights_CD,), (biases_C,))
         held = bare.with_logits(calibration)
         kinds = sorted({kind for candidate in CANDIDATES for kind in candidate})
-        alone = {kind: fit_check([settings_of(kind)], learned, held) for kind in kinds}
+        alone = {kind: fit_check([KINDS[kind]], learned, held) for kind in kinds}
         checks = {}
         for candidate in CANDIDATES:
             parts = [check for kind in candidate if (check := alone[kind]) is not None]

@@ -1,13 +1,10 @@
 """From photos and what the networks made of them to the features that detectors read."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from skindx.core.errors import UserError
 from skindx.data.manifest import Record
@@ -94,56 +91,6 @@ def last_layers(ensemble: Ensemble) -> tuple[tuple[Singles, ...], tuple[Singles,
         bias = head.bias if head.bias is not None else torch.zeros(head.out_features)
         biases.append(bias.detach().float().cpu().numpy())
     return tuple(weights), tuple(biases)
-
-
-Layers = list[list[Tensor]]
-
-
-@contextmanager
-def hooked(ensemble: Ensemble) -> Iterator[Layers]:
-    """Collect channel means and deviations B x 2K of every stage of every eager member.
-
-    The stages are those that timm names as a network's features. Call `taken` after each batch.
-    Raises UserError for an exported member, and for a network whose stages timm does not name.
-    """
-    with ExitStack() as stack:
-        layers: Layers = []
-        for member in ensemble.members:
-            names = _stages(member.classifier.net)
-            if member.exported or not names:
-                raise UserError(
-                    f"{member.name} gives no statistics of its layers; load the bundle with the "
-                    "backend eager, and leave out the detectors of layers for such a network."
-                )
-            moments: list[Tensor] = []
-            layers.append(moments)
-            for name in names:
-                module = member.classifier.net.get_submodule(name)
-                hook = module.register_forward_hook(
-                    lambda _module, _given, out, moments=moments: moments.append(_moments(out))
-                )
-                stack.callback(hook.remove)
-        yield layers
-
-
-def taken(layers: Layers) -> tuple[Singles, ...]:
-    """Return the statistics of the last batch, all members' layers in order, and forget them."""
-    batch = tuple(part.cpu().numpy() for moments in layers for part in moments)
-    for moments in layers:
-        moments.clear()
-    return batch
-
-
-def _stages(net: nn.Module) -> list[str]:
-    modules = dict(net.named_modules())
-    info: Any = getattr(net, "feature_info", None) or []
-    rows = info if isinstance(info, list) else info.info
-    return [row["module"] for row in rows if row["module"] in modules]
-
-
-def _moments(map_BKHW: Tensor) -> Tensor:
-    flat_BKP = map_BKHW.float().flatten(2)
-    return torch.cat([flat_BKP.mean(2), flat_BKP.std(2, correction=0)], dim=1)
 
 
 CAP = 5_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from skindx.core.errors import UserError
 from skindx.core.settings_base import Settings
@@ -47,16 +47,6 @@ class OodSpec(Settings):
     detectors: tuple[AnyDetector, ...] = Field(min_length=1)
     images: int = Field(ge=FEWEST)
     """Calibration images whose scores are known."""
-
-    @field_validator("detectors")
-    @classmethod
-    def _served(cls, detectors: tuple[AnyDetector, ...]) -> tuple[AnyDetector, ...]:
-        for settings in detectors:
-            if "layers" in settings.detector.needs:
-                raise ValueError(
-                    f"a bundle cannot carry {settings.kind}: exports deliver no layer but the last"
-                )
-        return detectors
 
     @property
     def rate(self) -> float:

@@ -26,16 +26,8 @@ DETECTORS = Family(
     "OOD detector",
     "skindx.ood_detectors",
     {
-        "energy": "skindx.models.ood.candidate_detectors:EnergySettings",
-        "gram": "skindx.models.ood.candidate_detectors:GramSettings",
         "image_mixture": "skindx.models.ood.ood_detectors:ImageMixtureSettings",
-        "image": "skindx.models.ood.candidate_detectors:ImageSettings",
-        "knn": "skindx.models.ood.candidate_detectors:KnnSettings",
-        "mahalanobis_layers": "skindx.models.ood.candidate_detectors:LayersSettings",
         "mahalanobis": "skindx.models.ood.ood_detectors:MahalanobisSettings",
-        "react": "skindx.models.ood.candidate_detectors:ReActSettings",
-        "relative_mahalanobis": "skindx.models.ood.candidate_detectors:RelativeSettings",
-        "vim": "skindx.models.ood.candidate_detectors:ViMSettings",
     },
 )
 
@@ -208,13 +200,7 @@ def scaled_statistics(learned: Learned) -> tuple[Floats, Floats, Floats] | None:
 
 
 DEFAULT: tuple[OodDetectorSettings, ...] = (MahalanobisSettings(), ImageMixtureSettings())
-"""What a bundle gets: chosen by `skindx bench ood` on left-out classes and synthetic images."""
-
-
-def detector_class(kind: str) -> type[OodDetector]:
-    """Return the detector of a kind. Raises UserError for an unknown one."""
-    detector: type[OodDetector] = DETECTORS.load(kind).detector
-    return detector
+"""What a bundle gets: chosen by `skindx bench honesty ood`."""
 
 
 def unusual_scores(vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from skindx.core.settings_base import Settings
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 
 # N = images, M = members, D = dimensions of one member's pooled features, E = of all members',
-# C = classes, F = image statistics, L = layers, K = channels of a layer, S = side, B = band
+# C = classes, F = image statistics, S = side, B = band
 
 Singles = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -28,8 +28,6 @@ class Features:
     """Each member's logits, without a temperature."""
     image_NF: Singles
     """Statistics of the image itself, see `image_statistics`."""
-    layers_LNK: tuple[Singles, ...] = ()
-    """Channel means, then channel deviations, of hooked layers of all members; () if not asked."""
 
     def __len__(self) -> int:
         return len(self.image_NF)
@@ -47,7 +45,6 @@ class Features:
             tuple(part[rows] for part in self.pooled_MND),
             tuple(part[rows] for part in self.logits_MNC),
             self.image_NF[rows],
-            tuple(part[rows] for part in self.layers_LNK),
         )
 
     @classmethod
@@ -57,7 +54,6 @@ class Features:
             _joined([part.pooled_MND for part in parts]),
             _joined([part.logits_MNC for part in parts]),
             np.concatenate([part.image_NF for part in parts]),
-            _joined([part.layers_LNK for part in parts]),
         )
 
 
@@ -81,7 +77,7 @@ class Learned:
     biases_MC: tuple[Singles, ...]
 
 
-Need = Literal["pooled", "logits", "image", "layers"]
+Need = Literal["pooled", "logits", "image"]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,28 @@
-"""Eight detectors that no setting reaches: a bundle may hold one, and evidence has to choose."""
+"""Detectors of which evidence has to choose: those that a bundle may hold, and eight others.
 
+Two of the others read statistics of hooked layers, which no export delivers.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor, nn
 
-from skindx.models.ood.ood_detectors import Gaussian, fit_gaussian, scaled_statistics
+from skindx.core.errors import UserError
+from skindx.models.ensemble import Ensemble
+from skindx.models.ood.ood_detectors import (
+    Gaussian,
+    ImageMixtureSettings,
+    MahalanobisSettings,
+    fit_gaussian,
+    scaled_statistics,
+)
 from skindx.models.ood.ood_features import (
     Features,
     Floats,
@@ -300,10 +315,18 @@ class ImageSettings(OodDetectorSettings):
 
 
 @dataclass(frozen=True)
+class LayeredFeatures(Features):
+    """Features of N images, those of hooked layers as well."""
+
+    layers_LNK: tuple[Singles, ...] = ()
+    """Channel means, then channel deviations, of the layers of all members."""
+
+
+@dataclass(frozen=True)
 class Gram(OodDetector):
     """A Gaussian of each layer, and the distance that is usual there."""
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"layers"})
+    needs: ClassVar[frozenset[Need]] = frozenset()
 
     means_LCK: tuple[Singles, ...]
     axes_LAK: tuple[Singles, ...]
@@ -315,6 +338,7 @@ class Gram(OodDetector):
     @classmethod
     def fit(cls, settings: OodDetectorSettings, learned: Learned) -> Self | None:
         """Fit each layer on training images."""
+        assert isinstance(learned.features, LayeredFeatures)
         labels_N = cls._labels(learned)
         gaussians, scales, usual = [], [], []
         for layer_NK in learned.features.layers_LNK:
@@ -339,6 +363,7 @@ class Gram(OodDetector):
 
     def scores(self, features: Features) -> Floats:
         """Return the mean over layers of distances, each over what is usual there, N."""
+        assert isinstance(features, LayeredFeatures)
         distances = []
         for n, layer_NK in enumerate(features.layers_LNK):
             gaussian = Gaussian(
@@ -392,3 +417,71 @@ class LayersSettings(OodDetectorSettings):
 
     kind: Literal["mahalanobis_layers"] = "mahalanobis_layers"
     detector: ClassVar = MahalanobisLayers
+
+
+KINDS: dict[str, OodDetectorSettings] = {
+    settings.kind: settings
+    for settings in (
+        EnergySettings(),
+        GramSettings(),
+        ImageMixtureSettings(),
+        ImageSettings(),
+        KnnSettings(),
+        LayersSettings(),
+        MahalanobisSettings(),
+        ReActSettings(),
+        RelativeSettings(),
+        ViMSettings(),
+    )
+}
+"""Default settings of each kind of detector."""
+
+
+Layers = list[list[Tensor]]
+
+
+@contextmanager
+def hooked(ensemble: Ensemble) -> Iterator[Layers]:
+    """Collect channel means and deviations B x 2K of every stage of every eager member.
+
+    The stages are those that timm names as a network's features. Call `taken` after each batch.
+    Raises UserError for an exported member, and for a network whose stages timm does not name.
+    """
+    with ExitStack() as stack:
+        layers: Layers = []
+        for member in ensemble.members:
+            names = _stages(member.classifier.net)
+            if member.exported or not names:
+                raise UserError(
+                    f"{member.name} gives no statistics of its layers; load the bundle with the "
+                    "backend eager, and leave out the detectors of layers for such a network."
+                )
+            moments: list[Tensor] = []
+            layers.append(moments)
+            for name in names:
+                module = member.classifier.net.get_submodule(name)
+                hook = module.register_forward_hook(
+                    lambda _module, _given, out, moments=moments: moments.append(_moments(out))
+                )
+                stack.callback(hook.remove)
+        yield layers
+
+
+def taken(layers: Layers) -> tuple[Singles, ...]:
+    """Return the statistics of the last batch, all members' layers in order, and forget them."""
+    batch = tuple(part.cpu().numpy() for moments in layers for part in moments)
+    for moments in layers:
+        moments.clear()
+    return batch
+
+
+def _stages(net: nn.Module) -> list[str]:
+    modules = dict(net.named_modules())
+    info: Any = getattr(net, "feature_info", None) or []
+    rows = info if isinstance(info, list) else info.info
+    return [row["module"] for row in rows if row["module"] in modules]
+
+
+def _moments(map_BKHW: Tensor) -> Tensor:
+    flat_BKP = map_BKHW.float().flatten(2)
+    return torch.cat([flat_BKP.mean(2), flat_BKP.std(2, correction=0)], dim=1)
