@@ -14,6 +14,7 @@ class DenseSettings(ExchangeSettings):
     kind: Literal["dense"] = "dense"
 
     local_s_per_element: ClassVar[float] = 1.2e-9
+    shrinks: ClassVar[bool] = True
     local_code: ClassVar[str] = "skindx.comm.fabric:flat_and_back"
     among_peers: ClassVar[bool] = True
     beside_parts: ClassVar[bool] = True

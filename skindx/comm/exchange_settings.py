@@ -41,6 +41,8 @@ class ExchangeSettings(Settings):
     """Settings of the engine that a plan writes beside it."""
     apart: ClassVar[bool] = False
     """Ranks train apart between its messages: weights and the optimizer's state differ by rank."""
+    shrinks: ClassVar[bool] = False
+    """It goes on among fewer or more ranks in the same process, also after a broken step."""
     needs: ClassVar[str] = ""
     """What `check_training` refuses, in a plan's words."""
 

@@ -41,6 +41,7 @@ class LocalSettings(ExchangeSettings):
     code: ClassVar[str] = "skindx.comm.local_steps:LocalSteps"
     local_s_per_element: ClassVar[float] = 15e-9
     apart: ClassVar[bool] = True
+    shrinks: ClassVar[bool] = True
     searched: ClassVar[tuple[dict[str, Any], ...]] = ()
     """Its accuracy is not measured yet: a plan prices it by name, and proposes it to nobody."""
     needs: ClassVar[str] = "local takes steps by the optimizer alone, without recipe.preconditioner"

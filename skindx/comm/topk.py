@@ -28,6 +28,7 @@ class SparseSettings(ExchangeSettings):
     optimizer none. 0: the optimizer's own momentum."""
 
     local_s_per_element: ClassVar[float] = 2.5e-9
+    shrinks: ClassVar[bool] = True
     # Clipping would cut what an update has saved up.
     engine: ClassVar[Mapping[str, Any]] = {"zero": 0, "gradient_clip": 0.0}
 

@@ -125,6 +125,12 @@ def check(
     everywhere = _ranks_everywhere(settings.engine, workers)
     if not settings.engine.hostfile:
         settings.engine.parallel.group_size(everywhere)
+    elastic = settings.engine.elastic
+    if elastic and elastic.min_ranks > everywhere:
+        raise UserError(
+            f"engine.elastic.min_ranks={elastic.min_ranks} is more than the {everywhere} ranks "
+            "that are started; lower it, or start more."
+        )
     ranks = everywhere if settings.engine.schedule_kind.together else 1
     read_extra_of(settings.engine)
     _check_layer_norms(settings)

@@ -55,6 +55,19 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
              f"engine.parallel.kind={form} splits layers")
             for form in ("owt", "tensor", "model", "tensor3d")
         ),
+        *(
+            ({**change, "engine": {"elastic": {}, **change.get("engine", {})}}, text)
+            for change, text in (
+                ({"engine": {"zero": 2}}, "elastic needs the whole state .* set zero=0"),
+                ({"engine": {"parallel": {"kind": "tensor"}}}, "elastic needs the whole network"),
+                ({"engine": {"schedule": "hop"}}, "elastic is for schedule=data"),
+                ({"engine": {"elastic": {"min_ranks": 3}, "ranks": 2}}, "more than ranks=2"),
+                ({"engine": {"elastic": {"min_ranks": 0}}}, "min_ranks"),
+                ({"exchange": {"kind": "powersgd"}}, "take one of these"),
+                ({"exchange": {"kind": "hierarchical"}}, r"\(dense, fused, topk, gtopk, local\)"),
+                ({"recipe": {"preconditioner": {"kind": "kfac"}}}, "factors .* are shared out"),
+            )
+        ),
         ({"recipe": {"epochs": 1, "warmup_epochs": 50}}, "warmup_epochs=50 is longer"),
         ({"recipe": {"epochs": 3, "mix": {"clean_epochs": 3}}}, "leaves none of epochs=3"),
         ({"recipe": {"schedule": {"kind": "steps", "epochs": [5, 3]}}}, "ascending"),

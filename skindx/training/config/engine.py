@@ -38,6 +38,18 @@ SETTINGS = "train.yaml"
 _MOST_PARTITIONS = 4096
 
 
+class ElasticSettings(Settings):
+    """Ranks that are lost are left behind, and ranks that come back are taken in, without a stop.
+
+    The global batch stays: each of fewer ranks takes a larger share of it.
+    """
+
+    min_ranks: int = Field(1, ge=1, le=4096)
+    """Fewer ranks stop at a checkpoint."""
+    silent_s: float = Field(4.0, ge=1, le=3600)
+    """A rank whose heartbeats stay away for so long is left behind; one that ended is at once."""
+
+
 class EngineSettings(Settings):
     """Devices, ranks, precision and communication of a training."""
 
@@ -71,6 +83,8 @@ class EngineSettings(Settings):
     """Train through torch.compile; evaluation stays eager."""
     timeout_s: float = Field(600, gt=0, le=1e6)
     """A collective that waits longer means that a rank is gone: the job ends."""
+    elastic: ElasticSettings | None = None
+    """Go on when ranks are lost, with schedule=data and parallel.kind=data; none: the job ends."""
     schedule: ScheduleName = "data"
     """How ranks share out the training of an ensemble.
 
@@ -106,6 +120,7 @@ class EngineSettings(Settings):
             raise ValueError(
                 f"partitions={self.partitions} must be 1 to {_MOST_PARTITIONS}, or auto"
             )
+        self._check_elastic()
         if self.leases and re.search(r"://[^/@]*:[^/@]*@|[?&]password=", self.leases):
             raise ValueError(
                 "leases must hold no password, since the run keeps its settings; give it in "
@@ -116,6 +131,32 @@ class EngineSettings(Settings):
                 "compile already computes again what is cheap; switch activation_checkpointing off"
             )
         return self
+
+    def _check_elastic(self) -> None:
+        """Raise ValueError for what cannot go on with other ranks than it began with."""
+        if self.elastic is None:
+            return
+        least = self.elastic.min_ranks
+        if self.zero:
+            raise ValueError(
+                f"elastic needs the whole state on each rank, and zero={self.zero} shares it out; "
+                "set zero=0, or leave elastic out"
+            )
+        if self.parallel.splits:
+            raise ValueError(
+                f"elastic needs the whole network on each rank, and parallel.kind="
+                f"{self.parallel.kind} splits it; set parallel.kind=data, or leave elastic out"
+            )
+        if not self.schedule_kind.together:
+            raise ValueError(
+                f"elastic is for schedule=data: the workers of schedule={self.schedule} train "
+                "apart, and others take over what a lost one held; leave elastic out"
+            )
+        if isinstance(self.ranks, int) and not self.hostfile and least > self.ranks:
+            raise ValueError(
+                f"elastic.min_ranks={least} is more than ranks={self.ranks}; set it to at most "
+                f"{self.ranks}"
+            )
 
 
 _OURS = {

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from skindx.comm.dense import DenseSettings
-from skindx.comm.exchange_kinds import AnyExchange
+from skindx.comm.exchange_kinds import EXCHANGES, AnyExchange
 from skindx.core.settings_base import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
@@ -191,6 +191,26 @@ class TrainSettings(Settings):
             whole_layers=self.engine.compile or self.engine.precision == "fp16",
             preconditioned=any(self.recipe_of(member).preconditioner for member in self.members),
         )
+        return self
+
+    @model_validator(mode="after")
+    def _goes_on_without_lost_ranks(self) -> Self:
+        if self.engine.elastic is None:
+            return self
+        if not self.exchange.shrinks:
+            kinds = ", ".join(name for name in EXCHANGES if EXCHANGES.load(name).shrinks)
+            raise ValueError(
+                f"engine.elastic needs an exchange that goes on among fewer ranks ({kinds}), and "
+                f"exchange.kind={self.exchange.kind} does not; take one of these, or leave elastic "
+                "out"
+            )
+        for member in self.members:
+            if self.recipe_of(member).preconditioner:
+                raise ValueError(
+                    f"member {member.name}: engine.elastic goes on among fewer ranks, and the "
+                    "factors of recipe.preconditioner are shared out over all; leave one of them "
+                    "out"
+                )
         return self
 
     @model_validator(mode="after")
