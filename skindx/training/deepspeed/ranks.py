@@ -6,7 +6,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require_extra
 from skindx.core.startup import light_imports
 from skindx.training.config.engine import EngineSettings
-from skindx.training.launching.local import NO_IMPORTS
+from skindx.training.launching.local import ADDRESS, AS_ELASTIC, NO_IMPORTS
 from skindx.training.launching.place import choose_interface, settle_place
-from skindx.training.launching.supervise import supervise
+from skindx.training.launching.supervise import ELASTIC, supervise
 from skindx.training.parallel.mesh import (
     Mesh,
     ProcessGroup,
@@ -176,11 +176,20 @@ def launch(
 
     On a CPU the ranks of this machine are forked from a process that has imported DeepSpeed and
     the modules `imports`. A `manager` is a module that starts them in another manner.
-    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
+    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save. Those
+    of an elastic run, whose first argument is the run, meet at a store of this process.
     Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    variables, port = os.environ | accelerator_variables(accelerator), str(free_port())
+    elastic = None if manager else getattr(engine, "elastic", None)
+    if elastic and engine.hostfile:
+        raise UserError(
+            "engine.elastic cannot be started from a hostfile: DeepSpeed's launcher ends all ranks "
+            "when one dies; start one torchrun on each node (docs/howto/cluster.md)."
+        )
+    variables = os.environ | accelerator_variables(accelerator)
+    store = host_store(variables) if elastic else None
+    port = variables["MASTER_PORT"] if elastic else str(free_port())
     command = [sys.executable, "-m"]
     if engine.hostfile:
         command += ["deepspeed.launcher.runner", *_on_hosts(engine, engine.hostfile)]
@@ -189,11 +198,46 @@ def launch(
         # Ranks that each start a thread a core would fight over the cores.
         if not variables.get("OMP_NUM_THREADS"):
             variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
-        command += [manager] if manager else [_LOCAL, _once(accelerator, imports)]
+        command += [manager or _LOCAL]
+        command += [f"{AS_ELASTIC}{elastic.min_ranks},{engine.timeout_s}"] if elastic else []
+        command += [] if manager else [_once(accelerator, imports)]
         command += [str(ranks), port]
     command += [module, *arguments]
     expected = None if engine.hostfile else ranks
-    supervise(command, variables, notes, grace_s, local=not engine.hostfile, ranks=expected)
+    supervise(
+        command,
+        variables,
+        notes,
+        grace_s,
+        local=not engine.hostfile,
+        ranks=expected,
+        elastic=elastic is not None,
+    )
+    del store
+
+
+def host_store(variables: MutableMapping[str, str]) -> Any:
+    """Host the store at which the ranks of an elastic run meet, as long as the result is kept.
+
+    It listens at MASTER_ADDR and MASTER_PORT of `variables`, which are set where they are not: then
+    no other machine reaches it. Raises UserError where it cannot listen.
+    """
+    address = variables.setdefault("MASTER_ADDR", ADDRESS)
+    port = int(variables.get("MASTER_PORT", 0))
+    try:
+        # At this address alone, where torch by itself would listen at all of this machine.
+        door = socket.create_server((address, port))
+        port = door.getsockname()[1]
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=door.detach()
+        )
+    except OSError as error:
+        raise UserError(
+            f"the ranks of an elastic run cannot meet at {address}:{port} ({error.strerror}); set "
+            "MASTER_ADDR and MASTER_PORT to an address and a free port of this machine, or neither."
+        ) from None
+    variables.update({"MASTER_PORT": str(port), ELASTIC: "1"})
+    return store
 
 
 def _once(accelerator: str, imports: Sequence[str]) -> str:
