@@ -18,8 +18,6 @@ from skindx.metrics.classification import (
     macro_f1,
     reliability_bins,
     risk_curve,
-    sensitivity_C,
-    specificity_C,
     top_k_accuracy,
 )
 from skindx.metrics.detection import DetectionScore, mean_average_precision
@@ -29,7 +27,6 @@ from skindx.metrics.operating_curves import (
     RocFigures,
     decision_curve,
     net_benefit,
-    partial_auroc,
     predictive_values,
     roc_figures,
 )
@@ -70,15 +67,12 @@ __all__ = [
     "mean_average_precision",
     "net_benefit",
     "paired_interval",
-    "partial_auroc",
     "predictive_values",
     "proportion_interval",
     "reliability_bins",
     "risk_curve",
     "roc_figures",
-    "sensitivity_C",
     "share_interval",
     "simultaneous_levels",
-    "specificity_C",
     "top_k_accuracy",
 ]

@@ -53,25 +53,6 @@ def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]: 
     return counts_CC
 
 
-def sensitivity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N802
-    """Return the share of each class's images that are found; NaN for a class without any."""
-    counts_CC = confusion_CC(probabilities_NC, truth_N)
-    n_C = counts_CC.sum(axis=1)
-    share_C = np.full(len(n_C), np.nan)
-    np.divide(counts_CC.diagonal(), n_C, out=share_C, where=n_C > 0)
-    return share_C
-
-
-def specificity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N802
-    """Return the share of the other classes' images not called this one; NaN without any."""
-    counts_CC = confusion_CC(probabilities_NC, truth_N)
-    rest_C = counts_CC.sum() - counts_CC.sum(axis=1)
-    called_C = counts_CC.sum(axis=0) - counts_CC.diagonal()
-    share_C = np.full(len(rest_C), np.nan)
-    np.divide(rest_C - called_C, rest_C, out=share_C, where=rest_C > 0)
-    return share_C
-
-
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
     """Images with top-1 confidence in (low, high]; `confidence` is their mean, NaN when none."""

@@ -20,21 +20,6 @@ from skindx.metrics.share_intervals import Bools, Floats, Interval
 _ROUNDING = 1e-12
 
 
-def partial_auroc(scores_N: Floats, positive_N: Bools, min_sensitivity: float = 0.8) -> float:
-    """Return the mean specificity over all sensitivities from `min_sensitivity` to 1.
-
-    It is the area between the ROC curve and the line of that sensitivity, divided by
-    1 - `min_sensitivity`: 1 is perfect, guessing gives (1 - min_sensitivity) / 2, and with 0 it is
-    the whole area. ISIC 2024's score above 80 % is 0.2 times it. Ties count half. NaN without
-    images of both kinds; raises ValueError for a `min_sensitivity` outside of 0..1, without 1.
-    """
-    if not 0 <= min_sensitivity < 1:
-        raise ValueError(f"min_sensitivity must be in 0..1, below 1, not {min_sensitivity}")
-    if positive_N.all() or not positive_N.any():
-        return float("nan")
-    return _area(*_curve_of(scores_N, positive_N)(np.ones(len(scores_N))), min_sensitivity)
-
-
 Curve = Callable[[Floats], tuple[Floats, Floats]]
 """Turns the weight of each image into over-triage and sensitivity, E + 1 each, from (0, 0) on."""
 

@@ -39,18 +39,6 @@ class ReadRegion(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ArrayPhoto:
-    """A photo that is in memory as a whole; an instance is a `ReadRegion`."""
-
-    pixels_HW3: Pixels
-
-    def __call__(self, x1: int, y1: int, x2: int, y2: int, scale: float) -> Pixels:
-        """Return pixels_HW3 of a region."""
-        region_HW3 = self.pixels_HW3[y1:y2, x1:x2]
-        return region_HW3 if scale >= 1 else resized(region_HW3, scale)
-
-
 def resized(pixels_HWC: Pixels, scale: float) -> Pixels:
     """Return an image shrunk by a factor in (0, 1], each new pixel the mean of its old ones."""
     height, width = pixels_HWC.shape[:2]

@@ -341,23 +341,6 @@ def _areas(boxes_N4: Floats) -> Floats:
     return areas_N
 
 
-# K = lesions
-
-
-def search(
-    store: PixelStore, detector: BatchDetector, settings: ScanSettings
-) -> tuple[Floats, Floats]:
-    """Return boxes K x 4 in pixels of the upright photo and their scores, best first."""
-    tile = settings.tile or detector.spec.size
-    answers = [
-        find_in_tiles(detector, store, grid, range(len(grid.patches)), settings)
-        for grid in grids(store, tile, settings)
-    ]
-    rows = np.concatenate([one.rows_R8 for one in answers])
-    boxes_K4, scores_K, _ = join(TileDetections.of(rows), settings.least_side)
-    return boxes_K4, scores_K
-
-
 _FLAGS = {"avx512_bf16", "amx_bf16"}
 
 

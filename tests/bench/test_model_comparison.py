@@ -6,10 +6,10 @@ import pytest
 
 from skindx.core.errors import UserError
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.pooled_folds import pool_answers
 from skindx.taxonomy import SkinClass
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
+from skindx_bench.harness.pooled_folds import pool_answers
 from skindx_bench.harness.result import Figure
 from skindx_bench.harness.training import read_history
 from skindx_bench.train import model_comparison

@@ -24,7 +24,6 @@ from skindx.metrics import (
     paired_interval,
     proportion_interval,
     reliability_bins,
-    sensitivity_C,
     share_interval,
     top_k_accuracy,
 )
@@ -62,7 +61,6 @@ def test_hand_computed_case() -> None:
     np.testing.assert_array_equal(
         confusion_CC(HAND_NC, HAND_TRUTH_N), [[1, 0, 0], [1, 1, 0], [1, 0, 0]]
     )
-    np.testing.assert_array_equal(sensitivity_C(HAND_NC, HAND_TRUTH_N), [1.0, 0.5, 0.0])
     assert balanced_accuracy(HAND_NC, HAND_TRUTH_N) == pytest.approx(0.5)
     # Two bins: all four stand in (0.5, 1] but the third, whose 0.5 closes the lower bin.
     assert expected_calibration_error(HAND_NC, HAND_TRUTH_N, bins=2) == pytest.approx(
@@ -71,9 +69,7 @@ def test_hand_computed_case() -> None:
     assert brier_score(HAND_NC, HAND_TRUTH_N) == pytest.approx((0.14 + 0.06 + 0.62 + 1.26) / 4)
 
 
-def test_an_absent_class_has_no_sensitivity_and_no_say() -> None:
-    sensitivity = sensitivity_C(HAND_NC[:3], HAND_TRUTH_N[:3])
-    assert np.isnan(sensitivity[2])
+def test_an_absent_class_has_no_say() -> None:
     assert balanced_accuracy(HAND_NC[:3], HAND_TRUTH_N[:3]) == pytest.approx(0.75)
 
 
@@ -96,10 +92,6 @@ def test_agreement_with_scikit_learn() -> None:
     )
     np.testing.assert_array_equal(
         confusion_CC(probabilities_NC, truth_N), peer.confusion_matrix(truth_N, predicted_N)
-    )
-    np.testing.assert_allclose(
-        sensitivity_C(probabilities_NC, truth_N),
-        peer.recall_score(truth_N, predicted_N, average=None, labels=labels),
     )
     assert brier_score(probabilities_NC, truth_N) == pytest.approx(
         peer.brier_score_loss(truth_N, probabilities_NC, labels=labels, scale_by_half=False)

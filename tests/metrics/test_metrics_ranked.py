@@ -18,7 +18,6 @@ from skindx.metrics import (
     mcnemar,
     paired_interval,
     risk_curve,
-    specificity_C,
 )
 
 Floats = NDArray[np.float64]
@@ -56,10 +55,6 @@ def test_agreement_with_scikit_learn(coarse: bool) -> None:
     assert macro_f1(probabilities_NC, truth_N) == pytest.approx(
         peer.f1_score(truth_N, predicted_N, average="macro")
     )
-    np.testing.assert_allclose(
-        specificity_C(probabilities_NC, truth_N),
-        [peer.recall_score(truth_N != c, predicted_N != c) for c in range(5)],
-    )
 
 
 def test_absent_classes_have_no_say() -> None:
@@ -74,7 +69,6 @@ def test_absent_classes_have_no_say() -> None:
     assert np.isnan(auroc(HAND_NC, only))
     found = bootstrap_interval(Ranked.auroc(HAND_NC, only), np.arange(4), draws=20)
     assert np.isnan([found.value, found.low, found.high]).all()
-    assert np.isnan(specificity_C(HAND_NC, only)[0])
 
 
 def test_hand_computed_areas() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from painted_bodies import CLASSES, SOURCE, WHEN
 from typer.testing import CliRunner
+from whole_photo import ArrayPhoto
 
 from skindx.cli.scan import app
 from skindx.core.errors import UserError
@@ -24,7 +25,6 @@ from skindx.scan.compare.scan_comparison import (
 )
 from skindx.scan.outputs.scan_files import write_scan
 from skindx.scan.outputs.scan_result import RecallBand, ScanResult
-from skindx.scan.pixel_store import ArrayPhoto
 from skindx.scan.scanned_lesions import ScannedLesion, ScannedPhoto
 from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again
 

@@ -9,6 +9,7 @@ import pytest
 import spots
 from painted_rulers import Painted, paint_ruler
 from spots import photo_with, save
+from whole_photo import ThisProcess
 
 from skindx.cli.scan import AskAboutRulers
 from skindx.core.errors import UserError
@@ -18,7 +19,6 @@ from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work.scan_worker import ScanTaskRunner
 from skindx.scan.work.work_folder import WORK
-from skindx.scan.work.worker_processes import ThisProcess
 
 SPOTS = [(48, 48, 9), (96, 120, 5), (200, 60, 14), (310, 210, 20), (150, 250, 7), (330, 40, 6)]
 HERE = partial(ThisProcess, make_runner=partial(ScanTaskRunner, load=spots.load))

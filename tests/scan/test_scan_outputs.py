@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from painted_bodies import BANDS, WHEN, lesions_of, paint, scan_of
 from pdf_words import words_of
 from PIL import Image
+from whole_photo import ArrayPhoto
 
 from skindx.core.errors import UserError
 from skindx.data.boxes.coco import read_coco
@@ -42,7 +43,7 @@ from skindx.scan.outputs.scan_result import (
     read_summary,
     summary_of,
 )
-from skindx.scan.pixel_store import ArrayPhoto, LevelledPhoto
+from skindx.scan.pixel_store import LevelledPhoto
 from skindx.scan.scan_run import result_of
 
 HOSTILE = '=cmd|"<script>alert(1)</script>&\u202e.jpg'

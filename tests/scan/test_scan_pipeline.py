@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import spots
 from spots import Spot, photo_with, save
+from whole_photo import ThisProcess
 
 from skindx.core.errors import UserError
 from skindx.scan.patches import open_map
@@ -21,7 +22,7 @@ from skindx.scan.work import worker_processes
 from skindx.scan.work.scan_driver import Scanned
 from skindx.scan.work.scan_worker import ScanTaskRunner
 from skindx.scan.work.work_folder import DATABASE, WORK, ScanPlan, ScanTask
-from skindx.scan.work.worker_processes import LocalWorkers, ThisProcess
+from skindx.scan.work.worker_processes import LocalWorkers
 
 SPOTS: list[Spot] = [
     (48, 48, 9),  # on a corner of four tiles

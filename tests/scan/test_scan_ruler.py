@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 from painted_rulers import Painted, paint_ruler, paint_skin
+from whole_photo import ArrayPhoto
 
 from skindx.core.errors import UserError
-from skindx.scan.pixel_store import ArrayPhoto
 from skindx.scan.ruler import Ruler, find_ruler, given_scale, scale_from_ruler, unit_of
 
 SIZE = (800, 600)

@@ -14,6 +14,7 @@ from found_lesions import lesion
 from painted_bodies import CLASSES, paint, scan_of
 from pdf_words import words_of
 from tiny_bundle import pack_tiny
+from whole_photo import ArrayPhoto
 
 from skindx.diagnosis import pdf_sheet
 from skindx.diagnosis.predictor import Predictor
@@ -24,7 +25,6 @@ from skindx.scan.lesion_diagnosis import diagnose_lesions
 from skindx.scan.outputs.scan_files import write_lesion_list, write_scan
 from skindx.scan.outputs.scan_pages import threshold_sentence
 from skindx.scan.outputs.scan_result import RecallBand, missed_sentence, read_summary
-from skindx.scan.pixel_store import ArrayPhoto
 from skindx.scan.scanned_lesions import rank, read_lesions, write_lesions
 from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.scans.scan_answer import answer_of, list_html

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from found_lesions import lesion
 from painted_bodies import BANDS, CLASSES, SOURCE, WHEN
+from whole_photo import ArrayPhoto
 
 from skindx.scan.outputs.scan_files import write_scan
 from skindx.scan.outputs.scan_result import ScanResult
-from skindx.scan.pixel_store import ArrayPhoto
 from skindx.scan.scanned_lesions import ScannedPhoto
 from skindx_bench.scan.scan_compare import Body, Camera, paint_body, seen_again
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import spots
+from whole_photo import ThisProcess
 
 from skindx.cli.failures import one_sentence
 from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
 from skindx.scan.work.scan_worker import ScanTaskRunner, work
 from skindx.scan.work.work_folder import ScanTask
-from skindx.scan.work.worker_processes import ThisProcess
 from skindx.workers.worker_process import exit_with_parent
 
 

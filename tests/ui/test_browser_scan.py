@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from painted_bodies import lesions_of, paint, scan_of
+from whole_photo import ArrayPhoto
 
 from skindx.scan.outputs.scan_pages import render_scan
-from skindx.scan.pixel_store import ArrayPhoto
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

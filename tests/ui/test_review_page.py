@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from copy_pairs import pair_of
 from network_guard import calls_in, guarded_environment
 from paint_images import encode, paint
 from served import free_port
@@ -20,7 +21,7 @@ from served import free_port
 from skindx.data.answer_log import DECISIONS, AnswerLog, Question
 from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_proposals
-from skindx.data.copies.copy_records import COPIES, CopyRecord, Pair, pair_of, write_copies
+from skindx.data.copies.copy_records import COPIES, CopyRecord, Pair, write_copies
 from skindx.data.decisions import Flag, write_flags
 from skindx.data.layout import store_bytes
 from skindx.data.manifest import Issue, Record, read_manifest, write_issues, write_manifest

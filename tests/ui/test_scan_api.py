@@ -18,12 +18,12 @@ from hostile_images import two_gigapixels
 from PIL import Image
 from scan_client import use_scans
 from spots import photo_with
+from whole_photo import ThisProcess
 
 from skindx.core.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.scan.outputs.scan_result import NOT_A_DIAGNOSIS
 from skindx.scan.work.scan_worker import ScanTaskRunner
-from skindx.scan.work.worker_processes import ThisProcess
 from skindx.ui.app import most_bytes
 from skindx.ui.http.api_routes import docs_html
 from skindx.ui.http.forms import FORM_BYTES

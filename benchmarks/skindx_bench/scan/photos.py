@@ -24,9 +24,10 @@ from skindx.models.detector import Detector
 from skindx.models.tile_detector import BatchDetector
 from skindx.scan.outputs.scan_files import LESIONS
 from skindx.scan.photo_store import photo_store
+from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scan_run import run_scan
 from skindx.scan.scan_settings import ScanSettings
-from skindx.scan.tile_search import search
+from skindx.scan.tile_search import TileDetections, find_in_tiles, grids, join
 from skindx.scan.work.worker_processes import LocalWorkers
 from skindx.workers.leases import Leases
 from skindx_bench.harness.conditions import ProcessTree
@@ -37,6 +38,18 @@ from skindx_bench.scan.material import Material
 
 Boxes = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Boxes N x 4 and scores N."""
+
+
+def search(store: PixelStore, detector: BatchDetector, settings: ScanSettings) -> Boxes:
+    """Return boxes N x 4 in pixels of the upright photo and their scores, best first."""
+    tile = settings.tile or detector.spec.size
+    answers = [
+        find_in_tiles(detector, store, grid, range(len(grid.patches)), settings)
+        for grid in grids(store, tile, settings)
+    ]
+    rows = np.concatenate([one.rows_R8 for one in answers])
+    boxes_N4, scores_N, _ = join(TileDetections.of(rows), settings.least_side)
+    return boxes_N4, scores_N
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from skindx.core.atomic_files import write_csv, write_text
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.pooled_folds import FoldFigure, Pooled, images_of_all
 from skindx.metrics import Interval, Statistic, paired_interval
+from skindx_bench.harness.pooled_folds import FoldFigure, Pooled, images_of_all
 from skindx_bench.harness.result import Figure, markdown_table, new_plot, write_plot
 
 ENSEMBLE = "ensemble"

@@ -16,12 +16,12 @@ from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, split_of
 from skindx.energy import EnergyMeter
 from skindx.evaluation.answers import Answers, read_predictions
-from skindx.evaluation.pooled_folds import pool_answers
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import Views
 from skindx.training.checkpoint.fingerprints import fingerprint_of
 from skindx.training.checkpoint.finished import member_folder
 from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx_bench.harness.pooled_folds import pool_answers
 from skindx_bench.harness.result import MEANS, Figure, Result, median
 from skindx_bench.harness.training import end_on_sigterm, preset, read_history, run_skindx
 from skindx_bench.honesty.ood import fold_view

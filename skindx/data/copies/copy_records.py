@@ -87,11 +87,6 @@ def read_copies(file: Path) -> list[CopyRecord]:
     return [CopyRecord(**{**row, "transform": tuple(row["transform"])}) for row in rows]
 
 
-def pair_of(one: str, other: str) -> Pair:
-    """Return the name of a pair, in whichever order it is given."""
-    return (one, other) if one < other else (other, one)
-
-
 def verdict(row: CopyRecord, answers: dict[Pair, bool]) -> str:
     """Return same, uncertain or different; a person's answer goes before the probability."""
     answer = answers.get(row.pair)

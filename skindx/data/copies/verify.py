@@ -10,12 +10,11 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.copies.describe import Description, describe, describe_bytes
+from skindx.data.copies.describe import Description
 from skindx.data.copies.geometry import (
     FINE,
     FINE_NOISE,
@@ -38,7 +37,6 @@ from skindx.data.copies.overlap import (
     tone,
     void,
 )
-from skindx.imaging.hashes import grey
 
 # F = features, T = terms: the features, each clipped to its range, I = inliers,
 # H, W = sides of the frame
@@ -294,17 +292,3 @@ def turn_of(transform_23: NDArray[np.float64]) -> float:
     left_22, _, right_22 = np.linalg.svd(transform_23[:, :2])
     (cosine, _), (sine, _) = left_22 @ right_22
     return float(abs((np.degrees(np.arctan2(sine, cosine)) + 45) % 90 - 45))
-
-
-def compare_pair(first_HW3: NDArray[Any], second_HW3: NDArray[Any]) -> Copy | None:
-    """Compare two RGB images, uint8; None where no points agree.
-
-    A stored JPEG is described at the scale its decoder gives (`compare_bytes`), which differs
-    from these pixels by a grey level here and there.
-    """
-    return verify(describe(grey(first_HW3)), describe(grey(second_HW3)))
-
-
-def compare_bytes(first: bytes, second: bytes) -> Copy | None:
-    """Compare two encoded images as `find_copies` does. Raises DamagedImage."""
-    return verify(describe_bytes(first), describe_bytes(second))

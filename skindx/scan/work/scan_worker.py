@@ -5,9 +5,7 @@ An answer may be written twice.
 
 import os
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -208,15 +206,3 @@ def _turn(leases: Leases, name: str, runner: ScanTaskRunner) -> bool:
         answer = runner.do(ScanTask.of(taken.key))
     leases.finish(name, taken.key, answer)  # one that others have meanwhile is dropped
     return True
-
-
-def work_here(where: Path | str, token: str, make_runner: MakeRunner = ScanTaskRunner) -> None:
-    """Do the tasks of a scan in this process, a task that fails as often as a queue allows."""
-    while True:
-        try:
-            work(where, token=token, patience_s=0.0, make_runner=make_runner)
-            return
-        except UserError:
-            raise
-        except Exception:
-            traceback.print_exc(file=sys.stderr)

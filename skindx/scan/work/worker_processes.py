@@ -20,7 +20,7 @@ from sqlalchemy import select
 from skindx import __version__
 from skindx.core.errors import JobError, UserError
 from skindx.core.progress import Progress
-from skindx.scan.work.scan_worker import MakeRunner, ScanTaskRunner, queue_name, work_here
+from skindx.scan.work.scan_worker import queue_name
 from skindx.scan.work.work_folder import ScanPlan, ScanTask, leased
 from skindx.workers.lease_queue import DONE, TASKS, LeaseQueue, TaskState, database_errors
 from skindx.workers.leases import Leases
@@ -50,19 +50,6 @@ class ScanWorkers(Protocol):
 
 class RemoteWorkers(ScanWorkers):
     """Workers of other machines do everything."""
-
-
-@dataclass(frozen=True)
-class ThisProcess(ScanWorkers):
-    """All tasks are done here, one after the other."""
-
-    where: Path | str
-    token: str
-    make_runner: MakeRunner = ScanTaskRunner
-
-    def supervise(self, leases: Leases) -> None:
-        """Do all of them."""
-        work_here(self.where, self.token, self.make_runner)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from answering import write_answer
+from copy_pairs import pair_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from skindx.data.copies.copy_records import (
     COPIES,
     CopyRecord,
     families,
-    pair_of,
     read_copies,
     records_of,
     verdict,

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
+from copy_pairs import compare_bytes, compare_pair
 from numpy.typing import NDArray
 
 from skindx.data.copies import verify
 from skindx.data.copies.describe import describe
-from skindx.data.copies.verify import ACCEPT, Copy, compare_bytes, compare_pair
+from skindx.data.copies.verify import ACCEPT, Copy
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 from skindx.imaging.hashes import grey
 from skindx_bench.data.copy_variants import watermark

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from skindx.data.copies.verify import compare_bytes
+from copy_pairs import compare_bytes
 
 pytestmark = pytest.mark.real
 

@@ -9,8 +9,8 @@ from evaluation_fakes import CLASSES, records_of, simulate
 from skindx.core.errors import UserError
 from skindx.evaluation.answers import PREDICTIONS, Answers, read_predictions, write_predictions
 from skindx.evaluation.figures import FIGURES, measure_scores
-from skindx.evaluation.pooled_folds import pool, pool_answers
 from skindx.metrics import top_k_accuracy
+from skindx_bench.harness.pooled_folds import pool, pool_answers
 
 
 def whole(n: int = 60) -> Answers:
