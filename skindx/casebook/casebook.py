@@ -119,7 +119,6 @@ class Casebook:
         return self._read(self._owned_by(owner), CaseRow.id.in_(chosen)) if chosen else []
 
     def all_cases(self, owner: str | None = None) -> list[KeptCase]:
-        """Return all cases, of one owner or of all owners (for the operator)."""
         return self._read(*([] if owner is None else [self._owned_by(owner)]))
 
     def unreadable(self) -> list[str]:

@@ -34,7 +34,6 @@ class Binding:
         return (self.book, self.id, part, self.owner, str(self.version), self.consents)
 
     def seal(self, key: bytes, data: bytes, part: str) -> bytes:
-        """Encrypt one part."""
         return seal(key, data, *self.place(part))
 
     def unseal(self, key: bytes, sealed: bytes, part: str) -> bytes:

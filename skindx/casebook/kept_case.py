@@ -85,7 +85,6 @@ class Outside:
 
     @property
     def words(self) -> str:
-        """The diagnosis with its code."""
         return f"{self.name} ({self.icd10})" if self.icd10 else self.name
 
 

@@ -85,7 +85,6 @@ def new_key() -> bytes:
 
 
 def content_of(keys: Keys) -> bytes:
-    """Return the bytes of a key file."""
     lines = [
         line_of(
             format=_FORMAT,
@@ -113,7 +112,6 @@ def parsed(content: bytes) -> Keys | None:
 
 
 def line_of(**values: Any) -> str:
-    """Return one line of a key file."""
     return json.dumps(values) + "\n"
 
 

@@ -177,13 +177,11 @@ def sealed_parts(
 
 
 def case_deletions(case: str) -> list[Delete]:
-    """Return what deletes the rows of a case."""
     photos = delete(PhotoRow).where(PhotoRow.case_id == case)
     return [photos, delete(CaseRow).where(CaseRow.id == case)]
 
 
 def scan_deletions(scan: str) -> list[Delete]:
-    """Return what deletes the rows of a scan."""
     files = delete(ScanFileRow).where(ScanFileRow.scan_id == scan)
     return [files, delete(ScanRow).where(ScanRow.id == scan)]
 

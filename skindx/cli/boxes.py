@@ -98,8 +98,7 @@ def import_verb(  # noqa: PLR0917
         ),
     ] = None,
     strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Refuse the file for anything left out or uncertain."),
+        bool, typer.Option("--strict", help="Refuse the file for anything left out or uncertain.")
     ] = False,
 ) -> None:
     """Import boxes that a person drew into the dataset; they replace older ones.
@@ -113,13 +112,7 @@ def import_verb(  # noqa: PLR0917
     from skindx.data.boxes.box_exchange import import_boxes
 
     done = import_boxes(
-        dataset,
-        file,
-        kind=kind,
-        by=by,
-        unannotated=unannotated,
-        columns=columns,
-        strict=strict,
+        dataset, file, kind=kind, by=by, unannotated=unannotated, columns=columns, strict=strict
     )
     for name, images in done.annotators.items():
         print(printable(f"{name}: {images} images"))

@@ -39,8 +39,7 @@ def attach_verb(
     archive: Annotated[Path, typer.Argument(help="Archive that `skindx bundle detach` wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Bundle to write.")],
     tower: Annotated[
-        str | None,
-        typer.Option(help="Where the trunk is: local-dir:FOLDER or hf-hub:ORG/NAME."),
+        str | None, typer.Option(help="Where the trunk is: local-dir:FOLDER or hf-hub:ORG/NAME.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A file with the trunk's weights.")] = None,
 ) -> None:

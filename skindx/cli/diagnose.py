@@ -201,12 +201,6 @@ def _many(
         if summary:
             page = partial(write_page, summary, listed, predictor, table=out, progress=progress)
         counts = answer_photos(
-            listed,
-            predictor,
-            out,
-            page=page,
-            write=write,
-            prevalence=prevalence,
-            progress=progress,
+            listed, predictor, out, page=page, write=write, prevalence=prevalence, progress=progress
         )
     print(f"{counts.text} Answers: {out}{f'; summary: {summary}' if summary else ''}.")

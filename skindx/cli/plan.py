@@ -162,8 +162,7 @@ def measure(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write.")],
     ranks: Annotated[
-        int | None,
-        typer.Option(min=1, help="Ranks on this node; default: engine.ranks."),
+        int | None, typer.Option(min=1, help="Ranks on this node; default: engine.ranks.")
     ] = None,
     seconds: Annotated[
         float,
@@ -250,8 +249,7 @@ def check(
     ] = None,
     *,
     learn: Annotated[
-        Path | None,
-        typer.Option(help="Cluster file to correct by this run, for later plans."),
+        Path | None, typer.Option(help="Cluster file to correct by this run, for later plans.")
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the comparison to this file.")

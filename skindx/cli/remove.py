@@ -62,12 +62,7 @@ def remove(
     _check_published(published or [])
     with progress_bars() as progress:
         planned = plan(
-            datasets,
-            urls=url or [],
-            sha256s=sha or [],
-            reason=reason,
-            near=near,
-            progress=progress,
+            datasets, urls=url or [], sha256s=sha or [], reason=reason, near=near, progress=progress
         )
     # Whether a bundle can be opened is known before anything is changed.
     used = [(path, _used(path, planned)) for path in bundle or []]

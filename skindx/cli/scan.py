@@ -92,8 +92,7 @@ def run(
         float, typer.Option(min=1, help="Seconds after which a silent worker counts as dead.")
     ] = 60.0,
     scale: Annotated[
-        float | None,
-        typer.Option(metavar="MM", help="Millimetres in a pixel, of all photos."),
+        float | None, typer.Option(metavar="MM", help="Millimetres in a pixel, of all photos.")
     ] = None,
     ruler: Annotated[
         bool,

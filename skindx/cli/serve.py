@@ -150,8 +150,7 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of users."
 
 @user.command()
 def add(
-    file: _File,
-    name: Annotated[str, typer.Argument(help="Letters, digits and . _ @ -")],
+    file: _File, name: Annotated[str, typer.Argument(help="Letters, digits and . _ @ -")]
 ) -> None:
     """Add a user, or change a password; it prompts for the password.
 

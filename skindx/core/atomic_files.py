@@ -297,7 +297,6 @@ def only_writer(path: Path, work: str = "process", wait_s: float = math.inf) -> 
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

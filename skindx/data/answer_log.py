@@ -73,7 +73,6 @@ class ReviewAnswer:
 
 
 def answer_now(verdict: str, by: str, *, label: str = "", note: str = "") -> ReviewAnswer:
-    """Return an answer that is given at this moment."""
     when = datetime.now(UTC).isoformat(timespec="milliseconds")
     return ReviewAnswer(verdict, by, when, note, label)
 
@@ -120,7 +119,6 @@ class AnswerLog:
         return {key: answer for key, answer in last if answer}
 
     def of(self, question: Question, key: Key) -> ReviewAnswer | None:
-        """Return one answer."""
         rows = self._history.get((question, key))
         return rows[-1] if rows else None
 

@@ -91,9 +91,7 @@ def boxed(
         out = max(-raw.x1, -raw.y1, raw.x2 - width, raw.y2 - height)
         refused += not (whole and out <= SLACK)
         if whole:
-            boxes.append(
-                Box(x1, y1, x2, y2, raw.label, raw.drawn_by, raw.score, raw.drawn_at),
-            )
+            boxes.append(Box(x1, y1, x2, y2, raw.label, raw.drawn_by, raw.score, raw.drawn_at))
     return BoxedImage(width, height, tuple(boxes), sha256, refused, unread)
 
 

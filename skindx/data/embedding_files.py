@@ -48,7 +48,6 @@ class EmbeddingRows:
 
     @property
     def dimensions(self) -> int:
-        """Of each embedding."""
         return int(self.embeddings_PD.shape[1])
 
     def of(self, sha256: str) -> Singles:

@@ -52,8 +52,7 @@ _SPELLINGS = {
     ),
     "odc by 1.0": _open("ODC-By-1.0", "https://opendatacommons.org/licenses/by/1-0/"),
     "ogl uk 3.0": _open(
-        "OGL-UK-3.0",
-        "https://www.nationalarchives.gov.uk/doc/open-government-licence/version/3/",
+        "OGL-UK-3.0", "https://www.nationalarchives.gov.uk/doc/open-government-licence/version/3/"
     ),
 }
 _NAMED = {name: licence for names, licence in _SPELLINGS.items() for name in names.split(", ")}

@@ -86,12 +86,10 @@ class Issue:
 
 
 def write_manifest(folder: Path, records: Sequence[Record]) -> None:
-    """Write `records` as `folder`/manifest.parquet, atomically."""
     write_table(folder / MANIFEST, records, manifest_schema())
 
 
 def manifest_schema() -> Any:
-    """Return the Arrow schema of a manifest."""
     import pyarrow as pa
 
     special = {
@@ -144,12 +142,10 @@ def check_row(folder: Path, row: dict[str, Any]) -> None:
 
 
 def split_of(records: Iterable[Record], split: Split) -> list[Record]:
-    """Return the records of one split, in manifest order."""
     return [record for record in records if record.split == split]
 
 
 def write_issues(folder: Path, issues: Iterable[Issue]) -> None:
-    """Write `issues` as `folder`/issues.parquet, atomically."""
     import pyarrow as pa
 
     schema = pa.schema([(field.name, pa.string()) for field in dataclasses.fields(Issue)])

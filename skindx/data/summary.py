@@ -35,7 +35,6 @@ class ClassCount:
 
     @property
     def all_kept(self) -> int:
-        """Kept images of all sources."""
         return sum(self.kept.values())
 
     @property
@@ -389,7 +388,6 @@ class BuildSummary:
 
 
 def count_flagged(flags: Iterable[Flag]) -> dict[str, int]:
-    """Count the images that have flags of each reason."""
     pairs = {(flag.sha256, flag.reason) for flag in flags}
     return dict(Counter(reason for _, reason in sorted(pairs)).most_common())
 

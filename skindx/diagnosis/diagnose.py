@@ -277,11 +277,7 @@ def _conclude(
         raise Refused.of([*refused, *unlike], len(case.photos))
     ruled, known_PC = predictor.knowing(case.patient.facts, probabilities_PC)
     conclusion = conclude(
-        ruled,
-        known_PC,
-        members_MPC,
-        skin_type=case.patient.skin_type,
-        ood_p_value=ood_p_value,
+        ruled, known_PC, members_MPC, skin_type=case.patient.skin_type, ood_p_value=ood_p_value
     )
     conclusion = at_prevalence(conclusion, predictor)
     used = used_facts(ruled, probabilities_PC.mean(axis=0), conclusion)
@@ -324,10 +320,7 @@ def _heat_pngs(
 
 
 def _answer(
-    predictor: "Predictor",
-    concluded: ConcludedCase,
-    output: EnsembleOutput,
-    heats: Sequence[bytes],
+    predictor: "Predictor", concluded: ConcludedCase, output: EnsembleOutput, heats: Sequence[bytes]
 ) -> CaseAnswer:
     # Labels of near images would name what the model does not know.
     similar, thumbnails = (

@@ -265,9 +265,7 @@ def with_measured_sets(promise: Promise | None, metrics: dict[str, Any] | None) 
 
 
 def with_measured_risk(
-    risk: UrgentRisk | None,
-    metrics: dict[str, Any] | None,
-    question: Question = "urgent_risk",
+    risk: UrgentRisk | None, metrics: dict[str, Any] | None, question: Question = "urgent_risk"
 ) -> UrgentRisk | None:
     """Return a risk with both errors of its threshold as the evaluation measured them."""
     for level in _rows(_part(metrics, question), "levels") if risk else ():

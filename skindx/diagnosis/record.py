@@ -230,7 +230,6 @@ class UrgentRisk(_Part):
 
     @property
     def is_reached(self) -> bool:
-        """Whether the risk reaches the threshold."""
         return self.risk >= self.threshold
 
 

@@ -241,7 +241,6 @@ def _no_similar(predictor: "Predictor", conclusion: Conclusion) -> str:
 
 
 def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> Photo:
-    """Return the record of one photo."""
     return Photo(
         width=seen.opened.width,
         height=seen.opened.height,

@@ -54,7 +54,6 @@ class Scope:
 
     @classmethod
     def of(cls, classes: Sequence[SkinClass], learned_from: str = "") -> "Scope":
-        """Return the scope of a taxonomy's classes."""
         unknown = tuple(condition.name for condition in unknown_to(classes))
         return cls(known_names(classes), unknown, cannot_reassure(classes), learned_from)
 

@@ -115,10 +115,7 @@ def columns_of(
 
 
 def write_submission(
-    out: Path,
-    name: ChallengeName,
-    rows: Iterable[Mapping[str, Any]],
-    column_of: Mapping[str, str],
+    out: Path, name: ChallengeName, rows: Iterable[Mapping[str, Any]], column_of: Mapping[str, str]
 ) -> None:
     """Write rows of predictions as a challenge's CSV, atomically; `columns_of` gives `column_of`.
 

@@ -254,7 +254,6 @@ def look(
 
 
 def rules_of(bundle: Bundle) -> Rules:
-    """Return what a bundle has of fitted rules."""
     spec, classes = bundle.spec, len(bundle.taxonomy.classes)
     counts = mix_of(bundle)
     return Rules(
@@ -313,10 +312,7 @@ def cross_fitted(
 
 
 def judge(
-    rules: Rules,
-    images: LocalImages,
-    check: OodCheck | None,
-    local_NK: Floats | None = None,
+    rules: Rules, images: LocalImages, check: OodCheck | None, local_NK: Floats | None = None
 ) -> Judged:
     """Decide of images by rules; `local_NK` are the scores of local images, for the check."""
     p_NC = rules.probabilities(images)

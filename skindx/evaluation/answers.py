@@ -66,7 +66,6 @@ class Answers:
     """At such a p-value and below an image is refused."""
 
     def with_sets(self, rule: Conformal) -> Self:
-        """Return the same answers with the conformal sets of a rule."""
         return replace(
             self,
             sets_NC=rule.sets(self.ensemble_NC, self.skin_types),
@@ -127,7 +126,6 @@ class Answers:
 
     @property
     def urgent_C(self) -> NDArray[np.bool_]:  # noqa: N802
-        """Which classes are urgent."""
         return np.array([skin_class.urgency == "urgent" for skin_class in self.classes])
 
     def some(self, index: NDArray[Any]) -> Self:

@@ -79,7 +79,6 @@ class ItemAnswer:
 
 
 def read_checklists() -> list[Checklist]:
-    """Read the checklists that skindx knows."""
     text = (Path(__file__).parent / "checklists.yaml").read_text(encoding="utf-8")
     return [Checklist.model_validate(entry) for entry in yaml.safe_load(text)]
 

@@ -15,14 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from skindx.core.errors import UserError
-from skindx.evaluation.answers import (
-    PREDICTIONS,
-    Answers,
-    Floats,
-    Ints,
-    Strings,
-    read_predictions,
-)
+from skindx.evaluation.answers import PREDICTIONS, Answers, Floats, Ints, Strings, read_predictions
 from skindx.evaluation.breakdown import NOTHING, Bools
 from skindx.evaluation.figures import LEVEL, SEED
 from skindx.metrics import (

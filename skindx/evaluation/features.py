@@ -27,13 +27,7 @@ from skindx.evaluation.embedded_heads import (
     fit_heads,
     plain_figures,
 )
-from skindx.evaluation.evaluate import (
-    EVALUATION,
-    METRICS,
-    Progress,
-    evaluate_served,
-    split_records,
-)
+from skindx.evaluation.evaluate import EVALUATION, METRICS, Progress, evaluate_served, split_records
 from skindx.evaluation.figures import bounds
 from skindx.evaluation.score import Evaluation
 from skindx.imaging.decode import decode

@@ -92,7 +92,6 @@ class Scores:
 
     @property
     def figures(self) -> dict[str, Interval]:
-        """The figures by their keys."""
         return {key: getattr(self, key) for key in FIGURES}
 
 
@@ -147,7 +146,6 @@ def shown(figure: Interval | float, key: str) -> str:
 
 
 def shown_difference(figure: Interval, key: str) -> str:
-    """Write the difference of a headline figure with its interval."""
     if FIGURES[key].unit == "percent":
         return f"{points(figure.value)} {bounds(figure, 'points')}"
     return f"{change(figure.value)} {bounds(figure, 'change')}"

@@ -120,7 +120,6 @@ def known_rows(known: KnownFacts) -> list[tuple[str, str, str, str]]:
 
 
 def known_heading(known: KnownFacts) -> str:
-    """Return what the table compares."""
     return (
         f"By the photos alone, and with age, sex and place, which {known.told} of {known.pictures} "
         f"images say; {known.changed} answers change"

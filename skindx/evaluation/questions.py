@@ -13,12 +13,7 @@ from skindx.evaluation.breakdown import Bools, cancer_of, share
 from skindx.evaluation.figures import LEVEL, SEED, bounds, percent
 from skindx.evaluation.guarantee_scores import UrgentRiskScores
 from skindx.metrics import DecisionPoint, Interval, decision_curve, roc_figures
-from skindx.models.urgent_risk import (
-    QUESTION_WORDS,
-    QUESTIONS,
-    classes_of_question,
-    urgent_risks,
-)
+from skindx.models.urgent_risk import QUESTION_WORDS, QUESTIONS, classes_of_question, urgent_risks
 
 # N = images, C = classes
 

@@ -59,7 +59,6 @@ def confusion_cells(evaluation: Evaluation) -> list[ConfusionCell]:
 
 
 def top_confusions(evaluation: Evaluation, limit: int = 8) -> list[ConfusionCell]:
-    """Return the commonest mistakes."""
     wrong = [cell for cell in confusion_cells(evaluation) if cell.row != cell.column]
     return sorted(wrong, key=lambda cell: (-cell.count, -cell.share))[:limit]
 

@@ -117,7 +117,6 @@ class ModalityNetwork(Settings):
 
 @cache
 def shipped() -> ModalityNetwork:
-    """Return the network of the package."""
     return ModalityNetwork.model_validate(read_json(WEIGHTS))
 
 

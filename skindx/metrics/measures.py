@@ -78,12 +78,10 @@ class MeasureDifference(Measure):
 
     @property
     def low(self) -> float:  # type: ignore[override]
-        """The least difference there can be."""
         return self.first.low - self.second.high
 
     @property
     def high(self) -> float:  # type: ignore[override]
-        """The greatest difference there can be."""
         return self.first.high - self.second.low
 
     @property

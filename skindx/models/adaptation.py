@@ -55,7 +55,6 @@ class MeasuredFigure(Settings):
 
     @property
     def words(self) -> str:
-        """As the card writes it."""
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 

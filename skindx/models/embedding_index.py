@@ -100,7 +100,6 @@ class EmbeddingIndex:
 
     @property
     def spec(self) -> EmbeddingIndexSpec:
-        """Its index entry."""
         return EmbeddingIndexSpec(pictures=len(self), shown=int((np.diff(self.offsets) > 0).sum()))
 
     def thumbnail(self, index: int) -> bytes:

@@ -122,7 +122,6 @@ class Fingerprints:
         )
 
     def joined(self, others: Self) -> Self:
-        """Return these and the others."""
         return type(self)(
             self.sha256s + others.sha256s,
             np.concatenate([self.hashes_NW, others.hashes_NW]),

@@ -98,7 +98,6 @@ class MetadataHead(Settings):
 
     @property
     def fields(self) -> tuple[MetadataField, ...]:
-        """The fields that it learned from."""
         learned = {_field_of(column) for column in self.columns}
         return tuple(field for field in FIELDS if field in learned)
 

@@ -21,7 +21,6 @@ Check = Callable[[Any], bool]
 
 
 def whole(low: int, high: int) -> Check:
-    """Check for a whole number of a range."""
     return lambda value: type(value) is int and low <= value <= high
 
 

@@ -104,7 +104,6 @@ def current_threads(device: str) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of a device."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 

@@ -44,7 +44,6 @@ class ProductShape:
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions."""
         return 2 * self.m * self.n * self.k * max(1, self.blocks)
 
     @property
@@ -114,7 +113,6 @@ class ShapeTree(Settings):
 
     @property
     def leaves(self) -> int:
-        """How many leaves it has."""
         return sum(isinstance(node, TreeLeaf) for node in self.nodes)
 
     def transposes(self, shape: ProductShape) -> bool:

@@ -185,7 +185,6 @@ class UrgentRiskRule(Settings):
         return name if name in level.thresholds else ALL
 
     def promise(self, level: RiskLevel, group: str = ALL) -> RiskPromise:
-        """Return what the threshold of a group promises."""
         return RiskPromise(miss_rate=level.miss_rate, lesions=self.lesions[group])
 
     def risks(self, probabilities_NC: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,7 +46,6 @@ def resized(pixels_HWC: Pixels, scale: float) -> Pixels:
 
 
 def resized_to(pixels_HWC: Pixels, width: int, height: int) -> Pixels:
-    """Return an image shrunk to a width and a height."""
     import cv2
 
     small_HWC: Pixels = cv2.resize(
@@ -135,7 +134,6 @@ class PixelStore:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open what PixelWriter wrote."""
         facts = read_json(folder / INDEX)
         width, height = int(facts["width"]), int(facts["height"])
         return cls(folder, level_sizes(width, height), int(facts["orientation"]), facts)

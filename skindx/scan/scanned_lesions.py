@@ -93,7 +93,6 @@ def write_lesions(path: Path, lesions: Sequence[ScannedLesion]) -> None:
 
 
 def read_lesions(path: Path) -> list[ScannedLesion]:
-    """Return what `write_lesions` wrote."""
     with np.load(path, allow_pickle=False) as file:
         a = {name: file[name] for name in file.files}
     return [_lesion({name: array[n] for name, array in a.items()}) for n in range(len(a["boxes"]))]
@@ -151,7 +150,6 @@ class LesionDifference:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the lesion is an ugly duckling."""
         return self.score >= STANDS_OUT
 
     @property

@@ -110,7 +110,6 @@ class Taxonomy(Settings):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The class keys in order."""
         return tuple(skin_class.key for skin_class in self.classes)
 
     @property

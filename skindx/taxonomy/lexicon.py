@@ -122,7 +122,6 @@ class LexiconEntry(Settings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names but the heading."""
         return (*self.en, *self.la, *self.de, *self.fr, *self.es)
 
 

@@ -208,7 +208,6 @@ def shown_of_refused(error: Refused) -> dict[int, str]:
 
 
 def upload_folder() -> Path:
-    """Return where Gradio puts uploads."""
     from gradio.utils import get_upload_folder
 
     return Path(get_upload_folder())

@@ -44,7 +44,6 @@ class Cell:
 
     @cached_property
     def borders(self) -> tuple[CellBorder, ...]:
-        """All of them."""
         return (
             *self.before_forward,
             *self.after_forward,

@@ -76,7 +76,6 @@ class Collective(Settings):
 
     @property
     def ranks(self) -> int:
-        """All of them."""
         return self.nodes * self.ranks_per_node
 
     @property
@@ -141,7 +140,6 @@ class Cluster(Settings):
 
     @property
     def ranks(self) -> int:
-        """Of all nodes."""
         return self.nodes * self.ranks_per_node
 
     @property

@@ -30,7 +30,6 @@ class Cost:
     beta_s_per_byte: float
 
     def __call__(self, size_bytes: float) -> float:
-        """Return the predicted seconds."""
         return self.alpha_s + self.beta_s_per_byte * size_bytes
 
 

@@ -106,7 +106,6 @@ class Network:
 
     @property
     def ranks(self) -> int:
-        """All of them."""
         return self.nodes * self.per_node
 
     def price(

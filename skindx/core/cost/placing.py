@@ -23,7 +23,6 @@ class RankAxis:
 
     @property
     def ranks(self) -> int:
-        """Of one group."""
         return self.network.ranks
 
     @property
@@ -227,7 +226,6 @@ class Ground:
 
     @property
     def ranks(self) -> int:
-        """All of them."""
         return self.network.ranks
 
     @property
@@ -237,7 +235,6 @@ class Ground:
 
     @property
     def value_bytes(self) -> int:
-        """Of a number of an activation."""
         return 4 if self.profile.precision == "fp32" else 2
 
     def scale(self, images: float) -> float:

@@ -39,7 +39,6 @@ class Load:
 
     @property
     def count(self) -> int:
-        """How many tensors there are."""
         return len(self.trace.names)
 
     @property
@@ -87,7 +86,6 @@ class Strategy(ABC):
 
     @property
     def label(self) -> str:
-        """Its name with what it was given."""
         given = ", ".join(
             f"{key} given" if isinstance(value, dict | list | tuple) else f"{key} {value}"
             for key, value in self.options.items()
@@ -112,7 +110,6 @@ class Strategy(ABC):
 
 
 def after_backward(load: Load, size_bytes: int, timed: Timed, **work: float) -> Message:
-    """Return a message that waits for all tensors."""
     return Message(load.count, size_bytes, timed, **work)
 
 

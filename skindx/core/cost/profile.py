@@ -54,7 +54,6 @@ class Trace(Settings):
         return list(accumulate(self.backward_s, initial=self.forward_s))[1:]
 
     def write(self, path: Path) -> None:
-        """Write JSON, atomically."""
         write_json(path, self.model_dump(mode="json"))
 
     @classmethod
@@ -280,7 +279,6 @@ class Profiles(Settings):
     networks: tuple[Profile, ...] = Field(min_length=1, max_length=MOST_TENSORS)
 
     def write(self, path: Path) -> None:
-        """Write JSON, atomically."""
         write_json(path, self.model_dump(mode="json"))
 
 
@@ -310,12 +308,7 @@ def parse_profiles(text: str, path: Path) -> Profiles:
 def from_tensors(trace: Trace, name: str) -> Profiles:
     """Return a trace of tensors as a profile: forward time is that of the first layer."""
     layers: list[dict[str, Any]] = [
-        {
-            "name": tensor,
-            "forward_s": 0.0,
-            "backward_s": seconds,
-            "parameter_bytes": size // 4 * 4,
-        }
+        {"name": tensor, "forward_s": 0.0, "backward_s": seconds, "parameter_bytes": size // 4 * 4}
         for tensor, size, seconds in zip(
             trace.names, trace.sizes_bytes, trace.backward_s, strict=True
         )

@@ -74,7 +74,6 @@ class BoxFinding:
     first: tuple[str, ...]
 
     def line(self) -> str:
-        """Return the finding as a line for a person."""
         named = f", such as {', '.join(self.first)}" if self.first else ""
         return f"{self.kind} {self.count}: {self.reason}{named}"
 
@@ -97,11 +96,9 @@ class BoxFindings:
         self.names.setdefault(key, []).append(name[:_LONGEST_NAME])
 
     def __len__(self) -> int:
-        """Return how many things were counted."""
         return sum(map(len, self.names.values()))
 
     def list(self) -> tuple[BoxFinding, ...]:
-        """Return what was counted."""
         return tuple(
             BoxFinding(kind, reason, len(names), tuple(dict.fromkeys(names))[:FIRST])  # type: ignore[arg-type]
             for (kind, reason), names in self.names.items()
@@ -131,7 +128,6 @@ class BoxFile(Mapping[str, BoxedImage]):
 
     @property
     def images(self) -> dict[str, BoxedImage]:
-        """The same, as it is now."""
         return {entry.name: entry.image for entry in self.entries}
 
     def __getitem__(self, name: str) -> BoxedImage:

@@ -170,7 +170,6 @@ class BoxCounts:
     findings: tuple[BoxFinding, ...] = ()
 
     def lines(self) -> list[str]:
-        """Return the counts as lines for a person."""
         return [
             f"box file {self.file}: {self.joined} of {self.named} images that it names are in the "
             f"dataset, with {self.boxes} boxes.",

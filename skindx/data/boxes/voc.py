@@ -66,11 +66,7 @@ def read_voc(path: Path, rules: BoxRules = _RULES) -> BoxFile:
 
 
 def write_voc(
-    folder: Path,
-    images: Mapping[str, BoxedImage],
-    files: Mapping[str, Path],
-    *,
-    copy: bool = False,
+    folder: Path, images: Mapping[str, BoxedImage], files: Mapping[str, Path], *, copy: bool = False
 ) -> None:
     """Write Annotations/*.xml, and JPEGImages/ with a link or a copy of each image."""
     place(folder / PICTURES, {name: files[name] for name in images}, copy=copy)

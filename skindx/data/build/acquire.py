@@ -72,7 +72,6 @@ def acquire(
 
 
 def web_sources(sources: Sequence[WebSource | LocalSource]) -> list[WebSource]:
-    """Return the sources that a crawl asks."""
     return [source for source in sources if isinstance(source, WebSource)]
 
 

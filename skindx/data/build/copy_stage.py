@@ -98,11 +98,7 @@ def _records(
     both_L = (near_L2[:, 0] >= 0) & (near_L2[:, 1] >= 0)
     paths = [image.row.path for image in cleaned.kept]
     candidates = find_copies(
-        run.out,
-        paths,
-        runner=run.runner,
-        hash_candidates=near_L2[both_L],
-        progress=run.report,
+        run.out, paths, runner=run.runner, hash_candidates=near_L2[both_L], progress=run.report
     )
     both_L[both_L] = denied_pairs(run.out, paths, near_L2[both_L])
     if both_L.any():

@@ -63,7 +63,6 @@ class DatasetDiff:
 
     @property
     def same(self) -> bool:
-        """Tell whether nothing changed at all."""
         parts = (self.added, self.removed, self.relabelled, self.moved, self.boxes, self.settings)
         return not any(parts)
 
@@ -137,7 +136,6 @@ def _boxes(record: Record) -> str:
 
 
 def write_diff(out: Path, difference: DatasetDiff) -> None:
-    """Write `out`/diff.json."""
     write_json(out / DIFF, asdict(difference))
 
 

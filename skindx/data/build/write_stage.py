@@ -77,9 +77,7 @@ def make_records(
 
 
 def _boxes(
-    run: BuildRun,
-    kept: Sequence[LabelledImage],
-    by_sha: Mapping[str, Sequence[LabelledImage]],
+    run: BuildRun, kept: Sequence[LabelledImage], by_sha: Mapping[str, Sequence[LabelledImage]]
 ) -> dict[str, tuple[Box, ...]]:
     """Return SHA-256 -> boxes of the images that people or the recipe's box file know.
 

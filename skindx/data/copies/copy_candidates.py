@@ -166,9 +166,7 @@ def _cells(nearest_PHR: NDArray[np.uint8]) -> NDArray[np.uint16]:
     return np.stack([words_PHR[:, 0, i] * 256 + words_PHR[:, 1, j] for i, j in PROBES], axis=1)
 
 
-def by_cell(
-    chunk: PointChunk,
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.intp]]:
+def by_cell(chunk: PointChunk) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.intp]]:
     """Return (cells_B, image_Q, order_Q): its points sorted by cell, and where each cell starts."""
     cell_Q = chunk.probes_PXT[:, 0, 0]
     order_Q = np.argsort(cell_Q, kind="stable")

@@ -40,7 +40,6 @@ class CopyRecord:
 
     @property
     def pair(self) -> Pair:
-        """Return what names the pair."""
         return self.sha256_a, self.sha256_b
 
 

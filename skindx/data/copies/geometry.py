@@ -50,7 +50,6 @@ class AlignmentModel:
 
     @property
     def inliers(self) -> int:
-        """Return how many points agree."""
         return len(self.from_I2)
 
 

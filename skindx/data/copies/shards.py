@@ -153,7 +153,6 @@ class DescriptionShard:
     """One file of descriptions, mapped into memory."""
 
     def __init__(self, file: Path) -> None:
-        """Open a shard."""
         import pyarrow as pa
 
         self.file = file

@@ -169,7 +169,6 @@ def terms(features_NF: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @cache
 def shipped_acceptance() -> Acceptance:
-    """Return the acceptance of the package."""
     read = json.loads(ACCEPTANCE_FILE.read_text(encoding="utf-8"))
     weights_T = np.array([read["weights"][name] for name in FEATURES], np.float64)
     return Acceptance(weights_T, read["bias"])

@@ -76,7 +76,6 @@ class CrawlMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: "Crawler") -> Self:
-        """Build the middleware; called by Scrapy."""
         return cls(crawler)
 
 

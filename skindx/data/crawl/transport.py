@@ -171,7 +171,6 @@ class LimitedFactory(_HTTP11ClientFactory):  # type: ignore[misc, unused-ignore]
     """Makes such connections for Scrapy's pool."""
 
     def buildProtocol(self, addr: Any) -> LimitedProtocol:  # noqa: N802 (Twisted's name)
-        """Return the protocol of a new connection."""
         return LimitedProtocol(self._quiescentCallback)
 
 

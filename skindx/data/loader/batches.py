@@ -41,7 +41,6 @@ def epoch_plan(
 
 
 def steps_of(count: int, batch: int) -> int:
-    """Return the steps of an epoch."""
     return max(1, round(count / batch))
 
 

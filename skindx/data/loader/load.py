@@ -130,12 +130,7 @@ class Reading:
     ) -> Generator[NDArray[np.uint8], None, None]:
         """Yield a batch (B x side x side x 3) for each index array, filled on the threads."""
         return load(
-            fill,
-            shares,
-            side,
-            threads=self.threads,
-            prefetch=self.prefetch,
-            allocate=self.allocate,
+            fill, shares, side, threads=self.threads, prefetch=self.prefetch, allocate=self.allocate
         )
 
 

@@ -53,10 +53,7 @@ class Pixels:
         return flat.reshape(*self._sizes[index], 3)
 
     def crop(
-        self,
-        indices: Sequence[int],
-        windows_T4: NDArray[np.float64],
-        out_TSS3: NDArray[np.uint8],
+        self, indices: Sequence[int], windows_T4: NDArray[np.float64], out_TSS3: NDArray[np.uint8]
     ) -> None:
         """Write a window of each image, resized to S x S, in one pass over the file's memory.
 

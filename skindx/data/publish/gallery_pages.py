@@ -85,7 +85,6 @@ class PagedTiles:
                     self._tiles.setdefault((label, facet), []).append(tile)
 
     def tiles(self, label: str, facet: str) -> Sequence[Tile]:
-        """Return the tiles of a class and facet."""
         return self._tiles.get((label, facet), [])
 
     def page(self, label: str, facet: str, number: int = 1) -> str:
@@ -146,7 +145,6 @@ class PagedTiles:
         return f"{self.view}-classes-{self._facet_number[facet]}.html"
 
     def facet_choices(self) -> list[FilterChoice]:
-        """Return the facets of all classes, all facets first."""
         return [self._choice(ALL, facet, facet) for facet in self.facets]
 
     def _choice(self, label: str, facet: str, name: str, *, current: bool = False) -> FilterChoice:

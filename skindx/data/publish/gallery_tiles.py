@@ -76,10 +76,7 @@ def read_tiles(dataset: Path) -> Tiles:
     shown = {tile.sha256 for tile in (*kept.values(), *dropped)}
     return Tiles(
         _name(dataset),
-        {
-            "kept": list(kept.values()),
-            "dropped": dropped,
-        },
+        {"kept": list(kept.values()), "dropped": dropped},
         {sha256: path for sha256, path in files.items() if sha256 in shown},
         *_summary_parts(dataset),
         len(undecided(dataset, get_args(Reason))),

@@ -90,7 +90,6 @@ class PublishedFacts(Settings):
         )
 
     def write(self, folder: Path) -> None:
-        """Write `folder`/publish.json."""
         write_json(folder / FACTS, self.model_dump(mode="json"))
 
     @classmethod

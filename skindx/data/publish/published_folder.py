@@ -62,13 +62,7 @@ def write_side_files(
         folder, rows=rows, taxonomy=taxonomy, facts=facts, sums=described, limits=limits
     )
     write_card(
-        folder,
-        rows=rows,
-        issues=issues,
-        taxonomy=taxonomy,
-        facts=facts,
-        plots=plots,
-        limits=limits,
+        folder, rows=rows, issues=issues, taxonomy=taxonomy, facts=facts, plots=plots, limits=limits
     )
     sums |= _sums(folder, known=sums)
     lines = [f"{digest}  {path}\n" for path, digest in sorted(sums.items())]

@@ -256,9 +256,5 @@ class Exclusions:
 def _entry(sha256: str, url: str, blocked: Blocked, reason: str) -> Blocked:
     """Return the entry of an image that came in spite of `blocked`."""
     return Blocked(
-        sha256,
-        web_address(url),
-        asked=blocked.asked or blocked.sha256,
-        reason=reason,
-        when=now(),
+        sha256, web_address(url), asked=blocked.asked or blocked.sha256, reason=reason, when=now()
     )

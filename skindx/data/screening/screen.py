@@ -205,7 +205,6 @@ def to_plain(screened: Screened) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> Screened:
-    """Return what `to_plain` was given."""
     codes = plain["codes_KO"]
     codes_KO = np.array(codes, np.uint64) if codes else _NO_CODES
     return Screened(**{**plain, "codes_KO": codes_KO})
@@ -237,7 +236,6 @@ class ScreeningShard:
         return self.dataset / SHARDS / f"screened-{name}.parquet"
 
     def halves(self) -> "tuple[ScreeningShard, ScreeningShard]":
-        """Cut the shard in two."""
         middle = len(self.paths) // 2
         first, second = self.paths[:middle], self.paths[middle:]
         return dataclasses.replace(self, paths=first), dataclasses.replace(self, paths=second)
@@ -320,7 +318,6 @@ def write_shard(file: Path, verdicts: Sequence[Screened]) -> None:
 
 
 def read_shard(file: Path) -> list[Screened]:
-    """Read what `write_shard` wrote."""
     return [from_plain(row) for row in read_parquet(file).to_pylist()]
 
 

@@ -53,7 +53,6 @@ class ApiSource(WebSource):
         return self.delay_s
 
     def check(self) -> tuple[str]:
-        """Return the endpoint."""
         return (self.api,)
 
     def begin(self) -> Iterator[Page]:

@@ -72,7 +72,6 @@ class AtlasSource(WebSource):
                 ) from None
 
     def begin(self) -> Iterator[Page]:
-        """Ask for the start page."""
         yield Page(self.start)
 
     def read(self, page: Page, answer: "HtmlResponse") -> Iterator[Page | Choice]:

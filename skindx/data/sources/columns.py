@@ -195,9 +195,7 @@ class WantedColumns(Protocol):
     """Looks at the columns that a table has, and then says which are read."""
 
     @property
-    def wanted(self) -> tuple[str, ...]:
-        """Names of the columns to read."""
-        ...
+    def wanted(self) -> tuple[str, ...]: ...
 
     def check(self, path: Path, existing: object) -> None:
         """Raise UserError for a table without a column that is needed."""

@@ -372,5 +372,4 @@ def texts(result: Result, name: str) -> list[str]:
 
 
 def text(result: Result, name: str) -> str:
-    """Return the first text of an attribute."""
     return texts(result, name)[0]

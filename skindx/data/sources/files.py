@@ -175,17 +175,14 @@ class FilesSource(TableOfFiles):
 
     @property
     def name(self) -> str:
-        """The table's name."""
         return f"files:{self.path.name}"
 
     @property
     def table(self) -> Path:
-        """The table itself."""
         return self.path
 
     @property
     def known_columns(self) -> FileColumns:
-        """The columns of the settings."""
         return self.columns
 
     def lines(self) -> list[dict[str, Any]]:

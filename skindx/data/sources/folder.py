@@ -127,12 +127,10 @@ class FolderSource(LocalSource):
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return f"folder:{_text(self.path.resolve().name)}"
 
     @property
     def folder(self) -> Path:
-        """The folder itself."""
         return self.path
 
     def preview(self) -> SourcePreview:

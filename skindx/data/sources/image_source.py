@@ -215,12 +215,7 @@ class WebSource(SourceSettings):
         elif url is None:
             status, detail = "bad-url", "Only http and https addresses are fetched."
         return LedgerRow(
-            url or shown(address) or identity,
-            label,
-            status,
-            detail,
-            source=self.name,
-            **known,
+            url or shown(address) or identity, label, status, detail, source=self.name, **known
         )
 
 

@@ -52,7 +52,6 @@ class IsicSource(ApiSource):
     """Use the label of the search, or the most exact diagnosis of each image."""
 
     def parameters(self, query: str) -> dict[str, str | int]:
-        """Return the parameters of a search."""
         return {"query": query, "limit": self.page_size}
 
     def images(
@@ -152,12 +151,10 @@ class IsicFolder(TableOfFiles):
 
     @property
     def table(self) -> Path:
-        """The table in the folder."""
         return self.path if self.path.is_file() else self.path / METADATA
 
     @property
     def known_columns(self) -> FileColumns:
-        """The columns of `lines`."""
         names = ("creator", "page", "confirmed", "modality", "age", "sex", "site")
         return FileColumns.parse({name: name for name in names})
 

@@ -29,7 +29,6 @@ class OpenverseSource(ApiSource):
     delay_s: float = Field(default=4.0, ge=1, le=600)
 
     def parameters(self, query: str) -> dict[str, str | int]:
-        """Return the parameters of a search."""
         licences = ",".join(self.licences)
         return {"q": query, "license": licences, "page_size": self.page_size, "page": 1}
 

@@ -131,10 +131,7 @@ def assert_disjoint(placed: Sequence[tuple[str, Split]]) -> None:
 
 
 def fold_groups(
-    members: Sequence[tuple[str, str]],
-    folds: int,
-    seed: int,
-    held: Mapping[str, int] | None = None,
+    members: Sequence[tuple[str, str]], folds: int, seed: int, held: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Return the fold, 0 .. folds - 1, of each group; `members` holds (group, label) an image.
 

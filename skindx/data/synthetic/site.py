@@ -180,7 +180,6 @@ class SiteTruth(Settings):
         return len({self.pictures[path].label for path in group}) > 1
 
     def write(self, path: Path) -> None:
-        """Write the truth as JSON, atomically."""
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
     @classmethod

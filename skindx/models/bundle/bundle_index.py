@@ -197,7 +197,6 @@ def calibration_side(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def rules_of(spec: BundleSpec) -> AnswerRules:
-    """Return the rules of answers by photos alone."""
     return AnswerRules.model_validate({name: getattr(spec, name) for name in RULES})
 
 
@@ -327,7 +326,6 @@ def write_seen(path: Path, records: Iterable[Record]) -> None:
 
 
 def write_seen_splits(path: Path, seen: Mapping[str, Split]) -> None:
-    """Write the split of each image by its SHA-256."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -28,7 +28,6 @@ class Mlp(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dimensions, width), nn.Linear(width, classes)
 
     def forward(self, features_BD: Tensor) -> Tensor:
-        """Return logits."""
         logits_BC: Tensor = self.fc2(functional.gelu(self.fc1(features_BD)))
         return logits_BC
 
@@ -48,7 +47,6 @@ class Knn(nn.Module):
         self.register_buffer("weights_C", torch.ones(classes))
 
     def forward(self, features_BD: Tensor) -> Tensor:
-        """Return logits."""
         unit_BD = functional.normalize(features_BD, dim=1)
         cosine_BN = nt_gemm(unit_BD, self.bank_ND.to(unit_BD.dtype))
         most = min(self.settings.neighbours, len(self.bank_ND))
@@ -75,14 +73,12 @@ class Prototypes(nn.Module):
         self.register_buffer("mean_D", torch.zeros(dimensions))
 
     def forward(self, features_BD: Tensor) -> Tensor:
-        """Return logits."""
         centred_BD = features_BD - self.mean_D.to(features_BD.dtype)
         unit_BD = functional.normalize(centred_BD, dim=1)
         return nt_gemm(unit_BD, self.prototypes_CD.to(unit_BD.dtype)) / self.temperature
 
 
 def linear(head: LinearHead, dimensions: int, classes: int) -> nn.Module:
-    """Return a linear layer."""
     return nn.Linear(dimensions, classes)
 
 
@@ -92,7 +88,6 @@ def mlp(head: MlpHead, dimensions: int, classes: int) -> nn.Module:
 
 
 def knn(head: KnnHead, dimensions: int, classes: int) -> nn.Module:
-    """Return an empty bank."""
     return Knn(dimensions, head, classes)
 
 
@@ -153,7 +148,6 @@ class QueryPool(nn.Module):
         self.ln_q, self.ln_k, self.norm = (nn.LayerNorm(n) for n in (width, tokens, width))
 
     def forward(self, tokens_BTD: Tensor) -> Tensor:
-        """Return the embeddings."""
         keys_BTD = self.ln_k(tokens_BTD)
         query_B1E = self.ln_q(self.query).expand(len(tokens_BTD), -1, -1)
         pooled_B1E, _ = self.attn(query_B1E, keys_BTD, keys_BTD, need_weights=False)

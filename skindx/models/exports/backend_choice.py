@@ -124,7 +124,6 @@ class ServedEnsemble:
 
 
 def with_temperatures(ensemble: Ensemble, members: Sequence[float], temperature: float) -> Ensemble:
-    """Return the ensemble with other temperatures."""
     changed = tuple(
         replace(member, temperature=value)
         for member, value in zip(ensemble.members, members, strict=True)

@@ -106,7 +106,6 @@ class ExportSpec(Settings):
 
     @property
     def folder(self) -> str:
-        """Its folder in the bundle."""
         return folder_of(self.to, self.precision)
 
     def file(self, member: str) -> str:

@@ -20,12 +20,7 @@ from skindx.models.bundle.bundle_index import rules_of
 from skindx.models.combination import Combination, assist, box_crops, log, pool
 from skindx.models.ensemble import Ensemble, Member, Memo, decoded, predict_members, predict_records
 from skindx.models.exports.backend_choice import answering, processor_seconds
-from skindx.models.exports.export_record import (
-    ExportCalibration,
-    Gain,
-    PairedAccuracy,
-    Parity,
-)
+from skindx.models.exports.export_record import ExportCalibration, Gain, PairedAccuracy, Parity
 from skindx.models.exports.runtimes import (
     Precision,
     Runtime,
@@ -148,7 +143,6 @@ def known(records: Sequence[Record], taxonomy: Taxonomy) -> list[int]:
 
 
 def truth(records: Sequence[Record], taxonomy: Taxonomy) -> NDArray[np.int64]:
-    """Return the number of each record's class."""
     number = {key: index for index, key in enumerate(taxonomy.keys)}
     return np.array([number[record.label] for record in records], dtype=np.int64)
 

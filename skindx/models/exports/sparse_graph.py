@@ -33,7 +33,6 @@ _Call = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def setting_of(images: int, threads: int) -> Setting:
-    """Return the setting of a batch."""
     if threads > 1:
         return "one_threaded" if images == 1 else "many_threaded"
     return "one" if images == 1 else "many"
@@ -76,7 +75,6 @@ class FusedConvolution(nn.Module):
         return self.by(self.choices.get(setting, self._usual), input_NCHW, residual_NKHW)
 
     def by(self, choice: Choice, input_NCHW: Tensor, residual_NKHW: Tensor | None) -> Tensor:
-        """Return the same by a given choice."""
         # oneDNN lays weights out for one size of the input; for another it does so in every call.
         kind = choice, len(input_NCHW) > 1 and choice in ("packed", "bf16")
         if kind not in self._built:

@@ -40,7 +40,6 @@ class Features:
         return joined_ND.astype(np.float32)
 
     def of(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Self:
-        """Return the features of some of the images."""
         return type(self)(
             tuple(part[rows] for part in self.pooled_MND),
             tuple(part[rows] for part in self.logits_MNC),

@@ -53,7 +53,6 @@ class ScanComparison:
     """Photos after that no photo before fits."""
 
     def count(self, kind: Kind) -> int:
-        """Return how many lesions are of a kind."""
         return sum(change.kind == kind for photo in self.photos for change in photo.changes)
 
 
@@ -174,7 +173,6 @@ def write_comparison(folder: Path, comparison: ScanComparison) -> None:
 
 
 def headline(comparison: ScanComparison) -> str:
-    """Return how many lesions are of each kind."""
     return ", ".join(f"{comparison.count(kind)} {kind}" for kind in KINDS[:4])
 
 

@@ -35,7 +35,6 @@ class ScanView:
 
     @property
     def centres(self) -> Floats:
-        """Return the middles of the boxes."""
         return (self.boxes_L4[:, :2] + self.boxes_L4[:, 2:]) / 2
 
     @property
@@ -46,7 +45,6 @@ class ScanView:
 
     @property
     def size_wh(self) -> tuple[int, int]:
-        """Return columns and rows."""
         height, width, _ = self.pixels_HW3.shape
         return int(width), int(height)
 

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skindx.core.text import (
-    counted,
-    csp_hash,
-    html_environment,
-    inlined,
-    keep_units,
-    printable,
-)
+from skindx.core.text import counted, csp_hash, html_environment, inlined, keep_units, printable
 from skindx.data.box import Box
 from skindx.diagnosis.conclusion import LEAST_OOD_P_VALUE
 from skindx.diagnosis.guarantees import shown_share
@@ -224,7 +217,6 @@ def _view(
 
 
 def caption(photo: ScannedPhoto) -> str:
-    """Return what is known of a photo and its search."""
     scale = f", {photo.mm_per_pixel:.4g} mm per pixel" if photo.mm_per_pixel else ""
     searched = photo.tiles - photo.tiles_without_skin - photo.failed_tiles
     return (

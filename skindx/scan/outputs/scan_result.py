@@ -62,7 +62,6 @@ class Missed:
 
     @property
     def size(self) -> str:
-        """Return the sizes of the band in words."""
         if self.band.most_px == float("inf"):
             return f"from {self.band.least_px:.0f} px"
         return f"{self.band.least_px:.0f} to {self.band.most_px:.0f} px"
@@ -304,7 +303,6 @@ def _band(band: RecallBand) -> BandSummary:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write scan.json."""
     write_json(folder / SUMMARY, summary.model_dump(mode="json"))
 
 

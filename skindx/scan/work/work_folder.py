@@ -50,7 +50,6 @@ class ScanPlan:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write the plan."""
         write_json(
             folder / PLAN,
             {
@@ -96,19 +95,15 @@ class WorkFolder:
     path: Path
 
     def store_folder(self, photo: int) -> Path:
-        """Where a photo's pixels are."""
         return self.path / f"photo-{photo}"
 
     def store(self, photo: int) -> PixelStore:
-        """Open a photo's pixels."""
         return PixelStore.open(self.store_folder(photo))
 
     def grids(self, plan: ScanPlan, photo: int) -> list[Grid]:
-        """Return the grids of a photo."""
         return grids(self.store(photo), plan.tile, plan.settings)
 
     def grid(self, plan: ScanPlan, photo: int, level: int) -> Grid:
-        """Return the grid of one scale."""
         return next(grid for grid in self.grids(plan, photo) if grid.level == level)
 
     def patch(self, photo: int, number: int) -> Path:
@@ -129,7 +124,6 @@ class WorkFolder:
         write_json(self.path / _BOXES, {"photos": boxes})
 
     def read_boxes(self) -> list[dict[str, Any]]:
-        """Return what `write_boxes` wrote."""
         photos: list[dict[str, Any]] = read_json(self.path / _BOXES, _LONGEST_BOXES)["photos"]
         return photos
 
@@ -154,7 +148,6 @@ class ScanTask:
 
     @property
     def key(self) -> str:
-        """Its name in a queue."""
         return f"{self.kind}-{self.photo}-{self.level}-{self.first}-{self.last}"
 
     @classmethod
@@ -168,7 +161,6 @@ class ScanTask:
         return cls(kind, photo, level, first, last)
 
     def singles(self) -> list["ScanTask"]:
-        """Return a task for each of its tiles or lesions."""
         return [
             type(self)(self.kind, self.photo, self.level, number, number + 1)
             for number in range(self.first, self.last)
@@ -179,7 +171,6 @@ class ScanTask:
 
 
 def tile_tasks(photo: int, photo_grids: Sequence[Grid]) -> Iterator[ScanTask]:
-    """Yield the tasks that cover all tiles of a photo."""
     for grid in photo_grids:
         for first in range(0, len(grid.patches), TILES_A_TASK):
             last = min(first + TILES_A_TASK, len(grid.patches))
@@ -187,11 +178,9 @@ def tile_tasks(photo: int, photo_grids: Sequence[Grid]) -> Iterator[ScanTask]:
 
 
 def lesion_tasks(photo: int, lesions: int) -> Iterator[ScanTask]:
-    """Yield the tasks that cover all lesions of a photo."""
     for first in range(0, lesions, LESIONS_A_TASK):
         yield ScanTask("lesions", photo, 0, first, min(first + LESIONS_A_TASK, lesions))
 
 
 def leased(tasks: Sequence[ScanTask]) -> list[LeaseTask]:
-    """Return tasks as a queue takes them."""
     return [LeaseTask(task.key, weight=len(task)) for task in tasks]

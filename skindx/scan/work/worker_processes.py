@@ -193,7 +193,6 @@ class ScanStages:
 
 
 def _done(queue: LeaseQueue) -> int:
-    """Return how many tiles or lesions are done."""
     with database_errors(queue.where), queue.engine.begin() as connection:
         ended = select(TASKS.c.key).where(TASKS.c.queue == queue.name, TASKS.c.state == DONE)
         return sum(len(ScanTask.of(key)) for key in connection.execute(ended).scalars())

@@ -41,7 +41,6 @@ _YOURS = "your other photos are answered first."
 
 
 def answer_row_routes(diagnoser: Diagnoser, bundle: Bundle) -> "APIRouter":
-    """Return the router."""
     from fastapi import APIRouter
 
     router = APIRouter()

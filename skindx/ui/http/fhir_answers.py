@@ -8,14 +8,7 @@ from typing import Any
 from python_multipart.multipart import parse_options_header
 from starlette.responses import JSONResponse, Response
 
-from skindx.clinic.fhir import (
-    MEDIA_TYPE,
-    VERSION,
-    Attachments,
-    fhir_json,
-    outcome,
-    require_fhir,
-)
+from skindx.clinic.fhir import MEDIA_TYPE, VERSION, Attachments, fhir_json, outcome, require_fhir
 from skindx.clinic.report_files import subject_of
 from skindx.clinic.source_photos import Named, read_headers
 from skindx.core.errors import UserError

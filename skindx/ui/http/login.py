@@ -70,7 +70,6 @@ class Sessions:
         return user
 
     def end(self, token: str) -> None:
-        """End a session."""
         self._open.pop(_digest(token), None)
 
 
@@ -176,11 +175,9 @@ class Allowance:
         return max(0.0, self._used_of(key) + 1 - self._most) * self._every_s
 
     def use(self, key: str) -> None:
-        """Use up one try."""
         self._put(key, self._used_of(key) + 1)
 
     def give_back(self, key: str) -> None:
-        """Give one try back."""
         self._put(key, self._used_of(key) - 1)
 
     def _used_of(self, key: str) -> float:

@@ -206,12 +206,10 @@ class Metrics:
             self._monitor_alarms.labels(shift).set(alarms[shift])
 
     def ended(self, way: str, outcome: str, seconds: float) -> None:
-        """Count a case."""
         self._cases.labels(way, outcome).inc()
         self._seconds.labels(way).observe(seconds)
 
     def refused(self, gate: str) -> None:
-        """Count a refused photo."""
         self._gates.labels(gate).inc()
 
     def answered(self, diagnosis: Diagnosis) -> None:

@@ -149,12 +149,10 @@ class Order(Settings):
     most_megapixels: int
 
     def save(self, folder: Path) -> None:
-        """Write it into the job's folder."""
         write_json(folder / _FILE, self.model_dump(mode="json"))
 
     @classmethod
     def of(cls, folder: Path) -> "Order":
-        """Read what `save` wrote."""
         return cls.parse(read_json(folder / _FILE), _FILE, expand=False)
 
 
@@ -213,11 +211,9 @@ class ScanJob:
         return self.state in ("done", "failed")
 
     def end(self, state: Literal["done", "failed"], error: str = "") -> None:
-        """Note how it ended."""
         self.state, self.error, self.ended = state, error, time.monotonic()
 
     def note_progress(self, message: dict[str, Any]) -> None:
-        """Note how far the process is."""
         stage = _STAGES.get(message["stage"], self.stage)
         if stage == "searching" and message["stage"] == "1-tiles":
             self.tiles_done, self.tiles_known = message["done"], message["known"]

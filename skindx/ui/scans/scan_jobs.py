@@ -151,7 +151,6 @@ class ScanJobs:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Begin to do scans."""
         self._tasks = [asyncio.create_task(self._do_all()), asyncio.create_task(self._sweep())]
         return self
 
@@ -166,7 +165,6 @@ class ScanJobs:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
         return len(self._line)
 
     @property
