@@ -86,6 +86,15 @@ class Exchange(ABC):
         """
         return 1
 
+    @property
+    def meets(self) -> bool:
+        """Ranks that train apart send or take a message after this step."""
+        return False
+
+    def go_on(self) -> None:
+        """A forward pass begins: weights that stand where all ranks agree go on from there."""
+        return
+
     def meet(self) -> int:
         """Let ranks that train apart agree on their weights; return as `step_done` does.
 

@@ -1,13 +1,13 @@
 """Local: ranks train apart for some steps, then agree on the mean of what they moved by."""
 
 import math
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.topk import Density
-from skindx.core.cost.network import Timed
 from skindx.core.cost.pricing import Load, Network, StepSchedule, after_backward
 from skindx.core.errors import UserError
 
@@ -15,8 +15,10 @@ CHUNK = 4096
 """Elements from which the largest are selected together."""
 INDEX_BITS = 12
 """Bits of a place in a chunk."""
-FLAG_BYTES = 4
-"""What a rank sends in each step: its gradient is finite."""
+HEAD_BYTES = 8
+"""Of a message: its length and its round."""
+AGREED_BYTES = 48
+"""What a rank tells the others of a round: skipped steps, a stop, a checkpoint."""
 
 
 class LocalSettings(ExchangeSettings):
@@ -27,12 +29,16 @@ class LocalSettings(ExchangeSettings):
     """
 
     kind: Literal["local"] = "local"
-    steps: int = Field(15, ge=1, le=100_000)
+    steps: int = Field(20, ge=1, le=100_000)
     """Steps of a round, after which the outer step comes; the end of an epoch ends it too."""
     density: Density = 0.02
     """Share of the change's elements that is sent: the largest of each 4,096."""
     bits: Literal[2, 4, 8, 32] = 2
     """Bits of an element that is sent; below 32 with two numbers for each 4,096 elements."""
+    overlap: int = Field(0, ge=0)
+    """Steps of the next round that ranks take while the message is under way; below `steps`.
+
+    0: they wait for it (streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512)."""
     outer_rate: float = Field(1.0, gt=0, le=10)
     """Learning rate of the outer step: 1 applies the mean change as it is."""
     outer_momentum: float = Field(0.0, ge=0, lt=1)
@@ -42,9 +48,17 @@ class LocalSettings(ExchangeSettings):
     local_s_per_element: ClassVar[float] = 15e-9
     apart: ClassVar[bool] = True
     shrinks: ClassVar[bool] = True
-    searched: ClassVar[tuple[dict[str, Any], ...]] = ()
-    """Its accuracy is not measured yet: a plan prices it by name, and proposes it to nobody."""
+    searched: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"overlap": 2})
     needs: ClassVar[str] = "local takes steps by the optimizer alone, without recipe.preconditioner"
+
+    @model_validator(mode="after")
+    def _overlaps_one_round(self) -> Self:
+        if self.overlap >= self.steps:
+            raise ValueError(
+                f"overlap={self.overlap} must be less than steps={self.steps}, for a round's "
+                "message is taken in before the next one goes"
+            )
+        return self
 
     @property
     def lossy(self) -> bool:
@@ -68,23 +82,30 @@ class LocalSettings(ExchangeSettings):
             )
 
     def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
-        """Send a flag in each step and, shared out over a round's steps, a round's message."""
+        """Send a round's message, shared out over its steps, and what ranks tell one another.
+
+        Of the message what the steps of the overlap take is hidden.
+        """
         local, share = self.local(load), 1 / self.steps
         if network.ranks == 1:
             return StepSchedule(finish_s=local.base_s * share)
-        flag = network.price("all_reduce")
-        price = flag if self.whole else network.price("all_gather")
+        gather, trace = network.price("all_gather"), load.trace
+        price = network.price("all_reduce") if self.whole else gather
         size = self.message_bytes(load.size_bytes // 4)
         once, merges = price(size), 0 if self.whole else network.ranks - 1
+        step_s = load.pieces * (trace.forward_s + sum(trace.backward_s)) + trace.update_s
+        waited = share * max(0.0, 1 - self.overlap * step_s / max(once.alone_s, 1e-12))
         message = after_backward(
             load,
             round(size * share),
-            Timed(once.latency_s, once.wire_s, once.cpu_s * share).scaled(share),
+            replace(once.scaled(waited), cpu_s=once.cpu_s * share),
             before_s=local.base_s * share,
             after_s=merges * local.merge_s * share * self.density / (local.density or 1),
         )
+        agreed = gather(AGREED_BYTES)
+        told = replace(agreed.scaled(share), cpu_s=agreed.cpu_s * share)
         return StepSchedule(
-            (after_backward(load, FLAG_BYTES, flag(FLAG_BYTES)), message),
+            (after_backward(load, round(AGREED_BYTES * share), told), message),
             serial=True,
             spread=price.spread,
             local_spread=local.spread,
@@ -92,8 +113,8 @@ class LocalSettings(ExchangeSettings):
         )
 
     def memory_bytes(self, load: Load, network: Network) -> int:
-        """Count the weights before the round, the residual, the change, and the momentum."""
-        return (3 + bool(self.outer_momentum)) * load.size_bytes
+        """Count the weights before the round, residual, change, momentum, and the overlap's."""
+        return (3 + bool(self.outer_momentum) + 2 * bool(self.overlap)) * load.size_bytes
 
     @property
     def whole(self) -> bool:
@@ -106,14 +127,15 @@ class LocalSettings(ExchangeSettings):
         return math.ceil(self.density * CHUNK)
 
     def message_bytes(self, elements: int) -> int:
-        """Return the bytes of a rank's message: places (or a mask), values, numbers a chunk."""
+        """Return the bytes of a rank's message: head, places (or a mask), values, numbers."""
         if self.whole:
             return 4 * elements
         chunks, k = math.ceil(elements / CHUNK), self.sent
         places = 0 if k == CHUNK else min(INDEX_BITS * k, CHUNK)
         scales = 0 if self.bits == 32 else 4
         return (
-            math.ceil(chunks * places / 8)
+            HEAD_BYTES
+            + math.ceil(chunks * places / 8)
             + math.ceil(chunks * k * self.bits / 8)
             + (chunks * scales)
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from skindx.core.cost.pricing import Strategy
 from skindx.core.errors import UserError
+from skindx.data.loader.batches import steps_of
 from skindx.plan.choice import Choice, Workload
 from skindx.plan.estimate import Estimate, Machine, estimate
 from skindx.plan.outcome import PlanOutcome, outcome
@@ -202,7 +203,8 @@ def _choices(workload: Workload, machine: Machine, limits: PlanLimits) -> Iterat
         strategy = strategy_of(name, options)
         if reason := _refusal(strategy, workload):
             if limits.strategy:
-                raise UserError(f"{reason}; leave one of them out.")
+                advice = "" if "; " in reason else "; leave one of them out"
+                raise UserError(f"{reason}{advice}.")
             continue
         for nodes, per_node in layouts:
             ranks = nodes * per_node
@@ -246,13 +248,27 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
     if strategy.zero and any(member.layer_norms for member in workload.members):
         return f"lars and lamb go by the norms of layers, which {strategy.name} mixes"
     whole_layers = any(member.whole_layers for member in workload.members)
-    if isinstance(strategy, Exchanging) and (
-        reason := strategy.refusal(whole_layers=whole_layers, preconditioned=preconditioned)
-    ):
-        return reason
+    if isinstance(strategy, Exchanging):
+        reason = strategy.refusal(whole_layers=whole_layers, preconditioned=preconditioned)
+        if reason := reason or _too_short(strategy, workload):
+            return reason
     if strategy.parallel and whole_layers:
         return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
     return None
+
+
+def _too_short(strategy: Exchanging, workload: Workload) -> str:
+    """Return why a member's epochs have too few steps for an exchange; empty where they do not."""
+    for member in workload.members:
+        if not member.images:
+            continue
+        try:
+            strategy.settings.check_epoch(
+                f"member {member.name}", steps_of(member.images, member.batch)
+            )
+        except UserError as error:
+            return str(error).rstrip(".")
+    return ""
 
 
 def _variants(limits: PlanLimits) -> Sequence[tuple[str, dict[str, Any]]]:

@@ -12,7 +12,7 @@ from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.layout import MANIFEST
-from skindx.data.loader.batches import partition
+from skindx.data.loader.batches import partition, steps_of
 from skindx.data.manifest import read_manifest
 from skindx.plan.choice import Choice, PlannedMember, Workload
 from skindx.plan.estimate import Machine
@@ -64,6 +64,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
             continue
         recipe = settings.recipe_of(member)
         train, held = partition(records, member.fold, settings.folds)
+        settings.exchange.check_epoch(f"member {member.name}", steps_of(len(train), recipe.batch))
         members.append(
             PlannedMember(
                 member.name,

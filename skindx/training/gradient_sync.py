@@ -17,6 +17,8 @@ from skindx.training.parallel.mesh import Mesh, Watch
 
 GRADIENTS = "wait for gradients"
 """What a timeline calls the time in which an exchange is waited for."""
+OUTER = "outer step"
+"""And that in which ranks that train apart send, wait and take the same weights."""
 
 
 class GradientSync:
@@ -55,6 +57,7 @@ class GradientSync:
 
     def forward(self) -> None:
         """A forward pass of the engine begins."""
+        self.exchange.go_on()
         if self._tuner:
             self._tuner.forward()
 
@@ -109,7 +112,10 @@ class GradientSync:
         """
         if self._tuner and not self._tuner.step_done():
             self._tuner = None
-        return self.exchange.step_done()
+        if not (self.watch and self.exchange.meets):
+            return self.exchange.step_done()
+        with self.watch(OUTER):
+            return self.exchange.step_done()
 
     def discard(self) -> None:
         """Forget the gradients of this step, of which nothing was sent."""

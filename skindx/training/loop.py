@@ -29,18 +29,24 @@ def take_step(training: Training[Any], batch: Batch) -> float | None:
     """Take the step at the training's position; return this rank's summed loss.
 
     None, and nothing has changed on any rank, when a loss or the gradient is not finite on one.
+    Where ranks train apart, only those of this rank count.
     """
     task, position = training.task, training.position
     rank = training.mesh.data.rank
     torch.manual_seed(step_seed(task.seed, position.epoch, position.step, rank))
     training.statistics.remember()
+    engine, done = training.engine, position.epoch * steps_of(task.images, task.batch)
+    done += position.step
     loss_sum = _backward(training, batch)
     if loss_sum is None:
-        training.engine.discard()
-    elif _update(training):
-        return loss_sum
-    training.statistics.go_back()
-    return None
+        engine.skip()
+    elif not engine.step(task.rate(done)):
+        loss_sum = None
+    if loss_sum is None:
+        training.statistics.go_back()
+    if loss_sum is not None or engine.apart:
+        _average(training, engine.agreed, done + 1)
+    return loss_sum
 
 
 def _backward(training: Training[Any], batch: Batch) -> float | None:
@@ -54,16 +60,6 @@ def _backward(training: Training[Any], batch: Batch) -> float | None:
         training.engine.backward(loss_sum, batch.count, last=number == len(pieces))
         total += value
     return total
-
-
-def _update(training: Training[Any]) -> bool:
-    """Move the weights and their average; False: the gradient is not finite."""
-    task, position, engine = training.task, training.position, training.engine
-    done = position.epoch * steps_of(task.images, task.batch) + position.step
-    if not engine.step(task.rate(done)):
-        return False
-    _average(training, engine.agreed, done + 1)
-    return True
 
 
 def _average(training: Training[Any], agreed: int, done: int) -> None:
@@ -166,14 +162,17 @@ def fit(
 def take_steps(training: Training[Any], callbacks: Callbacks, after_step: AfterStep) -> None:
     """Take the steps that are left of the epoch."""
     task, position = training.task, training.position
-    before = position.epoch * steps_of(task.images, task.batch)
+    steps = steps_of(task.images, task.batch)
+    before = position.epoch * steps
     training.waiting.seconds = 0.0
     training.engine.train()
     take = training.take or take_step
     for batch in training.waiting.over(task.batches(position.epoch, position.step)):
         loss = take(training, batch)
         position.step += 1
-        count_step(training, loss, batch.count, callbacks, rate=last_rate(training))
+        met = training.engine.agreed > 0 or position.step == steps
+        count = batch.local_count if training.guard.apart else batch.count
+        count_step(training, loss, count, callbacks, rate=last_rate(training), met=met)
         callbacks.step(
             before + position.step, math.nan if loss is None else loss / batch.local_count
         )

@@ -12,13 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from skindx.core.errors import UserError
-from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.mesh import Mesh, gathered
 
 
 class StepGuard:
     """Is the loss finite, a checkpoint due, a stop asked for? One answer on all ranks.
 
     One small reduction a step: a rank that skipped or stopped alone would leave others waiting.
+    Ranks that train `apart` skip steps alone, and all else they learn when they `agree`.
     """
 
     def __init__(
@@ -27,14 +28,24 @@ class StepGuard:
         bad_steps: int,
         stop_requested: Callable[[], bool] = lambda: False,
         due: Callable[[], bool] = lambda: False,
+        *,
+        apart: bool = False,
+        agree_s: float = 2.0,
     ) -> None:
         """Stop where any rank has `stop_requested`, and save what is `due` on the main one.
 
-        `bad_steps` without a finite loss may follow one another.
+        `bad_steps` without a finite loss may follow one another. Ranks that train `apart` agree
+        every `agree_s` or more often.
         """
         self._mesh, self.bad_steps = mesh, bad_steps
         self.stop_requested, self.due = stop_requested, due
+        self.due_alike: Callable[[], bool] = lambda: False
+        """True on all ranks at once, without a message."""
         self.stop = self.save = False
+        self.apart, self._agree_s = apart, agree_s
+        self._steps, self._most_steps, self._agreed_at = 0, 1, time.monotonic()
+        self.skipped = self.skipped_pictures = 0
+        """This rank's since ranks that train apart have agreed."""
 
     def check(self, loss: Tensor) -> float | None:
         """Return this rank's loss, None when some rank's is not finite; take in what was asked for.
@@ -42,6 +53,9 @@ class StepGuard:
         Only this call of a step waits for a GPU: what follows is queued while the GPU works.
         """
         local = loss.detach().float()
+        if self.apart:
+            alone = local.item()
+            return alone if math.isfinite(alone) else None
         due = self._mesh.is_main and self.due()
         flags = torch.stack(
             [
@@ -54,6 +68,35 @@ class StepGuard:
         some_bad, stop, save, value = torch.cat([flags, local.view(1)]).tolist()
         self.stop, self.save = bool(stop), bool(save)
         return None if some_bad else value
+
+    def agree(self, position: "Position", *, met: bool) -> int:
+        """Let ranks that train apart learn what one of them knows, where it is time for it.
+
+        That is where they `met`, where a checkpoint is due by its steps, and after so many steps
+        as the slowest rank took in `agree_s`. Return how many steps they skipped since.
+        """
+        self.stop = self.save = False
+        self._steps += 1
+        if not (met or self._steps >= self._most_steps or self.due_alike()):
+            return 0
+        due = self._mesh.is_main and self.due()
+        step_s = (time.monotonic() - self._agreed_at) / self._steps
+        local_N = torch.tensor(
+            (self.stop_requested(), due, position.bad_run, step_s, self.skipped, 0.0),
+            dtype=torch.float64,
+            device=self._mesh.device,
+        )
+        local_N[-1] = self.skipped_pictures
+        all_PN = gathered(local_N, self._mesh.data.size)
+        stop, save, position.bad_run, step_s, *_ = all_PN.amax(0).tolist()
+        *_, skipped, pictures = map(int, all_PN.sum(0).tolist())
+        self.stop, self.save, position.bad_run = bool(stop), bool(save), int(position.bad_run)
+        position.skipped += skipped
+        position.skipped_pictures += pictures
+        self._steps, self.skipped, self.skipped_pictures = 0, 0, 0
+        self._most_steps = max(1, int(self._agree_s / max(step_s, 1e-6)))
+        self._agreed_at = time.monotonic()
+        return skipped
 
 
 Item = TypeVar("Item")
@@ -124,24 +167,38 @@ class Lines(Protocol):
 
 
 def count_step(
-    training: Counted, loss: float | None, count: int, progress: Lines, *, rate: float
+    training: Counted,
+    loss: float | None,
+    count: int,
+    progress: Lines,
+    *,
+    rate: float,
+    met: bool = True,
 ) -> None:
-    """Add a step to the epoch's figures. Raises UserError after too many skipped in a row."""
-    position = training.position
+    """Add a step of `count` images to the epoch's figures; ranks that train apart may have `met`.
+
+    Raises UserError, on all ranks, after too many skipped in a row.
+    """
+    position, guard = training.position, training.guard
     if loss is not None:
         position.loss_sum += loss
         position.bad_run = 0
+    else:
+        counted = guard if guard.apart else position
+        counted.skipped += 1
+        counted.skipped_pictures += count
+        position.bad_run += 1
+    skipped = guard.agree(position, met=met) if guard.apart else int(loss is None)
+    if not skipped:
         return
-    position.skipped += 1
-    position.skipped_pictures += count
-    position.bad_run += 1
     where = f"epoch {position.epoch + 1}, step {position.step}"
-    if position.bad_run > training.guard.bad_steps:
+    if position.bad_run > guard.bad_steps:
         raise UserError(
             f"{training.name} diverged: the loss was not finite in {position.bad_run} steps in a "
             f"row, up to {where}, at a learning rate of {rate:g}; {WHAT_TO_TRY}."
         )
-    progress.line(f"{where}: the loss is not finite, the step is skipped")
+    which = f"{skipped} steps of single ranks are" if guard.apart else "the step is"
+    progress.line(f"{where}: the loss is not finite, {which} skipped")
 
 
 class Waiting:

@@ -12,7 +12,7 @@ from torch import Tensor
 from skindx.comm.clocks import LayerClock, Mark, mark
 from skindx.core.cost.events import Span, Step, StepTask, write_chrome
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.gradient_sync import GRADIENTS
+from skindx.training.gradient_sync import GRADIENTS, OUTER
 from skindx.training.loop import take_step
 from skindx.training.state import Batch, Training
 
@@ -64,14 +64,20 @@ class RecordedStep:
     """Takes the steps of a training, and records one of them in a file."""
 
     def __init__(self, file: Path, take: Callable[..., float | None] = take_step) -> None:
-        """Write the tasks of step `NUMBER` as a Chrome trace."""
-        self._file, self._take, self._taken = file, take, 0
+        """Write the tasks of step `NUMBER` as a Chrome trace.
+
+        Where ranks train apart, of the first one from there on that ends a round.
+        """
+        self._file, self._take, self._taken, self._done = file, take, 0, False
 
     def __call__(self, training: Training[Any], batch: Batch) -> float | None:
         """Take a step."""
         self._taken += 1
-        if self._taken != NUMBER:
+        engine = training.engine
+        wanted = self._taken >= NUMBER and not (engine.apart and not engine.meets)
+        if self._done or not wanted:
             return self._take(training, batch)
+        self._done = True
         recorder = _Recorder(training)
         loss = self._take(recorder.training, batch)
         recorder.close()
@@ -117,12 +123,14 @@ class _Recorder:
         for name, at in self._gradients(start):
             add(f"backward {name}", compute, before, at)
             before = at
-        moved = engine.backward_end
+        moved, updated = engine.backward_end, engine.end
         for name, begin, end in self._waits:
             add(name, "link", begin, end)
             if name == GRADIENTS:
                 moved = end
-        add("update", compute, moved, engine.end)
+            elif name == OUTER:
+                updated = begin
+        add("update", compute, moved, updated)
         tasks = tuple(
             StepTask(name, resource, end - begin) for name, resource, begin, end in result
         )

@@ -193,6 +193,8 @@ def setup(
     )
     networks = [engine.module, *([average.module] if average else [])]
     statistics = Buffers(networks, mesh.data.rank, mesh.data.size)
-    return Training(
-        task, mesh, engine, average, statistics, StepGuard(mesh, settings.checkpoint.bad_steps)
-    )
+    saving = settings.checkpoint
+    # A stop is saved in its grace, however late a rank learns of it.
+    agree_s = min(2.0, saving.grace_s / 10)
+    guard = StepGuard(mesh, saving.bad_steps, apart=engine.apart, agree_s=agree_s)
+    return Training(task, mesh, engine, average, statistics, guard)

@@ -2,7 +2,8 @@
 
 import math
 from copy import deepcopy
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,18 +18,21 @@ from torch import Tensor, nn
 from skindx.comm.dense import DenseSettings
 from skindx.comm.exchange_settings import ExchangeSettings
 from skindx.comm.fabric import GradientBuffer
-from skindx.comm.local import CHUNK, LocalSettings
+from skindx.comm.local import AGREED_BYTES, CHUNK, HEAD_BYTES, LocalSettings
 from skindx.comm.local_steps import LocalSteps, decode, encode, pack, unpack
+from skindx.core.cost.cluster import Link, Links
 from skindx.core.cost.pricing import Load, Network
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
-from skindx.training.parallel.mesh import leave
+from skindx.training.parallel.mesh import Mesh, leave
+from skindx.training.position import Position, StepGuard, count_step
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0, channels_last=True)
 AS_DENSE = LocalSettings(steps=1, density=1, bits=32)
+OVERLAP = LocalSettings(steps=4, density=0.05, outer_rate=0.7, outer_momentum=0.5, overlap=2)
 SMALL = LocalSettings(steps=3, density=0.05, outer_rate=0.7, outer_momentum=0.5)
 
 
@@ -55,7 +59,7 @@ def test_a_message_never_adds_to_what_is_left(
     change_M = torch.randn(elements, generator=torch.Generator().manual_seed(seed)).pow(3)
     message = encode(change_M, how)
     if not how.whole:
-        assert len(message) == how.message_bytes(elements)
+        assert HEAD_BYTES + len(message) == how.message_bytes(elements)
     sent_M = decode(message, elements, how)
     left_M = change_M - sent_M
     assert left_M.norm() <= change_M.norm() * 1.004  # two numbers of 8 bits of mantissa
@@ -90,15 +94,28 @@ def test_a_plan_shares_a_rounds_message_out_over_its_steps() -> None:
     load, network = Load(profile().trace(), profile()), Network(cluster(4))
     one, ten = (LocalSettings(steps=steps) for steps in (1, 10))
     size = one.message_bytes(load.size_bytes // 4)
-    assert size == math.ceil(82 * 12 / 8) + math.ceil(82 * 2 / 8) + 4  # 3,000 elements
+    assert size == 8 + math.ceil(82 * 12 / 8) + math.ceil(82 * 2 / 8) + 4  # 3,000 elements
     first, tenth = (each.schedule(load, network) for each in (one, ten))
-    assert [message.size_bytes for message in first.messages] == [4, size]
-    assert [message.size_bytes for message in tenth.messages] == [4, round(size / 10)]
+    assert [message.size_bytes for message in first.messages] == [AGREED_BYTES, size]
+    assert [message.size_bytes for message in tenth.messages] == [5, round(size / 10)]
     assert tenth.messages[1].timed.wire_s == pytest.approx(first.messages[1].timed.wire_s / 10)
     assert tenth.local_s == pytest.approx(first.local_s / 10)
     assert ten.lossy
     whole = LocalSettings(density=1, bits=32)
     assert whole.message_bytes(3000) == 12_000
+    # What the steps of an overlap take is not waited for, and no more than all of it.
+    step_s = load.trace.forward_s + sum(load.trace.backward_s) + load.trace.update_s
+    links = Links(between=Link(alpha_s=step_s / 2.5, beta_s_per_byte=1e-9))
+    slow = Network(cluster(4, links=links))
+    waits = [
+        LocalSettings(steps=10, overlap=overlap).schedule(load, slow).messages[1].timed.alone_s
+        for overlap in range(3)
+    ]
+    assert waits[0] - waits[1] == pytest.approx(step_s / 10)
+    assert step_s / 10 < waits[0] < 2 * step_s / 10
+    assert waits[2] == 0
+    with pytest.raises(UserError, match=r"overlap=3 must be less than steps=3"):
+        LocalSettings.parse({"steps": 3, "overlap": 3}, origin="exchange", expand=False)
 
 
 class Net(AnyNet):
@@ -186,54 +203,97 @@ def _rounds(run: _Apart) -> list[float]:
     return [*far, run.apart()]
 
 
-def _mass(run: _Apart, how: LocalSettings) -> float:
-    """How far what was sent and what is left are from what was there, over its largest."""
+def _mass(run: _Apart, how: LocalSettings) -> tuple[float, bool]:
+    """How far what was sent and what is left are from what all moved by; ranks agree after each."""
     assert run.engine.exchange is not None
-    fabric, world = run.engine.exchange.fabric, run.mesh.data.size
-    net, worst = Net(), 0.0
-    gradients = GradientBuffer(list(net.named_parameters()))
-    exchange = LocalSteps(how)
-    exchange.attach(fabric, gradients, 9)
+    fabric, world, net = run.engine.exchange.fabric, run.mesh.data.size, Net()
+    exchange, alike = LocalSteps(how), True
+    exchange.attach(fabric, GradientBuffer(list(net.named_parameters())), 9)
+    begin_M, moved = exchange.state_dict()["anchor"].clone(), 0.0
     generator = torch.Generator().manual_seed(run.mesh.data.rank)
-    for _ in range(3):
-        begin = exchange.state_dict()
-        anchor_M, left_M = begin["anchor"].clone(), begin["residual"].clone()
+    for step in range(8):
+        exchange.go_on()
+        before = _flat(net)
         with torch.no_grad():
-            for weight in net.parameters():
+            for weight in filter(lambda weight: weight.requires_grad, net.parameters()):
                 weight.add_(torch.randn(weight.shape, generator=generator))
-        there_M = anchor_M - exchange.state_dict()["weights"] + left_M
-        assert exchange.step_done() == 1
-        after = exchange.state_dict()
-        after_M = after["residual"] + (anchor_M - after["anchor"])
-        pair = torch.stack([there_M, after_M]).double()
-        dist.all_reduce(pair)
-        worst = max(worst, float((pair[0] - pair[1]).abs().max() / pair[0].abs().max()))
-        assert world > 1
-    return worst
+        moved = moved + before - _flat(net)
+        agreed = exchange.step_done() if step < 7 else exchange.step_done() + exchange.meet()
+        if agreed:
+            every = [torch.empty(0)] * world
+            dist.all_gather_object(every, _flat(net))
+            alike = alike and all(other.equal(every[0]) for other in every)
+    after = exchange.state_dict()
+    anchors_M = begin_M - after["anchor"]
+    net.load_state_dict(Net().state_dict())
+    # The trained ones alone, in the buffer's order.
+    moved_M = GradientBuffer(list(net.named_parameters()))
+    with torch.no_grad():
+        nn.utils.vector_to_parameters(moved, net.parameters())
+        torch._foreach_copy_(moved_M.views, tuple(moved_M.parameters))
+    pair = torch.stack([moved_M.flat, after["residual"] + anchors_M]).double()
+    dist.all_reduce(pair)
+    assert world > 1
+    return float((pair[0] - pair[1]).abs().max() / pair[0].abs().max()), alike
 
 
-def _resumed() -> tuple[bool, bool]:
-    whole, first, again = _Apart(SMALL), _Apart(SMALL), _Apart(SMALL)
+def _flat(net: nn.Module) -> Tensor:
+    return torch.cat([weight.detach().reshape(-1) for weight in net.parameters()])
+
+
+def _refused(run: _Apart) -> list[str]:
+    """What all ranks say of one that sends numbers that are not finite, or has other settings."""
+    assert run.engine.exchange is not None
+    fabric, said = run.engine.exchange.fabric, []
+    last = run.mesh.data.rank == run.mesh.data.size - 1
+    for how in (SMALL, AS_DENSE, OVERLAP, LocalSettings(density=0.02, bits=32)):
+        net = Net()
+        exchange = LocalSteps(how)
+        exchange.attach(fabric, GradientBuffer(list(net.named_parameters())), 9)
+        if last:
+            with torch.no_grad():
+                net.head.weight[3, 3] = float("nan")
+        try:
+            exchange.step_done()
+            exchange.meet()
+        except UserError as error:
+            said.append(str(error))
+    exchange = LocalSteps(SMALL.model_copy(update={"density": 0.06}) if last else SMALL)
+    try:
+        exchange.attach(fabric, GradientBuffer(list(Net().named_parameters())), 9)
+    except UserError as error:
+        said.append(str(error))
+    return said
+
+
+def _resumed(how: LocalSettings, stop: int) -> tuple[bool, bool]:
+    whole, first, again = _Apart(how), _Apart(how), _Apart(how)
     whole.take(range(9))
-    first.take(range(5))
+    first.take(range(stop))
     shared, exchanges, moments = first.states()
     again.load(shared, exchanges, deepcopy(moments))  # an optimizer goes on in what it is given
-    again.take(range(5, 9))
+    again.take(range(stop, 9))
     same = again.weights().equal(whole.weights())
     # One rank more has saved: all take the mean, in weights, residuals and moments.
-    more = _Apart(SMALL)
+    more = _Apart(how)
     more.load(shared, [*exchanges, exchanges[0]], [*moments, moments[0]])
     after = more.states()
-    wanted = [
-        sum(one[name] for one in [*exchanges, exchanges[0]]) / (1 + len(exchanges))
-        for name in ("weights", "residual")
-    ]
-    means = zip(wanted, (after[1][0]["weights"], after[1][0]["residual"]), strict=True)
+    names = {"weights", "residual", "begun"} & set(exchanges[0])
+    near = all(
+        torch.allclose(
+            sum(one[name] for one in [*exchanges, exchanges[0]]) / (1 + len(exchanges)),
+            after[1][0][name],
+            atol=1e-6,
+        )
+        for name in names
+    )
     name = "head.weight"
     moment = sum(one[name]["exp_avg"] for one in [*moments, moments[0]]) / (1 + len(moments))
-    near = all(torch.allclose(*pair, atol=1e-6) for pair in means)
     near = near and torch.allclose(after[2][0][name]["exp_avg"], moment, atol=1e-6)
-    return same, more.apart() == 0 and near
+    apart = more.apart()
+    more.take(range(stop, 9))
+    more.engine.meet()
+    return same, apart == more.apart() == 0 and near
 
 
 def _on_a_rank() -> dict[str, Any]:
@@ -243,18 +303,47 @@ def _on_a_rank() -> dict[str, Any]:
     found["agreed"] = list(run.agreed)
     before = run.weights()
     found["spoiled"] = run.take(range(7, 8), spoil=True), run.weights().equal(before)
+    run.take(range(8, 10))
+    found["met again"] = run.engine.agreed, run.apart()
     assert run.engine.exchange is not None
     found["bytes"] = run.engine.exchange.bytes_sent, len(before)
     found["mass"] = [
-        _mass(run, LocalSettings(steps=1, density=density, bits=bits))
-        for density, bits in ((0.05, 2), (0.5, 8), (1, 4), (0.02, 32), (1, 32))
+        _mass(run, LocalSettings(steps=3, density=density, bits=bits, overlap=overlap))
+        for density, bits, overlap in (
+            (0.05, 2, 0),
+            (0.5, 8, 1),
+            (1, 4, 2),
+            (0.02, 32, 0),
+            (1, 32, 0),
+            (1, 32, 2),
+            (0.05, 2, 2),
+        )
     ]
-    found["resumed"] = _resumed()
+    found["resumed"] = [_resumed(SMALL, 5), _resumed(OVERLAP, 4), _resumed(OVERLAP, 5)]
+    found["refused"] = _refused(run)
+    found["agreed on"] = _agreed_on(run.mesh)
     leave()
     return found
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+def _agreed_on(mesh: Mesh) -> list[Any]:
+    """Rank 1 is asked to stop in step 2 and skips steps 1 and 2; ranks meet in step 3."""
+    asked = [False]
+    guard = StepGuard(mesh, 9, lambda: asked[0], apart=True, agree_s=0)
+    training: Any = SimpleNamespace(name="a", position=Position(), guard=guard)
+    guard._most_steps, found = 99, list[Any]()
+    lines: Any = SimpleNamespace(line=found.append)
+    for step in range(1, 5):
+        training.position.step = step
+        bad = mesh.data.rank == 1 and step <= 2
+        asked[0] = asked[0] or (mesh.data.rank == 1 and step == 2)
+        loss = guard.check(torch.tensor(float("nan") if bad else 1.0))
+        count_step(training, loss, 4, lines, rate=0.1, met=step == 3)
+        found.append(guard.stop)
+    return [*found, training.position.skipped, training.position.skipped_pictures]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.long), 3])
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = run_ranks(request.param, _on_a_rank)
     return found
@@ -268,17 +357,72 @@ def test_ranks_train_apart_and_meet_to_the_bit(ranks: list[dict[str, Any]]) -> N
         assert [far == 0 for far in found["apart"]] == [
             agreed > 0 for agreed in found["agreed"][:8]
         ]
-        assert found["spoiled"] == ([False], True)
-        assert max(found["mass"]) < 1e-6
-        assert found["resumed"] == (True, True)
+        assert found["met again"] == (3, 0)
+        assert all(lost < 1e-6 and alike for lost, alike in found["mass"]), found["mass"]
+        assert found["resumed"] == [(True, True)] * 3
         sent, elements = found["bytes"]
-        world, steps, rounds = len(ranks), 8, 3
+        world, rounds = len(ranks), 4
         message = (world - 1) * SMALL.message_bytes(elements)
-        assert sent == rounds * message + steps * round(8 * (world - 1) / world)
+        assert sent == rounds * message + (world - 1) * 32
+
+
+@pytest.mark.distributed
+def test_a_rank_skips_a_step_alone_and_all_learn_of_it_when_they_meet(
+    ranks: list[dict[str, Any]],
+) -> None:
+    *others, last = [found["spoiled"] for found in ranks]
+    assert last == ([False], True)
+    assert others == [([True], False)] * len(others)
+    line = "epoch 1, step 3: the loss is not finite, 2 steps of single ranks are skipped"
+    for found in ranks:
+        assert found["agreed on"] == [False, False, line, True, True, 2, 8]
+
+
+@pytest.mark.distributed
+def test_what_a_rank_sends_is_refused_by_all_in_the_same_sentence(
+    ranks: list[dict[str, Any]],
+) -> None:
+    last = len(ranks) - 1
+    for found in ranks:
+        *diverged, other = found["refused"]
+        whose = [f"rank {last}", "a rank", f"rank {last}", f"rank {last}"]
+        for said, who in zip(diverged, whose, strict=True):
+            assert said.startswith("exchange.kind=local: the training diverged, what the weights ")
+            assert f" of {who} moved by in round 1 is not finite; lower learning_rate" in said
+        assert other.startswith(f"exchange.kind=local: rank {last} trains another network or ")
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_message_of_another_shape_is_refused(overlap: int) -> None:
+    weight = nn.Parameter(torch.zeros(2, 5))
+    how = LocalSettings(steps=2, density=0.5, overlap=overlap)
+    exchange, fabric = LocalSteps(how), _Garbled()
+    exchange.attach(cast(Any, fabric), GradientBuffer([("a", weight)]), 9)
+    for at, said in ((0, "of rank 1 begins otherwise than"), (9, "marks another number of places")):
+        fabric.at = at
+        for _ in range(1 + overlap):
+            assert exchange.step_done() == 0
+        with pytest.raises(UserError, match=rf"the message .*{said}.*start all ranks with the"):
+            exchange.step_done()
+        exchange._sent, exchange._taken = None, 0
 
 
 class _Alone:
     device, bytes_sent, rank, world = torch.device("cpu"), 0, 0, 1
+
+
+class _Garbled(_Alone):
+    """A peer whose messages differ in a byte; its settings do not."""
+
+    world, at = 2, 0
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor, tensor]
+
+    def share(self, rows_PM: Tensor) -> list[Any]:
+        rows_PM[1] = rows_PM[0]
+        rows_PM[1, self.at] ^= 1
+        return []
 
 
 @pytest.mark.parametrize(

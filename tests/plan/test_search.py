@@ -232,3 +232,24 @@ def test_a_layer_that_was_never_timed_is_refused() -> None:
 def test_an_unknown_strategy_lists_those_there_are() -> None:
     with pytest.raises(UserError, match="no strategy 'ring'; valid: dense, fused"):
         search(WORK, machine(), PlanLimits(strategy="ring"))
+
+
+def test_local_steps_are_proposed_where_the_gradient_may_change_and_a_round_fits_an_epoch() -> None:
+    """A slow link: they send least, and are named as what changes the gradient."""
+    long = replace(MEMBER, images=32 * 20)
+    slow = Machine(profiles(), cluster(4, beta=1.0))
+    work = Workload((long,))
+    names = {one.choice.strategy.name for one in search(work, slow, PlanLimits(lossy=True)).every}
+    assert {"local", "gtopk"} <= names
+    assert not search(work, slow, PlanLimits()).chosen.choice.strategy.lossy
+    kept_back = make(work, slow, PlanLimits()).notes
+    assert any("; --lossy lets it be chosen" in note.replace(", but", ";") for note in kept_back)
+
+    short = Workload((long, replace(MEMBER, name="short")))
+    every = search(short, slow, PlanLimits(lossy=True)).every
+    assert not any(one.choice.strategy.name == "local" for one in every)
+    with pytest.raises(
+        UserError, match=r"^member short: exchange.steps=20 is longer than its epoch of 10 steps; "
+    ) as refused:
+        search(short, slow, PlanLimits(strategy="local"))
+    assert str(refused.value).endswith("set exchange.steps to at most 10.")

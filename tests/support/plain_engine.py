@@ -66,7 +66,10 @@ class PlainEngine:
     """Forward, backward and step as the engine documents them."""
 
     exchange = moments = None
-    agreed = 1
+    agreed, apart = 1, False
+
+    def skip(self) -> None:
+        self.module.zero_grad()
 
     def meet(self) -> int:
         return 0

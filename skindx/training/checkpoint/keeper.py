@@ -243,9 +243,14 @@ class Keeper:
         """True when the next step is to be saved. Ranks' clocks differ: the main one decides."""
         if self._thread and not self._thread.is_alive():
             self.settle()  # a line tells at once what could not be written
-        minutes, steps = self._settings.every_minutes, self._settings.every_steps
+        minutes = self._settings.every_minutes
         late = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
-        return late or (steps is not None and self._steps_since + 1 >= steps)
+        return late or self.due_by_steps()
+
+    def due_by_steps(self) -> bool:
+        """True, on every rank, when the next step is to be saved by the number of steps."""
+        steps = self._settings.every_steps
+        return steps is not None and self._steps_since + 1 >= steps
 
     def count_step(self) -> None:
         """Count a step that was taken."""

@@ -257,6 +257,7 @@ class Resuming:
             say(f"goes on from its checkpoint: {_words(at, training.epochs)}")
         training.guard.stop_requested = lambda: self._stop.requested
         training.guard.due = keeper.due
+        training.guard.due_alike = keeper.due_by_steps
 
         def after_step(training: Savable) -> None:
             position, guard = training.position, training.guard

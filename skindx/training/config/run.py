@@ -187,6 +187,11 @@ class TrainSettings(Settings):
                 f"exchange.kind={self.exchange.kind} lets ranks train apart, and batch norms over "
                 "all ranks send in each step; set engine.sync_batch_norm=false"
             )
+        if self.exchange.apart and self.engine.precision == "fp16":
+            raise ValueError(
+                f"exchange.kind={self.exchange.kind} lets ranks train apart, and fp16 scales the "
+                "loss of all ranks alike; set engine.precision=bf16 or fp32"
+            )
         self.exchange.check_training(
             whole_layers=self.engine.compile or self.engine.precision == "fp16",
             preconditioned=any(self.recipe_of(member).preconditioner for member in self.members),

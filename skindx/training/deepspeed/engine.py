@@ -189,7 +189,9 @@ class Engine:
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
         self._sync = self.method.gradient_sync(exchange, module, mesh, steps_per_epoch, say)
-        self._remembers, self._apart = not exchange.by_engine, exchange.apart
+        self._remembers = not exchange.by_engine
+        self.apart = exchange.apart
+        """Ranks take steps of their own between two messages."""
         self.agreed = 1
         """Over how many steps, up to the last, all ranks hold the same weights; 0: they do not."""
 
@@ -239,20 +241,35 @@ class Engine:
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.
 
-        False, on all ranks, when the step was not taken because the gradient is not finite.
+        False, on all ranks, when the step was not taken because the gradient is not finite; where
+        ranks train apart, on this one.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         if not self._reduce():
-            self.discard()
+            self.skip()
             return False
         self.method.apply(learning_rate)
         if self.precondition:
             self.precondition(self.module)
         self._clip()
         self._engine.step()
-        self.agreed = self._sync.step_done() if self._sync else 1
+        self._end_step()
         return True
+
+    def skip(self) -> None:
+        """Drop the gradients; where ranks train apart, the others take this step."""
+        self.discard()
+        if self.apart:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self.agreed = self._sync.step_done() if self._sync else 1
+
+    @property
+    def meets(self) -> bool:
+        """Ranks that train apart send or take a message after this step."""
+        return bool(self._sync and self._sync.exchange.meets)
 
     def meet(self) -> int:
         """Let ranks that train apart agree on their weights, before they are evaluated.
@@ -295,7 +312,7 @@ class Engine:
     def moments(self) -> Moments | None:
         """Each rank's state of the optimizer; None: all ranks have the same."""
         mesh = self.mesh.data
-        apart = self._apart
+        apart = self.apart
         return Moments(self.optimizer, self.module, mesh.rank, mesh.size) if apart else None
 
     def whole(self) -> nn.Module:

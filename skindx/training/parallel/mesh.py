@@ -41,20 +41,22 @@ def gather_objects(value: Any, ranks: int, device: torch.device) -> list[Any]:
         dist.all_gather_object(values, value)
         return values
     pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    sizes_P = _gathered(torch.tensor([len(pickled)]), ranks)[:, 0].tolist()
+    sizes_P = gathered(torch.tensor([len(pickled)]), ranks)[:, 0].tolist()
     # As words of eight bytes, for there are fewer of them.
     padded = pickled.ljust(-(-max(sizes_P) // 8) * 8, b"\0")
     words_N = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
     pieces = torch.split(words_N, PIECE)
-    whole_PN = torch.cat([_gathered(piece_N, ranks) for piece_N in pieces], dim=1)
+    whole_PN = torch.cat([gathered(piece_N, ranks) for piece_N in pieces], dim=1)
     return [
         pickle.loads(row_N.numpy().tobytes()[:size])  # noqa: S301  of a rank of this training
         for row_N, size in zip(whole_PN, sizes_P, strict=True)
     ]
 
 
-def _gathered(local_N: Tensor, ranks: int) -> Tensor:
-    """Return all ranks' numbers."""
+def gathered(local_N: Tensor, ranks: int) -> Tensor:
+    """Return all ranks' numbers, in rank order; every rank calls this."""
+    if ranks == 1:
+        return local_N[None]
     all_PN = local_N.new_empty(ranks, len(local_N))
     dist.all_gather(list(all_PN.unbind()), local_N)
     return all_PN
