@@ -75,6 +75,10 @@ class ExchangeSettings(Settings):
         """Return what it needs beside weights, gradients and optimizer."""
         return 0
 
+    def saved_bytes(self, load: Load, network: Network) -> int:
+        """Return what of it a rank's checkpoints hold."""
+        return 0
+
     def differs(self, nodes: int, per_node: int, networks: Sequence[tuple[Profile, int]]) -> bool:
         """Tell whether it is anything else than a simpler kind on these ranks.
 

@@ -116,6 +116,10 @@ class LocalSettings(ExchangeSettings):
         """Count the weights before the round, residual, change, momentum, and the overlap's."""
         return (3 + bool(self.outer_momentum) + 2 * bool(self.overlap)) * load.size_bytes
 
+    def saved_bytes(self, load: Load, network: Network) -> int:
+        """Count the same, but this rank's weights instead of the change."""
+        return self.memory_bytes(load, network)
+
     @property
     def whole(self) -> bool:
         """Everything is sent as it is: ranks sum it."""

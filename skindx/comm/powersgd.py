@@ -63,6 +63,10 @@ class PowerSGDSettings(ExchangeSettings):
         """Count the residual, and the sum that becomes the next one."""
         return 2 * load.size_bytes
 
+    def saved_bytes(self, load: Load, network: Network) -> int:
+        """Count the residual, and the right matrices."""
+        return load.size_bytes + _thin_bytes(load.profile, self.rank)[1]
+
 
 def _thin_bytes(profile: Profile, rank: int) -> tuple[int, int]:
     """Return the bytes of the left matrices with all that is sent whole, and of the right ones.

@@ -53,8 +53,12 @@ class SparseSettings(ExchangeSettings):
         return StepSchedule((message,), spread=spread, local_spread=local.spread, measured=measured)
 
     def memory_bytes(self, load: Load, network: Network) -> int:
-        """Count the residual."""
-        return load.size_bytes
+        """Count the residual, and the velocity."""
+        return (1 + bool(self.momentum)) * load.size_bytes
+
+    def saved_bytes(self, load: Load, network: Network) -> int:
+        """Count the same."""
+        return self.memory_bytes(load, network)
 
 
 class TopKSettings(SparseSettings):

@@ -129,17 +129,20 @@ def memory_of(
     *,
     checkpointing: bool,
     more_bytes: float = 0.0,
+    saved_bytes: float = 0.0,
 ) -> Memory:
     """Return the memory of a rank whose pieces have `batch` images.
 
-    `more_bytes` is what something beside the strategy needs. On a CPU the copy of all state that
-    waits for the disk is counted too, as if there were an average of the weights.
+    `more_bytes` is what something beside the strategy needs, `saved_bytes` what a checkpoint holds
+    of it. On a CPU the copy of all state that waits for the disk is counted too, the main rank's,
+    as if there were an average of the weights.
     """
     profile = load.profile
     points = sorted((point for point in profile.at if point.peak_bytes), key=_batch)
     extra = more_bytes + strategy.memory_bytes(load, network, batch)
     if load.device == "cpu":
         extra += 2 * profile.parameter_bytes + profile.optimizer_bytes
+        extra += saved_bytes + strategy.saved_bytes(load, network)
     if not points:
         computed = base_bytes + 3 * profile.parameter_bytes + _features(profile, batch)
         return Memory(computed + extra, 0.3, measured=False, extrapolated=batch / profile.batch)
@@ -289,7 +292,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         trace = _computed_again(trace, profile)
     load = Load(trace, profile, machine.profiles.device, choice.piece, choice.accumulate, compute)
     schedule = choice.strategy.schedule(load, network)
-    more_bytes = 0.0
+    more_bytes = saved_bytes = 0.0
     if choice.kfac:
         second = kfac_price.price(
             choice.kfac,
@@ -298,7 +301,8 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
             choice.piece * choice.accumulate,
             choice.accumulate * sum(trace.backward_s),
         )
-        schedule, more_bytes = second.added_to(schedule), second.memory_bytes
+        schedule = second.added_to(schedule)
+        more_bytes, saved_bytes = second.memory_bytes, second.saved_bytes
     if communicate != 1.0:
         schedule = schedule.scaled(communicate)
     images = choice.piece * choice.accumulate
@@ -316,6 +320,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         machine.profiles.base_bytes,
         checkpointing=choice.checkpointing,
         more_bytes=more_bytes,
+        saved_bytes=saved_bytes,
     )
     beyond = _beyond(choice, machine, network, memory)
     return Estimate(choice, simulated.run(), simulated, memory, beyond)

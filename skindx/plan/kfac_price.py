@@ -142,6 +142,8 @@ class Priced:
     compute_s: float
     messages: tuple[Message, ...]
     memory_bytes: float
+    saved_bytes: float
+    """Of them, in a checkpoint."""
     spread: float
 
     def added_to(self, schedule: StepSchedule) -> StepSchedule:
@@ -187,11 +189,13 @@ def price(
     vectors = _vectors(by_row, row_axis, kfac.inverses_every)
     gradients = _gradients(by_row, column_axis)
     held = max(sum(layer.factor_bytes for layer in row) for row in by_row)
+    averages = sum(layer.factor_bytes for layer in layers)
     return Priced(
         factor_s / kfac.factors_every + eigen_s / kfac.inverses_every + change_s,
         tuple(message for message in (factors, vectors, gradients) if message.size_bytes),
         # Averages and eigenvectors, and the gradients in their basis.
-        sum(layer.factor_bytes for layer in layers) + held + profile.parameter_bytes,
+        averages + held + profile.parameter_bytes,
+        2 * averages,  # all eigenvectors, gathered
         math.hypot(SPREAD, rates.spread),
     )
 

@@ -42,6 +42,10 @@ class Exchanging(Strategy):
         """Ask the kind."""
         return self.settings.memory_bytes(load, network)
 
+    def saved_bytes(self, load: Load, network: Network) -> int:
+        """Ask the kind."""
+        return self.settings.saved_bytes(load, network)
+
     def refusal(self, *, whole_layers: bool, preconditioned: bool) -> str:
         """Return why it does not go with a training; empty where it does."""
         try:

@@ -139,6 +139,10 @@ def test_memory_is_a_line_through_two_batches_and_what_an_exchange_adds() -> Non
     assert (
         peak("fused", 16) == 600_000 + 16 * 100_000 + 2 * own.parameter_bytes + own.optimizer_bytes
     )
+    # And what an exchange remembers: a residual; the weights of a round, its change and residual.
+    assert peak("gtopk", 16) - peak("fused", 16) == 2 * 12_000
+    assert peak("local", 16) - peak("fused", 16) == 2 * 3 * 12_000
+    assert peak("powersgd", 16) - peak("fused", 16) >= 3 * 12_000
     load = replace(load, device="cuda")
     # Three quarters of optimizer, of gradients, of weights are elsewhere.
     assert peak("zero-1", 16) - peak("zero-2", 16) == pytest.approx(9_000)

@@ -16,22 +16,25 @@ from skindx.core.settings_base import Settings
 from skindx.training.checkpoint.keeper import At, Keeper
 from skindx.training.checkpoint.resume import keeper_of
 from skindx.training.config.engine import CheckpointSettings
-from skindx_bench.harness.result import Figure, Result, median
+from skindx_bench.harness.result import MEANS, Figure, Result
 from skindx_bench.harness.training import describe, noisy_jpegs
+from skindx_bench.train.convergence_pairs import student_interval
 
-SMALLEST = ("model=test_resnet", "size=32", "batch=4", "steps=2", "passes=1", "rounds=3")
+SMALLEST = ("model=test_resnet", "size=32", "batch=4", "every=4", "steps=2", "rounds=3")
+
+_ARMS = ("behind", "waited for")
 
 
 class Config(Settings):
-    """A checkpoint after `steps` times `passes` steps; each arm takes them once in a round."""
+    """A checkpoint every `every` steps; each arm takes the first `steps` after one in a round."""
 
     model: str = "mobilenetv2_100"
     size: int = Field(96, ge=32)
     batch: int = Field(32, ge=2)
+    every: int = Field(50, ge=2)
     steps: int = Field(10, ge=2)
-    """Of an epoch: there are so many batches of images."""
-    passes: int = Field(5, ge=1)
-    rounds: int = Field(4, ge=3)
+    """So many are timed: by their end a checkpoint has been written."""
+    rounds: int = Field(30, ge=3)
 
 
 class _TimedKeeper(Keeper):
@@ -71,23 +74,19 @@ def run(settings: Config) -> Result:
         keeper.__class__ = _TimedKeeper
         assert isinstance(keeper, _TimedKeeper)
 
-        def steps() -> None:
-            for _ in range(settings.passes):
-                loop.epoch()
-
         def saved(*, wait: bool) -> None:
             assert keeper.save(At(loop.training.position.epoch, 0), wait=wait)
             waited_s = keeper.waited_s
-            steps()
+            loop.epoch()
             keeper.settle()
             costs[wait].append(waited_s + keeper.written_s)
 
-        steps()
+        loop.epoch()
         seconds = interleave(
             {
-                "without": steps,
-                "behind": lambda: saved(wait=False),
-                "waited for": lambda: saved(wait=True),
+                "without": loop.epoch,
+                _ARMS[0]: lambda: saved(wait=False),
+                _ARMS[1]: lambda: saved(wait=True),
             },
             settings.rounds,
             0,
@@ -95,34 +94,38 @@ def run(settings: Config) -> Result:
         size = sum(file.stat().st_size for file in folder.rglob("*.*"))
         loop.close()
         leave()
-    bare = seconds["without"]
+    run_s = [took / settings.steps * settings.every for took in seconds["without"]]
+    over = [[a - b for a, b in zip(seconds[arm], seconds["without"], strict=True)] for arm in _ARMS]
     figures = {
-        "checkpoint_stall_share": _share(seconds["behind"], bare),
-        "checkpoint_stall_share_waited_for": _share(seconds["waited for"], bare),
-        "checkpoint_cost_share": _over(costs[False], bare),
-        "checkpoint_cost_share_waited_for": _over(costs[True], bare),
+        "checkpoint_stall_share": _share(over[0], run_s),
+        "checkpoint_stall_share_waited_for": _share(over[1], run_s),
+        "checkpoint_cost_share": _share(costs[False], run_s),
+        "checkpoint_cost_share_waited_for": _share(costs[True], run_s),
     }
-    every = settings.steps * settings.passes
     baselines = {
-        f"{arm}, step": median([took / every for took in samples], "s")
+        f"{arm}, step": _mean([took / settings.steps for took in samples], "s")
         for arm, samples in seconds.items()
     }
     note = (
         f"{settings.model}, {settings.size} px, batch {settings.batch}, AdamW and EMA, one rank, a "
-        f"checkpoint every {every} steps (two of them are {size / 1e6:.0f} MB). "
-        "checkpoint_stall_share: (wall time with - without) / without, by rounds. "
+        f"checkpoint every {settings.every} steps (two of them are {size / 1e6:.0f} MB). "
+        "checkpoint_stall_share: (wall time with - without) / without. Timed are the first "
+        f"{settings.steps} steps after a checkpoint until it is on the disk, and as many without, "
+        "in turn; the others are alike. "
         "checkpoint_cost_share: seconds that the step waits and processor seconds of the thread "
         "that writes, over the wall time without."
     )
-    return Result("checkpoint-stall", figures, baselines, notes=(note, describe(files)))
+    return Result(
+        "checkpoint-stall", figures, baselines, notes=(note, describe(files)), headings=MEANS
+    )
 
 
-def _share(arm: Sequence[float], bare: Sequence[float]) -> Figure:
-    return median([a / b - 1 for a, b in zip(arm, bare, strict=True)], "of a run")
+def _share(costs: Sequence[float], run_s: Sequence[float]) -> Figure:
+    return _mean([cost / all_s for cost, all_s in zip(costs, run_s, strict=True)], "of a run")
 
 
-def _over(costs: Sequence[float], bare: Sequence[float]) -> Figure:
-    return median([c / b for c, b in zip(costs, bare, strict=True)], "of a run")
+def _mean(samples: Sequence[float], unit: str) -> Figure:
+    return Figure.of(student_interval(samples), unit, len(samples))
 
 
 def _fail(text: str) -> None:

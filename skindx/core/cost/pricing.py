@@ -108,6 +108,10 @@ class Strategy(ABC):
         """
         return 0
 
+    def saved_bytes(self, load: Load, network: Network) -> int:
+        """Return what a rank's checkpoints hold of it beside weights and optimizer."""
+        return 0
+
 
 def after_backward(load: Load, size_bytes: int, timed: Timed, **work: float) -> Message:
     return Message(load.count, size_bytes, timed, **work)
