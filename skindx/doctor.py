@@ -155,48 +155,20 @@ def _driver_advice(facts: TorchFacts, driver: str) -> str:
 
 
 DISTRIBUTIONS = {
-    "data": (
-        "backports-zstd",
-        "brotli",
-        "defusedxml",
-        "mlcroissant",
-        "numba",
-        "pycocotools",
-        "scrapy",
-    ),
-    "audit": (
-        "cleanlab",
-        "cleanvision",
-        "faiss-cpu",
-        "nudenet",
-        "onnxruntime",
-        "rapidocr-onnxruntime",
-    ),
-    "train": ("deepspeed", "numba", "psutil", "setuptools", "sqlalchemy"),
-    "track": ("mlflow-skinny", "tensorboard", "wandb"),
-    "detect": ("ultralytics", "pycocotools"),
-    "app": (
-        "cryptography",
-        "fastapi",
-        "fpdf2",
-        "gradio",
-        "pillow-heif",
-        "prometheus-client",
-        "python-multipart",
-        "sqlalchemy",
-        "uvicorn",
-    ),
-    "serve": ("nncf", "onnx", "onnxruntime", "openvino"),
-    "scan": ("pyvips", "pyvips-binary", "sqlalchemy", "zarr"),
-    "clinic": (
-        "fhir-resources",
-        "highdicom",
-        "pydicom",
-        "pylibjpeg",
-        "pylibjpeg-openjpeg",
-        "pylibjpeg-rle",
+    extra: tuple(names.split())
+    for extra, names in {
+        "data": "backports-zstd brotli defusedxml mlcroissant numba pycocotools scrapy",
+        "audit": "cleanlab cleanvision faiss-cpu nudenet onnxruntime rapidocr-onnxruntime",
+        "train": "deepspeed numba psutil setuptools sqlalchemy",
+        "track": "mlflow-skinny tensorboard wandb",
+        "detect": "ultralytics pycocotools",
+        "app": "cryptography fastapi fpdf2 gradio pillow-heif prometheus-client "
+        "python-multipart sqlalchemy uvicorn",
+        "serve": "nncf onnx onnxruntime openvino",
+        "scan": "pyvips pyvips-binary sqlalchemy zarr",
+        "clinic": "fhir-resources highdicom pydicom pylibjpeg pylibjpeg-openjpeg pylibjpeg-rle "
         "python-gdcm",
-    ),
+    }.items()
 }
 """What each extra installs, as in pyproject.toml."""
 

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any
 
-from skindx.clinic.codes import ICD10_URI, SITES, SNOMED_URI, Concept, snomed
+from skindx.clinic.codes import ICD10_URI, SNOMED_URI, Concept, sites, snomed
 from skindx.clinic.narrative import RiskFigure, risk_figures, risk_is_sure
 from skindx.core.text import printable
 from skindx.diagnosis.case import Patient
@@ -136,7 +136,7 @@ def body_site(patient: Patient) -> Plain:
     """Return the element `bodySite`; empty where no place was given."""
     if patient.site is None:
         return {}
-    concept = SITES.get(patient.site)
+    concept = sites().get(patient.site)
     coding = {"coding": [_snomed(concept)]} if concept else {}
     return {"bodySite": coding | {"text": patient.site}}
 

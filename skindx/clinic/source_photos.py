@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skindx.clinic.codes import SITES, SNOMED
+from skindx.clinic.codes import SNOMED, sites
 from skindx.core.errors import UserError
 from skindx.core.text import printable
 from skindx.diagnosis.case import Patient
@@ -219,7 +219,7 @@ def _header(
     dataset.AcquisitionContextSequence = []
     if patient.age is not None:
         dataset.PatientAge = f"{patient.age:03d}Y"
-    if concept := SITES.get(patient.site) if patient.site else None:
+    if concept := sites().get(patient.site) if patient.site else None:
         region = Dataset()
         region.CodeValue, region.CodingSchemeDesignator = concept.code, SNOMED
         region.CodeMeaning = concept.meaning

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from skindx import __version__
-from skindx.clinic.codes import ICD10, ICD10_OID, SITES, SNOMED, snomed
+from skindx.clinic.codes import ICD10, ICD10_OID, SNOMED, sites, snomed
 from skindx.clinic.narrative import Section, risk_figures, risk_is_sure, sections
 from skindx.clinic.source_photos import dicom_file, set_identity, uid_of
 from skindx.core.machine import require_extra
@@ -257,7 +257,7 @@ def _sites(diagnosis: Diagnosis, photos: Sequence[DicomFacts]) -> "list[FindingS
     side = getattr(codes.SCT, _SIDES.get(first.laterality, ""), None)
     if scheme == SNOMED and code and first.region and site in (None, first.site):
         return [FindingSite(CodedConcept(code, SNOMED, _short(first.region)), laterality=side)]
-    concept = SITES.get(site) if site else None
+    concept = sites().get(site) if site else None
     if concept is None:
         return []
     return [FindingSite(CodedConcept(concept.code, SNOMED, concept.meaning), laterality=side)]

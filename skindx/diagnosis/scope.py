@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep
 from skindx.taxonomy import SkinClass, Urgency
 from skindx.taxonomy.label_matches import without_urgency
-from skindx.taxonomy.urgent import URGENT_CONDITIONS, UrgentCondition, unknown_to
+from skindx.taxonomy.urgent import UrgentCondition, unknown_to, urgent_conditions
 
 WITHOUT_TIME = (
     "See a clinician, within days if it is new, grows, changes, bleeds, hurts or does not heal."
@@ -116,7 +116,9 @@ def shown_tier(diagnosis: Diagnosis, candidate: Candidate) -> Urgency | None:
     "Routine" beside a condition is read as advice to wait, which an answer must not give where it
     abstains and where the model does not know an urgent cancer.
     """
-    unknown = set(diagnosis.unknown_urgent) & {one.name for one in URGENT_CONDITIONS if one.decides}
+    unknown = set(diagnosis.unknown_urgent) & {
+        one.name for one in urgent_conditions() if one.decides
+    }
     waits_not = unknown or diagnosis.next_step.advice == WITHOUT_TIME
     if candidate.urgency == "routine" and (diagnosis.abstained or waits_not):
         return None

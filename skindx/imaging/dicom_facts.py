@@ -18,7 +18,7 @@ from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_plain
 from skindx.imaging.image_formats import DamagedImage
-from skindx.taxonomy.body_sites import SITES, SNOMED_SITES, site_of
+from skindx.taxonomy.body_sites import SITES, site_of, snomed_sites
 
 DicomKind = Literal["photograph", "dermoscopy", "secondary capture"]
 
@@ -246,7 +246,7 @@ def _region(header: Any) -> tuple[str, str, str]:
                 value, scheme = _text(item, "CodeValue"), _text(item, "CodingSchemeDesignator")
                 meaning = _text(item, "CodeMeaning")
                 if value or meaning:
-                    site = SNOMED_SITES.get(value, "") if scheme in ("SCT", "99SCT") else ""
+                    site = snomed_sites().get(value, "") if scheme in ("SCT", "99SCT") else ""
                     return meaning, f"{scheme}:{value}" if value else "", site or _site(meaning)
         except Exception:  # noqa: S112 (a broken sequence says nothing)
             continue

@@ -15,7 +15,7 @@ from typing import cast
 from skindx.core.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency, load_taxonomy, normalise
 from skindx.taxonomy.lexicon import codes_in, entries, heading_of, words
-from skindx.taxonomy.urgent import URGENT_CONDITIONS
+from skindx.taxonomy.urgent import urgent_conditions
 
 _IN_ORDER = ("skin100", "isic9")
 """Taxonomies in which a label is looked up; skin10 is a part of skin100."""
@@ -251,7 +251,10 @@ def looks_like(skin_class: SkinClass) -> str:
         or any(_GROWTH.search(text) and not _BENIGN.search(text) for text in joined)
     )
     emergency = (
-        any(skin_class.icd10 and re.match(one.codes, skin_class.icd10) for one in URGENT_CONDITIONS)
+        any(
+            skin_class.icd10 and re.match(one.codes, skin_class.icd10)
+            for one in urgent_conditions()
+        )
         or any(_SHORT_EMERGENCY.fullmatch(word) for word in tokens)
         or any(_EMERGENCY.search(text) for text in joined)
     )

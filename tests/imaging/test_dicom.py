@@ -24,7 +24,7 @@ from skindx.imaging.decode import decode, hushed
 from skindx.imaging.dicom import import_photos, is_dicom, read_dicom, read_facts
 from skindx.imaging.dicom_facts import DicomFacts, pseudonym, read_key
 from skindx.imaging.image_formats import DamagedImage, image_suffix
-from skindx.taxonomy.body_sites import SITES, SNOMED_SITES
+from skindx.taxonomy.body_sites import SITES, snomed_sites
 from skindx.workers.worker_process import SandboxLimits
 
 RGB = pixels()
@@ -246,7 +246,7 @@ def test_the_place_comes_of_a_code_its_words_or_the_body_part() -> None:
     assert facts(BodyPartExamined="PALMS/SOLES").site == "palm or sole"
     unknown = facts(AnatomicRegionSequence=region("39937001", "Skin"), BodyPartExamined="BACK")
     assert (unknown.site, unknown.region) == ("", "Skin")
-    assert set(SNOMED_SITES.values()) == set(SITES)
+    assert set(snomed_sites().values()) == set(SITES)
 
 
 def test_other_facts() -> None:

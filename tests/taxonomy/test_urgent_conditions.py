@@ -3,9 +3,9 @@
 import pytest
 
 from skindx.taxonomy import SkinClass, load_taxonomy, taxonomy_names
-from skindx.taxonomy.urgent import URGENT_CONDITIONS, unknown_to, unknown_urgent
+from skindx.taxonomy.urgent import unknown_to, unknown_urgent, urgent_conditions
 
-MELANOMA, SCC, *_ = URGENT_CONDITIONS
+MELANOMA, SCC, *_ = urgent_conditions()
 
 
 def names(*classes: SkinClass) -> set[str]:
@@ -16,8 +16,8 @@ def names(*classes: SkinClass) -> set[str]:
 def test_the_list_holds_every_urgent_class_of_our_own_taxonomies(name: str) -> None:
     for condition in load_taxonomy(name).classes:
         if condition.urgency == "urgent":
-            meant = [one for one in URGENT_CONDITIONS if one.is_meant_by(condition)]
-            kinds = {kind for one in URGENT_CONDITIONS for kind in one.kinds}
+            meant = [one for one in urgent_conditions() if one.is_meant_by(condition)]
+            kinds = {kind for one in urgent_conditions() for kind in one.kinds}
             assert meant or condition.name.casefold() in kinds, condition.name
 
 
@@ -56,4 +56,4 @@ def test_our_taxonomies_by_hand() -> None:
     ],
 )
 def test_a_class_is_recognised_by_its_names_and_its_code(one: SkinClass, known: set[str]) -> None:
-    assert {condition.name for condition in URGENT_CONDITIONS} - names(one) == known
+    assert {condition.name for condition in urgent_conditions()} - names(one) == known
