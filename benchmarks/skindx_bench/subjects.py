@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
     "train": {
         "checkpoint-stall": Subject("train.checkpoint_stall", "What checkpoints cost a step."),
         "convergence": Subject("train.convergence", "Does a changed training learn as well?"),
+        "elastic": Subject("train.elastic", "What lost ranks cost, beside a start again."),
         "families": Subject("train.families", "Which of timm's families can serve as members."),
         "features": Subject("train.features", "A report from a file of embeddings."),
         "frozen-heads": Subject("train.frozen_heads", "Linear heads on untouched networks."),

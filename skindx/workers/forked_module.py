@@ -107,7 +107,7 @@ def _become(module: str, arguments: Sequence[str], place: ForkContext) -> None:
     try:
         os.environ.update(place.environment)
         if place.network:
-            _enter(place.network)
+            enter_network(place.network)
         for number, descriptor in enumerate(place.streams):
             os.dup2(descriptor, number)
         for descriptor in place.closed:
@@ -133,7 +133,7 @@ def _exit_code(end: SystemExit) -> int:
     return 1
 
 
-def _enter(network: Path) -> None:
+def enter_network(network: Path) -> None:
     """Move this process into a network namespace; /sys still shows the interfaces of the old."""
     libc = ctypes.CDLL(None, use_errno=True)
     with network.open("rb") as file:

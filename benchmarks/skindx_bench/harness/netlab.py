@@ -104,6 +104,14 @@ class NetLab:
             _run("tc", "-n", self._switch, "qdisc", "replace", "dev", f"port{node}", *words)
         self._link = link
 
+    def cut(self, node: int) -> None:
+        """Take a node's link down at the switch: nothing passes, and neither side is told."""
+        _run("ip", "-n", self._switch, "link", "set", f"port{node}", "down")
+
+    def mend(self, node: int) -> None:
+        """Bring a node's link up again."""
+        _run("ip", "-n", self._switch, "link", "set", f"port{node}", "up")
+
     @property
     def link(self) -> Link:
         """Current rate of each link."""

@@ -181,7 +181,7 @@ def launch(
     Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    elastic = None if manager else getattr(engine, "elastic", None)
+    elastic = None if manager else engine.elastic
     if elastic and engine.hostfile:
         raise UserError(
             "engine.elastic cannot be started from a hostfile: DeepSpeed's launcher ends all ranks "
