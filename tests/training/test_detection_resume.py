@@ -17,14 +17,16 @@ from skindx.training.loop import train
 from skindx.training.parallel.mesh import leave
 from skindx.training.tasks.detector_job import DetectorJob
 
-SETTINGS = TrainSettings.parse(
-    {
-        "engine": {"accelerator": "cpu"},
-        "exchange": {"kind": "powersgd"},
-        "detector": {"size": 64, "epochs": 2, "batch": 18},
-        "checkpoint": {"every_steps": 1},
-    }
-)
+
+def _settings(exchange: dict[str, Any]) -> TrainSettings:
+    return TrainSettings.parse(
+        {
+            "engine": {"accelerator": "cpu"},
+            "exchange": exchange,
+            "detector": {"size": 64, "epochs": 2, "batch": 18},
+            "checkpoint": {"every_steps": 1},
+        }
+    )
 
 
 class _Stop:
@@ -42,13 +44,14 @@ class _Stop:
         pass
 
 
-def _train_in_pieces(dataset: Path, run: Path) -> dict[str, Any]:
-    mesh = join(SETTINGS.engine)
-    job = DetectorJob(run, dataset, SETTINGS, read_manifest(dataset))
+def _train_in_pieces(dataset: Path, run: Path, exchange: dict[str, Any]) -> dict[str, Any]:
+    settings = _settings(exchange)
+    mesh = join(settings.engine)
+    job = DetectorJob(run, dataset, settings, read_manifest(dataset))
 
     def in_one_sitting(folder: str, stop_after: int) -> Any:
         at = checkpoint_folder(run / folder, CHECKPOINT)
-        saving = Resuming(at, "mark", SETTINGS.checkpoint, _Stop(stop_after))
+        saving = Resuming(at, "mark", settings.checkpoint, _Stop(stop_after))
         with job.callbacks(shown=False) as callbacks:
             return train(job.setup(mesh, callbacks.line), callbacks, saving)
 
@@ -70,8 +73,15 @@ def _train_in_pieces(dataset: Path, run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.distributed
-def test_a_stopped_detector_goes_on_to_the_bit(small_dataset: Path, tmp_path: Path) -> None:
-    for result in run_ranks(2, _train_in_pieces, small_dataset, tmp_path):
+@pytest.mark.parametrize(
+    "exchange",
+    [{"kind": "powersgd"}, pytest.param({"kind": "local", "steps": 2}, marks=pytest.mark.long)],
+    ids=["powersgd", "local"],
+)
+def test_a_stopped_detector_goes_on_to_the_bit(
+    exchange: dict[str, Any], small_dataset: Path, tmp_path: Path
+) -> None:
+    for result in run_ranks(2, _train_in_pieces, small_dataset, tmp_path, exchange):
         assert result["sittings"] == 2
         assert result["different"] == []
         whole, pieces = result["histories"]

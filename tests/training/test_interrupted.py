@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import faults
 import psutil
@@ -166,20 +168,31 @@ def _torchrun(training: Training, again: str) -> None:
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize(
-    "interruptions",
+    ("interruptions", "change"),
     [
-        [_sigterm],
-        pytest.param([_sigkill_to_a_rank, _sigterm_to_a_rank, _torchrun], marks=pytest.mark.long),
+        ([_sigterm], {}),
+        pytest.param(
+            [_sigkill_to_a_rank, _sigterm_to_a_rank, _torchrun], {}, marks=pytest.mark.long
+        ),
+        pytest.param(
+            [_sigterm, _sigkill_to_a_rank],
+            {"exchange": {"kind": "local", "steps": 4, "overlap": 2}},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_training_survives_what_happens_to_it(
-    small_dataset: Path, tmp_path: Path, interruptions: list[Callable[[Training, str], None]]
+    small_dataset: Path,
+    tmp_path: Path,
+    interruptions: list[Callable[[Training, str], None]],
+    change: dict[str, Any],
 ) -> None:
     """One interruption after the other; the bits are those of a training left alone."""
     config, run, whole = (tmp_path / name for name in ("train.yaml", "run", "whole"))
-    config.write_text(yaml.safe_dump(SETTINGS))
-    alone = faults.start(2, whole, small_dataset, TrainSettings.parse(SETTINGS))
-    assert faults.wait(alone) == [0, 0]
+    settings = SETTINGS | change
+    config.write_text(yaml.safe_dump(settings))
+    ranks = faults.start(2, whole, small_dataset, TrainSettings.parse(settings))
+    assert faults.wait(ranks) == [0, 0]
 
     again = shlex.join(["skindx", *_command(small_dataset, config, run)[3:]])
     for interrupt in interruptions:
@@ -187,18 +200,23 @@ def test_a_training_survives_what_happens_to_it(
         with _training(small_dataset, config, run, before) as training:
             interrupt(training, again)
 
-    done = subprocess.run(
-        _command(small_dataset, config, run),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr
+    other = shutil.copytree(run, tmp_path / "other")
+    done = _to_its_end(_command(small_dataset, config, run))
     assert done.stdout.splitlines()[-2] == f"packed {run / 'bundle'}: a"
     assert "a  epoch   5  " in done.stderr
     file = "members/a/model.safetensors"
     ours, theirs = load_file(run / file), load_file(whole / file)
     assert ours.keys() == theirs.keys()
     assert all(ours[name].equal(theirs[name]) for name in ours)
+    if change:
+        alone = [*_command(small_dataset, config, other), "--set", "engine.ranks=1"]
+        assert "goes on from its checkpoint: " in _to_its_end(alone).stderr
+        assert (other / "bundle").exists()
+
+
+def _to_its_end(command: list[str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stderr
+    return done
