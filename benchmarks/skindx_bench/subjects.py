@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, Subject]] = {
         "features": Subject("train.features", "A report from a file of embeddings."),
         "frozen-heads": Subject("train.frozen_heads", "Linear heads on untouched networks."),
         "heads": Subject("train.heads", "Many heads on features that are computed once."),
+        "local": Subject("train.local", "Local steps: accuracy, bytes, time, beside exchanges."),
         "metadata": Subject("train.metadata_gain", "What age, sex and place add to networks."),
         "model-comparison": Subject("train.model_comparison", "Members and ensembles on folds."),
         "real-skin": Subject("train.real_skin", "The tables on real skin, of kept predictions."),
