@@ -1,5 +1,6 @@
 """Trainings whose ranks train apart: stopped, killed, resumed, on another number of ranks too."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from skindx.models.classifier.classifier import build_classifier
 from skindx.training.config.run import TrainSettings
+from skindx.training.gradient_sync import OUTER
+from skindx.training.recorded_step import PLANNED, timeline_file
 
 pytestmark = pytest.mark.distributed
 
@@ -57,6 +60,8 @@ def _survives(
 ) -> Path:
     """Interrupt a training and let it end: the bits are those of one left alone; return that."""
     whole, run = folder / "whole", folder / "run"
+    whole.mkdir()
+    (whole / PLANNED).write_text("{}")  # so that a step is recorded
     assert faults.wait(faults.start(2, whole, dataset, settings)) == [0, 0]
     for number, accident in enumerate(accidents):
         step = 2 if number else STEPS + 1
@@ -79,9 +84,18 @@ def test_a_stop_is_agreed_on_and_the_training_goes_on_to_the_bit(
     small_dataset: Path, tmp_path: Path
 ) -> None:
     change = {**LOCAL, "overlap": 1}
-    _survives(
+    whole = _survives(
         _settings(exchange=change), small_dataset, tmp_path, accidents=("terminate",), alone=False
     )
+    # The recorded step is the first from the fourth on that ends a round.
+    spans = {
+        event["name"]: event
+        for event in json.loads(timeline_file(whole, "a").read_text())["traceEvents"]
+        if event["ph"] == "X"
+    }
+    update, outer = spans["update"], spans[OUTER]
+    assert update["ts"] + update["dur"] <= outer["ts"] + 1
+    assert outer["dur"] > 0
 
 
 @pytest.fixture
