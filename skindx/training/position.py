@@ -81,12 +81,12 @@ class StepGuard:
             return 0
         due = self._mesh.is_main and self.due()
         step_s = (time.monotonic() - self._agreed_at) / self._steps
+        told = (self.stop_requested(), due, position.bad_run, step_s)
         local_N = torch.tensor(
-            (self.stop_requested(), due, position.bad_run, step_s, self.skipped, 0.0),
+            (*told, self.skipped, self.skipped_pictures),
             dtype=torch.float64,
             device=self._mesh.device,
         )
-        local_N[-1] = self.skipped_pictures
         all_PN = gathered(local_N, self._mesh.data.size)
         stop, save, position.bad_run, step_s, *_ = all_PN.amax(0).tolist()
         *_, skipped, pictures = map(int, all_PN.sum(0).tolist())

@@ -6,7 +6,8 @@ import pytest
 import torch
 from plain_engine import Alone
 
-from skindx.training.position import StepGuard
+from skindx.training import position
+from skindx.training.position import Position, StepGuard
 from skindx.training.tasks.image_sets import on_device
 
 
@@ -22,6 +23,19 @@ def test_the_loss_comes_with_what_was_asked_for() -> None:
     asked[0] = True
     assert guard.check(loss) == loss.item()
     assert (guard.stop, guard.save) == (True, True)
+
+
+def test_ranks_apart_ask_for_a_stop_once_in_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a second: every fourth asks, or where they meet or save by their steps."""
+    now, looked, save = [0.0], list[int](), [False]
+    monkeypatch.setattr(position.time, "monotonic", lambda: now[0])
+    guard = StepGuard(Alone(), 3, lambda: bool(looked.append(step)), apart=True, agree_s=2.0)
+    guard.due_alike = lambda: save[0]
+    for step in range(1, 14):
+        now[0] += 0.5
+        save[0] = step == 10
+        guard.agree(Position(), met=step == 7)
+    assert looked == [1, 5, 7, 10]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
