@@ -229,7 +229,7 @@ MUTANTS = {
         "tests/scan/test_scan_compare.py",
     ),
     "int8: a layer that makes no numbers hurts least": Mutant(
-        "skindx/models/exports/int8.py",
+        "skindx/models/exports/bundle_export.py",
         "nan=np.inf",
         "nan=0.0",
         "tests/models/test_int8_exports.py",

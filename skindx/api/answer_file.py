@@ -8,18 +8,21 @@ import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from skindx.core.atomic_files import atomic_file, only_writer
+from skindx.api import predictions
+from skindx.core.atomic_files import atomic_file, only_writer, sha256_file
 from skindx.core.errors import UserError, needs_room
+from skindx.core.progress import Progress
 from skindx.core.text import counted, printable
 from skindx.data.publish.publish_formats import no_formula
-from skindx.diagnosis.photo_list import FILE, ListedPhoto
+from skindx.diagnosis.photo_list import FILE, ListedPhoto, PhotoList
+from skindx.diagnosis.record_assembly import bundle_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,3 +226,55 @@ class AnswerCounts:
 def kind_of(row: Row) -> str:
     """Return the urgency of an answer's next step, or `refused`."""
     return "refused" if row["refused"] else str(row["urgency"])
+
+
+if TYPE_CHECKING:
+    from skindx.diagnosis.predictor import Predictor
+
+
+def answer_photos(
+    listed: PhotoList,
+    predictor: "Predictor",
+    out: Path,
+    *,
+    page: Callable[[AnswerPart, AnswerCounts], None] | None = None,
+    write: Callable[..., object] = write_table,
+    prevalence: Path | None = None,
+    progress: Progress,
+) -> AnswerCounts:
+    """`write` the answers about listed photos to `out`, and let `page` summarise them.
+
+    What an earlier run of the same arguments answered is not answered again. `prevalence` is the
+    file that the predictor was loaded with. Raises UserError, after which the same command goes on.
+    """
+    schema = predictions.schema_of(predictor)
+    part_path = check_output(out)
+    origin = {
+        "bundle": bundle_version(predictor.bundle),
+        "folder or table": str(listed.source.resolve()),
+        "version of the table": listed.digest,
+        "miss rate": predictor.miss_rate,
+        "prevalence": sha256_file(prevalence) if prevalence else "",
+        "set of columns": [str(column) for column in schema],
+    }
+    photos = listed.photos
+    with open_part(part_path, origin) as part:
+        waiting = [photo for photo in photos if part.lacks(photo)]
+        before, at = len(photos) - len(waiting), 0
+        progress("photos", before, len(photos))
+        batches = predictions.iter_predictions(
+            predictor,
+            [photo.path for photo in waiting],
+            facts=[photo.patient.model_dump(exclude_defaults=True) for photo in waiting],
+        )
+        for batch in batches:
+            rows = batch.to_pylist()
+            part.add(waiting[at : at + len(rows)], rows)
+            at += len(rows)
+            progress("photos", before + at, len(photos))
+        write(out, schema, part.rows(photos))
+        counts = AnswerCounts.of(part.rows(photos))
+        if page is not None:
+            page(part, counts)
+        part_path.unlink()
+    return counts

@@ -165,8 +165,7 @@ def _many(
     *,
     submission: tuple[Challenge, list[str]] | None,
 ) -> None:
-    from skindx.api.answer_file import check_output, write_table
-    from skindx.api.photo_run import answer_photos
+    from skindx.api.answer_file import answer_photos, check_output, write_table
     from skindx.core.progress import progress_bars
     from skindx.diagnosis.photo_list import list_photos
     from skindx.diagnosis.predictor import Predictor

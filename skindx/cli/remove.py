@@ -124,7 +124,7 @@ def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Pa
 
 
 def _check_published(folders: Sequence[Path]) -> None:
-    from skindx.data.publish.published_folder import is_published
+    from skindx.data.publish.assemble import is_published
 
     for folder in folders:
         if not is_published(folder):

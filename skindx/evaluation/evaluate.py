@@ -26,7 +26,7 @@ from skindx.evaluation.elsewhere import Internal, compare_elsewhere, read_intern
 from skindx.evaluation.evaluation_report import worst_mistakes, write_report
 from skindx.evaluation.figures import SEED
 from skindx.evaluation.image_table import SETTINGS, TABLE, write_image_table
-from skindx.evaluation.known_facts import with_known_facts
+from skindx.evaluation.input_effects import with_known_facts
 from skindx.evaluation.score import Evaluation, join_taxonomies, measure
 from skindx.models.ensemble import Prediction
 from skindx.models.metadata_head import MetadataSpec

@@ -17,13 +17,12 @@ from skindx.core.text import cell, counted, html_environment, keep_units
 from skindx.data.manifest import Record
 from skindx.diagnosis.guarantees import set_holds
 from skindx.evaluation import figures
-from skindx.evaluation.assisted import assisted_table
 from skindx.evaluation.breakdown import LEAST_GROUPS, LEAST_IMAGES, LEAST_URGENT
 from skindx.evaluation.contamination import contamination_lines
 from skindx.evaluation.elsewhere import Change, Elsewhere
 from skindx.evaluation.figures import FIGURES, bounds, first_upper, percent, points, shown, title
 from skindx.evaluation.guarantee_scores import SetScores, UrgentRiskScores
-from skindx.evaluation.known_facts import known_heading, known_rows, known_table
+from skindx.evaluation.input_effects import assisted_table, known_heading, known_rows, known_table
 from skindx.evaluation.questions import target_text, useful_range
 from skindx.evaluation.report_plots import (
     confusion_plot,

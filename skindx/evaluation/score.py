@@ -15,7 +15,6 @@ from skindx.core.errors import UserError
 from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.assisted import Assisted, measure_assistance
 from skindx.evaluation.breakdown import (
     Breakdown,
     CancerMisses,
@@ -34,7 +33,12 @@ from skindx.evaluation.guarantee_scores import (
     set_scores,
     urgent_scores,
 )
-from skindx.evaluation.known_facts import KnownFacts, measure_known_facts
+from skindx.evaluation.input_effects import (
+    Assisted,
+    KnownFacts,
+    measure_assistance,
+    measure_known_facts,
+)
 from skindx.evaluation.questions import QuestionScore, question_scores
 from skindx.imaging.modality import RATE
 from skindx.metrics import (

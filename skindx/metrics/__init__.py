@@ -1,11 +1,14 @@
 """Metrics of predictions with confidence intervals: numpy only, pycocotools inside mAP."""
 
 from skindx.metrics.bootstrap import (
+    GapTest,
     McNemar,
     bootstrap_interval,
     confidence_interval,
+    gap_test,
     mcnemar,
     paired_interval,
+    simultaneous_levels,
 )
 from skindx.metrics.classification import (
     ReliabilityBin,
@@ -37,7 +40,6 @@ from skindx.metrics.share_intervals import (
     proportion_interval,
     share_interval,
 )
-from skindx.metrics.simultaneous import GapTest, gap_test, simultaneous_levels
 
 __all__ = [
     "DecisionPoint",

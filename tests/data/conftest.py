@@ -6,7 +6,7 @@ import pytest
 from published import settings
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.publish import croissant, published_folder
+from skindx.data.publish import assemble, croissant
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.publish_formats import FORMATS, Format
 
@@ -14,7 +14,7 @@ from skindx.data.publish.publish_formats import FORMATS, Format
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out plots and mlcroissant, most of a small publish, where a test looks elsewhere."""
-    monkeypatch.setattr(published_folder, "write_plots", lambda *_: [])
+    monkeypatch.setattr(assemble, "write_plots", lambda *_: [])
     monkeypatch.setattr(croissant, "_validate", lambda *_: None)
 
 

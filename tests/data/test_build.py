@@ -297,7 +297,7 @@ def test_a_build_that_fails_while_writing_leaves_the_old_dataset(
         (folder / "manifest.parquet").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("skindx.data.build.write_stage.write_manifest", full_disk)
+    monkeypatch.setattr("skindx.data.build.build_dataset.write_manifest", full_disk)
     with pytest.raises(UserError, match="is full; make room there"):
         build(settings_for(root, "seed=5"), out)
     assert {path: path.read_bytes() for path in out.glob("[!.]*.*")} == before

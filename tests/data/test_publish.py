@@ -295,7 +295,7 @@ from pathlib import Path
 from skindx.data.publish import croissant
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.publish_settings import PublishSettings
-import skindx.data.publish.published_folder as side, shutil, skindx.core.atomic_files as files
+import skindx.data.publish.assemble as side, shutil, skindx.core.atomic_files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None
 where = sys.argv[3]

@@ -187,7 +187,7 @@ import os, signal, sys
 from pathlib import Path
 from skindx.data.publish import croissant
 from skindx.data.publish.assemble import drop
-import skindx.data.publish.published_folder as side, skindx.core.atomic_files as files
+import skindx.data.publish.assemble as side, skindx.core.atomic_files as files
 side.write_plots = lambda *_: []
 croissant._validate = lambda *_: None
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,7 @@ from published import OPEN, Free, formats, settings, with_withheld
 from small_dataset import LABELS, free_dataset
 
 from skindx.data.box import Box
-from skindx.data.publish import published_folder
+from skindx.data.publish import assemble
 from skindx.data.publish.assemble import publish
 from skindx.data.publish.publish_formats import Format
 
@@ -49,7 +49,7 @@ def test_datasets_loads_every_format_as_it_stands(
     tmp_path: Path, free: Free, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # `datasets` takes a tar's types from five samples, and there the first box is in the last.
-    monkeypatch.setattr(published_folder, "write_plots", lambda *_: [])
+    monkeypatch.setattr(assemble, "write_plots", lambda *_: [])
     mixed = free_dataset(tmp_path / "data", 7)
     mixed.add(encode(paint(50), "PNG"), ".png")
     last = max(range(8), key=lambda number: mixed.records[number].sha256)

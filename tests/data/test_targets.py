@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 from skindx.core.errors import UserError
+from skindx.data.build.build_dataset import count_by_source
 from skindx.data.build.build_run import check_targets
-from skindx.data.build.write_stage import count_by_source
 from skindx.data.copies.deduplicate import LabelledImage
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record

@@ -9,8 +9,8 @@ import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, prediction, records_of, write_dataset
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.assisted import assisted_table, measure_assistance
 from skindx.evaluation.evaluate import METRICS, REPORT, evaluate_served
+from skindx.evaluation.input_effects import assisted_table, measure_assistance
 from skindx.metrics import Statistic, paired_interval
 from skindx.models.ensemble import Prediction
 

@@ -10,7 +10,7 @@ from evaluation_fakes import CLASSES, records_of, simulate
 from rich.console import Console
 
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.known_facts import known_table, measure_known_facts, with_known_facts
+from skindx.evaluation.input_effects import known_table, measure_known_facts, with_known_facts
 from skindx.models.metadata_head import AnswerRules, LossGain, MetadataHead, MetadataSpec
 
 HEAD = MetadataHead(columns=("age",), centre=(0.0,), weights=((-2.0, 0.0, 0.0, 0.0),))

@@ -113,7 +113,7 @@ def test_a_coarser_export_is_checked_and_served_first(
     # Random weights tell no class from another by much: what is tried here is the way.
     monkeypatch.setattr("skindx.models.exports.fidelity.LEAST_SHARE", 0.0)
     faster = Gain(over="openvino bf16", value=2, low=2, high=2)
-    monkeypatch.setattr("skindx.models.exports.int8.measure_gain", lambda *_: faster)
+    monkeypatch.setattr("skindx.models.exports.bundle_export.measure_gain", lambda *_: faster)
     bundle = pack_tiny(tmp_path / "bundle").path
     spec = export_bundle(bundle, "openvino", precision, export_data)
     assert [result.cosine > 0.8 for result in spec.parity] == [True, True]

@@ -18,8 +18,8 @@ from skindx.core.errors import UserError
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.classifier.preprocess import centre_square
-from skindx.models.exports import int8, runtimes
-from skindx.models.exports.bundle_export import export_bundle
+from skindx.models.exports import bundle_export, runtimes
+from skindx.models.exports.bundle_export import export_bundle, rank_layers
 from skindx.models.exports.export_record import Gain, PairedAccuracy, Parity
 from skindx.models.exports.fidelity import (
     measure_accuracy,
@@ -27,7 +27,6 @@ from skindx.models.exports.fidelity import (
     refuse_loss,
     refuse_without_gain,
 )
-from skindx.models.exports.int8 import rank_layers
 from skindx.models.exports.onnx_backend import prepare, write_onnx
 from skindx.models.exports.runtimes import Prepared, Runtime, quantise
 from skindx.models.metadata_head import RULES
@@ -44,7 +43,7 @@ SPLITS = ("train", "val", "calibration", "test")
 @pytest.fixture(autouse=True)
 def _any_cpu_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     # Speed is the bench's; random weights tell no class from another by much.
-    monkeypatch.setattr(int8, "measure_gain", lambda *_: FASTER)
+    monkeypatch.setattr(bundle_export, "measure_gain", lambda *_: FASTER)
     monkeypatch.setattr("skindx.models.exports.fidelity.LEAST_SHARE", 0.0)
     monkeypatch.setattr("skindx.models.exports.fidelity.MOST_LOST", 1.0)
     monkeypatch.setattr(runtimes, "cpu_flags", lambda: frozenset({"avx512_vnni"}))
@@ -97,8 +96,8 @@ def test_a_layer_that_makes_no_numbers_is_the_worst(
         value = float(file.read_text())
         return lambda squares: torch.full((len(squares), 1), value)
 
-    monkeypatch.setattr(int8, "quantise", quantise_one)
-    monkeypatch.setattr(int8, "load_body", load)
+    monkeypatch.setattr(bundle_export, "quantise", quantise_one)
+    monkeypatch.setattr(bundle_export, "load_body", load)
     samples = [np.zeros((2, 2, 3), np.uint8)]
     ranked = rank_layers(Prepared(exact, samples, tuple(added), attends=False))
     assert ranked == ["broken", "much", "little", "nothing"]
@@ -127,12 +126,12 @@ def test_layers_go_back_to_fp32_until_the_answers_are_right(
     """One layer, two, four: the third attempt is right, and its layers are reported."""
     members = pack_tiny(tmp_path / "bundle").ensemble().members[:1]
     layers: list[int] = []
-    monkeypatch.setattr(int8, "rank_layers", lambda prepared: list(prepared.layers))
+    monkeypatch.setattr(bundle_export, "rank_layers", lambda prepared: list(prepared.layers))
     monkeypatch.setattr("skindx.models.exports.fidelity.LEAST_SHARE", 0.995)
     monkeypatch.setattr(
-        int8, "quantise", lambda prepared, file, to, kept=(): layers.append(len(kept))
+        bundle_export, "quantise", lambda prepared, file, to, kept=(): layers.append(len(kept))
     )
-    monkeypatch.setattr(int8, "load_body", lambda *_: None)
+    monkeypatch.setattr(bundle_export, "load_body", lambda *_: None)
     samples = [centre_square(export_image(n), members[0].preprocess) for n in range(2)]
 
     def check(_: int, __: object) -> Parity:
@@ -140,7 +139,7 @@ def test_layers_go_back_to_fp32_until_the_answers_are_right(
 
     for name in ("folder", "work", "other"):
         (tmp_path / name).mkdir()
-    made = int8.make_int8(
+    made = bundle_export.make_int8(
         members,
         lambda _: samples,
         check,
@@ -150,9 +149,9 @@ def test_layers_go_back_to_fp32_until_the_answers_are_right(
     )
     assert layers == [0, 1, 2, 4]
     assert len(made[2]["resnet"]) == 4
-    monkeypatch.setattr(int8, "good_enough", lambda *_: False)
+    monkeypatch.setattr(bundle_export, "good_enough", lambda *_: False)
     with pytest.raises(UserError, match="the int8 export of resnet is refused"):
-        int8.make_int8(
+        bundle_export.make_int8(
             members,
             lambda _: samples,
             lambda *_: _parity(990),
@@ -219,7 +218,7 @@ def test_without_training_images_there_are_no_ranges(untouched: Path, tmp_path: 
 def test_what_is_no_faster_is_refused(
     untouched: Path, whole_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "measure_gain", lambda *_: SLOWER)
+    monkeypatch.setattr(bundle_export, "measure_gain", lambda *_: SLOWER)
     with pytest.raises(UserError, match=r"1\.10 times as fast as openvino bf16 .* gains nothing"):
         export_bundle(untouched, "onnx", "int8", whole_data)
 

@@ -240,7 +240,7 @@ def test_a_killed_driver_is_followed_by_the_same_command(
     photo: Path, tiny_bundle: Path, alone: Path, killed_driver: Path
 ) -> None:
     assert (killed_driver / WORK / DATABASE).is_file()
-    token = ScanPlan.load(killed_driver / WORK).token
+    token = ScanPlan.read(killed_driver / WORK).token
     assert token
     scan(photo, tiny_bundle, killed_driver)
     assert_same(killed_driver, alone)

@@ -17,9 +17,9 @@ from pydantic import Field
 from skindx.core.measurement import interleave
 from skindx.core.progress import silent
 from skindx.core.settings_base import Settings
+from skindx.data.build.build_dataset import make_records
 from skindx.data.build.build_run import BuildRun
 from skindx.data.build.build_stages import clean, drop_small_classes, label_rows
-from skindx.data.build.write_stage import make_records
 from skindx.data.copies.hash_links import turned_pairs_between
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest

@@ -14,9 +14,17 @@ from typing import Any
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import UNLABELLED, BoxEntry, BoxFile, BoxRules, mapping, score_of
+from skindx.data.boxes.box_file import (
+    UNLABELLED,
+    BoxEntry,
+    BoxFile,
+    BoxRules,
+    mapping,
+    place,
+    score_of,
+    upright_size,
+)
 from skindx.data.boxes.coco import read_json
-from skindx.data.boxes.image_files import place, upright_size
 
 DATA, LABELS = "data", "labels.json"
 _RULES = BoxRules()

@@ -13,8 +13,7 @@ from pathlib import Path
 from skindx.core.errors import UserError
 from skindx.core.machine import how_to_install
 from skindx.data.box import BoxedImage, RawBox, base_name, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, score_of
-from skindx.data.boxes.image_files import place
+from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, place, score_of
 
 ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
 _RULES = BoxRules()

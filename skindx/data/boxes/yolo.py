@@ -22,8 +22,15 @@ from skindx.core.atomic_files import write_text
 from skindx.core.errors import UserError
 from skindx.core.settings_base import read_yaml
 from skindx.data.box import BoxedImage, RawBox, boxed, sha256_in
-from skindx.data.boxes.box_file import BoxEntry, BoxFile, BoxRules, YoloColumns
-from skindx.data.boxes.image_files import Framed, place, upright_size
+from skindx.data.boxes.box_file import (
+    BoxEntry,
+    BoxFile,
+    BoxRules,
+    Framed,
+    YoloColumns,
+    place,
+    upright_size,
+)
 
 if TYPE_CHECKING:
     import numpy as np

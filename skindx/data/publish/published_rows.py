@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError
 from skindx.data.answer_log import ReviewAnswer
 from skindx.data.blocklist import TAKEN_DOWN
@@ -22,7 +21,16 @@ from skindx.data.box import Box
 from skindx.data.decisions import REVIEWED, Flag, looked_at, read_decisions, undecided
 from skindx.data.layout import MANIFEST
 from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
-from skindx.data.manifest import SPLITS, Issue, Record, Split, check_row, read_rows
+from skindx.data.manifest import (
+    SPLITS,
+    Issue,
+    Record,
+    Split,
+    boxes_type,
+    check_row,
+    read_rows,
+    write_table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -327,19 +335,12 @@ def _value(name: str) -> dict[str, str]:
 def _arrow_type(name: str) -> "pa.DataType":
     import pyarrow as pa
 
-    if name == "boxes":
-        return pa.list_(pa.struct([(part, pa.type_for_alias(_type(part))) for part in _BOX]))
-    return pa.type_for_alias(_type(name))
+    return boxes_type() if name == "boxes" else pa.type_for_alias(_type(name))
 
 
 def write_rows(folder: Path, rows: Sequence[PublishedRow]) -> None:
     """Write `folder`/manifest.parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    plain = [dataclasses.asdict(row) for row in rows]
-    with atomic_file(folder / MANIFEST) as temporary:
-        pq.write_table(pa.Table.from_pylist(plain, schema=arrow_schema()), temporary)
+    write_table(folder / MANIFEST, rows, arrow_schema())
 
 
 def read_published(folder: Path) -> list[PublishedRow]:

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -305,12 +305,12 @@ def prepared(
         check_level(rule, settings.miss_rate, opened.taxonomy.classes)
     hashes = tuple(_sha256(path) for path in photos)
     plan = ScanPlan(
-        new_token(),
-        bundle.absolute(),
-        opened.digest,
-        settings.tile or opened.spec.detector.size,
-        hashes,
-        settings,
+        token=new_token(),
+        bundle=bundle.absolute(),
+        digest=opened.digest,
+        tile=settings.tile or opened.spec.detector.size,
+        photos=hashes,
+        settings=settings,
     )
     work = out / WORK
     _refuse_other_results(out)
@@ -349,16 +349,16 @@ def _refuse_other_results(out: Path) -> None:
 def _resumed(plan: ScanPlan, work: Path) -> ScanPlan:
     """Return the plan that the folder has, or give it this one. Raises UserError for another."""
     if not (work / PLAN).is_file():
-        plan.save(work)
+        plan.write(work)
         return plan
-    known = ScanPlan.load(work)
+    known = ScanPlan.read(work)
     if known.fingerprint != plan.fingerprint:
         raise UserError(
             f"{work.parent} holds an unfinished scan of other photos, or with another bundle "
             "or settings; give another --out, or remove that folder."
         )
-    known = replace(known, bundle=plan.bundle)
-    known.save(work)
+    known = known.model_copy(update={"bundle": plan.bundle})
+    known.write(work)
     return known
 
 

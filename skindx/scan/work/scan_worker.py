@@ -35,7 +35,7 @@ class ScanTaskRunner:
 
     def __init__(self, folder: Path, device: str = "cpu", load: "Load | None" = None) -> None:
         """Read the plan. Raises UserError."""
-        self.folder, self.plan, self._device = WorkFolder(folder), ScanPlan.load(folder), device
+        self.folder, self.plan, self._device = WorkFolder(folder), ScanPlan.read(folder), device
         self._load = load or load_networks
 
     def do(self, task: ScanTask) -> dict[str, Any]:

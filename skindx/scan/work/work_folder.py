@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from skindx import __version__
 from skindx.core.atomic_files import write_json
 from skindx.core.errors import UserError
+from skindx.core.settings_base import Settings
 from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.scan.pixel_store import PixelStore
 from skindx.scan.scan_settings import ScanSettings
@@ -28,8 +29,7 @@ PLAN, _BOXES = "plan.json", "boxes.json"
 _LONGEST_BOXES = 512 * MEGABYTE
 
 
-@dataclass(frozen=True)
-class ScanPlan:
+class ScanPlan(Settings):
     """What a scan does; all its workers have the same."""
 
     token: str
@@ -49,22 +49,11 @@ class ScanPlan:
         facts = (self.digest, self.tile, self.photos, self.settings.model_dump(mode="json"))
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
-    def save(self, folder: Path) -> None:
-        write_json(
-            folder / PLAN,
-            {
-                "token": self.token,
-                "bundle": str(self.bundle),
-                "digest": self.digest,
-                "tile": self.tile,
-                "photos": list(self.photos),
-                "settings": self.settings.model_dump(mode="json"),
-                "version": self.version,
-            },
-        )
+    def write(self, folder: Path) -> None:
+        write_json(folder / PLAN, self.model_dump(mode="json"))
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def read(cls, folder: Path) -> Self:
         """Read a plan. Raises UserError where there is none, or one of another version."""
         if not (folder / PLAN).is_file():
             raise UserError(
@@ -78,9 +67,7 @@ class ScanPlan:
                 f"the scan in {folder} was begun by skindx {version}, and this is {__version__}; "
                 "go on with that version, or remove the folder to begin again."
             )
-        settings = ScanSettings.parse(raw["settings"], str(folder / PLAN), expand=False)
-        facts = (str(raw["token"]), Path(raw["bundle"]), str(raw["digest"]), int(raw["tile"]))
-        return cls(*facts, tuple(map(str, raw["photos"])), settings, version)
+        return cls.parse(raw, str(folder / PLAN), expand=False)
 
 
 def new_token() -> str:
