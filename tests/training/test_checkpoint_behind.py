@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from plain_engine import Alone, Plain
@@ -74,6 +76,40 @@ def test_bytes_are_those_of_a_save_that_is_waited_for(slow: SlowDisk, tmp_path: 
     assert ours == theirs
     assert len(ours) == 5
     assert lines == []
+
+
+class Fixed:
+    """What is saved as it is given."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+def test_the_hashes_are_those_of_versions_without_a_thread(tmp_path: Path) -> None:
+    """Written by the version before checkpoints were written behind the steps."""
+    weights = torch.arange(12, dtype=torch.float32).view(3, 4)
+    named = {"a": weights / 7, "tied": weights[1:].T, "half": (weights / 3).bfloat16()}
+    engine = {"weights": named, "optimizer": {"a": {"step": 3, "exp_avg": weights / 9}}}
+    shared = {"engine": engine, "position": {"epoch": 0, "step": 2, "loss": 0.1}}
+    random = {"torch": torch.arange(8, dtype=torch.uint8), "numpy": np.arange(5, dtype=np.int64)}
+    settings = CheckpointSettings()
+    keeper = Keeper(tmp_path, "m", settings, Alone(), print, shared={"all": Fixed(shared)},
+                    per_rank={"all": Fixed({"random": random})})  # fmt: skip
+    assert keeper.save(At(0, 2), wait=False)
+    keeper.settle()
+    files = store.read_index(store.path_of(tmp_path, At(0, 2)))["files"]
+    assert {name: (entry["sha256"][:16], entry["bytes"]) for name, entry in files.items()} == {
+        "rank-0/tensors.safetensors": ("7a530159723a7b53", 200),
+        "rank-0/values.json": ("b152f5f73af805ae", 245),
+        "shared/tensors.safetensors": ("8eda14c26e172f31", 488),
+        "shared/values.json": ("cb9867496f96eb3a", 866),
+    }
 
 
 def test_one_at_a_time_and_a_stop_waits_for_it(slow: SlowDisk, tmp_path: Path) -> None:
