@@ -230,6 +230,10 @@ def second_order(load: Load) -> str:
     return "\n\n".join([*tables, "### What the figures are", *explained])
 
 
+_MUON_LEAVES_THE_LAST_LAYER = "2026-11-26"
+"""To AdamW: since that day."""
+
+
 def _optimizers(written: Mapping[str, Any], asked: Mapping[str, float]) -> str:
     figures = written["figures"]
 
@@ -254,6 +258,8 @@ def _optimizers(written: Mapping[str, Any], asked: Mapping[str, float]) -> str:
         target = _asked(figures[key], most=asked[key]) if key in asked else ""
         targets.append(f"`{key}` {shown(key)}{target}")
     about = written["notes"][0]
+    if "muon" in written["models"] and written["date"] < _MUON_LEAVES_THE_LAST_LAYER:
+        about += " `muon` took the last layer too."
     return "\n".join([*lines, "", "; ".join(targets) + ".", "", about, "", bench_machine(written)])
 
 

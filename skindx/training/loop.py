@@ -11,7 +11,7 @@ from torch import nn
 from skindx.core.errors import UserError
 from skindx.core.state_checks import is_finite
 from skindx.data.loader.batches import step_seed, steps_of
-from skindx.training.checkpoint.resume import average_buffers
+from skindx.training.checkpoint.resume import average_buffers, share_weights
 from skindx.training.parallel.mesh import peak_memory
 from skindx.training.position import WHAT_TO_TRY, count_step
 from skindx.training.state import (
@@ -196,6 +196,7 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     if not position.agreed:
         done = position.epoch * steps_of(task.images, task.batch) + position.step
         _average(training, training.engine.meet(), done)
+        share_weights(training.engine.module, training.engine.optimizer, training.mesh)
         average_buffers(training.engine.module, training.mesh)
         if training.average:
             average_buffers(training.average.module, training.mesh)

@@ -6,7 +6,7 @@ from ranks import run_ranks
 
 from skindx.core.errors import UserError
 from skindx_bench.subjects import run_bench
-from skindx_bench.train.second_order import Config, tuned
+from skindx_bench.train.second_order import Config, _before, tuned
 from skindx_bench.train.second_order_runs import ARMS, Curve, Reached
 
 
@@ -30,6 +30,19 @@ def test_it_tunes_trains_and_times(tmp_path: Path) -> None:
     assert len(written) == 3 * 2  # arms and seeds: the one trial is a run too
     assert 0.25 <= figures["eigen_share_p4"] <= 1
     assert figures["kfac_overhead_step"] > 0
+
+
+def test_arms_of_an_earlier_result_stay_beside_those_that_are_trained_again() -> None:
+    file = Path(__file__).parents[2] / "docs" / "measured" / "second-order-isic9.json"
+    settings = Config.load(None, [f"before={file}", "arms=[adamw, muon]", "rates={adamw: 0.01}"])
+    models, figures, note = _before(settings)
+    assert set(models) == {"sgd", "kfac"}
+    assert {name.split("_")[0] for name in figures} == {"sgd", "kfac", "eigen"}
+    assert figures["kfac_reached_adamw"].spread[0] > 0.6
+    assert note.startswith(" sgd and kfac: measured on 2026-")
+    assert settings.rates == {"adamw": 0.01}
+    with pytest.raises(UserError, match="rates"):
+        Config.load(None, ["rates={adamw: 0}"])
 
 
 def test_equal_numbers_of_rates_about_the_usual_one() -> None:

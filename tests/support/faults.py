@@ -15,6 +15,9 @@ from skindx.training.config.run import TrainSettings
 
 LIMIT_S = 120
 
+WRITING = " while it writes"
+"""The checkpoint of the step before is on its way to a slow disk."""
+
 
 @dataclass(frozen=True)
 class Accident:
@@ -88,6 +91,7 @@ def _rank(
 
 def _prepare(accident: Accident) -> None:
     """Let the accident happen when the loss of its step is known: the weights are untouched."""
+    from skindx.training.checkpoint import rank_parts
     from skindx.training.position import StepGuard
 
     check, seen = StepGuard.check, [0]
@@ -100,6 +104,14 @@ def _prepare(accident: Accident) -> None:
         return check(self, loss)
 
     StepGuard.check = with_accident
+    if accident.kind.endswith(WRITING):
+        flush = rank_parts.flush
+
+        def slow(path: Path) -> None:
+            time.sleep(0.5 if seen[0] >= accident.step - 1 else 0)
+            flush(path)
+
+        rank_parts.flush = slow
 
 
 def _kill(loss: torch.Tensor) -> torch.Tensor:
@@ -120,6 +132,8 @@ def _nan(loss: torch.Tensor) -> torch.Tensor:
 _ACCIDENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "kill": _kill,
     "terminate": _terminate,
+    f"kill{WRITING}": _kill,
+    f"terminate{WRITING}": _terminate,
     "nan": _nan,
     "always nan": _nan,
 }

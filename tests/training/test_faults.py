@@ -80,6 +80,33 @@ def test_a_killed_rank_costs_nothing(whole: Path, small_dataset: Path, tmp_path:
     assert [row["loss"] for row in _history(run)] == [row["loss"] for row in _history(whole)]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_while_it_writes_costs_nothing(
+    victim: int, whole: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    run, accident = tmp_path / "run", Accident(f"kill{faults.WRITING}", STEPS + 5, victim)
+    codes = faults.wait(faults.start(2, run, small_dataset, _settings(), accident))
+    assert (codes[victim], codes[1 - victim]) == (-9, 1)
+    assert max(_checkpoints(run)) == "epoch-0002-step-000002"
+    assert faults.wait(faults.start(2, run, small_dataset, _settings())) == [0, 0]
+    assert "1 of 2 epochs and 2 steps done" in faults.printed(run, 0)
+    assert _same(run, whole)
+
+
+@pytest.mark.long
+def test_sigterm_while_a_checkpoint_is_written_saves_after_it(
+    whole: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    run, accident = tmp_path / "run", Accident(f"terminate{faults.WRITING}", STEPS + 5)
+    began = time.monotonic()
+    assert faults.wait(faults.start(2, run, small_dataset, _settings(), accident)) == [0, 0]
+    assert time.monotonic() - began < 30
+    assert _checkpoints(run) == ["epoch-0002-step-000004", "epoch-0002-step-000005"]
+    assert faults.wait(faults.start(2, run, small_dataset, _settings())) == [0, 0]
+    assert _same(run, whole)
+
+
 def test_sigterm_of_one_rank_stops_all_and_another_number_of_ranks_goes_on(
     whole: Path, small_dataset: Path, tmp_path: Path
 ) -> None:

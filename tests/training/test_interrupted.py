@@ -41,6 +41,7 @@ SETTINGS = {
     "loader": {"threads": 1},
     "checkpoint": {"every_steps": 2, "grace_s": 60},
 }
+MUON = {"recipe": {**SETTINGS["recipe"], "optimizer": "muon"}}
 LIMIT_S = 240
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -177,6 +178,12 @@ def _torchrun(training: Training, again: str) -> None:
         pytest.param(
             [_sigterm, _sigkill_to_a_rank],
             {"exchange": {"kind": "local", "steps": 4, "overlap": 2}},
+            marks=pytest.mark.long,
+        ),
+        pytest.param([_sigterm], MUON | {"exchange": {"kind": "fused"}}, marks=pytest.mark.long),
+        pytest.param(
+            [_sigterm],
+            MUON | {"exchange": {"kind": "local", "steps": 4, "outer_momentum": 0.5}},
             marks=pytest.mark.long,
         ),
     ],

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.training.checkpoint.resume import share_weights
 from skindx.training.checkpoint.saved_state import (
     check_optimizer,
     load_named_state,
@@ -209,6 +210,11 @@ def _everything(folder: str, first: bool) -> dict[str, Any]:
     again.average.load_state_dict(kept["average"])
     again.engine.module.load_state_dict(kept["buffers"], strict=False)
     found["resumed"] = again.trained(3, 6)
+    if mesh.data.rank:  # as on another processor
+        with torch.no_grad():
+            torch._foreach_mul_(list(again.engine.module.parameters()), 1.01)
+    share_weights(again.engine.module, again.engine.optimizer, mesh)
+    found["shared"] = as_arrays(dict(again.engine.module.named_parameters()))
     leave()
     return found
 
@@ -223,6 +229,8 @@ def test_ranks_stay_alike_and_a_resumed_training_goes_on_to_the_bit(tmp_path: Pa
             for name, value in result[kind].items():
                 if "running" not in name and "num_batches" not in name:
                     np.testing.assert_array_equal(value, whole[kind][name], err_msg=name)
+    for name, value in pair[1]["shared"].items():  # those that the main rank had already
+        np.testing.assert_array_equal(value, pair[0]["resumed"]["weights"][name], err_msg=name)
     for name, value in alone["resumed"]["weights"].items():  # sums round otherwise
         np.testing.assert_allclose(value, whole["weights"][name], atol=0.01, err_msg=name)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import cv2
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveFloat, field_validator
 
 from skindx.core.machine import free_port
 from skindx.core.settings_base import Settings
+from skindx.core.untrusted import read_json
 from skindx.data.layout import MANIFEST, store_bytes
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.synthetic.painter import CLASSES, paint
@@ -24,7 +25,7 @@ from skindx_bench.train.convergence_pairs import student_interval
 from skindx_bench.train.second_order_runs import ARMS, BASELINE, RATE_FACTOR
 
 if TYPE_CHECKING:
-    from skindx_bench.train.second_order_runs import Reached, Trainings
+    from skindx_bench.train.second_order_runs import Curve, Reached, Trainings
 
 
 def write_painted(folder: Path, images: int, side: int) -> None:
@@ -90,6 +91,10 @@ class Config(Settings):
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     trials: int = Field(5, ge=1)
     """Learning rates of each optimizer that the first fold and seed choose from; see `tuned`."""
+    rates: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Learning rates of optimizers that were tuned before: these are tried no more."""
+    before: Path | None = None
+    """An earlier result of the same settings: the arms that it has beside `arms` stay."""
     steps: int = Field(100, ge=1)
     """Steps of a timed round: those between two decompositions."""
     rounds: int = Field(5, ge=2)
@@ -113,7 +118,7 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Tune each optimizer, train it on folds and seeds, and time K-FAC's steps."""
+    """Tune each optimizer, train it on folds and seeds, and time K-FAC's steps where it is one."""
     from skindx.training.config.engine import EngineSettings
     from skindx.training.deepspeed.ranks import join
     from skindx.training.parallel.mesh import leave
@@ -142,28 +147,33 @@ def run(settings: Config) -> Result:
             settings.out,
             mesh,
         )
-        chosen = {}
+        chosen = dict(settings.rates)
         for arm in settings.arms:
-            first = partial(_first_best, trainings, settings, arm)
-            chosen[arm] = tuned(ARMS[arm].rates(settings.trials), first)
-        curves = {
-            arm: [
-                trainings.curve(arm, rate, fold, seed)
-                for fold in settings.use
-                for seed in settings.seeds
-            ]
-            for arm, rate in chosen.items()
-        }
-        slow, plain = overhead(
-            network,
-            dataset,
-            settings.batch,
-            mesh,
-            steps=settings.steps,
-            rounds=settings.rounds,
-            rate=chosen.get("kfac", ARMS["kfac"].rate),
-        )
-        shares = eigen_share(settings.shared, 4, settings.rounds, mesh.device)
+            if arm not in chosen:
+                first = partial(_first_best, trainings, settings, arm)
+                chosen[arm] = tuned(ARMS[arm].rates(settings.trials), first)
+        curves: dict[str, list[Curve]] = {arm: [] for arm in settings.arms}
+        for fold in settings.use:
+            for seed in settings.seeds:
+                for arm, kept in curves.items():  # a slow hour of the machine hits all of them
+                    kept.append(trainings.curve(arm, chosen[arm], fold, seed))
+        shared: dict[str, Figure] = {}
+        if "kfac" in settings.arms:
+            slow, plain = overhead(
+                network,
+                dataset,
+                settings.batch,
+                mesh,
+                steps=settings.steps,
+                rounds=settings.rounds,
+                rate=chosen["kfac"],
+            )
+            over = [with_it / without for with_it, without in zip(slow, plain, strict=True)]
+            shares = eigen_share(settings.shared, 4, settings.rounds, mesh.device)
+            shared = {
+                "kfac_overhead_step": median(over, "of SGD's step"),
+                "eigen_share_p4": median(shares, "of one rank's time"),
+            }
     finally:
         leave()
     figures: dict[str, Figure] = {}
@@ -189,13 +199,31 @@ def run(settings: Config) -> Result:
             [100 * (curve.best - other.best) for curve, other in zip(own, base, strict=True)]
         )
         figures[f"{arm}_minus_adamw_balanced"] = Figure.of(gain, "points", len(own))
-    figures["kfac_overhead_step"] = median(
-        [with_it / without for with_it, without in zip(slow, plain, strict=True)], "of SGD's step"
-    )
-    figures["eigen_share_p4"] = median(shares, "of one rank's time")
+    kept_models, kept_figures, kept_note = _before(settings)
+    about, *others = _notes(settings, dataset)
     return Result(
-        "second-order", figures, notes=_notes(settings, dataset), models=models, headings=MEANS
+        "second-order",
+        kept_figures | figures | shared,
+        notes=(about + kept_note, *others),
+        models=kept_models | models,
+        headings=MEANS,
     )
+
+
+def _before(settings: Config) -> tuple[dict[str, Any], dict[str, Figure], str]:
+    """Return rows and figures of the arms that an earlier result has more, and a sentence."""
+    if not settings.before:
+        return {}, {}, ""
+    written = read_json(settings.before)
+    models = {arm: row for arm, row in written["models"].items() if arm not in settings.arms}
+    kept = (*models, *(("eigen",) if "kfac" in models else ()))
+    figures = {
+        name: Figure(**{**figure, "spread": tuple(figure["spread"])})
+        for name, figure in written["figures"].items()
+        if name.split("_")[0] in kept
+    }
+    date = str(written["date"])[:10]
+    return models, figures, f" {' and '.join(models)}: measured on {date} beside AdamW of then."
 
 
 def _first_best(trainings: "Trainings", settings: Config, arm: str, rate: float) -> float:
@@ -237,17 +265,21 @@ def _mean_ratio(ratios: Sequence[float]) -> Figure:
 
 
 def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
+    import torch
+
     start = "timm's weights" if settings.pretrained else "random weights"
     if settings.weights:
         start = f"the weights of {settings.weights.name}"
+    before = [f"{arm} at {rate:g} was tuned before" for arm, rate in settings.rates.items()]
     where = (
         dataset.resolve().parent.name if settings.dataset else f"{settings.images} painted images"
     )
     return (
         f"{settings.model} at {settings.size} px from {start}, {where}, batch {settings.batch}, "
         f"{settings.epochs} epochs, {len(settings.use)} folds x {len(settings.seeds)} seeds, "
-        f"paired. Each optimizer was tuned over {settings.trials} learning rates on the first fold "
-        "and seed, and over further ones while the best was the smallest or the largest.",
+        f"paired, {torch.get_num_threads()} threads. Each optimizer was tuned over "
+        f"{settings.trials} learning rates on the first fold and seed, and over further ones while "
+        f"the best was the smallest or the largest{'; '.join(['', *before])}.",
         "X_time_to_adamw: seconds to the best balanced accuracy that tuned AdamW reaches on the "
         "validation images of the same fold and seed, over AdamW's; loading and validation are in "
         "both. X_processor_time_to_adamw: the same in seconds of the processor, all threads "

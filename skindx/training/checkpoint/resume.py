@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from skindx.core.state_checks import UnfitStateError, check_like
 from skindx.training.checkpoint.keeper import At, Keeper
-from skindx.training.checkpoint.saved_state import PerRank, Shared, State, check_position, mean_of
+from skindx.training.checkpoint.saved_state import (
+    APART,
+    PerRank,
+    Shared,
+    State,
+    check_position,
+    mean_of,
+)
 from skindx.training.config.engine import CheckpointSettings
 from skindx.training.launching.supervise import Stop, StoppedError
 from skindx.training.method import method_of
@@ -97,6 +104,17 @@ def average_buffers(module: nn.Module, mesh: Mesh) -> None:
     for buffer in buffers:
         buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
         offset += buffer.numel()
+
+
+def share_weights(module: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mesh) -> None:
+    """Give all ranks the main one's weights where Muon moved them.
+
+    Each rank multiplies matrices in 16 bits itself, and another processor rounds otherwise. So
+    ranks differ for an epoch at most; on like ones nothing changes.
+    """
+    if mesh.data.size > 1 and any(APART in group for group in optimizer.param_groups):
+        for weight in module.parameters():
+            dist.broadcast(weight.data, 0)
 
 
 class RandomNumbers:

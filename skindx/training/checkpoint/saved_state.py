@@ -30,7 +30,7 @@ TENSORS, VALUES = "tensors.safetensors", "values.json"
 GROUP_STEP = "group_step"
 """A key beside a parameter's moments: how many steps its group has taken, where that counts."""
 
-_APART = "use_fallback"
+APART = "use_fallback"
 """An option of groups that Muon leaves to AdamW: it keeps other things of them."""
 
 _LONGEST_VALUES, _DEEPEST = 256 * MEGABYTE, 200
@@ -266,7 +266,7 @@ def check_optimizer(
     `complete`, all may lack or none.
     """
     trained = dict(trained_parameters(module))
-    apart = {w for group in optimizer.param_groups if group.get(_APART) for w in group["params"]}
+    apart = {w for group in optimizer.param_groups if group.get(APART) for w in group["params"]}
     kept = {left: _kept(optimizer, left) for left in {False, bool(apart)}}
     shapes = {name: shape for name, shape in _shapes(module).items() if name in trained}
     if complete and moments and moments.keys() != shapes.keys():
@@ -322,7 +322,7 @@ def _kept(optimizer: torch.optim.Optimizer, apart: bool) -> dict[str, Any]:
     parameter.grad = torch.zeros_like(parameter)
     other = copy(optimizer)
     other.state = defaultdict(dict)
-    other.param_groups = [{**optimizer.defaults, _APART: apart, "params": [parameter]}]
+    other.param_groups = [{**optimizer.defaults, APART: apart, "params": [parameter]}]
     other.step()
     return {**other.state[parameter], **step_of(other.param_groups[0])}
 
