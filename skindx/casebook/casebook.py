@@ -1,18 +1,16 @@
 """The case book: keep, list, open, confirm, delete; every query names its owner."""
 
-import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import ColumnElement, Engine, select, update
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import selectinload
 
-from skindx.casebook.casebook_database import database_errors, open_database
+from skindx.casebook.casebook_database import SealedBook, open_database
 from skindx.casebook.encryption import Binding, owner_code
 from skindx.casebook.kept_case import (
     CASE_CONSENTS,
@@ -25,7 +23,6 @@ from skindx.casebook.kept_case import (
     consent_text,
     finding_of,
 )
-from skindx.casebook.key_file import KeyFile
 from skindx.casebook.scan_book import ScanBook
 from skindx.casebook.sealed_rows import (
     CaseCard,
@@ -44,8 +41,6 @@ from skindx.casebook.sealed_rows import (
 from skindx.core.errors import UserError
 from skindx.diagnosis.record import CaseAnswer
 
-log = logging.getLogger(__name__)
-
 _GONE = "this case is not in the case book; it may have been deleted: open the list again."
 _CHANGED = (
     "this case was changed in another window after this one showed it, so what you wrote is not "
@@ -54,15 +49,12 @@ _CHANGED = (
 
 
 @dataclass(frozen=True)
-class Casebook:
+class Casebook(SealedBook):
     """A database of encrypted cases and the file of their keys; one owner never sees another's.
 
     Lists decrypt all cards of an owner. An index over coded pseudonyms would be faster, but its
     codes would outlive a deletion, and who holds the key file could try pseudonyms on them.
     """
-
-    engine: Engine
-    keys: KeyFile
 
     @classmethod
     def open(cls, where: str | Path, *, create: bool = True, keys: Path | None = None) -> Self:
@@ -100,7 +92,7 @@ class Casebook:
         record = CaseRecord(text, now, answer.diagnosis.model_dump_json(), len(photos))
         with self.keys.new_case(case) as keys:
             sealed = sealed_case(keys, case, card, record, photos=photos)
-            with self._session("written") as session:
+            with self.session("written") as session:
                 insert_case(session, sealed)
         return case
 
@@ -124,7 +116,7 @@ class Casebook:
     def unreadable(self) -> list[str]:
         """Return the ids of cases and scans without a key in the key file: they cannot be read."""
         known = self.keys.read().cases
-        with self._session("read") as session:
+        with self.session("read") as session:
             ids = [*session.scalars(select(CaseRow.id)), *session.scalars(select(ScanRow.id))]
         return [one for one in ids if one not in known]
 
@@ -176,7 +168,7 @@ class Casebook:
             raise UserError(_GONE)
         code = owner_code(keys.owners, owner)
         mine = (CaseRow.id == case, CaseRow.owner == code)
-        with self._session("written") as session:
+        with self.session("written") as session:
             row = session.scalar(select(CaseRow).where(*mine))
             if row is None:
                 raise UserError(_GONE)
@@ -203,14 +195,7 @@ class Casebook:
             there = self._ids() if owner is None else self._cards(owner, CaseRow.id == case)
             if case not in there:
                 raise UserError(_GONE)
-            self.keys.destroy(case)
-            try:
-                with self._session("written") as session:
-                    for deletion in case_deletions(case):
-                        session.execute(deletion)
-            except UserError:
-                # It cannot be read any more; its row is deleted when the case book is opened next.
-                log.warning("the key of a deleted case is destroyed, its row is still there")
+            self.destroy("case", case, case_deletions(case))
 
     @property
     def scans(self) -> ScanBook:
@@ -225,12 +210,12 @@ class Casebook:
         return CaseRow.owner == owner_code(self.keys.read().owners, owner)
 
     def _ids(self) -> set[str]:
-        with self._session("read") as session:
+        with self.session("read") as session:
             return set(session.scalars(select(CaseRow.id)))
 
     def _cards(self, owner: str, *conditions: ColumnElement[bool]) -> Mapping[str, CaseCard]:
         columns = (CaseRow.id, CaseRow.owner, CaseRow.version, CaseRow.card)
-        with self._session("read") as session:
+        with self.session("read") as session:
             query = select(*columns).where(self._owned_by(owner), *conditions)
             rows = session.execute(query).all()
         keys = self.keys.read()
@@ -242,13 +227,8 @@ class Casebook:
 
     def _read(self, *conditions: ColumnElement[bool]) -> list[KeptCase]:
         query = select(CaseRow).where(*conditions).options(selectinload(CaseRow.photos))
-        with self._session("read") as session:
+        with self.session("read") as session:
             rows = session.scalars(query).all()
             keys = self.keys.read()
             cases = [read_row(keys, row) for row in rows if row.id in keys.cases]
         return sorted(cases, key=lambda case: (case.taken, case.id))
-
-    @contextmanager
-    def _session(self, what: str) -> Iterator[Session]:
-        with database_errors(what), Session(self.engine) as session, session.begin():
-            yield session

@@ -7,12 +7,13 @@ together, or the case book is refused.
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event, inspect, select
+from sqlalchemy import URL, Delete, Engine, create_engine, event, inspect, select
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -121,6 +122,31 @@ def database_errors(what: str, book: str = "the case book") -> Iterator[None]:
         raise UserError(
             f"{book} cannot be {what}: {cause};{unchanged} tell its operator, and try again later."
         ) from None
+
+
+@dataclass(frozen=True)
+class SealedBook:
+    """A database of encrypted rows and the file of their keys."""
+
+    engine: Engine
+    keys: KeyFile
+
+    @contextmanager
+    def session(self, what: str) -> Iterator[Session]:
+        """Yield a session in a transaction; `what` is tried in it, as a message names it."""
+        with database_errors(what), Session(self.engine) as session, session.begin():
+            yield session
+
+    def destroy(self, kind: str, one: str, rows: Iterable[Delete]) -> None:
+        """Destroy the key of a case or scan, then its rows; for who has locked the keys."""
+        self.keys.destroy(one)
+        try:
+            with self.session("written") as session:
+                for deletion in rows:
+                    session.execute(deletion)
+        except UserError:
+            # It cannot be read any more; its rows are deleted when the case book is opened next.
+            log.warning("the key of a deleted %s is destroyed, its rows are still there", kind)
 
 
 def _cause(error: SQLAlchemyError) -> tuple[str, str]:

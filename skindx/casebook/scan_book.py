@@ -1,6 +1,5 @@
 """The scans of a case book: keep, list, open, compare, delete; every query names its owner."""
 
-import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,10 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Engine, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, insert, select
 
-from skindx.casebook.casebook_database import database_errors
+from skindx.casebook.casebook_database import SealedBook
 from skindx.casebook.encryption import damaged, owner_code
 from skindx.casebook.kept_case import (
     FILES,
@@ -24,7 +22,7 @@ from skindx.casebook.kept_case import (
     consent_text,
     purposes_of,
 )
-from skindx.casebook.key_file import KeyFile, overwrite
+from skindx.casebook.key_file import overwrite
 from skindx.casebook.sealed_rows import (
     ScanFileRow,
     ScanRow,
@@ -43,17 +41,12 @@ from skindx.scan.outputs.scan_result import read_summary
 _LARGEST = 512 << 20
 """Bytes of one file of a scan."""
 
-log = logging.getLogger(__name__)
-
 _GONE = "this scan is not in the case book; it may have been deleted: open the list again."
 
 
 @dataclass(frozen=True)
-class ScanBook:
+class ScanBook(SealedBook):
     """The scans in a case book's database, each under a key of its own as cases are."""
-
-    engine: Engine
-    keys: KeyFile
 
     def keep(
         self,
@@ -91,7 +84,7 @@ class ScanBook:
         )
         with self.keys.new_case(scan.id) as keys:
             row, contents = sealed_scan(keys, scan, files)
-            with self._session("written") as session:
+            with self.session("written") as session:
                 session.execute(insert(ScanRow), [row])
                 session.execute(insert(ScanFileRow), contents)
         return scan.id
@@ -102,7 +95,7 @@ class ScanBook:
 
     def ids(self) -> set[str]:
         """Return the ids of the scans of all owners, also of those that cannot be read."""
-        with self._session("read") as session:
+        with self.session("read") as session:
             return set(session.scalars(select(ScanRow.id)))
 
     def scan(self, owner: str | None, scan: str) -> KeptScan:
@@ -118,7 +111,7 @@ class ScanBook:
         Raises UserError where the owner has none of this id, and for a damaged one.
         """
         kept, keys = self.scan(owner, scan), self.keys.read()
-        with self._session("read") as session:
+        with self.session("read") as session:
             sealed = session.scalar(select(ScanRow.names).where(ScanRow.id == scan))
             if sealed is None or scan not in keys.cases:  # deleted meanwhile
                 raise UserError(_GONE)
@@ -144,26 +137,14 @@ class ScanBook:
                 self.scan(owner, scan)
             elif scan not in self.ids():
                 raise UserError(_GONE)
-            self.keys.destroy(scan)
-            try:
-                with self._session("written") as session:
-                    for deletion in scan_deletions(scan):
-                        session.execute(deletion)
-            except UserError:
-                # It cannot be read any more; its rows are deleted when the case book opens next.
-                log.warning("the key of a deleted scan is destroyed, its rows are still there")
-
-    @contextmanager
-    def _session(self, what: str) -> Iterator[Session]:
-        with database_errors(what), Session(self.engine) as session, session.begin():
-            yield session
+            self.destroy("scan", scan, scan_deletions(scan))
 
     def _read(self, owner: str | None, *conditions: ColumnElement[bool]) -> list[KeptScan]:
         keys = self.keys.read()
         query = select(ScanRow.id, ScanRow.owner, ScanRow.card).where(*conditions)
         if owner is not None:
             query = query.where(ScanRow.owner == owner_code(keys.owners, owner))
-        with self._session("read") as session:
+        with self.session("read") as session:
             rows = session.execute(query).all()
         keys = self.keys.read()
         return [

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.clinic.fhir import Subject, fhir_json, require_fhir
-from skindx.clinic.source_photos import (
-    Named,
-    check_identity,
-    identity_of,
-    read_headers,
-    wrap_photo,
-)
+from skindx.clinic.source_photos import Named, check_identity, identity_of, read_headers, wrap_photo
 from skindx.clinic.structured_report import require_sr, structured_report
 from skindx.core.atomic_files import atomic_file
 from skindx.core.errors import UserError

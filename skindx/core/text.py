@@ -82,9 +82,9 @@ def _words(path: str, old: Any, new: Any, names: Mapping[str, str]) -> str:
     return f"{shown} was {was} and is {is_now}"
 
 
-def html_environment(package: str, folder: str = "templates") -> "Environment":
-    """Return an environment for HTML templates in a folder of a package; values are escaped."""
-    return _environment(package, folder, escape=True)
+def html_environment(package: str) -> "Environment":
+    """Return an environment for the HTML templates of a package; values are escaped."""
+    return _environment(package, escape=True)
 
 
 def inlined(package: str, name: str) -> str:
@@ -98,9 +98,9 @@ def csp_hash(text: str) -> str:
     return "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def markdown_environment(package: str, folder: str = "templates") -> "Environment":
+def markdown_environment(package: str) -> "Environment":
     """Return an environment for Markdown, which nothing escapes: filter each untrusted value."""
-    return _environment(package, folder, escape=False)
+    return _environment(package, escape=False)
 
 
 def keep_units(html: str) -> str:
@@ -108,11 +108,11 @@ def keep_units(html: str) -> str:
     return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)
 
 
-def _environment(package: str, folder: str, *, escape: bool) -> "Environment":
+def _environment(package: str, *, escape: bool) -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader(package, folder),
+        loader=PackageLoader(package),
         autoescape=escape,  # noqa: S701  (HTML is always escaped, Markdown has no escape)
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -42,14 +42,14 @@ SHOWN = 6
 
 
 def similar_cases(
-    predictor: "Predictor", embeddings_PD: NDArray[np.float32], count: int = SHOWN
+    predictor: "Predictor", embeddings_PD: NDArray[np.float32]
 ) -> tuple[tuple[Similar, ...], tuple[bytes, ...]]:
     """Return the nearest cases to the mean of a case's photos, and a JPEG of each, or b""."""
     if predictor.gallery is None:
         return (), ()
     mean_D = embeddings_PD.mean(axis=0)
     mean_D = (mean_D / max(float(np.linalg.norm(mean_D)), 1e-12)).astype(np.float32)
-    near = predictor.gallery.nearest(mean_D, count)
+    near = predictor.gallery.nearest(mean_D, SHOWN)
     names = {skin_class.key: skin_class.name for skin_class in predictor.taxonomy.classes}
     cases = tuple(
         Similar(

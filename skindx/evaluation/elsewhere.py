@@ -148,9 +148,7 @@ def read_internal(
     return Internal(answers, figures)
 
 
-def compare_elsewhere(
-    internal: Internal, external: Answers, *, draws: int, fewest: int = FEWEST
-) -> Elsewhere:
+def compare_elsewhere(internal: Internal, external: Answers, *, draws: int) -> Elsewhere:
     """Compare figures of both at the thresholds that the bundle has."""
     classes = external.classes
     there_C = np.bincount(external.truth_N, minlength=len(classes))
@@ -161,7 +159,7 @@ def compare_elsewhere(
     else:
         counts = {row["key"]: row["n"] for row in internal.metrics["classes"]}
         here_C = np.array([counts.get(skin_class.key, 0) for skin_class in classes])
-    enough = [c for c in range(len(classes)) if min(here_C[c], there_C[c]) >= fewest]
+    enough = [c for c in range(len(classes)) if min(here_C[c], there_C[c]) >= FEWEST]
     if home is not None and len(home):
         before = figures_of(Judged.of(home), enough, draws=draws)
     else:
@@ -178,7 +176,7 @@ def compare_elsewhere(
             len(np.unique(home.groups_N)) if home is not None else int(internal.metrics["groups"])
         ),
         stored=home is None,
-        fewest=fewest,
+        fewest=FEWEST,
         changes=tuple(rows[key] for key in TITLES if key in before or key in after),
         classes=tuple(
             ClassChange(

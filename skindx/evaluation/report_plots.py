@@ -58,9 +58,9 @@ def confusion_cells(evaluation: Evaluation) -> list[ConfusionCell]:
     ]
 
 
-def top_confusions(evaluation: Evaluation, limit: int = 8) -> list[ConfusionCell]:
+def top_confusions(evaluation: Evaluation) -> list[ConfusionCell]:
     wrong = [cell for cell in confusion_cells(evaluation) if cell.row != cell.column]
-    return sorted(wrong, key=lambda cell: (-cell.count, -cell.share))[:limit]
+    return sorted(wrong, key=lambda cell: (-cell.count, -cell.share))[:8]
 
 
 def has_counts(evaluation: Evaluation) -> bool:

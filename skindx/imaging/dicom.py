@@ -57,16 +57,14 @@ def is_dicom(head: bytes) -> bool:
     return head[128:132] == b"DICM"
 
 
-def read_dicom(
-    data: bytes, *, max_pixels: int = MAX_PIXELS, limits: SandboxLimits = LIMITS
-) -> DicomPhoto:
+def read_dicom(data: bytes) -> DicomPhoto:
     """Return a photo's pixels and facts.
 
     Raises DamagedImage, whatever the bytes do, and UserError without the extra `clinic`. File and
     pixels pass between the processes in memory: no disk ever holds them.
     """
     with _in_memory(b"") as out:
-        facts = _one(data, {"out": str(out), "kind": "npy", "max_pixels": max_pixels}, limits)
+        facts = _one(data, {"out": str(out), "kind": "npy", "max_pixels": MAX_PIXELS}, LIMITS)
         pixels_HWC: NDArray[np.uint8] = np.load(out, allow_pickle=False)
         return DicomPhoto(pixels_HWC, facts)
 
@@ -99,7 +97,6 @@ def import_photos(
     *,
     workers: int = 1,
     max_pixels: int = MAX_PIXELS,
-    limits: SandboxLimits = LIMITS,
 ) -> Iterator[tuple[int, ImportedPhoto | DamagedImage]]:
     """Write each DICOM photo to a folder as an image; yield (position, what came of it).
 
@@ -109,7 +106,7 @@ def import_photos(
     """
     require_dicom()
     job = {"out": str(folder.absolute()), "kind": "image", "max_pixels": max_pixels}
-    for place, answer in run_sandboxed(dicom_reading, job, paths, limits, workers):
+    for place, answer in run_sandboxed(dicom_reading, job, paths, LIMITS, workers):
         try:
             facts = _facts(answer)
         except DamagedImage as error:

@@ -303,10 +303,7 @@ class DatasetReview:
         with self._lock:
             self._refresh()
             places = dict.fromkeys(self._changed[max(0, cursor) :])
-            return {
-                "changes": [self.state(at) for at in places],
-                "cursor": len(self._changed),
-            }
+            return {"changes": [self.state(at) for at in places], "cursor": len(self._changed)}
 
     def _item(self, at: int) -> ReviewItem:
         if not 0 <= at < len(self.items):

@@ -191,10 +191,7 @@ def _thumbnails(dataset: Path, train: Sequence[Record], progress: Progress) -> N
 
 
 def _thinnings(
-    dataset: Path,
-    train: Sequence[Record],
-    thumbs_NSS: NDArray[np.float32],
-    settings: SweepSettings,
+    dataset: Path, train: Sequence[Record], thumbs_NSS: NDArray[np.float32], settings: SweepSettings
 ) -> Iterator[tuple[tuple[HashKind, ...], int, NDArray[np.intp], int]]:
     """Yield (kinds, radius, positions kept, images dropped as contradictions) as a build would.
 

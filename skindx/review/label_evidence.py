@@ -250,11 +250,7 @@ def weigh(
 
 
 def plant(
-    labels_N: Ints,
-    probabilities_NC: Floats,
-    share: float,
-    even: float,
-    random: np.random.Generator,
+    labels_N: Ints, probabilities_NC: Floats, share: float, even: float, random: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Return labels of which a share is swapped, and where.
 

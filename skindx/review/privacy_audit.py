@@ -251,11 +251,7 @@ class AuditSummary:
 
 
 def audit(
-    dataset: Path,
-    settings: PrivacySettings,
-    *,
-    workers: int = 0,
-    progress: Progress = silent,
+    dataset: Path, settings: PrivacySettings, *, workers: int = 0, progress: Progress = silent
 ) -> AuditSummary:
     """Flag faces, text and intimate regions in DATASET/flags.parquet.
 

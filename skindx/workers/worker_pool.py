@@ -157,10 +157,7 @@ async def started(command: Sequence[str]) -> AsyncIterator[WorkerProcess]:
     in that folder, in memory where there is room, and are deleted with it.
     """
     ours, theirs = socket.socketpair()
-    with (
-        private_folder("skindx-worker-", memory_folder(_ROOM_BYTES)) as folder,
-        ours,
-    ):
+    with private_folder("skindx-worker-", memory_folder(_ROOM_BYTES)) as folder, ours:
         with theirs:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.decode import MAX_PIXELS, decode_small
+from skindx.imaging.decode import decode_small
 
 # P = points, D = 128 dimensions of SIFT, C = components of a code, H = 2 halves, K = words a half,
 # L = leading components, which the halves share, R = nearest words that are kept
@@ -144,14 +144,14 @@ def halved(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return half_HW
 
 
-def describe_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Description:
+def describe_bytes(data: bytes) -> Description:
     """Decode and describe an image. Raises DamagedImage."""
-    return describe(decode_small(data, LONG_SIDE, max_pixels=max_pixels))
+    return describe(decode_small(data, LONG_SIDE))
 
 
-def describe(grey_HW: NDArray[np.uint8], codebook: Codebook | None = None) -> Description:
+def describe(grey_HW: NDArray[np.uint8]) -> Description:
     """Describe a grey image; one without texture has no points."""
-    codebook = codebook or shipped_codebook()
+    codebook = shipped_codebook()
     grey_HW = np.ascontiguousarray(stretched(fitted(grey_HW)))
     points_P4, descriptors_PD = root_sift(grey_HW)
     codes_PC = codebook.encode(descriptors_PD)

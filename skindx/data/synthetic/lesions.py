@@ -82,10 +82,10 @@ def disc(canvas: Field, centre: Point, radius: float, value: float) -> None:
     cv2.circle(canvas, (x, y), size, value, -1, cv2.LINE_AA, 4)
 
 
-def stroke(canvas: Field, points: Point, width: float, value: float = 1.0) -> None:
+def stroke(canvas: Field, points: Point, width: float) -> None:
     """Draw a line of the given width through points of the patch, in place."""
     thick = max(1, round(width / (2 * HALF) * SIDE))
-    cv2.polylines(canvas, [pixels(points)], False, value, thick, cv2.LINE_AA, 4)
+    cv2.polylines(canvas, [pixels(points)], False, 1.0, thick, cv2.LINE_AA, 4)
 
 
 def blank() -> Field:

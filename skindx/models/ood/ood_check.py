@@ -59,8 +59,8 @@ def rate_of(images: int) -> float:
     return max(RATE, 1 / (images + 1))
 
 
-def rate_interval(images: int, level: float = 0.95) -> tuple[float, float]:
-    """Return between which shares of photos like the calibration images are refused.
+def rate_interval(images: int) -> tuple[float, float]:
+    """Return between which shares of photos like the calibration images are refused, at 95 %.
 
     The rate holds on average over calibration splits; with one of N images it is distributed as
     Beta(k, N + 1 - k), where k is the rate times N + 1 rounded down (Vovk 2012, arXiv 1209.2673).
@@ -68,8 +68,7 @@ def rate_interval(images: int, level: float = 0.95) -> tuple[float, float]:
     from scipy.stats import beta
 
     k = math.floor(rate_of(images) * (images + 1) + 1e-9)
-    tail = (1 - level) / 2
-    low, high = (float(beta.ppf(share, k, images + 1 - k)) for share in (tail, 1 - tail))
+    low, high = (float(beta.ppf(share, k, images + 1 - k)) for share in (0.025, 0.975))
     return low, high
 
 

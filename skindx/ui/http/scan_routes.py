@@ -69,13 +69,16 @@ def add_ruler_route(router: "APIRouter", jobs: ScanJobs | None, unable: NoScans 
         `curl -F photo=@back.jpg http://127.0.0.1:7860/v1/scan/ruler`
         """
         if unable is not None or jobs is None:
-            status = unable.status if unable else 501
-            return problem(status, str(unable or "this server takes no scans."))
+            return _no_scans(unable)
         try:
             photo = await read_photo(request)
         except UserError as error:
             return problem(400, str(error))
         return await _ruler_answer(jobs, photo, client_of(request.scope))
+
+
+def _no_scans(unable: NoScans | None) -> Response:
+    return problem(unable.status if unable else 501, str(unable or "this server takes no scans."))
 
 
 async def _ruler_answer(jobs: ScanJobs, photo: bytes, client: str) -> Response:
@@ -143,8 +146,7 @@ def scan_routes(jobs: ScanJobs | None, unable: NoScans | None, metrics: Metrics)
         """
         way = "page" if BY_PAGE in request.headers else "api"
         if unable is not None or jobs is None:
-            status = unable.status if unable else 501
-            return problem(status, str(unable or "this server takes no scans."))
+            return _no_scans(unable)
         try:
             photos, mm_per_pixel = await read_scan(request)
         except UserError as error:
