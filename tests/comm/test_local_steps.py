@@ -25,10 +25,12 @@ from skindx.core.cost.pricing import Load, Network
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.position import Position, StepGuard, count_step
+from skindx.training.tasks.optimizer import WeightAverage
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0, channels_last=True)
 AS_DENSE = LocalSettings(steps=1, density=1, bits=32)
@@ -321,9 +323,23 @@ def _on_a_rank() -> dict[str, Any]:
     ]
     found["resumed"] = [_resumed(SMALL, 5), _resumed(OVERLAP, 4), _resumed(OVERLAP, 5)]
     found["refused"] = _refused(run)
+    found["averaged"] = _averaged(_Apart(OVERLAP))
     found["agreed on"] = _agreed_on(run.mesh)
     leave()
     return found
+
+
+def _averaged(run: _Apart) -> tuple[float, float]:
+    """How far averages are apart that take in what all agree on, while the weights are apart."""
+    average = WeightAverage(Net(), Ema(decay=0.9))
+    for step in range(7):
+        run.take(range(step, step + 1))
+        for number in range(run.engine.agreed):
+            average.update(run.engine.module, number)
+    every = [torch.empty(0)] * run.mesh.data.size
+    dist.all_gather_object(every, _flat(average.module))
+    run.engine(torch.zeros(2, 3, 5, 5))  # they go on from what they moved by
+    return max(float((other - every[0]).abs().max()) for other in every), run.apart()
 
 
 def _agreed_on(mesh: Mesh) -> list[Any]:
@@ -360,6 +376,7 @@ def test_ranks_train_apart_and_meet_to_the_bit(ranks: list[dict[str, Any]]) -> N
         assert found["met again"] == (3, 0)
         assert all(lost < 1e-6 and alike for lost, alike in found["mass"]), found["mass"]
         assert found["resumed"] == [(True, True)] * 3
+        assert found["averaged"][0] == 0 < found["averaged"][1]
         sent, elements = found["bytes"]
         world, rounds = len(ranks), 4
         message = (world - 1) * SMALL.message_bytes(elements)
