@@ -20,7 +20,7 @@ test: install browser network proxies clinic
 test-lab: install browser network proxies clinic
 	$(BIN)/python -m pytest -m "lab and not long" -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
-test-long: install browser network proxies clinic
+test-long: install browser network proxies clinic launchers
 	$(BIN)/python -m pytest -m long --timeout 3600
 
 # The guide as a website in build/docs; a warning is an error, and so is a stale figure.
@@ -100,6 +100,15 @@ clinic:
 	  ls /usr/share/orthanc/plugins/libOrthancDicomWeb.so; } >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends orthanc orthanc-dicomweb dcmtk dicom3tools >/dev/null; } || \
 	  echo "Orthanc, dcmtk and dicom3tools are not here and cannot be installed: tests of DICOM archives will skip"
+
+# Long tests of launchers need Slurm, sshd, pdsh and PostgreSQL; without them they skip and say so.
+# RUNLEVEL=1: Debian would start all of them as services.
+.PHONY: launchers
+launchers:
+	@PATH=$$PATH:/usr/sbin; { command -v slurmctld && command -v munged && command -v sshd && command -v pdsh && \
+	  ls /usr/lib/postgresql/*/bin/initdb; } >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends slurm-wlm munge openssh-server pdsh postgresql >/dev/null; } || \
+	  echo "Slurm, sshd, pdsh and PostgreSQL are not here and cannot be installed: long tests of launchers will skip"
 
 # What the check of a GPU needs, for a machine without a network: at most 64 MiB of wheels.
 GPU_WHEELS := gpu-wheels

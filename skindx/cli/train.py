@@ -45,6 +45,14 @@ def train(
             "images: short for --set engine.schedule=hop.",
         ),
     ] = False,
+    join: Annotated[
+        bool,
+        typer.Option(
+            "--join",
+            help="Be one more worker of the training by hop or members that is at work in OUT, "
+            "on any machine that sees it.",
+        ),
+    ] = False,
     suggest: Annotated[
         bool,
         typer.Option(
@@ -97,6 +105,9 @@ def train(
     from skindx.training.run import train as train_run
 
     settle_place()
+    if join:
+        _join(dataset, out, [config, weights, plan, sets, hop, suggest, random_weights])
+        return
     chosen = ["engine.schedule=hop"] if hop else []
     chosen += sets or []
     if plan:
@@ -159,6 +170,19 @@ def _without_config(
         [member] = completed.members
         print(f"no --config: {member.model} starts from {member.weights}")
     return completed
+
+
+def _join(dataset: Path, run: Path | None, others: list[object]) -> None:
+    if run is None or any(others):
+        raise UserError("--join goes with DATASET and --out alone: the run has its settings.")
+    from skindx.training.launching.supervise import StoppedError
+    from skindx.training.methods.hopping.hop_worker import join_run
+
+    try:
+        join_run(run, dataset)
+    except StoppedError as stopped:
+        print(_stopped(stopped), file=sys.stderr, flush=True)
+        raise typer.Exit(stopped.code) from None
 
 
 def _nothing() -> None: ...

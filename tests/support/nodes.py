@@ -15,14 +15,14 @@ import pytest
 # the command finds nothing of the caller's environment; the threads, which decide the last bits of
 # a sum, are what each host would set for itself.
 _PDSH = r"""#!/usr/bin/env bash
-while getopts "Sf:w:" option; do [ "$option" = w ] && hosts=$OPTARG; done
+while getopts "Sf:w:u:" option; do [ "$option" = w ] && hosts=$OPTARG; done
 shift $((OPTIND - 1))
 declare -A namespaces=({namespaces})
 number=0 worst=0 pids=()
 for host in ${{hosts//,/ }}; do
   command="$*"
   ip netns exec "${{namespaces[$host]}}" env -i PATH="$PATH" HOME="$HOME" OMP_NUM_THREADS=1 \
-    bash -c "${{command//%n/$number}}" &
+    bash -c "${{command//%n/$number}}" > >(sed -u "s/^/$host: /") 2> >(sed -u "s/^/$host: /" >&2) &
   pids+=($!) number=$((number + 1))
 done
 for pid in "${{pids[@]}}"; do

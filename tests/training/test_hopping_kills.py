@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_line import Skindx
 from one_process import alone, in_order, recorded
 from ranks import run_ranks
 
 from skindx.core.errors import UserError
 from skindx.training.checkpoint.finished import load_member
 from skindx.training.config.run import TrainSettings
+from skindx.training.methods.hopping import local_workers
 from skindx.training.methods.hopping.hop_units import open_queue
 from skindx.training.methods.hopping.hop_worker import launch_workers
 from skindx.training.methods.hopping.local_workers import Manager
@@ -84,6 +86,44 @@ def test_killed_workers_change_no_bit(small_dataset: Path, tmp_path: Path) -> No
 
 @pytest.mark.long
 @pytest.mark.distributed
+def test_a_worker_that_must_leave_and_one_that_hangs_stop_nobody(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    engine = {**SETTINGS["engine"], "ranks": 3, "lease_s": 5}  # type: ignore[dict-item]
+    (tmp_path / "hop.yaml").write_text(yaml.safe_dump({**SETTINGS, "engine": engine}))
+    run, settings = tmp_path / "run", TrainSettings.parse(SETTINGS)
+    command = [sys.executable, "-m", "skindx", "train", str(small_dataset)]
+    command += ["--config", str(tmp_path / "hop.yaml"), "--out", str(run)]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        while not (run / "checkpoints" / "leases.sqlite").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        with open_queue(run, settings.engine) as queue:
+            leases = Leases(queue, 5)
+            while len(workers := leases.workers()) < 3 or not any(
+                task.ended is not None for task in leases.tasks()
+            ):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.05)
+        for worker, number in zip(workers, (signal.SIGTERM, signal.SIGSTOP), strict=False):
+            os.kill(worker.note["pid"], number)
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert "packed" in output
+    assert "hung and is ended" in output
+    (same,) = run_ranks(1, _same, run, small_dataset)
+    assert same == {"a": True, "b": True, "c": True}
+
+
+@pytest.mark.long
+@pytest.mark.distributed
 def test_ranks_of_torchrun_are_workers(small_dataset: Path, tmp_path: Path) -> None:
     raw = {**SETTINGS, "members": MEMBERS[:2], "recipe": {"epochs": 1, "batch": 9}}
     (tmp_path / "hop.yaml").write_text(yaml.safe_dump(raw))
@@ -132,6 +172,31 @@ def test_the_manager_loads_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_worker_that_hangs_ends_with_the_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_workers, "_HUNG_S", 0.1)
+    with LeaseQueue(tmp_path / "leases.sqlite", "q") as queue:
+        queue.put([], fingerprint="f", version="v", facts={}, places=0)
+        command = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+        assert Manager(1, command, Leases(queue, 60), tmp_path).run() == 0
+    assert "worker 0 (process " in (line := capfd.readouterr().err)
+    assert "hung and is ended" in line
+
+
+def test_what_cannot_be_joined_is_refused(
+    skindx: Skindx, small_dataset: Path, tmp_path: Path
+) -> None:
+    words = ("train", str(small_dataset), "--out", str(tmp_path / "run"), "--join")
+    code, _, errors = skindx(*words)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "no training by hop or members is at work in" in errors
+    assert not (tmp_path / "run").exists()
+    code, _, errors = skindx(*words, "--hop")
+    assert code == 2
+    assert "--join goes with DATASET and --out alone" in errors
 
 
 def test_the_end_of_a_worker_is_a_sentence(

@@ -3,10 +3,12 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+import skindx
 from skindx.core.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import ranks
@@ -54,6 +56,41 @@ def test_hosts_meet_at_the_first_on_a_settled_port(
     assert f"--hostfile {hostfile} --launcher pdsh" in options
     assert "--master_addr node1 --master_port 31000" in options
     assert "--force_multi" in options
+
+
+PDSH = """#!/bin/sh
+echo 'sk1: skindx {version} with torch {torch}'
+{second}
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        ("echo 'sk2: ssh: connect to host sk2 port 22: No route to host' >&2", "No route to host"),
+        ("echo 'sk2: @@@@' >&2; echo 'sk2: Host key verification failed.' >&2", "verification"),
+        ("true", "it did not answer"),
+        ("echo 'sk22: skindx {version} with torch {torch}'", "it did not answer"),
+        ("echo 'sk2: skindx 0.0.7 with torch 1.0'", "has skindx 0.0.7 with torch 1.0, and this"),
+        (
+            "echo 'sk2: skindx {version} with torch {torch}|/run'",
+            "sk2 of .* does not see /run; run",
+        ),
+    ],
+)
+def test_a_node_that_cannot_take_part_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, sentence: str
+) -> None:
+    versions = {"version": skindx.__version__, "torch": version("torch")}
+    program = tmp_path / "pdsh"
+    program.write_text(PDSH.format(**versions, second=second.format(**versions)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    hostfile = _hostfile(tmp_path, "me@sk1 slots=1\nsk2 slots=1\n")
+    with pytest.raises(UserError, match=sentence) as refused:
+        ranks.check_nodes(hostfile, ["/run"])
+    assert str(refused.value).startswith(f"node sk2 of {hostfile} ")
+    ranks.check_nodes(_hostfile(tmp_path, "sk1 slots=1\n"), ["/run"])
 
 
 RANK = """

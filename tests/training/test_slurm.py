@@ -16,6 +16,7 @@ TRAIN = Path(__file__).parents[2] / "train"
 SCRIPT = TRAIN / "slurm.sbatch"
 
 _SCONTROL = """#!/usr/bin/env bash
+if [ "$1 $2" = "show job" ]; then echo "PreemptTime=${PREEMPTED:-None}"; exit; fi
 if [ "$1" = show ]; then printf 'node1\\nnode2\\n'; else echo "$@" >> "$SEEN/scontrol"; fi
 """
 _SRUN = """#!/usr/bin/env bash
@@ -24,7 +25,7 @@ exec "$@"
 """
 _PYTHON = """#!/usr/bin/env bash
 printf '%s\\n' "$@" > "$SEEN/python"
-[ -n "${BUSY:-}" ] || exit 0
+[ -n "${BUSY:-}" ] || exit "${ENDS:-0}"
 trap 'kill $!; touch "$SEEN/ended"; exit 0' TERM
 sleep 60 > /dev/null &
 touch "$SEEN/ready"
@@ -88,6 +89,21 @@ def test_near_its_end_a_job_stops_cleanly_and_queues_again(
     assert b"time is nearly up" in said
     assert (tmp_path / "ended").exists()
     assert (tmp_path / "scontrol").read_text() == "requeue 71003\n"
+
+
+@pytest.mark.parametrize(
+    ("preempted", "code", "queued"), [("2026-11-27T01:02:20", 0, True), ("None", 7, False)]
+)
+def test_a_job_that_fails_queues_again_only_if_another_took_its_nodes(
+    slurm: dict[str, str], tmp_path: Path, preempted: str, code: int, *, queued: bool
+) -> None:
+    environment = {**slurm, "ENDS": "7", "PREEMPTED": preempted}
+    done = subprocess.run(
+        _command(), env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code
+    assert ("another job takes the nodes" in done.stdout) == queued
+    assert (tmp_path / "scontrol").exists() == queued
 
 
 def test_too_few_arguments(slurm: dict[str, str]) -> None:

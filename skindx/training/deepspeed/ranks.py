@@ -3,17 +3,21 @@
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+import skindx
 from skindx.core.errors import UserError
 from skindx.core.machine import cpu_count, free_port, keep_freed_memory, require_extra
 from skindx.core.startup import light_imports
@@ -192,7 +196,12 @@ def launch(
     port = variables["MASTER_PORT"] if elastic else str(free_port())
     command = [sys.executable, "-m"]
     if engine.hostfile:
-        command += ["deepspeed.launcher.runner", *_on_hosts(engine, engine.hostfile)]
+        options = _on_hosts(engine, engine.hostfile)
+        if engine.launcher == "pdsh" and "--force_multi" in options:
+            folders = (Path(word) for word in arguments if word.startswith("/"))
+            filled = [str(path) for path in folders if path.is_dir() and any(path.iterdir())]
+            check_nodes(engine.hostfile, filled)
+        command += ["deepspeed.launcher.runner", *options]
         command += ["--log_level", "critical", "--no_local_rank", "--module"]
     else:
         # Ranks that each start a thread a core would fight over the cores.
@@ -272,6 +281,72 @@ def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
         *("--master_addr", first, "--master_port", str(engine.port), "--no_ssh_check"),
         *(["--force_multi"] if away else []),
     ]
+
+
+_PROBE = (
+    "import os, sys, skindx; from importlib.metadata import version; "
+    "gone = [path for path in sys.argv[1:] if not os.path.isdir(path) or not os.listdir(path)]; "
+    "print(f'skindx {skindx.__version__} with torch {version(\"torch\")}', *gone, sep='|')"
+)
+_REACH_S, _NODES_S = 10, 120
+"""A node has so long to answer ssh, and all have so long to say what they are."""
+
+
+def check_nodes(hostfile: Path, paths: Sequence[str]) -> None:
+    """Ask each host of a hostfile by pdsh for its versions and for `paths`, before ranks start.
+
+    A host that does not answer would let the ranks of the others wait for it. Raises UserError,
+    which names the host.
+    """
+    users = {name.partition("@")[2]: name for name in users_of(hostfile)}
+    logins = {host: users.get(host, host) for host in read_hosts(hostfile)}
+    probe = shlex.join([sys.executable, "-c", _PROBE, *paths])
+    here = f"skindx {skindx.__version__} with torch {version('torch')}"
+    # As DeepSpeed does: the same folder, and the variables that a Python looks at.
+    python = {key: value for key, value in os.environ.items() if key.startswith("PYTHON")}
+    exports = [f"export {key}={shlex.quote(value)};" for key, value in python.items()]
+    remote = " ".join([*exports, f"cd {shlex.quote(str(Path.cwd()))} && exec {probe}"])
+    options = os.environ.get("PDSH_SSH_ARGS_APPEND", "")
+    variables = {
+        "PDSH_RCMD_TYPE": "ssh",
+        "PDSH_SSH_ARGS_APPEND": f"{options} -oBatchMode=yes -oConnectTimeout={_REACH_S}",
+    }
+    asked = subprocess.run(
+        ["pdsh", "-u", str(_NODES_S), "-w", ",".join(logins.values()), remote.replace("%", "%%")],
+        env=os.environ | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        check=False,
+    )
+    answers = {host: _of_host(host, asked.stdout) for host in logins}
+    for host, lines in answers.items():
+        it_has, *gone = next((line for line in lines if line.startswith("skindx ")), "").split("|")
+        if not it_has:
+            why = (_of_host(host, asked.stderr) or ["it did not answer"])[-1]
+            raise UserError(
+                f"node {host} of {hostfile} cannot start a rank ({why[:200].rstrip('.')}); check "
+                f"that `ssh {logins[host]} {sys.executable} --version` works from here and asks "
+                "for nothing, or take the node out of the hostfile."
+            )
+        if it_has != here:
+            raise UserError(
+                f"node {host} of {hostfile} has {it_has}, and this machine has {here}; "
+                f"install the same versions in {sys.prefix} on every node."
+            )
+        if gone:
+            raise UserError(
+                f"node {host} of {hostfile} does not see {' and '.join(gone)}; run folder and "
+                "dataset must lie on storage that every node sees at the same path."
+            )
+
+
+def _of_host(host: str, lines: str) -> list[str]:
+    """Return the lines that pdsh passed on from a host."""
+    mark = f"{host}: "
+    return [line.removeprefix(mark) for line in lines.splitlines() if line.startswith(mark)]
 
 
 def ranks_on_hosts(engine: EngineSettings, hostfile: Path) -> int:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from skindx.core.cost.assignment import choose
-from skindx.core.errors import UserError
+from skindx.core.errors import JobError, UserError
 from skindx.core.machine import require_extra
 from skindx.data.loader.batches import partition
 from skindx.data.manifest import Record
@@ -35,7 +35,7 @@ from skindx.training.launching.supervise import (
     end_with_parent,
 )
 from skindx.training.method import RunMethod
-from skindx.training.methods.hopping.hop_units import DATABASE, Unit, open_queue
+from skindx.training.methods.hopping.hop_units import DATABASE, NAME, Unit, open_queue
 from skindx.training.methods.hopping.local_workers import Watcher
 from skindx.training.methods.hopping.member_visits import (
     Answer,
@@ -178,6 +178,7 @@ class HopWorker:
             if self._is_lost():
                 return  # the unit's new owner removed what this worker still read
             raise
+        answer |= {"host": socket.gethostname()}
         if self.leases.finish(name, taken.key, answer) and unit.kind != "whole":
             self._clear(unit.member)
 
@@ -306,15 +307,21 @@ def launch_workers(run: Path, dataset: Path, settings: TrainSettings) -> None:
         held.enter_context(scheduling(queue, engine.lease_s))
         if engine.hostfile:
             held.enter_context(Watcher(leases))
-        launch(
-            engine,
-            resolve_accelerator(engine.accelerator),
-            "skindx.training.launching.rank",
-            [f"{AS_WORKER}{__name__}", str(run.resolve()), str(dataset.resolve())],
-            notes=run / RANKS,
-            grace_s=settings.checkpoint.grace_s,
-            manager="skindx.training.methods.hopping.local_workers",
-        )
+        try:
+            launch(
+                engine,
+                resolve_accelerator(engine.accelerator),
+                "skindx.training.launching.rank",
+                [f"{AS_WORKER}{__name__}", str(run.resolve()), str(dataset.resolve())],
+                notes=run / RANKS,
+                grace_s=settings.checkpoint.grace_s,
+                manager="skindx.training.methods.hopping.local_workers",
+            )
+        except (StoppedError, JobError) as error:
+            # A worker that died or had to leave costs nothing where others did its work.
+            by_user = isinstance(error, StoppedError) and " to rank " not in error.why
+            if by_user or leases.has_work():
+                raise
         if not leases.has_work():
             conclude(run, leases)
 
@@ -357,6 +364,31 @@ def train_as_worker(run: Path, dataset: Path, settings: TrainSettings, stop: Sto
         if rank == 0:
             conclude(run, leases)
     return rank == 0
+
+
+def join_run(run: Path, dataset: Path) -> None:
+    """Be one more worker of a run that another process schedules, until it has no more work.
+
+    Raises UserError where no such training is at work, and for another dataset or version;
+    StoppedError when asked to stop.
+    """
+    nobody = UserError(
+        f"no training by hop or members is at work in {run}; start it, then join it."
+    )
+    if not (run / CHECKPOINTS / NAME).exists():
+        raise nobody
+    settings = TrainSettings.load(run / SETTINGS)
+    with open_queue(run, settings.engine) as queue:
+        if queue.facts() is None:
+            raise nobody
+    mesh = join_nobody(settings.engine)
+    with StopRequest(settings.checkpoint.grace_s) as stop:
+        try:
+            HopWorker(run, dataset, settings, mesh, stop, rank=os.getpid(), workers=1).work()
+        except StoppedError as stopped:
+            raise StoppedError(str(stopped), stop.why) from None
+        finally:
+            leave()
 
 
 def main(arguments: list[str]) -> int:

@@ -184,6 +184,8 @@ class Watcher:
 _POLL_S = 0.1
 _GRACE_S = 30.0
 _LAST_WORDS_S = 2.0
+_HUNG_S = 10.0
+"""A worker that has not ended so long after the last unit was done hangs."""
 _MOST_DEATHS = 4
 """In a row without a unit done: then the worker dies of something else than its units."""
 
@@ -233,7 +235,12 @@ class Manager:
                 self._watcher.print(line.rstrip("\n"))
 
     def _watch(self) -> int:
+        looked, over = time.monotonic(), False
         while self._processes:
+            if time.monotonic() - looked > _HUNG_S:
+                if over:
+                    self._end_hung()
+                looked, over = time.monotonic(), not self._leases.has_work()
             for rank, process in list(self._processes.items()):
                 code = process.poll()
                 if code is None:
@@ -254,6 +261,15 @@ class Manager:
                     (self._run / RANKS / f"rank-{rank}.json").unlink(missing_ok=True)
             time.sleep(_POLL_S)
         return 0
+
+    def _end_hung(self) -> None:
+        """End workers that do not notice that no work is left: what they held, others did."""
+        for rank, process in list(self._processes.items()):
+            self._watcher.print(f"worker {rank} (process {process.pid}) hung and is ended")
+            process.kill()
+            process.wait()
+            del self._processes[rank]
+            (self._run / RANKS / f"rank-{rank}.json").unlink(missing_ok=True)
 
     def _bury(self, pid: int) -> None:
         """Say at once that a process is dead: its units are others' to do."""

@@ -7,6 +7,7 @@ import csv
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,9 @@ def _fingerprint(settings: TrainSettings, dataset: Path) -> Fingerprint:
 _LEAVING_S = 10.0
 """Other workers notice within a second that no work is left."""
 
-_COLUMNS = ("member", "epoch", "visit", "kind", "partition", "worker", "seconds")
+_COLUMNS: tuple[str, ...] = ("member", "epoch", "visit", "kind", "partition", "worker", "seconds")
+_COLUMNS += ("host", "began", "died")
+"""`began` is UTC by the clock of the leases' database; `died`: how many workers the visit cost."""
 
 
 def raise_problems(tasks: Sequence[TaskState]) -> None:
@@ -175,13 +178,16 @@ def write_hops(run: Path, tasks: Sequence[TaskState]) -> None:
     if file.is_file():
         with file.open(newline="", encoding="utf-8") as opened:
             rows = [row for row in list(csv.reader(opened))[1:] if row and row[0] not in members]
+        rows = [[*row, *[""] * (len(_COLUMNS) - len(row))] for row in rows]  # of older versions
     count: dict[tuple[str, int, str], int] = {}
     for task in sorted(done, key=lambda task: task.ended or 0):
         unit = Unit.of(task.key)
         of = (unit.member, unit.epoch, unit.kind)
         count[of] = count.get(of, 0) + 1
         visit = [unit.member, unit.epoch + 1, count[of], unit.kind, unit.partition + 1]
-        rows.append([*map(str, visit), task.worker or "", f"{task.took_s or 0:.3f}"])
+        began = datetime.fromtimestamp(task.began or 0, UTC).isoformat(timespec="seconds")
+        how = [task.worker or "", f"{task.took_s or 0:.3f}", task.answer.get("host", ""), began]
+        rows.append([*map(str, visit), *how, str(task.losses)])
     write_csv(file, _COLUMNS, rows)
 
 
