@@ -91,6 +91,15 @@ class Exchange(ABC):
         """Ranks that train apart send or take a message after this step."""
         return False
 
+    @property
+    def met(self) -> int:
+        """How often ranks that train apart have agreed on their weights since `attach`."""
+        return 0
+
+    def break_off(self) -> None:
+        """A rank is lost: take back what is under way."""
+        return
+
     def go_on(self) -> None:
         """A forward pass begins: weights that stand where all ranks agree go on from there."""
         return

@@ -103,6 +103,21 @@ class LocalSteps(Exchange):
             agreed += self._outer_step()
         return agreed
 
+    @property
+    def met(self) -> int:
+        """How many rounds have ended."""
+        return self._rounds - (self._sent is not None)
+
+    def break_off(self) -> None:
+        """Take back a message that was not taken in: the round that it ended goes on."""
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        if sent.own_M is not None:
+            begun_M = self._weights() if sent.begun_M is None else sent.begun_M
+            self.residual_M += sent.own_M - (self._anchor_M - begun_M)
+        self._taken, self._rounds = self._taken + sent.steps, self._rounds - 1
+
     def _send(self) -> None:
         """Begin to send what this rank's weights moved by; a new round begins."""
         weights_M = self._weights()
@@ -118,8 +133,8 @@ class LocalSteps(Exchange):
         sent.rows_PM = message.new_empty(self.fabric.world, len(message))
         sent.rows_PM[self.fabric.rank] = message
         sent.works = self.fabric.share(sent.rows_PM)
-        own_M = decode(message[HEAD_BYTES:], len(change_M), self.settings)
-        self.residual_M = change_M.sub_(own_M)
+        sent.own_M = decode(message[HEAD_BYTES:], len(change_M), self.settings)
+        self.residual_M = change_M.sub_(sent.own_M)
 
     def _head(self) -> Tensor:
         """Return what every rank's message begins with: its length and its round."""
@@ -256,6 +271,8 @@ class _Sent:
     """Of all ranks' changes; their sum while it is under way."""
     rows_PM: Tensor | None = None
     """All ranks' messages."""
+    own_M: Tensor | None = None
+    """What this rank's message carries; none: all."""
     works: Sequence[dist.Work] = ()
 
 

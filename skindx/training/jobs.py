@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import UserError
+from skindx.core.kinds import load_object
 from skindx.core.machine import go_offline
 from skindx.data.manifest import Record, read_manifest
 from skindx.taxonomy import Taxonomy
@@ -24,10 +25,12 @@ from skindx.training.callbacks import CallbackList
 from skindx.training.checkpoint.keeper import CHECKPOINTS, checkpoint_folder, remove_all, saved_in
 from skindx.training.checkpoint.rank_parts import CANNOT_WRITE
 from skindx.training.checkpoint.resume import Resuming
+from skindx.training.config.engine import CheckpointSettings
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.ranks import join
 from skindx.training.launching.supervise import (
     RANKS,
+    LeftError,
     Stop,
     StoppedError,
     StopRequest,
@@ -55,8 +58,11 @@ def run_to_its_end(run: Path, grace_s: float, who: str, work: Callable[[StopRequ
             work(stop)
             leave()
         except StoppedError as stopped:
-            note("stopped", str(stopped), stop.why)
+            note("stopped", str(stopped), stopped.why or stop.why)
             leave()
+            if isinstance(stopped, LeftError):
+                print(str(stopped), file=sys.stderr)
+                return stopped.code
         except UserError as error:
             note("refused")
             print(f"error: {error}", file=sys.stderr)
@@ -116,19 +122,23 @@ def train(
     stop: Stop,
     *,
     only: Sequence[str] = (),
+    saves: "Saves" = Resuming,
+    holds: "Holds | None" = None,
 ) -> None:
     """Train what is missing, from the last checkpoint on; `only` the jobs of these keys, if given.
 
-    Raises StoppedError when asked to stop.
+    `saves` makes what a job is saved by, and where it goes on; `holds` keeps other trainings from
+    the run's checkpoints. Raises StoppedError when asked to stop.
     """
+    holds = holds or hold
     records, classes = read_manifest(dataset), Taxonomy.load(dataset / "taxonomy.yaml").keys
     with ExitStack() as held:
-        mesh.broadcast_from_main(lambda: hold(run, settings.checkpoint.grace_s, held))
+        mesh.broadcast_from_main(lambda: holds(run, settings.checkpoint.grace_s, held))
         jobs = jobs_of(run, dataset, settings, records, classes)
         heads = heads_jobs(run, dataset, settings, records, classes, mesh=mesh)
         for job in chain(jobs, heads):
             if not only or {job.key, *_names(job)} & set(only):
-                train_job(job, settings, mesh, stop)
+                train_job(job, settings, mesh, stop, saves)
 
 
 def jobs_of(
@@ -151,7 +161,16 @@ def _names(job: Job) -> list[str]:
     return [member.name for member in job.members] if isinstance(job, HeadsJob) else []
 
 
-def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: Stop) -> None:
+Saves = Callable[[Path, str, CheckpointSettings, Stop], loop.Saving]
+"""Takes the folder of a training's checkpoints, its fingerprint, settings, the request to stop."""
+
+Holds = Callable[[Path, float, ExitStack], None]
+"""Takes a run, how long to wait for another training's end, and what to let go of at the end."""
+
+
+def train_job(
+    job: Job, settings: TrainSettings, mesh: Mesh, stop: Stop, saves: Saves = Resuming
+) -> None:
     """Train one job unless it is finished; every rank calls this. Raises StoppedError."""
     # One rank looks: on another node the result may show up later.
     if mesh.broadcast_from_main(job.is_finished):
@@ -159,7 +178,7 @@ def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: Stop) -> None
     if any(mesh.gather(stop.requested)):
         raise StoppedError(f"{job.label} was not begun")
     checkpoints = checkpoint_folder(job.run, job.key)
-    saving = Resuming(checkpoints, job.fingerprint, settings.checkpoint, stop)
+    saving = saves(checkpoints, job.fingerprint, settings.checkpoint, stop)
     with job.callbacks(shown=mesh.is_main) as callbacks:
         solved = job.solve(mesh, callbacks.line) if isinstance(job, HeadsJob) else None
         result, history = solved or loop.train(_setup(job, mesh, callbacks.line), callbacks, saving)
@@ -209,7 +228,11 @@ def main(arguments: list[str]) -> int:
     settings = TrainSettings.load(run / SETTINGS)
 
     def work(stop: StopRequest) -> None:
-        train(run, dataset, settings, join(settings.engine), stop, only=arguments[2:])
+        if settings.engine.elastic:
+            train_elastic = load_object(settings.engine.elastic.code)
+            train_elastic(run, dataset, settings, stop, only=arguments[2:])
+        else:
+            train(run, dataset, settings, join(settings.engine), stop, only=arguments[2:])
 
     rank = os.environ.get("RANK", "0")
     return run_to_its_end(run, settings.checkpoint.grace_s, f"rank {rank}", work)

@@ -35,18 +35,20 @@ def take_step(training: Training[Any], batch: Batch) -> float | None:
     rank = training.mesh.data.rank
     torch.manual_seed(step_seed(task.seed, position.epoch, position.step, rank))
     training.statistics.remember()
-    engine, done = training.engine, position.epoch * steps_of(task.images, task.batch)
-    done += position.step
-    loss_sum = _backward(training, batch)
-    if loss_sum is None:
-        engine.skip()
-    elif not engine.step(task.rate(done)):
-        loss_sum = None
-    if loss_sum is None:
-        training.statistics.go_back()
-    if loss_sum is not None or engine.apart:
-        _average(training, engine.agreed, done + 1)
-    return loss_sum
+    engine, taken = training.engine, False
+    try:
+        loss_sum = _backward(training, batch)
+        if loss_sum is None:
+            engine.skip()
+        else:
+            done = position.epoch * steps_of(task.images, task.batch) + position.step
+            taken = engine.step(task.rate(done))
+    finally:
+        if not taken:
+            training.statistics.go_back()
+    if taken or engine.apart:
+        average_agreed(training, engine.agreed, 1)
+    return loss_sum if taken else None
 
 
 def _backward(training: Training[Any], batch: Batch) -> float | None:
@@ -62,14 +64,17 @@ def _backward(training: Training[Any], batch: Batch) -> float | None:
     return total
 
 
-def _average(training: Training[Any], agreed: int, done: int) -> None:
+def average_agreed(training: Training[Any], agreed: int, ahead: int = 0) -> None:
     """Take the weights that all ranks hold in, once for each step that led to them.
 
-    So it is the same on all ranks, and decays by steps, where ranks train apart.
+    So it is the same on all ranks, and decays by steps, where ranks train apart. The last one is
+    `ahead` of the position.
     """
-    engine, average = training.engine, training.average
+    engine, average, position = training.engine, training.average, training.position
     if not average or not agreed:
         return
+    before = position.epoch * steps_of(training.task.images, training.task.batch)
+    done = before + position.step + ahead
     # `whole` copies a compiled network; its weights are in the module itself below ZeRO 3.
     network = engine.whole() if training.mesh.settings.zero == 3 else engine.module
     for step in range(done - agreed, done):
@@ -176,6 +181,7 @@ def take_steps(training: Training[Any], callbacks: Callbacks, after_step: AfterS
         callbacks.step(
             before + position.step, math.nan if loss is None else loss / batch.local_count
         )
+        training.engine.check_ranks()
         after_step(training)
 
 
@@ -194,8 +200,7 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     """Validate, write the epoch's history row and move to the next epoch."""
     task, position = training.task, training.position
     if not position.agreed:
-        done = position.epoch * steps_of(task.images, task.batch) + position.step
-        _average(training, training.engine.meet(), done)
+        average_agreed(training, training.engine.meet())
         share_weights(training.engine.module, training.engine.optimizer, training.mesh)
         average_buffers(training.engine.module, training.mesh)
         if training.average:

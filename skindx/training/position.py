@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -46,6 +46,10 @@ class StepGuard:
         self._steps, self._most_steps, self._agreed_at = 0, 1, time.monotonic()
         self.skipped = self.skipped_pictures = 0
         """This rank's since ranks that train apart have agreed."""
+        self.more: Sequence[Callable[[], bool]] = ()
+        """Further questions, of which all ranks learn whether any rank says yes."""
+        self.flags: tuple[bool, ...] = ()
+        """The last step's answers to them."""
 
     def check(self, loss: Tensor) -> float | None:
         """Return this rank's loss, None when some rank's is not finite; take in what was asked for.
@@ -61,12 +65,13 @@ class StepGuard:
             [
                 (~local.isfinite()).float(),
                 *(local.new_full((), flag) for flag in (self.stop_requested(), due)),
+                *(local.new_full((), question()) for question in self.more),
             ]
         )
         if self._mesh.data.size > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        some_bad, stop, save, value = torch.cat([flags, local.view(1)]).tolist()
-        self.stop, self.save = bool(stop), bool(save)
+        some_bad, stop, save, *more, value = torch.cat([flags, local.view(1)]).tolist()
+        self.stop, self.save, self.flags = bool(stop), bool(save), tuple(map(bool, more))
         return None if some_bad else value
 
     def agree(self, position: "Position", *, met: bool) -> int:
@@ -75,22 +80,24 @@ class StepGuard:
         That is where they `met`, where a checkpoint is due by its steps, and after so many steps
         as the slowest rank took in `agree_s`. Return how many steps they skipped since.
         """
-        self.stop = self.save = False
+        self.stop, self.save, self.flags = False, False, ()
         self._steps += 1
         if not (met or self._steps >= self._most_steps or self.due_alike()):
             return 0
         due = self._mesh.is_main and self.due()
         step_s = (time.monotonic() - self._agreed_at) / self._steps
-        told = (self.stop_requested(), due, position.bad_run, step_s)
+        more = (float(question()) for question in self.more)
+        told = (self.stop_requested(), due, position.bad_run, step_s, *more)
         local_N = torch.tensor(
             (*told, self.skipped, self.skipped_pictures),
             dtype=torch.float64,
             device=self._mesh.device,
         )
         all_PN = gathered(local_N, self._mesh.data.size)
-        stop, save, position.bad_run, step_s, *_ = all_PN.amax(0).tolist()
+        stop, save, position.bad_run, step_s, *flags = all_PN.amax(0).tolist()[:-2]
         *_, skipped, pictures = map(int, all_PN.sum(0).tolist())
         self.stop, self.save, position.bad_run = bool(stop), bool(save), int(position.bad_run)
+        self.flags = tuple(map(bool, flags))
         position.skipped += skipped
         position.skipped_pictures += pictures
         self._steps, self.skipped, self.skipped_pictures = 0, 0, 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from skindx.core.atomic_files import only_writer
 from skindx.core.errors import JobError, UserError
+from skindx.core.kinds import load_object
 from skindx.data.layout import RECIPE
 from skindx.data.loader.batches import learning
 from skindx.data.manifest import Record, check_sample, read_manifest
@@ -203,9 +204,14 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     end_with_parent()
     with StopRequest(settings.checkpoint.grace_s) as stop:
         for method in run_methods(settings):
-            packs = method.train_as_rank(run, dataset, stop)
-            if packs is not None:
-                return packs
+            packed = method.train_as_rank(run, dataset, stop)
+            if packed is not None:
+                return packed
+        if settings.engine.elastic:
+            if os.environ["RANK"] == "0":
+                settings.save(run / SETTINGS)
+            packs: bool = load_object(settings.engine.elastic.code)(run, dataset, settings, stop)
+            return packs
         mesh = join(settings.engine)
         if mesh.is_main:
             settings.save(run / SETTINGS)

@@ -115,9 +115,9 @@ def path_of(folder: Path, at: At) -> Path:
     return folder / f"epoch-{at.epoch + 1:04d}-step-{at.step:06d}"
 
 
-def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
+def finish(folder: Path, at: At, head: State, files: State, keep: int, *, number: int = 0) -> None:
     """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
-    temporary, final = writing(folder), path_of(folder, at)
+    temporary, final = writing(folder, number), path_of(folder, at)
     body = {"format": _FORMAT, **head, "files": files}
     write_json(temporary / INDEX, {**body, "seal": _seal(body)})
     flush(temporary)
@@ -212,7 +212,7 @@ def refuse_mismatch(folder: Path, fingerprint: str) -> None:
             raise otherwise(folder, index, fingerprint)
 
 
-_LEAVING_S = 10.0
+LEAVING_S = 10.0
 """So long the main rank waits for the other ranks' parts after an error: one may be gone."""
 
 
@@ -279,7 +279,7 @@ class Keeper:
                 return True
         except NotSavedError as reason:
             if self._mesh.is_main:
-                abandon(self._folder)
+                abandon(self._folder, self._mesh.number)
             self._outcome = (at, str(reason))
             self._report()
             return False
@@ -302,12 +302,13 @@ class Keeper:
         """Let the ranks write; True where they need not: there is one already."""
         if not self._mesh.is_main or at == self._last:
             return self._mesh.is_main
-        begin(self._folder, self._mesh.data.size)
+        begin(self._folder, self._mesh.data.size, self._mesh.number)
         return False
 
     def _write(self, at: At, parts: Mapping[str, SplitState]) -> None:
         """Write this rank's part, and on the main one what makes a checkpoint of all parts."""
-        temporary, data = writing(self._folder), self._mesh.data
+        data, number = self._mesh.data, self._mesh.number
+        temporary = writing(self._folder, number)
         if data.rank:
             problem = answer_with(temporary, data.rank, lambda: write_part(temporary, parts))
             self._outcome = (at, problem)
@@ -327,18 +328,18 @@ class Keeper:
                     "at": list(at),
                     "ranks": data.size,
                 }
-                finish(self._folder, at, head, files, self._settings.keep)
+                finish(self._folder, at, head, files, self._settings.keep, number=number)
         except (*CANNOT_WRITE, NotSavedError) as error:
             problem = problem or words_of(error)
         if problem:
-            abandon(self._folder)
+            abandon(self._folder, number)
         self._outcome = (at, problem)
 
-    def settle(self, *, leaving: bool = False) -> None:
+    def settle(self, *, leaving: bool = False, wait_s: float = LEAVING_S) -> None:
         """Wait until nothing is being written; one who is `leaving` waits not long for others."""
         if self._thread:
             if leaving:
-                self._deadline = min(self._deadline, time.monotonic() + _LEAVING_S)
+                self._deadline = min(self._deadline, time.monotonic() + wait_s)
             self._thread.join()
             self._thread = None
             self._report()

@@ -39,16 +39,21 @@ def rank_folder(rank: int) -> str:
     return f"rank-{rank}"
 
 
-def writing(folder: Path) -> Path:
-    """Return where the ranks write a checkpoint before it gets its name."""
-    return folder / _WRITING
+def writing(folder: Path, number: int = 0) -> Path:
+    """Return where the ranks of a group write a checkpoint before it gets its name."""
+    return folder / (f"{_WRITING}-{number}" if number else _WRITING)
 
 
-def begin(folder: Path, ranks: int = 1) -> None:
-    """Make an empty folder for the ranks to write into; remains of a killed save go."""
-    temporary = writing(folder)
-    if temporary.exists():
-        shutil.rmtree(temporary)
+def begin(folder: Path, ranks: int = 1, number: int = 0) -> None:
+    """Make an empty folder for the ranks to write into; remains of a killed save go.
+
+    A lost rank that comes to itself writes on where the groups before this one wrote.
+    """
+    temporary = writing(folder, number)
+    before = [writing(folder, other) for other in range(number + 1)]
+    for other in folder.glob(f"{_WRITING}*") if number < 2 else before:
+        if other.exists():
+            shutil.rmtree(other)
     temporary.mkdir(parents=True)
     for rank in range(1, ranks):
         _answer(temporary, rank).touch()
@@ -113,9 +118,9 @@ def collect(temporary: Path, ranks: int, enough: Callable[[], bool]) -> Files:
     return files
 
 
-def abandon(folder: Path) -> None:
+def abandon(folder: Path, number: int = 0) -> None:
     """Remove what was written of a checkpoint that cannot be finished."""
-    shutil.rmtree(writing(folder), ignore_errors=True)
+    shutil.rmtree(writing(folder, number), ignore_errors=True)
 
 
 def words_of(error: Exception) -> str:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.core.state_checks import UnfitStateError, check_like
-from skindx.training.checkpoint.keeper import At, Keeper
+from skindx.training.checkpoint.keeper import LEAVING_S, At, Keeper
 from skindx.training.checkpoint.saved_state import (
     APART,
     PerRank,
@@ -269,13 +269,26 @@ class Resuming:
 
     def attach(self, training: Savable, say: Callable[[str], None]) -> Callable[[Savable], None]:
         """Go on from the last whole checkpoint, and return what saves and stops after a step."""
-        keeper = keeper_of(training, self._folder, self._fingerprint, self._settings, say)
-        self._keeper = keeper
-        if at := keeper.resume():
-            say(f"goes on from its checkpoint: {_words(at, training.epochs)}")
+        keeper = self.keep(training, say)
+        self.resume(training, say)
         training.guard.stop_requested = lambda: self._stop.requested
         training.guard.due = keeper.due
         training.guard.due_alike = keeper.due_by_steps
+        return self.after_step(keeper)
+
+    def keep(self, training: Savable, say: Callable[[str], None]) -> Keeper:
+        """Return what saves this training from now on."""
+        self._keeper = keeper_of(training, self._folder, self._fingerprint, self._settings, say)
+        return self._keeper
+
+    def resume(self, training: Savable, say: Callable[[str], None]) -> None:
+        """Go on from the last whole checkpoint, if there is one."""
+        assert self._keeper
+        if at := self._keeper.resume():
+            say(f"goes on from its checkpoint: {words_of(at, training.epochs)}")
+
+    def after_step(self, keeper: Keeper) -> Callable[[Savable], None]:
+        """Return what saves and stops after a step."""
 
         def after_step(training: Savable) -> None:
             position, guard = training.position, training.guard
@@ -285,14 +298,14 @@ class Resuming:
                 keeper.save(at, wait=guard.stop)
             if guard.stop:
                 self._stop.done()
-                raise StoppedError(f"{training.name}: {_words(at, training.epochs)}")
+                raise StoppedError(f"{training.name}: {words_of(at, training.epochs)}")
 
         return after_step
 
-    def settle(self, *, leaving: bool) -> None:
+    def settle(self, *, leaving: bool, wait_s: float = LEAVING_S) -> None:
         """Wait until nothing is being written; after an error, not long for the other ranks."""
         if self._keeper:
-            self._keeper.settle(leaving=leaving)
+            self._keeper.settle(leaving=leaving, wait_s=wait_s)
 
 
 def keeper_of(
@@ -303,10 +316,15 @@ def keeper_of(
     say: Callable[[str], None],
 ) -> Keeper:
     """Return what saves the whole state of a training in `folder`, and loads it from there."""
-    shared, per_rank = _shared(training), _per_rank(training)
+    shared, per_rank = parts_of(training)
     return Keeper(
         folder, fingerprint, settings, training.mesh, say, shared=shared, per_rank=per_rank
     )
+
+
+def parts_of(training: Savable) -> tuple[dict[str, Shared], dict[str, PerRank]]:
+    """Return the whole state of a training: what ranks hold alike, and what each holds alone."""
+    return _shared(training), _per_rank(training)
 
 
 def _shared(training: Savable) -> dict[str, Shared]:
@@ -333,7 +351,8 @@ def _per_rank(training: Savable) -> dict[str, PerRank]:
     return per_rank
 
 
-def _words(at: At, epochs: int) -> str:
+def words_of(at: At, epochs: int) -> str:
+    """Say where a training stands."""
     if at.step == 0:
         return f"{at.epoch} of {epochs} epochs done"
     return f"{at.epoch} of {epochs} epochs and {at.step} steps done"

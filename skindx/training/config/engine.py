@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,8 @@ class ElasticSettings(Settings):
 
     The global batch stays: each of fewer ranks takes a larger share of it.
     """
+
+    code: ClassVar[str] = "skindx.training.elastic.elastic_run:train_elastic"
 
     min_ranks: int = Field(1, ge=1, le=4096)
     """Fewer ranks stop at a checkpoint."""

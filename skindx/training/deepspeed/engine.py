@@ -33,7 +33,7 @@ from skindx.training.config.engine import deepspeed_config
 from skindx.training.deepspeed.ranks import import_deepspeed
 from skindx.training.method import METHOD_STATE, PLAIN, Method, method_of
 from skindx.training.parallel.batch_norm import prepare
-from skindx.training.parallel.mesh import Mesh, Watch
+from skindx.training.parallel.mesh import Mesh, Watch, is_lost
 
 # `utils` is deepspeed.utils, `zero` the optimizer that DeepSpeed made; every rank calls these.
 
@@ -192,6 +192,7 @@ class Engine:
         self._remembers = not exchange.by_engine
         self.apart = exchange.apart
         """Ranks take steps of their own between two messages."""
+        self._lost: RuntimeError | None = None
         self.agreed = 1
         """Over how many steps, up to the last, all ranks hold the same weights; 0: they do not."""
 
@@ -264,7 +265,24 @@ class Engine:
             self._end_step()
 
     def _end_step(self) -> None:
-        self.agreed = self._sync.step_done() if self._sync else 1
+        self.agreed = 0 if self.apart else 1
+        try:
+            self.agreed = self._sync.step_done() if self._sync else 1
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            self._lost = error  # the step is taken all the same, and counts: see `check_ranks`
+
+    def check_ranks(self) -> None:
+        """Raise what failed after the weights of the last step had moved: another rank is lost."""
+        lost, self._lost = self._lost, None
+        if lost:
+            raise lost
+
+    def break_off(self) -> None:
+        """A rank is lost: the state is to be that between two steps, without what is under way."""
+        if self._sync:
+            self._sync.exchange.break_off()
 
     @property
     def meets(self) -> bool:

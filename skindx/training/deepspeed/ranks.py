@@ -86,16 +86,7 @@ def join(settings: EngineSettings) -> Mesh:
 
     Raises UserError when the other ranks cannot be reached.
     """
-    accelerator = resolve_accelerator(settings.accelerator)
-    check_precision(settings, accelerator)
-    os.environ.update(accelerator_variables(accelerator))
-    settle_place()
-    for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
-        os.environ.setdefault(name, alone)
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29500")
-    backend, device = _prepare_device(accelerator, int(os.environ["LOCAL_RANK"]))
-    choose_interface(settings.interface, os.environ["MASTER_ADDR"])
+    backend, device = prepare_rank(settings)
     try:
         init_distributed(backend, timedelta(seconds=settings.timeout_s))
     except (dist.DistError, RuntimeError) as error:
@@ -106,6 +97,23 @@ def join(settings: EngineSettings) -> Mesh:
             "was started, that the nodes reach this address, and engine.interface."
         ) from None
     return mesh_of_all(device, settings)
+
+
+def prepare_rank(settings: EngineSettings) -> tuple[str, torch.device]:
+    """Settle this process's place among the ranks that a launcher started, and its device.
+
+    Returns the backend and the device.
+    """
+    accelerator = resolve_accelerator(settings.accelerator)
+    check_precision(settings, accelerator)
+    os.environ.update(accelerator_variables(accelerator))
+    settle_place()
+    for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+        os.environ.setdefault(name, alone)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    choose_interface(settings.interface, os.environ["MASTER_ADDR"])
+    return _prepare_device(accelerator, int(os.environ["LOCAL_RANK"]))
 
 
 def _prepare_device(accelerator: str, local_rank: int) -> tuple[str, torch.device]:
@@ -141,6 +149,16 @@ def join_nobody(settings: EngineSettings) -> Mesh:
 def adopt_process_group() -> None:
     """Let DeepSpeed use the gloo group that this process has joined without it."""
     init_distributed("gloo")
+
+
+def adopt_next_group(backend: str) -> None:
+    """Let DeepSpeed use the group that this process is in now, and forget those before."""
+    deepspeed = import_deepspeed()
+    from deepspeed.utils import groups
+
+    deepspeed.comm.comm.cdb = None
+    groups._release_process_group_references()
+    init_distributed(backend)
 
 
 def _first_line(error: BaseException) -> str:

@@ -108,6 +108,15 @@ class StoppedError(Exception):
         return 128 + (signal.SIGINT if interrupted else signal.SIGTERM)
 
 
+class LeftError(StoppedError):
+    """This rank leaves a training that goes on without it, and may come back."""
+
+    @property
+    def code(self) -> int:
+        """143 after SIGTERM; 1 for a rank that is cut off."""
+        return super().code if self.why.startswith("SIG") else 1
+
+
 def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
     """Ask the kernel for a signal to this process when the one that started it ends (Linux)."""
     try:
@@ -137,6 +146,8 @@ class StopRequest:
     def __init__(self, grace_s: float, notes: Path | None = None) -> None:
         """Listen from `with` on; a file among the ranks' `notes` asks to stop as well."""
         self.requested, self.why = False, ""
+        self.reasons: list[str] = []
+        """All that asked; `why` came first."""
         self._grace_s, self._notes = grace_s, notes
         self._requested_at = 0.0
         self._done = False
@@ -163,6 +174,7 @@ class StopRequest:
 
     def ask(self, why: str) -> None:
         """Request a stop; `why` names what asked for it."""
+        self.reasons.append(why)
         if not self.requested:
             self.why = why
             # The note first: the next one is written as soon as `requested` is true, and must stay.

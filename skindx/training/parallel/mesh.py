@@ -5,7 +5,7 @@ import re
 import resource
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -96,11 +96,27 @@ class Mesh:
     tensor: ProcessGroup = ProcessGroup(0, 1)
     replicas: tuple[int, ...] | None = None
     """Ranks of this one's axis `replicas`; none: all."""
+    number: int = 0
+    """Of this group, where a training goes on in one group after the other; 0: there is one."""
+    started: int = 0
+    """Ranks that there may be, where some are lost; 0: those that there are."""
+    kept: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What this process holds on to from group to group: images."""
 
     @property
     def is_main(self) -> bool:
         """True on the one rank that writes and prints."""
         return self.data.rank == 0
+
+    @property
+    def shares(self) -> int:
+        """How many of the parts of a batch that ranks have at full strength this rank takes.
+
+        On a GPU rounded up, so that what fitted into its memory still does, one after the other;
+        elsewhere down, so that batch norms never see less at once.
+        """
+        ranks, left = self.started or self.data.size, self.data.size
+        return -(-ranks // left) if self.device.type == "cuda" else ranks // left
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

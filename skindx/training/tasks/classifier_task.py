@@ -197,7 +197,7 @@ class ClassifierTask:
             inputs, targets = images_LSS3, labels_L
             if mixture:
                 inputs, targets = blend(mixture, images_LSS3, labels_L, self.classes)
-            count = self.recipe.accumulate
+            count = self.recipe.accumulate * self.mesh.shares
             return list(zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True))
 
         return pieces

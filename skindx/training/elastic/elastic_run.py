@@ -1,0 +1,194 @@
+"""A rank of a run that goes on when ranks are lost: one group after the other, in one process."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+import skindx
+from skindx.core.atomic_files import sha256_file
+from skindx.core.errors import UserError
+from skindx.data.layout import MANIFEST
+from skindx.training.checkpoint.resume import words_of
+from skindx.training.config.run import TrainSettings
+from skindx.training.elastic.handover import Handover, Held, RegroupError, at_of
+from skindx.training.elastic.membership import CutOffError, Membership
+from skindx.training.elastic.regroup import Regroup
+from skindx.training.jobs import hold, train
+from skindx.training.launching.supervise import LeftError, StoppedError, StopRequest
+from skindx.training.parallel.mesh import is_lost
+from skindx.training.state import Training
+
+EVENTS = "elastic.jsonl"
+"""In the run: a row for each group, with who left, who came, and where it went on."""
+
+STORE_RUNS = "SKINDX_ELASTIC"
+"""Set where the process that starts the ranks holds their store, at MASTER_ADDR:MASTER_PORT."""
+
+
+def train_elastic(
+    run: Path,
+    dataset: Path,
+    settings: TrainSettings,
+    stop: StopRequest,
+    *,
+    only: Sequence[str] = (),
+) -> bool:
+    """Train as one rank, in one group after the other; return whether this rank is to pack.
+
+    Raises StoppedError when all stop, LeftError when this rank leaves alone, UserError for a rank
+    with other code, data or settings.
+    """
+    elastic = settings.engine.elastic
+    assert elastic
+    slots = int(os.environ["WORLD_SIZE"])
+    regroup = Regroup(settings.engine, slots)
+    slot, store = int(os.environ["RANK"]), _hosted()
+    membership = Membership(
+        (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
+        slot,
+        slots,
+        min_ranks=elastic.min_ranks,
+        silent_s=elastic.silent_s,
+        identity=identity(dataset, settings),
+        timeout_s=settings.engine.timeout_s,
+    )
+    held = Held()
+    try:
+        while group := membership.join(elastic.silent_s + 3 * held.longest_step_s):
+            held.membership, held.group = membership, group
+            held.resumed = partial(_note, run, held)
+            try:
+                mesh = regroup.enter(group, membership)
+                train(
+                    run,
+                    dataset,
+                    settings,
+                    mesh,
+                    stop,
+                    only=only,
+                    saves=partial(Handover, held),
+                    holds=partial(_hold, group.number),
+                )
+                mesh.barrier()
+                membership.leave("it has finished", end=True)
+                return mesh.is_main
+            except RegroupError:
+                if stop.requested:
+                    membership.leave(f"{stop.why} came to it")
+                    raise LeftError(f"rank {slot} left, and the others go on", stop.why) from None
+            except (StoppedError, UserError):
+                raise
+            except Exception as error:
+                if not (_is_lost(error) or membership.broken):
+                    raise
+            finally:
+                regroup.leave()
+    except CutOffError as error:
+        saved = held.save_alone()
+        raise LeftError(f"rank {slot} ends: {error}; {saved}", str(error)) from None
+    except StoppedError as stopped:
+        membership.leave(STOPPED, end=not isinstance(stopped, LeftError))
+        raise
+    finally:
+        membership.leave("it failed")
+        del store
+    if membership.end == STOPPED:
+        raise StoppedError("the others have stopped")
+    return False
+
+
+STOPPED = "all have stopped"
+
+
+def _is_lost(error: BaseException | None) -> bool:
+    """Tell whether an error, or what it came from, is a rank that is gone."""
+    return error is not None and (
+        isinstance(error, dist.DistError)
+        or (isinstance(error, Exception) and is_lost(error))
+        or _is_lost(error.__cause__ or error.__context__)
+    )
+
+
+def _hosted() -> Any:
+    """Hold the store here, where no process beside the ranks does: on the first rank."""
+    elsewhere = (STORE_RUNS, "TORCHELASTIC_USE_AGENT_STORE")
+    if os.environ["RANK"] != "0" or any(os.environ.get(name) for name in elsewhere):
+        return None
+    port = int(os.environ["MASTER_PORT"])
+    return TCPStore("", port, is_master=True, wait_for_workers=False)
+
+
+def identity(dataset: Path, settings: TrainSettings) -> dict[str, str]:
+    """Return hashes of what must be the same on all ranks."""
+    code = sha256()
+    package = Path(skindx.__file__).parent
+    for file in sorted(package.rglob("*.py")):
+        code.update(f"{file.relative_to(package)}\n".encode() + file.read_bytes())
+    local = {
+        "engine": {"accelerator", "hostfile", "launcher", "port", "interface", "timeout_s"},
+        "loader": {"threads", "prefetch"},
+    }
+    chosen = json.dumps(settings.model_dump(mode="json", exclude=local), sort_keys=True)
+    return {
+        "code": code.hexdigest(),
+        "data": sha256_file(dataset / MANIFEST),
+        "settings": sha256(chosen.encode()).hexdigest(),
+    }
+
+
+def _hold(number: int, run: Path, wait_s: float, held: ExitStack) -> None:
+    """Keep other trainings away; a lost rank of this one may still do so itself."""
+    if number == 1:
+        hold(run, wait_s, held)
+    else:
+        with suppress(UserError):
+            hold(run, 0, held)
+
+
+def _note(
+    run: Path,
+    held: Held,
+    training: Training[Any],
+    givers: Sequence[int],
+    say: Callable[[str], None],
+) -> None:
+    """Write an event, and show a line, about a group that goes on; the main rank does."""
+    now = time.monotonic()
+    seconds = round(now - held.stepped_at, 2) if held.stepped_at else None
+    if not training.mesh.is_main:
+        return
+    group = held.group
+    slots = [slot for slot, _ in group.members]
+    at = at_of(training)
+    row = {
+        "when": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "group": group.number,
+        "ranks": slots,
+        "left": dict(group.left),
+        "came": list(group.came),
+        "training": training.name,
+        "epoch": at.epoch + 1,
+        "step": at.step,
+        "state_from": [slots[rank] for rank in givers],
+        "seconds_since_last_step": seconds,
+    }
+    with suppress(OSError), (run / EVENTS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    if group.number > 1:
+        changes = [f"rank {slot} left ({why})" for slot, why in group.left.items()]
+        changes += [f"rank {slot} came" for slot in group.came]
+        source = "living ranks" if givers else "the last checkpoint, or the start"
+        say(
+            f"{', '.join(changes) or 'the ranks met again'}: {len(slots)} go on from {source}, "
+            f"{words_of(at, training.epochs)}"
+        )

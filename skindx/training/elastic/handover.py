@@ -1,0 +1,318 @@
+"""State from living ranks in place of a checkpoint, when a training goes on in another group.
+
+The ranks that stand furthest give: one of them what all hold alike, each of them what it holds
+alone. With as many givers as ranks each goes on with its own; else by the rules that hold for
+a checkpoint of another number of ranks. What a lost rank held alone is lost.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from skindx.core.errors import UserError
+from skindx.core.state_checks import UnfitStateError
+from skindx.training.checkpoint.keeper import At, Keeper
+from skindx.training.checkpoint.resume import Resuming, parts_of, words_of
+from skindx.training.checkpoint.saved_state import State, join, part_of, split
+from skindx.training.config.engine import CheckpointSettings
+from skindx.training.elastic.membership import Group, Membership
+from skindx.training.launching.supervise import StoppedError, StopRequest
+from skindx.training.loop import average_agreed
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
+from skindx.training.state import Training
+
+Place = tuple[int, bool, int, int]
+"""Epochs, whether the statistics of the next one are averaged, rounds of local steps, steps."""
+
+_TAKEN = "taken"
+"""What an exchange of ranks that train apart calls its steps of a round."""
+
+_QUIT_S = 0.2
+"""A checkpoint that is being written when a rank is lost waits so long for the others' parts."""
+
+
+class RegroupError(Exception):
+    """All ranks leave their group after a step: one is to leave, or one to come in."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a rank brings from the group before."""
+
+    fingerprint: str
+    folder: Path
+    settings: CheckpointSettings
+    mesh: Mesh
+    place: Place
+    shared: State
+    local: State
+
+    @property
+    def offer(self) -> tuple[Place, int, int]:
+        """Where it stands, how many ranks there were, and its steps of a round."""
+        taken = self.local.get("exchange", {}).get(_TAKEN, 0)
+        return self.place, self.mesh.data.size, taken
+
+    def part(self, name: str, taken: int) -> State:
+        """Return a part of what this rank held alone, after so many steps of a round."""
+        state: State = self.local[name]
+        return {**state, _TAKEN: taken} if _TAKEN in state else state
+
+
+class Held:
+    """What a process holds from one group to the next."""
+
+    membership: Membership
+    group: Group
+    holding: Holding | None = None
+    resumed: Callable[[Training[Any], Sequence[int], Callable[[str], None]], None]
+    """Called once a training goes on, with the ranks that gave."""
+    stepped_at = 0.0
+    longest_step_s = 3.0
+
+    def count_step(self) -> None:
+        """A step is done."""
+        now = time.monotonic()
+        if self.stepped_at:
+            self.longest_step_s = min(60.0, max(self.longest_step_s, now - self.stepped_at))
+        self.stepped_at = now
+
+    def save_alone(self) -> str:
+        """Save what this rank holds, if it is the one that keeps; say what was done."""
+        holding = self.holding
+        if holding is None or not holding.mesh.is_main:
+            return "the rank that keeps the checkpoints goes on from the last one"
+        said: list[str] = []
+        mesh = replace(holding.mesh, data=ProcessGroup(0, 1))
+        shared = {name: _Fixed(state) for name, state in holding.shared.items()}
+        local = {name: _Fixed(state) for name, state in holding.local.items()}
+        keeper = Keeper(
+            holding.folder,
+            holding.fingerprint,
+            holding.settings,
+            mesh,
+            said.append,
+            shared=shared,
+            per_rank=local,
+        )
+        epoch, _, _, step = holding.place
+        if keeper.save(At(epoch, step)) and not said:
+            return "its state is saved, and the same command goes on from there"
+        return "; ".join(said) or "its state could not be saved"
+
+
+class _Fixed:
+    """A part of a training that is over."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def state_dict(self) -> State:
+        return self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        raise NotImplementedError
+
+
+class Handover:
+    """Saves and stops a training as ever, and goes on from living ranks where there are any."""
+
+    def __init__(
+        self,
+        held: Held,
+        folder: Path,
+        fingerprint: str,
+        settings: CheckpointSettings,
+        stop: StopRequest,
+    ) -> None:
+        self._held, self._stop = held, stop
+        self._of = (fingerprint, folder, settings)
+        self._resuming = Resuming(folder, fingerprint, settings, stop)
+        self._training: Training[Any] | None = None
+
+    def attach(
+        self, training: Training[Any], say: Callable[[str], None]
+    ) -> Callable[[Training[Any]], None]:
+        """Go on from the living, else from the last checkpoint."""
+        held, guard, fingerprint = self._held, training.guard, self._of[0]
+        keeper = self._resuming.keep(training, say)
+        givers = take_over(training, held.holding, fingerprint)
+        if not givers:
+            self._resuming.resume(training, say)
+        self._training = training
+        held.resumed(training, givers, say)
+        if why := held.group.stop:
+            keeper.save(at_of(training))
+            where = words_of(at_of(training), training.epochs)
+            raise StoppedError(f"{training.name}: {where}", why)
+        guard.stop_requested = lambda: self._stops_all or held.membership.broken
+        guard.due, guard.due_alike = keeper.due, keeper.due_by_steps
+        guard.more = (
+            lambda: self._leaving,
+            lambda: not self._leaving,
+            lambda: held.membership.newcomer,
+        )
+        save_and_stop = self._resuming.after_step(keeper)
+
+        def after_step(training: Training[Any]) -> None:
+            if guard.stop and training.position.agreed:  # asked while it validated
+                self._ask_all(training)
+            self._held.count_step()
+            leave, stay, newcomer = guard.flags or (False, True, False)
+            guard.stop = guard.stop or (leave and not stay)
+            save_and_stop(training)
+            if leave or newcomer:
+                average_agreed(training, training.engine.meet())
+                raise RegroupError
+
+        return after_step
+
+    def _ask_all(self, training: Training[Any]) -> None:
+        """Find out who is to stop and who to leave, between two steps."""
+        answers = training.mesh.gather((self._stops_all, self._leaving))
+        leaving = [one for _, one in answers]
+        training.guard.stop = any(all_ for all_, _ in answers)
+        training.guard.flags = (any(leaving), not all(leaving), False)
+
+    @property
+    def _leaving(self) -> bool:
+        """A signal came to this rank; what is asked of all comes in other ways."""
+        return self._stop.requested and all(why.startswith("SIG") for why in self._stop.reasons)
+
+    @property
+    def _stops_all(self) -> bool:
+        return self._stop.requested and not self._leaving
+
+    def settle(self, *, leaving: bool) -> None:
+        """Hold on to the state, for the group that comes next."""
+        training = self._training
+        assert training
+        self._resuming.settle(leaving=leaving, wait_s=_QUIT_S)
+        if leaving:
+            training.engine.break_off()
+        position, exchange = training.position, training.engine.exchange
+        place = (position.epoch, position.agreed, exchange.met if exchange else 0, position.step)
+        shared, local = parts_of(training)
+        self._held.holding = Holding(
+            *self._of,
+            training.mesh,
+            place,
+            {name: part.state_dict() for name, part in shared.items()},
+            {name: part.state_dict() for name, part in local.items()},
+        )
+        if leaving:
+            training.engine.close()
+
+
+def take_over(training: Training[Any], holding: Holding | None, fingerprint: str) -> list[int]:
+    """Load what the ranks hold that stand furthest, and return these; every rank calls this.
+
+    No rank is returned, and nothing changed, where none holds anything of this training. Raises
+    UserError for a state that is not of this training, or not finite.
+    """
+    mesh = training.mesh
+    fits = holding if holding and holding.fingerprint == fingerprint else None
+    offers = mesh.gather(fits.offer if fits else None)
+    places = [offer[0] for offer in offers if offer]
+    if not places:
+        return []
+    # Ranks that train apart count all of a round, whatever step of it they have come to.
+    common = 3 if training.engine.apart else 4
+    furthest = max(places)
+    givers = [
+        rank
+        for rank, offer in enumerate(offers)
+        if offer and offer[0][:common] == furthest[:common]
+    ]
+    source = next(rank for rank in givers if offers[rank][0] == furthest)
+    gives = fits if mesh.data.rank in givers else None
+    _, before, taken = offers[source]
+    if gives and places.count(furthest) == mesh.data.size:
+        shared = gives.shared
+    else:
+        shared = broadcast_state(gives.shared if gives else None, source, mesh)
+    parts, local_parts = parts_of(training)
+    try:
+        for name, part in parts.items():
+            part.load_state_dict(part_of(shared, name))
+        for name, local in local_parts.items():
+            mine = gives.part(name, taken) if gives else None
+            if mine is not None and len(givers) == mesh.data.size:
+                local.load_state_dict(_Own(mine, mesh))
+            else:
+                every = mesh.gather(None if mine is None else join(*split(mine)))
+                local.load_state_dict([state for state in every if state is not None])
+    except UnfitStateError as error:
+        raise UserError(
+            f"{training.name}: what a living rank handed over is not of this training ({error}); "
+            "start this rank again with the same version and settings."
+        ) from None
+    # A lost rank takes its part of the epoch's loss along: that of the others stands for it.
+    sums = mesh.gather(gives.local["loss"]["loss_sum"] if gives else 0.0)
+    training.position.loss_sum = sum(sums) * before / len(givers) / mesh.data.size
+    return givers
+
+
+class _Own(Sequence[State]):
+    """The states of all ranks, of which this one reads its own alone."""
+
+    def __init__(self, state: State, mesh: Mesh) -> None:
+        self._state, self._data = state, mesh.data
+
+    def __len__(self) -> int:
+        return self._data.size
+
+    @overload
+    def __getitem__(self, rank: int) -> State: ...
+    @overload
+    def __getitem__(self, rank: slice) -> list[State]: ...
+    def __getitem__(self, rank: int | slice) -> State | list[State]:
+        if isinstance(rank, slice):
+            return [self._state for _ in range(*rank.indices(len(self)))]
+        if rank >= len(self):
+            raise IndexError(rank)
+        return self._state
+
+
+def broadcast_state(state: State | None, source: int, mesh: Mesh) -> State:
+    """Return on every rank the state that one brings. Raises UserError for one that is not finite.
+
+    Tensors travel one by one, so that no rank holds them twice.
+    """
+    tensors: dict[str, Tensor] = {}
+    head: Any = None
+    if state is not None and mesh.data.rank == source:
+        tensors, values = split(state)
+        shapes = {
+            name: (str(one.dtype).removeprefix("torch."), list(one.shape))
+            for name, one in tensors.items()
+        }
+        head = json.dumps([shapes, values])
+    shapes, values = json.loads(mesh.gather(head)[source])
+    bad = ""
+    for name, (dtype, shape) in shapes.items():
+        if name not in tensors:
+            tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+        sent = tensors[name].to(mesh.device)
+        dist.broadcast(sent, source)
+        tensors[name] = sent.cpu()
+        if not bad and sent.is_floating_point() and not bool(sent.isfinite().all()):
+            bad = name
+    if bad:
+        raise UserError(
+            f"rank {source} handed over {bad}, which is not finite; start the training again from "
+            "its last checkpoint."
+        )
+    return join(tensors, values)
+
+
+def at_of(training: Training[Any]) -> At:
+    """Return where a training stands."""
+    return At(training.position.epoch, training.position.step)

@@ -1,0 +1,422 @@
+"""Who trains: numbered groups of ranks in a store that all reach, and the ranks' heartbeats.
+
+Each rank writes a card with every heartbeat: its slot (0 to N - 1, the same for ever), its life
+(which process of that slot), and whether it is in a group or waits for the next one. A group is a
+record under its number, written once: the first rank of those that wait proposes who is in, and
+whoever writes first has decided. So only ranks that reach the store go on.
+
+A thread writes the cards and reads the others'. Time is counted in its heartbeats: a process that
+was stopped, or a clock that jumps, makes nobody else look silent.
+"""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from skindx.core.errors import UserError
+from skindx.training.elastic.sockets import open_sockets, shut
+
+BEAT_S = 0.2
+"""Between two heartbeats."""
+
+JOIN_S = 30.0
+"""So long ranks wait for more of them, when they are too few or none has trained yet."""
+
+_POLL_S = 0.02
+_STORE_ERRORS = (dist.DistError, RuntimeError)
+
+State = Literal["waiting", "in", "left"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a rank says with a heartbeat."""
+
+    slot: int
+    life: int
+    state: State
+    number: int
+    """Of the group that it waits for, is in, or has left."""
+    beat: int
+    host: str
+    address: tuple[str, int]
+    """Where its process listens: who is refused there knows that it has ended."""
+    why: str = ""
+    """Why it has left."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that train together; the order of its members is that of their ranks."""
+
+    number: int
+    members: tuple[tuple[int, int], ...]
+    """(slot, life)."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Slot of each rank that was in the group before, and why it is not any more."""
+    came: tuple[int, ...] = ()
+    """Slots that were not in the group before."""
+    stop: str = ""
+    """Why these ranks only save and stop."""
+
+
+class CutOffError(Exception):
+    """This rank cannot reach the store, or another process has its place."""
+
+
+class Membership:
+    """A rank's place among those that train; `join` is called again after each group."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        slot: int,
+        slots: int,
+        *,
+        min_ranks: int,
+        silent_s: float,
+        identity: Mapping[str, str],
+        join_s: float = JOIN_S,
+        timeout_s: float = 60,
+    ) -> None:
+        """Take the place `slot` of `slots`, at the store of this address, and begin to beat.
+
+        `identity` is what must be the same on all ranks (name -> hash). Raises UserError where it
+        is not, and where the store cannot be reached.
+        """
+        self.slot, self.slots, self._min, self.silent_s = slot, slots, min_ranks, silent_s
+        self._join_s = join_s
+        self.address, self._timeout_s = address, timeout_s
+        self.broken = self.cut = self.newcomer = False
+        """The group is broken; this rank is cut off; a rank waits to be taken in."""
+        self.why = self.end = ""
+        """Why the group is broken; why the training is over for all."""
+        self.abort: Callable[[], None] = lambda: None
+        """Called again and again by a thread while the group is broken and not left."""
+        before = open_sockets()
+        self._store, self._beats = self.connect(), self.connect()
+        self._sockets = open_sockets() - before
+        self._listener = _listener(self._local_address())
+        self.life = self._store.add(f"life/{slot}", 1)
+        for other in range(slots):
+            self._store.compare_set(f"card/{other}", "", "{}")
+        self._store.compare_set("number", "", "0")
+        self._store.compare_set("end", "", "-")
+        self._check(identity)
+        self._card = Card(
+            slot, self.life, "waiting", 0, 0, socket.gethostname(), self._listener.getsockname()[:2]
+        )
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._cards: dict[int, Card] = {}
+        self._quiet: dict[int, float] = {}
+        """Seconds of this rank's heartbeats since a card has changed."""
+        self._group: Group | None = None
+        self._last = 0
+        self._unreached = 0.0
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, name=f"skindx-{name}", daemon=True)
+            for name, work in (("heartbeat", self._beat), ("watch", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def connect(self, timeout_s: float | None = None) -> TCPStore:
+        """Return a connection to the store. Raises UserError when nobody answers there."""
+        host, port = self.address
+        timeout = timedelta(seconds=timeout_s or self._timeout_s)
+        try:
+            return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
+        except _STORE_ERRORS as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise UserError(
+                f"rank {self.slot} cannot reach the store of the ranks at {host}:{port} "
+                f"({reason}); check that the process that starts the ranks runs, and that this "
+                "machine reaches it."
+            ) from None
+
+    def _local_address(self) -> str:
+        """Return this machine's address as those at the store see it."""
+        with socket.socket(_family(self.address), socket.SOCK_DGRAM) as probe:
+            probe.connect(self.address)  # UDP: asks the routing table, sends nothing
+            return str(probe.getsockname()[0])
+
+    def _check(self, identity: Mapping[str, str]) -> None:
+        theirs = json.loads(
+            self._store.compare_set("identity", "", json.dumps(dict(identity), sort_keys=True))
+        )
+        if other := [name for name, value in identity.items() if theirs.get(name) != value]:
+            raise UserError(
+                f"rank {self.slot} on {socket.gethostname()} does not fit the ranks in training: "
+                f"its {' and '.join(other)} differ from theirs; give it the same, and start it "
+                "again."
+            )
+
+    # What the threads do.
+
+    def _beat(self) -> None:
+        before = time.monotonic()
+        while not self._ended.wait(BEAT_S):
+            now = time.monotonic()
+            passed, before = min(now - before, 2 * BEAT_S), now
+            try:
+                self._write()
+                cards, number, _ = self._read(self._beats)
+            except _STORE_ERRORS:
+                continue  # `_watch` counts how long
+            self._unreached = 0.0
+            with self._lock:
+                self._see(cards, passed)
+            self._judge(cards, number)
+            _drain(self._listener)
+
+    def _watch(self) -> None:
+        """Notice that the store is out of reach, even while a call to it hangs."""
+        while not self._ended.wait(BEAT_S):
+            self._unreached += BEAT_S
+            if self._unreached > self.silent_s and not self.cut:
+                self.cut = True
+                self._break("the store cannot be reached")
+            if self.cut:
+                shut(self._sockets)
+            if self.broken:
+                self.abort()
+
+    def _break(self, why: str) -> None:
+        if not self.broken:
+            self.why, self.broken = why, True
+        self.abort()
+
+    def _write(self, **changes: Any) -> None:
+        """Write the card, with these changes; by either thread."""
+        store = self._store if changes else self._beats
+        with self._writing:
+            self._card = replace(self._card, beat=self._card.beat + 1, **changes)
+            store.set(f"card/{self.slot}", json.dumps(asdict(self._card)))
+
+    def _read(self, store: TCPStore) -> tuple[dict[int, Card], int, str]:
+        """Return all ranks' cards, the number of the newest group, and why all is over, if so."""
+        names = [*(f"card/{slot}" for slot in range(self.slots)), "number", "end"]
+        *texts, number, end = store.multi_get(names)
+        raw = (json.loads(text) for text in texts)
+        cards = (Card(**{**one, "address": tuple(one["address"])}) for one in raw if one)
+        return {card.slot: card for card in cards}, int(number), end.decode().removeprefix("-")
+
+    def _see(self, cards: Mapping[int, Card], passed: float) -> None:
+        for slot, card in cards.items():
+            before = self._cards.get(slot)
+            changed = before is None or (before.life, before.beat) != (card.life, card.beat)
+            self._quiet[slot] = 0.0 if changed else self._quiet.get(slot, 0.0) + passed
+        self._cards = dict(cards)
+
+    def _judge(self, cards: Mapping[int, Card], number: int) -> None:
+        """Break the group that has lost a member, or has gone on without this rank."""
+        ours = cards.get(self.slot)
+        if ours and ours.life > self.life:
+            self.cut = True
+            self._break("another process has taken its place")
+        group = self._group
+        if group is None:
+            return
+        if number > group.number:
+            self._break("the others went on without it")
+        for slot, life in group.members:
+            card = cards.get(slot)
+            if slot == self.slot or card is None:
+                continue
+            if card.life != life:
+                self._break(f"rank {slot} has ended")
+            elif card.state != "in" and (card.state == "left" or card.number > group.number):
+                self._break(f"rank {slot} left the step")
+            elif self._quiet[slot] > self.silent_s:
+                self._break(f"rank {slot} is silent")
+        members = {slot for slot, _ in group.members}
+        self.newcomer = any(
+            card.state == "waiting"
+            and card.number == group.number + 1
+            and slot not in members
+            and self._quiet[slot] <= self.silent_s
+            for slot, card in cards.items()
+        )
+
+    # What the training calls.
+
+    def join(self, patience_s: float = 10.0) -> Group | None:
+        """Wait for the next group and return it; None: the training has ended meanwhile.
+
+        Members of the last group that are alive have `patience_s` to leave their step. Raises
+        CutOffError.
+        """
+        self._group, self.broken, self.newcomer = None, False, False
+        since, waiting_for = time.monotonic(), 0
+        newest = (0, since)
+        while True:
+            if self.cut:
+                raise CutOffError(self.why)
+            try:
+                cards, number, self.end = self._read(self._store)
+                if self.end:
+                    return None
+                group = self._record(number)
+                mine = (self.slot, self.life)
+                if group and number > self._last and mine in group.members:
+                    return self._enter(group)
+                if waiting_for != number + 1:
+                    waiting_for, since = number + 1, time.monotonic()
+                    self._write(state="waiting", number=waiting_for)
+                with self._lock:
+                    self._see(cards, 0.0)
+                if len(cards) > newest[0]:
+                    newest = (len(cards), time.monotonic())
+                now = time.monotonic()
+                proposal = self._proposal(
+                    number,
+                    group,
+                    cards,
+                    waited_s=now - since,
+                    alone_s=now - newest[1],
+                    patience_s=patience_s,
+                )
+                if proposal:
+                    text = json.dumps(asdict(proposal))
+                    self._store.compare_set(f"group/{number + 1}", "", text)
+                    self._store.compare_set("number", str(number), str(number + 1))
+                    continue
+            except _STORE_ERRORS:
+                time.sleep(_POLL_S)  # `_watch` says when it has been too long
+            time.sleep(_POLL_S)
+
+    def _record(self, number: int) -> Group | None:
+        if not number:
+            return None
+        raw = json.loads(self._store.get(f"group/{number}"))
+        members = tuple((slot, life) for slot, life in raw["members"])
+        return Group(number, members, raw["left"], tuple(raw["came"]), raw["stop"])
+
+    def _enter(self, group: Group) -> Group:
+        self._last = group.number
+        self._write(state="in", number=group.number)
+        with self._lock:
+            self._quiet = dict.fromkeys(self._quiet, 0.0)
+        self._group = group
+        return group
+
+    def _proposal(
+        self,
+        number: int,
+        group: Group | None,
+        cards: Mapping[int, Card],
+        *,
+        waited_s: float,
+        alone_s: float,
+        patience_s: float,
+    ) -> Group | None:
+        """Return who is to be in the next group, if it is for this rank to say, and time."""
+        ready = [
+            slot
+            for slot, card in cards.items()
+            if card.state == "waiting"
+            and card.number == number + 1
+            and (slot == self.slot or self._quiet.get(slot, 0.0) <= self.silent_s)
+        ]
+        left: dict[str, str] = {}
+        stayed, pending = [], False
+        for slot, life in group.members if group else ():
+            card = cards.get(slot)
+            if why := self._gone(card, life):
+                left[str(slot)] = why
+            elif slot in ready:
+                stayed.append(slot)
+            elif waited_s > patience_s:
+                left[str(slot)] = "it did not come back in time"
+            else:
+                pending = True
+        if pending or self.slot != self._first(stayed or ready, cards):
+            return None
+        came = sorted(
+            slot
+            for slot in ready
+            if slot not in stayed and (slot == self.slot or not _has_ended(cards[slot]))
+        )
+        chosen = [*sorted(stayed), *came]
+        if not stayed and len(chosen) < self.slots and alone_s < self._join_s:
+            return None
+        stop = ""
+        if len(chosen) < self._min:
+            if waited_s < self._join_s:
+                return None
+            stop = f"{len(chosen)} of at least engine.elastic.min_ranks={self._min} ranks are left"
+        members = tuple((slot, cards[slot].life) for slot in chosen)
+        return Group(number + 1, members, left, tuple(came), stop)
+
+    def _first(self, slots: Sequence[int], cards: Mapping[int, Card]) -> int | None:
+        """Return the first of these whose process is there."""
+        alive = (slot for slot in sorted(slots) if slot == self.slot or not _has_ended(cards[slot]))
+        return next(alive, None)
+
+    def _gone(self, card: Card | None, life: int) -> str:
+        """Say why a member of the last group is no longer there; nothing: it may be."""
+        if card is None or card.life != life:
+            return "its process ended"
+        if card.state == "left":
+            return card.why
+        if card.slot == self.slot:
+            return ""
+        if self._quiet.get(card.slot, 0.0) > self.silent_s:
+            return f"it was silent for {self.silent_s:g} s"
+        return "its process ended" if card.state == "in" and _has_ended(card) else ""
+
+    def leave(self, why: str, *, end: bool = False) -> None:
+        """Leave for good; with `end` the training is over for all who still wait."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        with suppress(*_STORE_ERRORS):
+            if not self.cut:
+                self._write(state="left", why=why)
+                if end:
+                    self._store.set("end", why)
+        for thread in self._threads:
+            thread.join(self.silent_s)
+        self._listener.close()
+
+
+def _family(address: tuple[str, int]) -> socket.AddressFamily:
+    return socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)[0][0]
+
+
+def _listener(host: str) -> socket.socket:
+    """Return a socket that takes calls as long as this process lives, stopped or not."""
+    result = socket.create_server((host, 0), family=_family((host, 0)), backlog=64)
+    result.setblocking(False)
+    return result
+
+
+def _drain(listener: socket.socket) -> None:
+    """Make room for further calls."""
+    with suppress(OSError):
+        while True:
+            listener.accept()[0].close()
+
+
+def _has_ended(card: Card) -> bool:
+    """Tell whether nobody listens any more where the rank's process did."""
+    host, _ = card.address
+    if host.startswith("127.") and card.host != socket.gethostname():
+        return False  # it names itself so, and we would call our own door
+    try:
+        with socket.create_connection(card.address, timeout=0.3):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,54 @@
+"""Sockets of a process group: a thread shuts them, and what waits for lost ranks fails at once.
+
+Torch's gloo has no `abort` (2.15: it returns and does nothing): a collective whose peer hangs or is
+cut off waits until `engine.timeout_s` is over. Its sockets are those in the event loops that it has
+made, which Linux lists in /proc.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+Socket = tuple[int, str]
+"""Descriptor, and what it stands for: a number may be given out again."""
+
+_OPEN = Path("/proc/self/fd")
+_LOOP = "anon_inode:[eventpoll]"
+
+
+def open_sockets() -> set[Socket]:
+    """Return the sockets of this process."""
+    return {(number, link) for number, link in _descriptors() if link.startswith("socket:")}
+
+
+def sockets_of_loops() -> set[Socket]:
+    """Return the sockets that an event loop of this process waits for."""
+    polled: set[int] = set()
+    for number, link in _descriptors():
+        if link == _LOOP:
+            with suppress(OSError):
+                text = Path(f"/proc/self/fdinfo/{number}").read_text()
+                polled |= {int(match) for match in re.findall(r"^tfd:\s+(\d+)", text, re.M)}
+    return {(number, link) for number, link in open_sockets() if number in polled}
+
+
+def shut(sockets: Iterable[Socket]) -> None:
+    """End the connections of these sockets; what waits for one of them fails."""
+    for number, link in sockets:
+        with suppress(OSError):
+            if str((_OPEN / str(number)).readlink()) != link:
+                continue
+            # A duplicate: closing it leaves the descriptor to its owner.
+            with socket.socket(fileno=os.dup(number)) as ours:
+                # gloo ends the process when a socket is shut on which it waits for ranks to call.
+                if not ours.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    ours.shutdown(socket.SHUT_RDWR)
+
+
+def _descriptors() -> Iterable[tuple[int, str]]:
+    for one in _OPEN.iterdir():
+        with suppress(OSError):
+            yield int(one.name), str(one.readlink())
