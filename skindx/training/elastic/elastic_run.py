@@ -18,6 +18,7 @@ import skindx
 from skindx.core.atomic_files import sha256_file
 from skindx.core.errors import UserError
 from skindx.data.layout import MANIFEST
+from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.resume import words_of
 from skindx.training.config.run import TrainSettings
 from skindx.training.elastic.handover import Handover, Held, RegroupError, at_of
@@ -53,6 +54,7 @@ def train_elastic(
     slots = int(os.environ["WORLD_SIZE"])
     regroup = Regroup(settings.engine, slots)
     slot, store = int(os.environ["RANK"]), _hosted()
+    regroup.warm(settings, len(Taxonomy.load(dataset / "taxonomy.yaml").keys))
     membership = Membership(
         (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
         slot,

@@ -105,13 +105,13 @@ class Membership:
         before = open_sockets()
         self._store, self._beats = self.connect(), self.connect()
         self._sockets = open_sockets() - before
+        self._check(identity)
         self._listener = _listener(self._local_address())
         self.life = self._store.add(f"life/{slot}", 1)
         for other in range(slots):
             self._store.compare_set(f"card/{other}", "", "{}")
         self._store.compare_set("number", "", "0")
         self._store.compare_set("end", "", "-")
-        self._check(identity)
         self._card = Card(
             slot, self.life, "waiting", 0, 0, socket.gethostname(), self._listener.getsockname()[:2]
         )
@@ -204,9 +204,15 @@ class Membership:
             store.set(f"card/{self.slot}", json.dumps(asdict(self._card)))
 
     def _read(self, store: TCPStore) -> tuple[dict[int, Card], int, str]:
-        """Return all ranks' cards, the number of the newest group, and why all is over, if so."""
+        """Return all ranks' cards, the number of the newest group, and why all is over, if so.
+
+        Notice a newer process of this rank's slot.
+        """
         names = [*(f"card/{slot}" for slot in range(self.slots)), "number", "end"]
-        *texts, number, end = store.multi_get(names)
+        *texts, number, end, life = store.multi_get([*names, f"life/{self.slot}"])
+        if int(life) > self.life and not self.cut:
+            self.cut = True
+            self._break("another process has taken its place")
         raw = (json.loads(text) for text in texts)
         cards = (Card(**{**one, "address": tuple(one["address"])}) for one in raw if one)
         return {card.slot: card for card in cards}, int(number), end.decode().removeprefix("-")
@@ -220,10 +226,6 @@ class Membership:
 
     def _judge(self, cards: Mapping[int, Card], number: int) -> None:
         """Break the group that has lost a member, or has gone on without this rank."""
-        ours = cards.get(self.slot)
-        if ours and ours.life > self.life:
-            self.cut = True
-            self._break("another process has taken its place")
         group = self._group
         if group is None:
             return

@@ -4,14 +4,19 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
+from skindx.models.classifier.classifier import build_classifier
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.run import TrainSettings
+from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import adopt_next_group, prepare_rank
 from skindx.training.elastic.membership import Group, Membership
 from skindx.training.elastic.sockets import Socket, open_sockets, shut, sockets_of_loops
 from skindx.training.parallel.mesh import Mesh, ProcessGroup, leave
+from skindx.training.tasks.optimizer import build_optimizer
 
 _MEET_S = 15.0
 """Ranks that are in a group have so long to reach each other."""
@@ -27,6 +32,27 @@ class Regroup:
         self._kept: dict[str, Any] = {}
         self._before: set[Socket] = set()
         self._meeting: set[Socket] = set()
+
+    def warm(self, settings: TrainSettings, classes: int) -> None:
+        """Load what a first step loads, before others wait for this rank; alone, on no images."""
+        member = next((one for one in settings.members if one.trunk != "frozen"), None)
+        if member is None:
+            return
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(self._backend, store=store, rank=0, world_size=1)
+        try:
+            adopt_next_group(self._backend)
+            mesh = Mesh(ProcessGroup(0, 1), self._device, self._settings)
+            classifier = build_classifier(member, classes).to(self._device)
+            optimizer = build_optimizer(classifier, settings.recipe_of(member), ())
+            engine = Engine(classifier, optimizer, mesh, 2)
+            side = member.preprocess.size
+            outputs = engine(torch.zeros(2, side, side, 3, dtype=torch.uint8, device=self._device))
+            engine.backward(outputs.sum(), 2)
+            engine.step(0.0)
+            engine.close()
+        finally:
+            self.leave()
 
     def enter(self, group: Group, membership: Membership) -> Mesh:
         """Join the process group of these ranks. Raises RuntimeError or DistError."""

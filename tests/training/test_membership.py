@@ -1,0 +1,203 @@
+"""Who trains: groups that follow one another in a store, decided by threads as by processes."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from torch._C._distributed_c10d import TCPStore
+
+from skindx.core.errors import UserError
+from skindx.training.elastic import membership as elastic
+from skindx.training.elastic.membership import CutOffError, Group, Membership
+
+SILENT_S = 1.0
+
+
+class Store:
+    """A store, and the ranks that meet there."""
+
+    def __init__(self) -> None:
+        self.server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.members: list[Membership] = []
+
+    def member(self, slot: int, slots: int = 3, **changes: object) -> Membership:
+        settings = {"min_ranks": 1, "silent_s": SILENT_S, "identity": {"code": "a"}, "join_s": 0.5}
+        made = Membership(
+            ("127.0.0.1", self.server.port),
+            slot,
+            slots,
+            **{**settings, **changes},  # type: ignore[arg-type]
+        )
+        self.members.append(made)
+        return made
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setattr(elastic, "BEAT_S", 0.05)
+    made = Store()
+    yield made
+    for member in made.members:
+        member.leave("the test is over")
+
+
+def _join(members: Sequence[Membership], patience_s: float = 10) -> list[Group | None]:
+    """Let all of them join at once."""
+    groups: dict[int, Group | None] = {}
+    threads = [
+        threading.Thread(
+            target=lambda n=n, one=one: groups.update({n: one.join(patience_s)}), daemon=True
+        )
+        for n, one in enumerate(members)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    return [groups[number] for number in range(len(members))]
+
+
+def _slots(group: Group | None) -> list[int]:
+    assert group
+    return [slot for slot, _ in group.members]
+
+
+def _wait(until: Callable[[], bool], limit_s: float = 5) -> float:
+    began = time.monotonic()
+    while not until():
+        assert time.monotonic() - began < limit_s
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def _end(member: Membership) -> None:
+    """End as a killed process does: no heartbeat, and nobody listens."""
+    member._ended.set()
+    member._listener.close()
+
+
+def test_all_meet_and_those_left_go_on_at_once(store: Store) -> None:
+    ranks = [store.member(slot) for slot in range(3)]
+    groups = _join(ranks)
+    assert groups == [groups[0]] * 3
+    assert (_slots(groups[0]), groups[0] and groups[0].number) == ([0, 1, 2], 1)
+    _end(ranks[1])
+    began = time.monotonic()
+    after = _join([ranks[0], ranks[2]])
+    assert time.monotonic() - began < SILENT_S / 2  # its closed door is enough
+    assert _slots(after[0]) == [0, 2]
+    assert after[0]
+    assert after[0].left == {"1": "its process ended"}
+
+
+def test_a_newcomer_waits_for_the_others_to_leave_their_step(store: Store) -> None:
+    ranks = [store.member(slot) for slot in range(3)]
+    _join(ranks)
+    _end(ranks[2])
+    _join(ranks[:2])
+    again = store.member(2)
+    assert again.life == 2
+    joined: list[Group | None] = []
+    thread = threading.Thread(target=lambda: joined.append(again.join()))
+    thread.start()
+    _wait(lambda: ranks[0].newcomer and ranks[1].newcomer)
+    assert not joined
+    assert not ranks[0].broken
+    groups = _join(ranks[:2])
+    thread.join(5)
+    assert _slots(groups[0]) == [0, 1, 2]
+    assert groups[0]
+    assert groups[0].came == (2,)
+    assert joined == [groups[0]]
+
+
+def test_a_silent_rank_breaks_the_group_and_comes_back_as_a_newcomer(store: Store) -> None:
+    ranks = [store.member(slot) for slot in range(3)]
+    _join(ranks)
+    shut = threading.Event()
+    ranks[0].abort = shut.set
+    write, ranks[2]._write = ranks[2]._write, lambda **changes: None  # type: ignore[method-assign]
+    took = _wait(lambda: ranks[0].broken and ranks[1].broken)
+    assert SILENT_S / 2 < took < 2 * SILENT_S
+    assert shut.is_set()
+    assert ranks[0].why == "rank 2 is silent"
+    after = _join(ranks[:2])
+    assert after[0]
+    assert after[0].left == {"2": f"it was silent for {SILENT_S:g} s"}
+    ranks[2]._write = write  # type: ignore[method-assign]
+    _wait(lambda: ranks[2].broken)
+    assert _slots(_join(ranks)[2]) == [0, 1, 2]
+
+
+def test_a_rank_that_leaves_its_step_takes_the_others_along(store: Store) -> None:
+    ranks = [store.member(slot) for slot in range(2)] + [store.member(2)]
+    _join(ranks)
+    _end(ranks[2])
+    thread = threading.Thread(target=ranks[0].join)
+    thread.start()
+    assert _wait(lambda: ranks[1].broken) < SILENT_S / 2
+    assert _slots(ranks[1].join()) == [0, 1]
+    thread.join(5)
+
+
+def test_one_that_leaves_is_named_and_one_that_hangs_is_not_waited_for(store: Store) -> None:
+    ranks = [store.member(slot) for slot in range(3)]
+    _join(ranks)
+    ranks[1].leave("SIGTERM came to it")
+    after = _join([ranks[0]], patience_s=0.3)  # rank 2 beats, and never leaves its step
+    assert after[0]
+    assert after[0].left == {
+        "1": "SIGTERM came to it",
+        "2": "it did not come back in time",
+    }
+
+
+def test_too_few_ranks_stop_and_the_end_is_told_to_those_who_wait(store: Store) -> None:
+    ranks = [store.member(slot, min_ranks=2) for slot in range(3)]
+    _join(ranks)
+    for rank in ranks[1:]:
+        _end(rank)
+    group = ranks[0].join()
+    assert group
+    assert group.stop == ("1 of at least engine.elastic.min_ranks=2 ranks are left")
+    late = store.member(1, min_ranks=2)
+    ranks[0].leave("all have stopped", end=True)
+    assert late.join() is None
+    assert late.end == "all have stopped"
+
+
+def test_another_dataset_is_refused_and_the_others_go_on(store: Store) -> None:
+    first = store.member(0, slots=2, identity={"code": "a", "data": "b"})
+    with pytest.raises(
+        UserError, match=r"rank 1 on .* its data differ from theirs; .*again\."
+    ) as e:
+        store.member(1, slots=2, identity={"code": "a", "data": "c"})
+    assert "\n" not in str(e.value)
+    assert _slots(first.join()) == [0]
+
+
+def test_another_process_in_its_place_ends_a_rank(store: Store) -> None:
+    first = store.member(0, slots=1)
+    first.join()
+    store.member(0, slots=1)
+    _wait(lambda: first.cut)
+    with pytest.raises(CutOffError, match="another process has taken its place"):
+        first.join()
+
+
+def test_a_lost_store_cuts_a_rank_off(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    rank = store.member(0, slots=1)
+    rank.join()
+    shut = threading.Event()
+    rank.abort = shut.set
+    del store.server
+    assert _wait(lambda: rank.cut) < 2 * SILENT_S
+    assert shut.is_set()
+    with pytest.raises(CutOffError, match="the store cannot be reached"):
+        rank.join()
+
+
+def test_no_store_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"rank 0 cannot reach the store .*:9 \(.*machine reaches"):
+        Membership(("127.0.0.1", 9), 0, 1, min_ranks=1, silent_s=1, identity={}, timeout_s=0.2)
