@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from skindx_bench.harness.netlab import Link, NetLab
 from skindx_bench.subjects import run_bench
 from skindx_bench.train.elastic import goodputs
 from skindx_bench.train.elastic_process import logged
-from skindx_bench.train.elastic_run import Outcome, outcome_of
+from skindx_bench.train.elastic_run import Outcome, answers_of, outcome_of
 
 
 @pytest.mark.lab
@@ -31,10 +32,14 @@ def test_the_smallest_bench_has_all_its_figures(lab_here: None, tmp_path: Path) 
 
 def test_steps_that_count_by_hand(tmp_path: Path) -> None:
     """Two ranks; a kill at 11 s undoes steps 6 and 7, which are done again; then one at 21 s."""
-    (tmp_path / "0-71.steps").write_text("10.0 5\n10.5 6\n11.0 7\n14.0 6\n15.0 7\n16.0 8\n20.5 9\n")
-    (tmp_path / "1-72.steps").write_text("10.1 5\n10.6 6\n22.0 10\n30.0 11\n31.2 1")
-    lines = [line for line in logged(tmp_path) if line[0] < 31]
+    ours = {10.0: 5, 10.5: 6, 11.0: 7, 14.0: 6, 15.0: 7, 16.0: 8, 20.5: 9}
+    theirs = {10.1: 5, 10.6: 6, 22.0: 10, 30.0: 11}
+    for name, steps in (("0-71", ours), ("1-72", theirs)):
+        rows = "".join(f'[{when}, {done}, 1, 0, 2, [3], ""]\n' for when, done in steps.items())
+        (tmp_path / f"{name}.steps").write_text(f"{rows}[31.2, 1")
+    lines = logged(tmp_path)
     assert len(lines) == 11
+    assert [line.slot for line in lines[:2]] == [0, 1]
     outcome = outcome_of(lines, 11.0, 10.0, 2, [11.0, 21.0])
     assert outcome.steps == [2, 2]
     assert outcome.pauses_s == [5.0, 1.0]
@@ -47,6 +52,26 @@ def test_steps_that_count_by_hand(tmp_path: Path) -> None:
     assert figures["elastic_goodput"].spread == pytest.approx((0.2 / 0.3, 0.2 / 0.3))
     assert figures["elastic_goodput_5"].value == pytest.approx(1)
     assert figures["elastic_pause_s"].value == 3
+
+
+def test_answers_of_a_history_by_hand() -> None:
+    """Rank 1 was killed two seconds ago, then rank 2 stopped; each answer took half a second."""
+    now = time.time()
+
+    def event(ago_s: float, left: str) -> dict[str, object]:
+        when = datetime.fromtimestamp(now - ago_s, UTC).isoformat(timespec="milliseconds")
+        return {"when": when, "left": {left: "it is gone"}, "seconds_since_noticed": 0.5}
+
+    history = [event(5, "1"), event(1.25, "1"), event(0, "2")]
+    kill, stop = time.monotonic() - 2, time.monotonic() - 1.8
+    accidents = [Accident(0, "kill", 1, 0, kill), Accident(0, "stop", 2, 9, stop)]
+    answers = answers_of(history, accidents)
+    assert answers == {
+        "regroup": [0.5, 0.5],
+        "closed_noticed": [pytest.approx(0.25, abs=0.05)],
+        "hang_noticed": [pytest.approx(1.3, abs=0.05)],
+    }
+    assert answers_of(history[:1], accidents) == {}
 
 
 @given(seed=st.integers(0, 2**32), ranks=st.integers(2, 5), count=st.integers(0, 20))

@@ -1,5 +1,6 @@
 """A training on an emulated cluster to whose ranks accidents happen, and what came of it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,9 +8,11 @@ import sys
 import threading
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +21,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.launching.supervise import RANKS, read_notes
 from skindx_bench.harness.accidents import Accident, Injector
 from skindx_bench.harness.netlab import NetLab
-from skindx_bench.train.elastic_process import Cluster, logged
+from skindx_bench.train.elastic_process import Cluster, StepLine, logged
 
 _MODULE = "skindx_bench.train.elastic_process"
 _WARM_STEPS = 5
@@ -54,26 +57,50 @@ class Outcome:
         return cls(**raw)
 
 
-Line = tuple[float, int, int]
-"""When, steps done, rank."""
-
-
 def outcome_of(
-    lines: Sequence[Line], began: float, every_s: float, periods: int, kills: Sequence[float]
+    lines: Sequence[StepLine], began: float, every_s: float, periods: int, kills: Sequence[float]
 ) -> Outcome:
     """Return what the ranks' logs say of `periods` of `every_s` seconds each."""
-    times = [when for when, _, _ in lines]
+    times = [line.when for line in lines]
 
     def done(moment: float) -> int:
-        return lines[bisect_right(times, moment) - 1][1]
+        return lines[bisect_right(times, moment) - 1].done
 
     ends = [done(began + number * every_s) for number in range(periods + 1)]
     pauses = []
     for kill in kills:
         before = done(kill)
-        pauses += [when - kill for when, steps, _ in lines if when > kill and steps > before][:1]
+        after = (line.when - kill for line in lines if line.when > kill and line.done > before)
+        pauses += list(islice(after, 1))
     steps = [after - before for before, after in pairwise(ends)]
     return Outcome(periods * every_s, steps, pauses)
+
+
+_NOTICED = {"kill": "closed_noticed", "stop": "hang_noticed", "cut": "cut_noticed"}
+
+
+def answers_of(
+    events: Sequence[Mapping[str, Any]], accidents: Sequence[Accident]
+) -> dict[str, list[float]]:
+    """Return after how many seconds the others noticed each kind of accident, by a run's history.
+
+    `regroup`: how long they took from there on until they had state and went on.
+    """
+    result: dict[str, list[float]] = {}
+    to_wall = time.time() - time.monotonic()
+    for accident in accidents:
+        assert accident.happened
+        happened = accident.happened + to_wall
+        for event in events:
+            when = datetime.fromisoformat(event["when"]).timestamp()
+            regroup_s = event.get("seconds_since_noticed")
+            if when < happened or str(accident.rank) not in event["left"] or regroup_s is None:
+                continue
+            result.setdefault("regroup", []).append(regroup_s)
+            noticed_s = when - regroup_s - happened
+            result.setdefault(_NOTICED.get(accident.kind, accident.kind), []).append(noticed_s)
+            break
+    return result
 
 
 class ElasticRun:
@@ -151,7 +178,7 @@ class ElasticRun:
                 return note.pid
         return None
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[StepLine]:
         """Return what all ranks have logged."""
         return logged(self._logs)
 
@@ -159,10 +186,8 @@ class ElasticRun:
         """Wait until each rank has taken some steps. Raises JobError when it ends before."""
         deadline = time.monotonic() + _START_S
         while True:
-            counts = [0] * self.ranks
-            for _, _, rank in self.lines():
-                counts[rank] += 1
-            if min(counts) >= _WARM_STEPS:
+            counts = Counter(line.slot for line in self.lines())
+            if min(counts[rank] for rank in range(self.ranks)) >= _WARM_STEPS:
                 return
             if self.ended or time.monotonic() > deadline:
                 raise JobError(
@@ -183,4 +208,10 @@ class ElasticRun:
                 f"a training of the benchmark ended too early; see {self._folder / 'printed.log'}"
             )
         kills = [accident.happened for accident in injector.happened if accident.happened]
-        return outcome_of(self.lines(), began, every_s, periods, kills)
+        outcome = outcome_of(self.lines(), began, every_s, periods, kills)
+        return replace(outcome, answers_s=answers_of(self.events(), injector.happened))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the history of the run's groups."""
+        file = self._run / "elastic.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

@@ -264,6 +264,8 @@ def host_store(variables: MutableMapping[str, str]) -> Any:
             "MASTER_ADDR and MASTER_PORT to an address and a free port of this machine, or neither."
         ) from None
     variables.update({"MASTER_PORT": str(port), ELASTIC: "1"})
+    # Torch prints twenty lines of C++ for each connection to a rank that is gone.
+    variables.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     return store
 
 

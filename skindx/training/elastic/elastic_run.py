@@ -68,6 +68,7 @@ def train_elastic(
     try:
         while group := membership.join(elastic.silent_s + 3 * held.longest_step_s):
             held.membership, held.group = membership, group
+            held.left |= group.left
             held.resumed = partial(_note, run, held)
             try:
                 mesh = regroup.enter(group, membership)
@@ -93,6 +94,7 @@ def train_elastic(
             except Exception as error:
                 if not (_is_lost(error) or membership.broken):
                     raise
+                held.lose()
             finally:
                 regroup.leave()
     except CutOffError as error:
@@ -165,32 +167,39 @@ def _note(
     say: Callable[[str], None],
 ) -> None:
     """Write an event, and show a line, about a group that goes on; the main rank does."""
-    now = time.monotonic()
-    seconds = round(now - held.stepped_at, 2) if held.stepped_at else None
+    group, left, before = held.group, held.left, held.ranks
+    slots = [slot for slot, _ in group.members]
+    # Groups that did not come to a step are in no row: who left or came in them is told here.
+    came = [slot for slot in slots if slot not in before or str(slot) in left]
+    seconds, noticed = _since(held.stepped_at), _since(held.noticed_at)
+    held.left, held.ranks, held.noticed_at = {}, tuple(slots), 0.0
     if not training.mesh.is_main:
         return
-    group = held.group
-    slots = [slot for slot, _ in group.members]
     at = at_of(training)
     row = {
         "when": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "group": group.number,
         "ranks": slots,
-        "left": dict(group.left),
-        "came": list(group.came),
+        "left": left,
+        "came": came,
         "training": training.name,
         "epoch": at.epoch + 1,
         "step": at.step,
         "state_from": [slots[rank] for rank in givers],
         "seconds_since_last_step": seconds,
+        "seconds_since_noticed": noticed,
     }
     with suppress(OSError), (run / EVENTS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
     if group.number > 1:
-        changes = [f"rank {slot} left ({why})" for slot, why in group.left.items()]
-        changes += [f"rank {slot} came" for slot in group.came]
+        changes = [f"rank {slot} left ({why})" for slot, why in left.items()]
+        changes += [f"rank {slot} came" for slot in came]
         source = "living ranks" if givers else "the last checkpoint, or the start"
         say(
             f"{', '.join(changes) or 'the ranks met again'}: {len(slots)} go on from {source}, "
             f"{words_of(at, training.epochs)}"
         )
+
+
+def _since(moment: float) -> float | None:
+    return round(time.monotonic() - moment, 2) if moment else None

@@ -74,8 +74,18 @@ class Held:
     holding: Holding | None = None
     resumed: Callable[[Training[Any], Sequence[int], Callable[[str], None]], None]
     """Called once a training goes on, with the ranks that gave."""
-    stepped_at = 0.0
+    stepped_at = noticed_at = 0.0
+    """When the last step was done, and the group lost a rank; 0: not."""
     longest_step_s = 3.0
+
+    def __init__(self) -> None:
+        self.left: dict[str, str] = {}
+        self.ranks: tuple[int, ...] = ()
+        """Slots of the last group that went on, and why some have left since then."""
+
+    def lose(self) -> None:
+        """The group has lost a rank."""
+        self.noticed_at = self.noticed_at or time.monotonic()
 
     def count_step(self) -> None:
         """A step is done."""

@@ -63,6 +63,8 @@ class Regroup:
         # Its connection is shut with the others: gloo waits at the store for lost ranks too.
         store = PrefixStore(f"group-{group.number}", membership.connect(limit))
         self._meeting = open_sockets() - self._before
+        # A part of the names under which ranks meet; it stays increased where they do not.
+        dist.distributed_c10d._world.group_count = 0
         dist.init_process_group(
             self._backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=limit)
         )
