@@ -19,7 +19,7 @@ from ranks import run_ranks
 from skindx.training.checkpoint.finished import load_member
 from skindx.training.config.run import TrainSettings
 
-pytestmark = [pytest.mark.long, pytest.mark.distributed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.distributed, pytest.mark.timeout(1500)]
 
 LEASE_S = 15
 SETTINGS = {
@@ -78,7 +78,7 @@ def test_workers_come_and_go(site: Site, small_dataset: Path, tmp_path: Path) ->
     assert f"no training by hop or members is at work in {run}" in output
 
     with _skindx(stays, "train", small_dataset, "--config", config, "--out", run) as first:
-        wait_for("the first visits are done", 120, lambda: _done(site) >= 2)
+        wait_for("the first visits are done", 300, lambda: _done(site, first) >= 2)
         with _skindx(goes, *join) as late:
             wait_for("a late worker has a unit", 60, lambda: held(site, goes), 0.02)
             (lost,) = held(site, goes)
@@ -98,7 +98,7 @@ def test_workers_come_and_go(site: Site, small_dataset: Path, tmp_path: Path) ->
         assert words.startswith("stopped by SIGTERM before the training was finished")
         assert held(site, goes) == []
         assert site.ask("select count(*) from lease_workers") == ["1"]
-        output, _ = first.communicate(timeout=400)
+        output, _ = first.communicate(timeout=700)
     assert first.returncode == 0, output
     assert output.count("packed") == 1
     with (run / "hops.csv").open(newline="") as file:
@@ -111,7 +111,8 @@ def test_workers_come_and_go(site: Site, small_dataset: Path, tmp_path: Path) ->
     assert same == {"a": True, "b": True, "c": True}
 
 
-def _done(site: Site) -> int:
+def _done(site: Site, training: "subprocess.Popen[str]") -> int:
+    assert training.poll() is None, training.communicate()[0]
     if not site.ask("select to_regclass('lease_tasks')"):
         return 0
     return int(site.ask("select count(*) from lease_tasks where state = 'done'")[0])

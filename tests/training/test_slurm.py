@@ -19,6 +19,9 @@ _SCONTROL = """#!/usr/bin/env bash
 if [ "$1 $2" = "show job" ]; then echo "PreemptTime=${PREEMPTED:-None}"; exit; fi
 if [ "$1" = show ]; then printf 'node1\\nnode2\\n'; else echo "$@" >> "$SEEN/scontrol"; fi
 """
+_SCANCEL = """#!/usr/bin/env bash
+[ "$*" = "--signal=TERM $SLURM_JOB_ID" ] && kill -TERM "$(cat "$SEEN/ready")"
+"""
 _SRUN = """#!/usr/bin/env bash
 while [ "$1" != bash ]; do shift; done
 exec "$@"
@@ -28,7 +31,7 @@ printf '%s\\n' "$@" > "$SEEN/python"
 [ -n "${BUSY:-}" ] || exit "${ENDS:-0}"
 trap 'kill $!; touch "$SEEN/ended"; exit 0' TERM
 sleep 60 > /dev/null &
-touch "$SEEN/ready"
+echo "$$" > "$SEEN/ready.new" && mv "$SEEN/ready.new" "$SEEN/ready"
 wait
 """
 
@@ -38,7 +41,8 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     """Return an environment whose programs write into tmp_path what they were called with."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in {"scontrol": _SCONTROL, "srun": _SRUN, "python": _PYTHON}.items():
+    stubs = {"scontrol": _SCONTROL, "scancel": _SCANCEL, "srun": _SRUN, "python": _PYTHON}
+    for name, text in stubs.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     return {
