@@ -1,15 +1,16 @@
 """A hostfile with real pdsh, ssh and sshd: two nodes, and what can be wrong with one of them."""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from machines import Machine, machines
+from machines import Machine, machines, wait_for
 
 import skindx
 
@@ -114,6 +115,40 @@ def test_a_training_on_both(ssh: Ssh, small_dataset: Path) -> None:
     assert process.returncode == 0, output
     assert output.count("packed") == 1
     assert not any(node.processes("python") for node in ssh.nodes)
+
+
+def test_a_stop_and_a_lost_node_leave_nothing(ssh: Ssh, small_dataset: Path) -> None:
+    longer = ("--set", "recipe.epochs=16", "--set", "checkpoint.every_steps=2")
+    folder = ssh.folder / "disturbed" / "checkpoints" / "a"
+
+    def saved() -> set[str]:
+        return {file.name for file in folder.glob("epoch-*")}
+
+    def disturb(how: Callable[[], None]) -> tuple[int, str]:
+        before = saved()
+        with ssh.train(small_dataset, "disturbed", *longer) as process:
+            wait_for("it trains", 300, lambda: len(saved() - before) > 1, 0.05)
+            how()
+            output, _ = process.communicate(timeout=120)
+        assert not any(node.processes("python") for node in ssh.nodes), output
+        return process.returncode, output
+
+    def stop() -> None:
+        ssh.head.processes("skindx train")[0].send_signal(signal.SIGTERM)
+
+    code, output = disturb(stop)
+    assert code == 128 + signal.SIGTERM, output
+    assert "stopped by SIGTERM before the training was finished" in output
+    node = ssh.nodes[1]
+    code, output = disturb(node.off)
+    assert code == 1, output
+    assert "rank 1 (process " in (line := output.strip().splitlines()[-1])
+    assert "on sk-d) was killed" in line
+    node.on()
+    ssh.serve(node)
+    with ssh.train(small_dataset, "disturbed", *longer) as process:
+        output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
 
 
 def test_a_node_that_is_off(ssh: Ssh, small_dataset: Path) -> None:
