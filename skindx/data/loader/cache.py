@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -122,22 +122,45 @@ def _in_memory(files: Files, context: CacheContext) -> CachedSource:
     """Keep encoded bytes: one copy for the node, or each rank its own share of the images."""
     loader, node, mesh = context.loader, context.node, context.mesh
     sizes_N = _sizes(files, mesh)
-    total = int(sizes_N.sum())
-    descriptor = _share_memory(sizes_N, node, mesh) if loader.sharded is not True else None
+    total, held = int(sizes_N.sum()), _held(files, mesh)
+    if mesh.kept is not None:
+        # What one rank of a node holds from the group before is no part of the free memory.
+        host = socket.gethostname()
+        if (host, True) in mesh.gather((host, held is not None)):
+            node = replace(node, free_bytes=node.free_bytes + total)
+    descriptor = _share_memory(sizes_N, node, mesh, held) if loader.sharded is not True else None
     copies = node.ranks if descriptor is None else 1
-    sharded = _sharded(total, copies, context)
+    sharded = _sharded(total, copies, replace(context, node=node))
     share = kept_share(total, node, copies, sharded=sharded)
     if descriptor is not None and not sharded:
         memory = NodeMemory(files.dataset, files.records, sizes_N.tolist(), descriptor, share)
+        _keep(memory, mesh)
         return CachedSource(memory, sharded=False)
     if descriptor is not None:
         os.close(descriptor)
-    source = InMemory(files.dataset, files.records, share)
+    source = held if isinstance(held, InMemory) else InMemory(files.dataset, files.records)
+    source.share = share
+    _keep(source, mesh)
     if not (sharded and loader.redraws):
         return CachedSource(source, sharded)
     group = None if loader.exchange == "read" else gloo_group(mesh)
     kept_P = np.array(mesh.gather(share))
     return CachedSource(source, sharded, True, ShardShuffler(source, sizes_N, kept_P, mesh, group))
+
+
+_KEPT = "training images"
+
+
+def _held(files: Files, mesh: Ranks) -> Files | None:
+    """Return these images as this process holds them from the group before."""
+    held = (mesh.kept or {}).get(_KEPT)
+    same = held and held.dataset == files.dataset and list(held.records) == list(files.records)
+    return held if same else None
+
+
+def _keep(source: Files, mesh: Ranks) -> None:
+    if mesh.kept is not None:
+        mesh.kept[_KEPT] = source
 
 
 def _sharded(total: int, copies: int, context: CacheContext) -> bool:
@@ -166,10 +189,15 @@ def _sizes(files: Files, mesh: Ranks) -> NDArray[np.int64]:
     return sizes_N
 
 
-def _share_memory(sizes_N: NDArray[np.int64], node: Node, mesh: Ranks) -> int | None:
+def _share_memory(
+    sizes_N: NDArray[np.int64], node: Node, mesh: Ranks, held: Files | None
+) -> int | None:
     """Return a descriptor of memory that all ranks of this node reach; None: they have none."""
-    host = socket.gethostname()
-    made = node_memory.create(sizes_N.tolist()) if node.ranks > 1 else None
+    host, made = socket.gethostname(), None
+    if isinstance(held, NodeMemory):
+        made = held.offer()
+    elif node.ranks > 1:
+        made = node_memory.create(sizes_N.tolist())
     offers = mesh.gather((host, made[1] if made else None))
     handle = next(handle for name, handle in offers if name == host)
     descriptor = made[0] if made else None

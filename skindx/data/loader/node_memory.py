@@ -57,6 +57,13 @@ class NodeMemory(Files):
             os.pwrite(self._descriptor, b"\1", index)
         return data
 
+    def offer(self) -> tuple[int, Handle]:
+        """Return another descriptor of this memory, and its handle."""
+        descriptor = os.dup(self._descriptor)
+        link = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        name = link.removeprefix("/memfd:").removesuffix(" (deleted)")
+        return descriptor, Handle(os.getpid(), descriptor, name)
+
 
 def create(sizes: Sequence[int]) -> tuple[int, Handle] | None:
     """Return a descriptor of new, empty memory and its handle; None where there is none."""

@@ -100,8 +100,8 @@ class Mesh:
     """Of this group, where a training goes on in one group after the other; 0: there is one."""
     started: int = 0
     """Ranks that there may be, where some are lost; 0: those that there are."""
-    kept: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What this process holds on to from group to group: images."""
+    kept: dict[str, Any] | None = field(default=None, compare=False)
+    """What this process holds on to from group to group: images; none: there is one group."""
 
     @property
     def is_main(self) -> bool:

@@ -37,6 +37,7 @@ RATIO = (0.8, 1.25)
 """Aspects of the random crop, width / height."""
 
 _VALIDATION_BATCH = 64
+_KEPT = "validation images"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ class ValidationSet:
     reading: Reading
     keep: bool
     """Hold the squares in memory (N x S x S x 3 bytes) instead of decoding them in each epoch."""
+    known: dict[str, NDArray[np.uint8]] | None = None
+    """Where they are held instead, by their images' `hashes`."""
+    hashes: Sequence[str] = ()
     _kept: list[NDArray[np.uint8]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -93,7 +97,7 @@ class ValidationSet:
 
     def squares(self) -> Iterable[NDArray[np.uint8]]:
         """Return batches of central squares, B x S x S x 3, in order."""
-        if not self.keep:
+        if not self.keep or self.known is not None:
             return self._load()
         if not self._kept:
             self._kept = list(self._load())
@@ -102,7 +106,7 @@ class ValidationSet:
     def _load(self) -> Iterator[NDArray[np.uint8]]:
         def fill(indices: Sequence[int], out_TSS3: NDArray[np.uint8]) -> None:
             for index, out_SS3 in zip(indices, out_TSS3, strict=True):
-                out_SS3[...] = centre_square(self.source.image(index), self.preprocess)
+                out_SS3[...] = self._square(index)
 
         pieces = -(-len(self) // _VALIDATION_BATCH)
         return load(
@@ -114,6 +118,25 @@ class ValidationSet:
             # Cached images must not be pinned memory.
             allocate=None if self.keep else self.reading.allocate,
         )
+
+    def _square(self, index: int) -> NDArray[np.uint8]:
+        if not self.keep or self.known is None:
+            return centre_square(self.source.image(index), self.preprocess)
+        name = self.hashes[index]
+        if name not in self.known:
+            self.known[name] = centre_square(self.source.image(index), self.preprocess)
+        return self.known[name]
+
+
+def _known(member: MemberSettings, mesh: Mesh) -> dict[str, NDArray[np.uint8]] | None:
+    """Return the validation images that this process holds from group to group."""
+    if mesh.kept is None:
+        return None
+    kept = mesh.kept.get(_KEPT)
+    if kept is None or kept[0] != member.preprocess:
+        mesh.kept[_KEPT] = kept = member.preprocess, {}
+    known: dict[str, NDArray[np.uint8]] = kept[1]
+    return known
 
 
 def class_numbers(records: Sequence[Record], classes: Sequence[str]) -> NDArray[np.int64]:
@@ -199,6 +222,8 @@ def open_sets(
             member.preprocess,
             reading,
             keep=loader.cache.kind != "none",
+            known=_known(member, mesh),
+            hashes=[record.sha256 for record in local_val],
         ),
     )
 

@@ -1,0 +1,168 @@
+"""Ranks that go on when one is lost: forked processes, with a store in the test's own."""
+
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from ranks import forking
+from torch._C._distributed_c10d import TCPStore
+
+from skindx.training.config.run import TrainSettings
+
+Plan = dict[tuple[int, int], str]
+"""(slot, its n-th backward pass) -> what its process does to itself there."""
+
+
+def elastic_settings(ranks: int, **changes: Any) -> TrainSettings:
+    """Return settings of a small training of 6 steps an epoch on `small_dataset`."""
+    raw: dict[str, Any] = {
+        "engine": {
+            "accelerator": "cpu",
+            "ranks": ranks,
+            "timeout_s": 60,
+            "elastic": {"silent_s": 1.5},
+        },
+        "recipe": {"epochs": 2, "batch": 9, "ema": {"decay": 0.9}},
+        "members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 32}}],
+        "loader": {"threads": 1},
+    }
+    return TrainSettings.parse(raw | changes)
+
+
+@dataclass
+class Ranks:
+    """Processes by their slots, and the store that they meet at."""
+
+    run: Path
+    dataset: Path
+    settings: TrainSettings
+    plan: Plan = field(default_factory=dict)
+    store: Any = None
+    processes: dict[int, ForkServerProcess] = field(default_factory=dict)
+
+    def start(self, *slots: int) -> None:
+        """Start ranks, also again."""
+        for slot in slots:
+            place = (slot, int(self.settings.engine.ranks), self.store.port)
+            plan = {str(at): what for (of, at), what in self.plan.items() if of == slot}
+            process = forking().Process(
+                target=_work, args=(place, self.run, self.dataset, plan), daemon=True
+            )
+            process.start()
+            self.processes[slot] = process
+            self.plan = {key: what for key, what in self.plan.items() if key[0] != slot}
+
+    def wait(self, until: Callable[[], bool], limit_s: float = 40) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + limit_s
+        while not until():
+            assert time.monotonic() < deadline, self.events()
+            time.sleep(0.02)
+
+    def join(self, *slots: int) -> list[int | None]:
+        """Wait for these to end; return their exit codes."""
+        self.wait(lambda: not any(self.processes[slot].is_alive() for slot in slots))
+        return [self.processes[slot].exitcode for slot in slots]
+
+    def signal(self, slot: int, number: signal.Signals) -> None:
+        """Send a signal to one rank."""
+        pid = self.processes[slot].pid
+        assert pid
+        os.kill(pid, number)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the rows of the groups."""
+        return _rows(self.run / "elastic.jsonl")
+
+    def steps(self, slot: int) -> list[dict[str, Any]]:
+        """Return what a rank noted after each step."""
+        return _rows(self.run / f"steps-{slot}.jsonl")
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+@contextmanager
+def elastic_ranks(
+    run: Path, dataset: Path, settings: TrainSettings, plan: Plan | None = None
+) -> Iterator[Ranks]:
+    """Return ranks that are yet to start; none outlives the block."""
+    run.mkdir(parents=True)
+    settings.save(run / "train.yaml")
+    (run / "ranks").mkdir()
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = Ranks(run, dataset, settings, dict(plan or {}), store)
+    try:
+        yield ranks
+    finally:
+        for process in ranks.processes.values():
+            if process.is_alive():
+                process.kill()
+
+
+def _work(place: tuple[int, int, int], run: Path, dataset: Path, plan: dict[str, str]) -> None:
+    slot, slots, port = place
+    os.environ.update(
+        RANK=str(slot),
+        LOCAL_RANK=str(slot),
+        WORLD_SIZE=str(slots),
+        LOCAL_SIZE=str(slots),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        SKINDX_ELASTIC="1",
+        OMP_NUM_THREADS="1",
+    )
+    from skindx.training import jobs, loop
+    from skindx.training.deepspeed.engine import Engine
+
+    passes, backward, take_step = [0], Engine.backward, loop.take_step
+    acts: dict[str, Callable[[], None]] = {
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        "leave": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    }
+
+    def watched_backward(engine: Any, *arguments: Any, **more: Any) -> None:
+        if engine.mesh.number:
+            passes[0] += 1
+            acts.get(plan.get(str(passes[0]), ""), lambda: None)()
+        backward(engine, *arguments, **more)
+
+    def noted_step(training: Any, batch: Any) -> float | None:
+        loss = take_step(training, batch)
+        position = training.position
+        row = {
+            "at": [position.epoch, position.step],
+            "ranks": training.mesh.data.size,
+            "images": batch.local_count,
+            "weights": digest(training.engine.module.parameters()),
+        }
+        with (run / f"steps-{slot}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return loss
+
+    Engine.backward = watched_backward  # type: ignore[method-assign]
+    loop.take_step = noted_step
+    log = os.open(run / f"log-{slot}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    jobs.end_with_parent = lambda: None
+    os._exit(jobs.main([str(run), str(dataset)]))
+
+
+def digest(tensors: Sequence[Any]) -> str:
+    """Return a hash of numbers to the bit."""
+    hashed = hashlib.sha256()
+    for tensor in tensors:
+        hashed.update(tensor.detach().cpu().numpy().tobytes())
+    return hashed.hexdigest()
