@@ -72,6 +72,15 @@ class Ranks:
         self.wait(lambda: not any(self.processes[slot].is_alive() for slot in slots))
         return [self.processes[slot].exitcode for slot in slots]
 
+    def waits(self, slot: int) -> bool:
+        """Tell whether a rank waits to be taken in."""
+        card = json.loads(self.store.get(f"card/{slot}"))
+        return bool(card) and card["state"] == "waiting"
+
+    def open_gate(self) -> None:
+        """Let a rank that stands at the gate go on."""
+        (self.run / "gate").touch()
+
     def signal(self, slot: int, number: signal.Signals) -> None:
         """Send a signal to one rank."""
         pid = self.processes[slot].pid
@@ -110,6 +119,15 @@ def elastic_ranks(
                 process.kill()
 
 
+def train_plainly(run: Path, dataset: Path, settings: TrainSettings) -> None:
+    """Train as one rank of a run that stops with the first rank that is lost."""
+    from skindx.training.deepspeed.ranks import join
+    from skindx.training.jobs import train
+    from skindx.training.launching.supervise import StopRequest
+
+    train(run, dataset, settings, join(settings.engine), StopRequest(10))
+
+
 def _work(place: tuple[int, int, int], run: Path, dataset: Path, plan: dict[str, str]) -> None:
     slot, slots, port = place
     os.environ.update(
@@ -130,6 +148,7 @@ def _work(place: tuple[int, int, int], run: Path, dataset: Path, plan: dict[str,
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "leave": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        "gate": lambda: _wait_for(run / "gate"),
     }
 
     def watched_backward(engine: Any, *arguments: Any, **more: Any) -> None:
@@ -158,6 +177,11 @@ def _work(place: tuple[int, int, int], run: Path, dataset: Path, plan: dict[str,
     os.dup2(log, 2)
     jobs.end_with_parent = lambda: None
     os._exit(jobs.main([str(run), str(dataset)]))
+
+
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.02)
 
 
 def digest(tensors: Sequence[Any]) -> str:

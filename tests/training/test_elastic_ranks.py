@@ -1,13 +1,17 @@
 """A rank is killed, hangs, leaves or comes back: the others go on, and all hold the same."""
 
+import shutil
 import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_ranks import Ranks, elastic_ranks, elastic_settings
+from elastic_ranks import Ranks, elastic_ranks, elastic_settings, train_plainly
+from ranks import run_ranks
 from safetensors.torch import load_file
+
+from skindx.training.config.engine import EngineSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -44,3 +48,51 @@ def test_the_others_go_on_when_one_is_killed_in_a_step(small_dataset: Path, tmp_
         assert event["seconds_since_last_step"] < 3
     weights = load_file(tmp_path / "run" / "members" / "a" / "model.safetensors")
     assert all(bool(value.isfinite().all()) for value in weights.values())
+
+
+def test_a_rank_that_was_stopped_comes_back_and_one_that_is_preempted_leaves(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    """The exchange's residuals stay with their ranks, and a newcomer's weights are the others'."""
+    exchange = {"kind": "gtopk", "density": 0.05, "warmup": [0.5]}
+    settings = elastic_settings(3, exchange=exchange)
+    plan = {(2, 3): "stop", (0, 6): "gate", (1, 10): "leave"}
+    with elastic_ranks(tmp_path / "run", small_dataset, settings, plan) as ranks:
+        ranks.start(0, 1, 2)
+        ranks.wait(lambda: len(ranks.events()) == 2)
+        assert ranks.events()[1]["left"] == {"2": "it was silent for 1.5 s"}
+        ranks.signal(2, signal.SIGCONT)
+        ranks.wait(lambda: ranks.waits(2))
+        ranks.open_gate()
+        assert ranks.join(0, 1, 2) == [0, 128 + signal.SIGTERM, 0]
+        taken = _check(ranks)
+        came, left = ranks.events()[2:]
+        assert (came["came"], came["ranks"], came["state_from"]) == ([2], [0, 1, 2], [0, 1])
+        assert left["left"] == {"1": "SIGTERM came to it"}
+        sizes = [len(taken[epoch, step]) for epoch, step in STEPS]
+        assert sizes[:2] + sizes[-1:] == [3, 3, 2]
+        assert 2 in taken[came["epoch"] - 1, came["step"]]
+
+
+@pytest.mark.long
+def test_the_others_go_on_as_from_a_checkpoint_of_all(small_dataset: Path, tmp_path: Path) -> None:
+    """To the bit: three ranks up to a step, then two, with the same batches."""
+    settings = elastic_settings(3, checkpoint={"every_steps": 3, "keep": 100})
+    plan = {(1, 4): "kill", (0, 5): "gate"}
+    with elastic_ranks(tmp_path / "run", small_dataset, settings, plan) as ranks:
+        ranks.start(0, 1, 2)
+        ranks.wait(lambda: len(ranks.events()) == 2)
+        shutil.copytree(tmp_path / "run" / "checkpoints", tmp_path / "copy")
+        ranks.open_gate()
+        assert ranks.join(0, 2) == [0, 0]
+    plain = settings.model_copy(update={"engine": EngineSettings(accelerator="cpu", ranks=2)})
+    (tmp_path / "again").mkdir()
+    shutil.copytree(tmp_path / "copy", tmp_path / "again" / "checkpoints")
+    run_ranks(2, train_plainly, tmp_path / "again", small_dataset, plain)
+    ours, theirs = (
+        load_file(tmp_path / name / "members" / "a" / "model.safetensors")
+        for name in ("run", "again")
+    )
+    trained = [name for name in ours if "running" not in name]
+    assert len(trained) > 10
+    assert all(ours[name].equal(theirs[name]) for name in trained)

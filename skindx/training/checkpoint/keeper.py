@@ -125,9 +125,11 @@ def finish(folder: Path, at: At, head: State, files: State, keep: int, *, number
         shutil.rmtree(final)
     temporary.replace(final)
     flush(folder)
-    # One that stands further is a damaged one that this training had to go back behind.
     saved = saved_in(folder)
     newest = [other for other in saved if other <= at][:keep]
+    if number:  # the ranks from which this one was cut off may have gone on
+        newest += [other for other in saved if other > at]
+    # Else one that stands further is a damaged one that this training had to go back behind.
     for other in set(saved) - set(newest):
         shutil.rmtree(path_of(folder, other))
 

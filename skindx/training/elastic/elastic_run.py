@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import TCPStore
 
 import skindx
 from skindx.core.atomic_files import sha256_file
-from skindx.core.errors import UserError
+from skindx.core.errors import JobError, UserError
 from skindx.data.layout import MANIFEST
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.resume import words_of
@@ -25,15 +25,23 @@ from skindx.training.elastic.handover import Handover, Held, RegroupError, at_of
 from skindx.training.elastic.membership import CutOffError, Membership
 from skindx.training.elastic.regroup import Regroup
 from skindx.training.jobs import hold, train
-from skindx.training.launching.supervise import LeftError, StoppedError, StopRequest
+from skindx.training.launching.supervise import (
+    ELASTIC,
+    LeftError,
+    StoppedError,
+    StopRequest,
+)
 from skindx.training.parallel.mesh import is_lost
 from skindx.training.state import Training
 
 EVENTS = "elastic.jsonl"
 """In the run: a row for each group, with who left, who came, and where it went on."""
 
-STORE_RUNS = "SKINDX_ELASTIC"
-"""Set where the process that starts the ranks holds their store, at MASTER_ADDR:MASTER_PORT."""
+
+_STOPS_S = 5.0
+"""A rank that is asked to stop while it waits for others saves alone after this time."""
+
+_MOST_FAILURES = 20
 
 
 def train_elastic(
@@ -65,41 +73,21 @@ def train_elastic(
         timeout_s=settings.engine.timeout_s,
     )
     held = Held()
+    held.membership = membership
+    work = partial(train, run, dataset, settings, stop=stop, only=only)
     try:
-        while group := membership.join(elastic.silent_s + 3 * held.longest_step_s):
-            held.membership, held.group = membership, group
-            held.left |= group.left
-            held.resumed = partial(_note, run, held)
-            try:
-                mesh = regroup.enter(group, membership)
-                train(
-                    run,
-                    dataset,
-                    settings,
-                    mesh,
-                    stop,
-                    only=only,
-                    saves=partial(Handover, held),
-                    holds=partial(_hold, group.number),
-                )
-                mesh.barrier()
+        while group := membership.join(
+            elastic.silent_s + 3 * held.longest_step_s,
+            give_up=lambda waited_s: stop.requested and (not held.holding or waited_s > _STOPS_S),
+        ):
+            held.begin(group, partial(_note, run, held))
+            packs = _in_group(regroup, held, work, stop)
+            if packs is not None:
                 membership.leave("it has finished", end=True)
-                return mesh.is_main
-            except RegroupError:
-                if stop.requested:
-                    membership.leave(f"{stop.why} came to it")
-                    raise LeftError(f"rank {slot} left, and the others go on", stop.why) from None
-            except (StoppedError, UserError):
-                raise
-            except Exception as error:
-                if not (_is_lost(error) or membership.broken):
-                    raise
-                held.lose()
-            finally:
-                regroup.leave()
+                return packs
     except CutOffError as error:
-        saved = held.save_alone()
-        raise LeftError(f"rank {slot} ends: {error}; {saved}", str(error)) from None
+        why = stop.why if stop.requested else str(error)
+        raise LeftError(f"rank {slot} ends: {error}; {held.save_alone()}", why) from None
     except StoppedError as stopped:
         membership.leave(STOPPED, end=not isinstance(stopped, LeftError))
         raise
@@ -109,6 +97,39 @@ def train_elastic(
     if membership.end == STOPPED:
         raise StoppedError("the others have stopped")
     return False
+
+
+def _in_group(
+    regroup: Regroup, held: Held, work: Callable[..., None], stop: StopRequest
+) -> bool | None:
+    """Train in a group until it is done, and return whether this rank packs; None: it broke."""
+    membership, slot = held.membership, held.membership.slot
+    try:
+        mesh = regroup.enter(held.group, membership)
+        holds = partial(_hold, held.group.number)
+        work(mesh=mesh, saves=partial(Handover, held), holds=holds)
+        with suppress(RuntimeError, dist.DistError):  # one has left already
+            mesh.barrier()
+        return mesh.is_main
+    except RegroupError:
+        if stop.requested:
+            if not membership.leave(f"{stop.why} came to it"):
+                raise CutOffError("the store cannot be reached") from None
+            raise LeftError(f"rank {slot} left, and the others go on", stop.why) from None
+    except (StoppedError, UserError):
+        raise
+    except Exception as error:
+        if not (_is_lost(error) or membership.broken):
+            raise
+        held.lose()
+        if held.failures > _MOST_FAILURES:
+            raise JobError(
+                f"rank {slot} was in {held.failures} groups in a row that took no step ({error}); "
+                "check that the nodes reach each other, and engine.interface"
+            ) from None
+    finally:
+        regroup.leave()
+    return None
 
 
 STOPPED = "all have stopped"
@@ -125,7 +146,7 @@ def _is_lost(error: BaseException | None) -> bool:
 
 def _hosted() -> Any:
     """Hold the store here, where no process beside the ranks does: on the first rank."""
-    elsewhere = (STORE_RUNS, "TORCHELASTIC_USE_AGENT_STORE")
+    elsewhere = (ELASTIC, "TORCHELASTIC_USE_AGENT_STORE")
     if os.environ["RANK"] != "0" or any(os.environ.get(name) for name in elsewhere):
         return None
     port = int(os.environ["MASTER_PORT"])

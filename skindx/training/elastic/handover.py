@@ -73,23 +73,34 @@ class Held:
     group: Group
     holding: Holding | None = None
     resumed: Callable[[Training[Any], Sequence[int], Callable[[str], None]], None]
-    """Called once a training goes on, with the ranks that gave."""
     stepped_at = noticed_at = 0.0
     """When the last step was done, and the group lost a rank; 0: not."""
     longest_step_s = 3.0
+    failures = 0
+    """Groups without a step that were lost, one after the other."""
 
     def __init__(self) -> None:
         self.left: dict[str, str] = {}
         self.ranks: tuple[int, ...] = ()
         """Slots of the last group that went on, and why some have left since then."""
 
+    def begin(
+        self,
+        group: Group,
+        resumed: Callable[[Training[Any], Sequence[int], Callable[[str], None]], None],
+    ) -> None:
+        """A group begins; `resumed` is called once a training goes on, with the ranks that gave."""
+        self.group, self.resumed = group, resumed
+        self.left |= group.left
+
     def lose(self) -> None:
         """The group has lost a rank."""
         self.noticed_at = self.noticed_at or time.monotonic()
+        self.failures += 1
 
     def count_step(self) -> None:
         """A step is done."""
-        now = time.monotonic()
+        now, self.failures = time.monotonic(), 0
         if self.stepped_at:
             self.longest_step_s = min(60.0, max(self.longest_step_s, now - self.stepped_at))
         self.stepped_at = now

@@ -165,7 +165,7 @@ class Membership:
 
     def _beat(self) -> None:
         before = time.monotonic()
-        while not self._ended.wait(BEAT_S):
+        while not self._ended.wait(BEAT_S) and not self.cut:
             now = time.monotonic()
             passed, before = min(now - before, 2 * BEAT_S), now
             try:
@@ -252,11 +252,13 @@ class Membership:
 
     # What the training calls.
 
-    def join(self, patience_s: float = 10.0) -> Group | None:
+    def join(
+        self, patience_s: float = 10.0, give_up: Callable[[float], bool] = lambda waited_s: False
+    ) -> Group | None:
         """Wait for the next group and return it; None: the training has ended meanwhile.
 
         Members of the last group that are alive have `patience_s` to leave their step. Raises
-        CutOffError.
+        CutOffError, also when it is to `give_up` after so many seconds.
         """
         self._group, self.broken, self.newcomer = None, False, False
         since, waiting_for = time.monotonic(), 0
@@ -264,6 +266,8 @@ class Membership:
         while True:
             if self.cut:
                 raise CutOffError(self.why)
+            if give_up(time.monotonic() - since):
+                raise CutOffError("it was asked to stop while it waited for other ranks")
             try:
                 cards, number, self.end = self._read(self._store)
                 if self.end:
@@ -377,19 +381,26 @@ class Membership:
             return f"it was silent for {self.silent_s:g} s"
         return "its process ended" if card.state == "in" and _has_ended(card) else ""
 
-    def leave(self, why: str, *, end: bool = False) -> None:
-        """Leave for good; with `end` the training is over for all who still wait."""
+    def leave(self, why: str, *, end: bool = False) -> bool:
+        """Leave for good; with `end` the training is over for all who still wait.
+
+        False: nobody can be told.
+        """
         if self._ended.is_set():
-            return
+            return True
         self._ended.set()
+        told = False
         with suppress(*_STORE_ERRORS):
             if not self.cut:
                 self._write(state="left", why=why)
                 if end:
                     self._store.set("end", why)
+                self._store.get("number")  # a write alone waits for no answer
+                told = True
         for thread in self._threads:
             thread.join(self.silent_s)
         self._listener.close()
+        return told
 
 
 def _family(address: tuple[str, int]) -> socket.AddressFamily:
