@@ -69,9 +69,10 @@ class Exchange(ABC):
     def finish(self) -> bool:
         """Wait until `gradients.flat` holds the result.
 
-        False, on every rank alike, when some rank's gradient was not finite: then the step must
-        not be taken, and what is remembered from step to step is as it was before. A kind that
-        remembers nothing may return True: what is not finite is then in `gradients.flat`.
+        False, on every rank alike, when some rank's gradient was not finite (where ranks train
+        apart: when this one's was not): then the step must not be taken, and what is remembered
+        from step to step is as it was before. A kind that remembers nothing may return True: what
+        is not finite is then in `gradients.flat`.
         """
 
     def norm(self) -> float:

@@ -109,10 +109,14 @@ class LocalSteps(Exchange):
         return self._rounds - (self._sent is not None)
 
     def break_off(self) -> None:
-        """Take back a message that was not taken in: the round that it ended goes on."""
-        sent, self._sent = self._sent, None
-        if sent is None:
+        """Take back a message that was not taken in: the round that it ended goes on.
+
+        One that came with a loaded state is known to all ranks, and stays.
+        """
+        sent = self._sent
+        if sent is None or not (self.settings.whole or sent.own_M is not None):
             return
+        self._sent = None
         if sent.own_M is not None:
             begun_M = self._weights() if sent.begun_M is None else sent.begun_M
             self.residual_M += sent.own_M - (self._anchor_M - begun_M)

@@ -424,6 +424,40 @@ def test_a_message_of_another_shape_is_refused(overlap: int) -> None:
         exchange._sent, exchange._taken = None, 0
 
 
+def test_a_message_of_a_lost_group_is_taken_back_unless_all_know_it() -> None:
+    def exchange_of(weight: nn.Parameter) -> LocalSteps:
+        made, fabric = LocalSteps(LocalSettings(steps=2, density=0.001, overlap=1)), _Garbled()
+        made.attach(cast(Any, fabric), GradientBuffer([("a", weight)]), 9)
+        return made
+
+    def moved(weight: nn.Parameter, exchange: LocalSteps) -> None:
+        exchange.go_on()
+        with torch.no_grad():
+            weight.add_(torch.randn(50))
+        exchange.step_done()
+
+    weight = nn.Parameter(torch.zeros(50))
+    exchange = exchange_of(weight)
+    for _ in range(3):
+        moved(weight, exchange)
+    left_M = exchange.residual_M.clone()
+    moved(weight, exchange)  # ends a round
+    state = deepcopy(exchange.state_dict())
+    assert {"round", "mean"} <= state.keys()
+    exchange.break_off()
+    assert left_M.any()
+    assert torch.allclose(exchange.residual_M, left_M, atol=1e-6)
+    assert exchange.state_dict().keys() == state.keys() - {"round", "mean", "begun"}
+    assert exchange.state_dict()["taken"] == 2
+
+    again = exchange_of(nn.Parameter(torch.zeros(50)))
+    again.load_state_dict([state, state])
+    again.break_off()
+    after = again.state_dict()
+    assert after.keys() == state.keys()
+    assert all(torch.as_tensor(after[key]).equal(torch.as_tensor(state[key])) for key in state)
+
+
 class _Alone:
     device, bytes_sent, rank, world = torch.device("cpu"), 0, 0, 1
 
@@ -431,14 +465,16 @@ class _Alone:
 class _Garbled(_Alone):
     """A peer whose messages differ in a byte; its settings do not."""
 
-    world, at = 2, 0
+    world = 2
+    at: int | None = None
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return [tensor, tensor]
 
     def share(self, rows_PM: Tensor) -> list[Any]:
         rows_PM[1] = rows_PM[0]
-        rows_PM[1, self.at] ^= 1
+        if self.at is not None:
+            rows_PM[1, self.at] ^= 1
         return []
 
 
