@@ -107,8 +107,8 @@ def log_steps(file: Path, pause_s: float = 0.0) -> None:
 
     def counted(training: Any, *arguments: Any, **named: Any) -> None:
         time.sleep(pause_s)
-        count_step(training, *arguments, **named)
         write(training, coming.pop(0).tolist() if coming else [])
+        count_step(training, *arguments, **named)  # where ranks meet, which may fail
 
     def to_the_end(training: Any, *arguments: Any, **named: Any) -> Any:
         result = train(training, *arguments, **named)
