@@ -117,7 +117,7 @@ class Slurm:
         file = self.folder / f"skindx-{number}.log"
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
-    def wait_for_state(self, number: int, *states: str, seconds: float = 240) -> str:
+    def wait_for_state(self, number: int, *states: str, seconds: float = 600) -> str:
         def there() -> bool:
             return self.state(number) in states
 

@@ -89,7 +89,7 @@ def test_killed_workers_change_no_bit(small_dataset: Path, tmp_path: Path) -> No
 def test_a_worker_that_must_leave_and_one_that_hangs_stop_nobody(
     small_dataset: Path, tmp_path: Path
 ) -> None:
-    engine = {**SETTINGS["engine"], "ranks": 3, "lease_s": 5}  # type: ignore[dict-item]
+    engine = {**SETTINGS["engine"], "ranks": 3, "partitions": 2, "lease_s": 5}
     (tmp_path / "hop.yaml").write_text(yaml.safe_dump({**SETTINGS, "engine": engine}))
     run, settings = tmp_path / "run", TrainSettings.parse(SETTINGS)
     command = [sys.executable, "-m", "skindx", "train", str(small_dataset)]

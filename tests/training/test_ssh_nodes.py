@@ -14,7 +14,7 @@ from machines import Machine, machines, wait_for
 
 import skindx
 
-pytestmark = [pytest.mark.long, pytest.mark.distributed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.distributed, pytest.mark.timeout(2400)]
 
 _SERVER = """
 Port 22
@@ -111,14 +111,14 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ssh]:
 
 def test_a_training_on_both(ssh: Ssh, small_dataset: Path) -> None:
     with ssh.train(small_dataset, "both") as process:
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     assert output.count("packed") == 1
     assert not any(node.processes("python") for node in ssh.nodes)
 
 
 def test_a_stop_and_a_lost_node_leave_nothing(ssh: Ssh, small_dataset: Path) -> None:
-    longer = ("--set", "recipe.epochs=16", "--set", "checkpoint.every_steps=2")
+    longer = ("--set", "recipe.epochs=8", "--set", "checkpoint.every_steps=2")
     folder = ssh.folder / "disturbed" / "checkpoints" / "a"
 
     def saved() -> set[str]:
@@ -147,7 +147,7 @@ def test_a_stop_and_a_lost_node_leave_nothing(ssh: Ssh, small_dataset: Path) -> 
     node.on()
     ssh.serve(node)
     with ssh.train(small_dataset, "disturbed", *longer) as process:
-        output, _ = process.communicate(timeout=400)
+        output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
 
 
