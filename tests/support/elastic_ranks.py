@@ -109,8 +109,8 @@ def elastic_ranks(
     run.mkdir(parents=True)
     settings.save(run / "train.yaml")
     (run / "ranks").mkdir()
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks = Ranks(run, dataset, settings, dict(plan or {}), store)
+    ranks = Ranks(run, dataset, settings, dict(plan or {}))
+    ranks.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     try:
         yield ranks
     finally:
@@ -126,6 +126,39 @@ def train_plainly(run: Path, dataset: Path, settings: TrainSettings) -> None:
     from skindx.training.launching.supervise import StopRequest
 
     train(run, dataset, settings, join(settings.engine), StopRequest(10))
+
+
+def hand_over(dataset: Path, settings: TrainSettings) -> list[Any]:
+    """Take over what rank 0 holds, as it is and damaged; return givers and sentences."""
+    import torch
+
+    from skindx.core.errors import UserError
+    from skindx.data.manifest import read_manifest
+    from skindx.taxonomy import Taxonomy
+    from skindx.training.deepspeed.ranks import join
+    from skindx.training.elastic.handover import Handover, Held, take_over
+    from skindx.training.jobs import jobs_of
+    from skindx.training.launching.supervise import StopRequest
+
+    mesh = join(settings.engine)
+    classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
+    (job,) = jobs_of(dataset, dataset, settings, read_manifest(dataset), classes)
+    training = job.setup(mesh, print)
+    held = Held()
+    saving = Handover(held, dataset, "f", settings.checkpoint, StopRequest(1))
+    saving._training = training
+    saving.settle(leaving=False)
+    weights = held.holding.shared["engine"]["weights"] if held.holding else {}
+    name = next(iter(weights))
+    answers: list[Any] = []
+    for damaged in (None, torch.full_like(weights[name], torch.nan), torch.zeros(3)):
+        if damaged is not None:
+            weights[name] = damaged
+        try:
+            answers.append(take_over(training, None if mesh.data.rank else held.holding, "f"))
+        except UserError as error:
+            answers.append(str(error))
+    return answers
 
 
 def _work(place: tuple[int, int, int], run: Path, dataset: Path, plan: dict[str, str]) -> None:

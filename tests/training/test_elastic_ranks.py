@@ -1,16 +1,25 @@
 """A rank is killed, hangs, leaves or comes back: the others go on, and all hold the same."""
 
+import re
 import shutil
 import signal
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_ranks import Ranks, elastic_ranks, elastic_settings, train_plainly
+from elastic_ranks import (
+    Ranks,
+    elastic_ranks,
+    elastic_settings,
+    hand_over,
+    train_plainly,
+)
 from ranks import run_ranks
 from safetensors.torch import load_file
 
+from skindx.training.checkpoint.keeper import At, saved_in
 from skindx.training.config.engine import EngineSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
@@ -72,6 +81,35 @@ def test_a_rank_that_was_stopped_comes_back_and_one_that_is_preempted_leaves(
         sizes = [len(taken[epoch, step]) for epoch, step in STEPS]
         assert sizes[:2] + sizes[-1:] == [3, 3, 2]
         assert 2 in taken[came["epoch"] - 1, came["step"]]
+
+
+def test_what_is_handed_over_is_checked_on_all_ranks(small_dataset: Path) -> None:
+    for answers in run_ranks(2, hand_over, small_dataset, elastic_settings(2)):
+        alike, nan, shape = answers
+        assert alike == [0]
+        assert re.fullmatch(r"rank 0 handed over engine/.*, which is not finite; start .*\.", nan)
+        assert re.fullmatch(r"a: what a living rank handed over is not .*; start this .*\.", shape)
+
+
+@pytest.mark.long
+def test_a_lost_store_ends_the_run_at_a_checkpoint_that_resumes(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    settings = elastic_settings(2)
+    with elastic_ranks(tmp_path / "run", small_dataset, settings, {(1, 5): "gate"}) as ranks:
+        ranks.start(0, 1)
+        ranks.wait(lambda: len(ranks.steps(0)) == 4)
+        time.sleep(0.3)
+        ranks.store = None
+        time.sleep(3)
+        ranks.open_gate()
+        assert ranks.join(0, 1) == [1, 1]
+        log = (tmp_path / "run" / "log-0").read_text()
+    assert "rank 0 ends: the store cannot be reached; its state is saved" in log
+    assert saved_in(tmp_path / "run" / "checkpoints" / "a") == [At(0, 4)]
+    plain = settings.model_copy(update={"engine": EngineSettings(accelerator="cpu", ranks=1)})
+    run_ranks(1, train_plainly, tmp_path / "run", small_dataset, plain)
+    assert (tmp_path / "run" / "members" / "a" / "model.safetensors").exists()
 
 
 @pytest.mark.long

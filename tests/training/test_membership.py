@@ -11,7 +11,7 @@ from skindx.core.errors import UserError
 from skindx.training.elastic import membership as elastic
 from skindx.training.elastic.membership import CutOffError, Group, Membership
 
-SILENT_S = 1.0
+SILENT_S = 0.6
 
 
 class Store:
