@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 
 import skindx
 from skindx.core.atomic_files import sha256_file
@@ -21,6 +20,7 @@ from skindx.data.layout import MANIFEST
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.resume import words_of
 from skindx.training.config.run import TrainSettings
+from skindx.training.deepspeed.ranks import host_store
 from skindx.training.elastic.handover import Handover, Held, RegroupError, at_of
 from skindx.training.elastic.membership import CutOffError, Membership
 from skindx.training.elastic.regroup import Regroup
@@ -149,8 +149,7 @@ def _hosted() -> Any:
     elsewhere = (ELASTIC, "TORCHELASTIC_USE_AGENT_STORE")
     if os.environ["RANK"] != "0" or any(os.environ.get(name) for name in elsewhere):
         return None
-    port = int(os.environ["MASTER_PORT"])
-    return TCPStore("", port, is_master=True, wait_for_workers=False)
+    return host_store(os.environ)
 
 
 def identity(dataset: Path, settings: TrainSettings) -> dict[str, str]:
