@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -183,7 +183,7 @@ def _note(
     run: Path,
     held: Held,
     training: Training[Any],
-    givers: Sequence[int],
+    givers: Mapping[int, int],
     say: Callable[[str], None],
 ) -> None:
     """Write an event, and show a line, about a group that goes on; the main rank does."""
@@ -195,7 +195,7 @@ def _note(
     held.left, held.ranks, held.noticed_at = {}, tuple(slots), 0.0
     if not training.mesh.is_main:
         return
-    at = at_of(training)
+    at, feedback = at_of(training), hasattr(training.engine.exchange, "residual_M")
     row = {
         "when": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "group": group.number,
@@ -206,6 +206,8 @@ def _note(
         "epoch": at.epoch + 1,
         "step": at.step,
         "state_from": [slots[rank] for rank in givers],
+        "steps_skipped": {str(slots[rank]): steps for rank, steps in givers.items() if steps},
+        "error_feedback_lost": sorted(left) if feedback and givers else [],
         "seconds_since_last_step": seconds,
         "seconds_since_noticed": noticed,
     }

@@ -7,7 +7,7 @@ a checkpoint of another number of ranks. What a lost rank held alone is lost.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -30,6 +30,9 @@ from skindx.training.state import Training
 
 Place = tuple[int, bool, int, int]
 """Epochs, whether the statistics of the next one are averaged, rounds of local steps, steps."""
+
+Resumed = Callable[[Training[Any], Mapping[int, int], Callable[[str], None]], None]
+"""Takes a training that goes on, the ranks that gave (see `take_over`), and what shows a line."""
 
 _TAKEN = "taken"
 """What an exchange of ranks that train apart calls its steps of a round."""
@@ -72,7 +75,7 @@ class Held:
     membership: Membership
     group: Group
     holding: Holding | None = None
-    resumed: Callable[[Training[Any], Sequence[int], Callable[[str], None]], None]
+    resumed: Resumed
     stepped_at = noticed_at = 0.0
     """When the last step was done, and the group lost a rank; 0: not."""
     longest_step_s = 3.0
@@ -87,7 +90,7 @@ class Held:
     def begin(
         self,
         group: Group,
-        resumed: Callable[[Training[Any], Sequence[int], Callable[[str], None]], None],
+        resumed: Resumed,
     ) -> None:
         """A group begins; `resumed` is called once a training goes on, with the ranks that gave."""
         self.group, self.resumed = group, resumed
@@ -232,18 +235,19 @@ class Handover:
             training.engine.close()
 
 
-def take_over(training: Training[Any], holding: Holding | None, fingerprint: str) -> list[int]:
-    """Load what the ranks hold that stand furthest, and return these; every rank calls this.
+def take_over(training: Training[Any], holding: Holding | None, fingerprint: str) -> dict[int, int]:
+    """Load what the ranks hold that stand furthest; every rank calls this.
 
-    No rank is returned, and nothing changed, where none holds anything of this training. Raises
-    UserError for a state that is not of this training, or not finite.
+    Returns these, each with the steps by which it stood behind the first of them: ranks that train
+    apart skip them. Nothing is returned and changed where no rank holds anything of this training.
+    Raises UserError for a state that is not of this training, or not finite.
     """
     mesh = training.mesh
     fits = holding if holding and holding.fingerprint == fingerprint else None
     offers = mesh.gather(fits.offer if fits else None)
     places = [offer[0] for offer in offers if offer]
     if not places:
-        return []
+        return {}
     # Ranks that train apart count all of a round, whatever step of it they have come to.
     common = 3 if training.engine.apart else 4
     furthest = max(places)
@@ -278,7 +282,7 @@ def take_over(training: Training[Any], holding: Holding | None, fingerprint: str
     # A lost rank takes its part of the epoch's loss along: that of the others stands for it.
     sums = mesh.gather(gives.local["loss"]["loss_sum"] if gives else 0.0)
     training.position.loss_sum = sum(sums) * before / len(givers) / mesh.data.size
-    return givers
+    return {rank: furthest[3] - offers[rank][0][3] for rank in givers}
 
 
 class _Own(Sequence[State]):
