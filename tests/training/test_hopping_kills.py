@@ -21,8 +21,8 @@ from skindx.training.methods.hopping import local_workers
 from skindx.training.methods.hopping.hop_units import open_queue
 from skindx.training.methods.hopping.hop_worker import launch_workers
 from skindx.training.methods.hopping.local_workers import Manager
-from skindx.training.methods.hopping.run_queue import RunJobs, fill
-from skindx.workers.lease_queue import LeaseQueue, LeaseTask
+from skindx.training.methods.hopping.run_queue import RunJobs, fill, write_hops
+from skindx.workers.lease_queue import LeaseQueue, LeaseTask, TaskState
 from skindx.workers.leases import Leases
 
 MEMBERS = [
@@ -184,6 +184,32 @@ def test_a_worker_that_hangs_ends_with_the_work(
         assert Manager(1, command, Leases(queue, 60), tmp_path).run() == 0
     assert "worker 0 (process " in (line := capfd.readouterr().err)
     assert "hung and is ended" in line
+
+
+def test_the_history_says_where_when_and_at_what_cost(tmp_path: Path) -> None:
+    """Rows of an older version, which knew less, stay."""
+    old = "member,epoch,visit,kind,partition,worker,seconds\nold,1,1,train,1,w1,0.500\n"
+    (tmp_path / "hops.csv").write_text(old)
+    task = TaskState(
+        key="new/0000/train/1",
+        alone="new",
+        place=1,
+        stage=0,
+        weight=1.0,
+        state="done",
+        worker="w2",
+        losses=2,
+        began=1_700_000_000.25,
+        took_s=1.5,
+        answer={"state": "s", "host": "node7"},
+        ended=1,
+    )
+    write_hops(tmp_path, [task])
+    assert (tmp_path / "hops.csv").read_text().splitlines() == [
+        "member,epoch,visit,kind,partition,worker,seconds,host,began,died",
+        "old,1,1,train,1,w1,0.500,,,",
+        "new,1,1,train,2,w2,1.500,node7,2023-11-14T22:13:20+00:00,2",
+    ]
 
 
 def test_what_cannot_be_joined_is_refused(
