@@ -48,7 +48,7 @@ class Case(Settings):
     images: int = Field(ge=1)
     """Of a fold's training images so many are taken."""
     rates: tuple[float, ...] = Field(min_length=1)
-    """Learning rates that each arm is tuned over."""
+    """Learning rates that each arm is tuned over, if it has no `rates` of its own."""
     training: dict[str, Any]
 
 
@@ -73,7 +73,7 @@ class Config(Settings):
     parts: tuple[Literal["accuracy", "steps", "variants"], ...] = ("accuracy", "steps", "variants")
     only: tuple[str, ...] = ()
     """Cases; none: all of the study."""
-    arms: tuple[str, ...] = ("dense", "local", "gtopk", "apart", "powersgd")
+    arms: tuple[str, ...] = ("dense", "local", "local-all", "gtopk", "apart", "powersgd")
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), min_length=2)
     """Each is tested on a fold of its own."""
     folds: int = Field(5, ge=2)
@@ -82,7 +82,7 @@ class Config(Settings):
     """Links for which steps are timed."""
     steps: int = Field(100, ge=10)
     """That are timed."""
-    limit_s: float = Field(30, gt=0)
+    limit_s: float = Field(15, gt=0)
     """What an arm's steps on a link take at most, if two blocks of them do not take longer."""
     at_most: int = Field(1_000_000, ge=0)
     """Stop after so many new trainings and timings; the next call goes on."""
@@ -136,7 +136,8 @@ class CaseRows:
     def accuracy(self) -> None:
         """Tune each arm on the first seed's validation images, and train it on all seeds."""
         for arm in self.settings.arms:
-            self.chosen[arm] = max(self.case.rates, key=partial(self._score, arm))
+            rates = self.study.arms[arm].get("rates", self.case.rates)
+            self.chosen[arm] = max(rates, key=partial(self._score, arm))
             rows = self.trained.setdefault(arm, [])
             for seed in self.settings.seeds:
                 rows.append(self._trained(arm, self.chosen[arm], seed))
@@ -180,6 +181,7 @@ class CaseRows:
         changes = self.study.arms.get(arm)
         if changes is None:
             changes = {"exchange": self.study.variants[arm]}
+        changes = {key: change for key, change in changes.items() if key != "rates"}
         raw = overlay(overlay(self.study.training, self.case.training), changes)
         raw = overlay(raw, {"recipe": {"learning_rate": rate}})
         return {**raw, "members": [{**raw["members"][0], "seed": seed}]}

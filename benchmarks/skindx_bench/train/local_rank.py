@@ -28,6 +28,7 @@ from skindx.training.deepspeed.ranks import join
 from skindx.training.ensembles.builder import recompute_statistics
 from skindx.training.loop import fit, take_step
 from skindx.training.parallel.mesh import AloneMesh
+from skindx.training.position import count_step
 from skindx.training.state import Training
 from skindx.training.tasks.classifier_job import setup_member
 from skindx.training.tasks.classifier_task import ClassifierTask
@@ -57,8 +58,8 @@ class LocalRank:
     def train(self, raw: dict[str, Any], apart: bool) -> dict[str, Any]:
         """Train, on the fold of the member's seed; return balanced accuracies after each epoch.
 
-        Ranks that train `apart` never meet: beside the mean of what they have learned this
-        gives their averaged answers and, at the end, their averaged weights.
+        Ranks that train `apart` never meet: of them it is the accuracy of the first one, of their
+        averaged answers, and after the last epoch of their averaged weights.
         """
         data, split = self._data(int(raw["members"][0]["seed"]))
         answers_ENPC: list[Floats] = []
@@ -69,18 +70,14 @@ class LocalRank:
             answers_ENPC.append(np.exp(log_NPC))
 
         def never_meet(training: Training[Any]) -> None:
-            training.position.agreed = apart
+            training.position.agreed = apart  # so that an epoch's end lets them alone
 
         began = time.process_time()
         training = self._setup(raw, data, apart=apart, keep=keep)
         fit(training, Silent(), never_meet)
         truth_N = np.array([self._classes.index(record.label) for record in data.val])
-        scored = {"": [x_NPC[:, 0] for x_NPC in answers_ENPC]}
+        scored = {"member0" if apart else "": [x_NPC[:, 0] for x_NPC in answers_ENPC]}
         if apart:
-            members = range(self._mesh.data.size)
-            scored = {
-                f"member{rank}": [x_NPC[:, rank] for x_NPC in answers_ENPC] for rank in members
-            }
             scored["ensemble"] = [x_NPC.mean(1) for x_NPC in answers_ENPC]
             scored["soup"] = [self._soup(training, data)]
         training.engine.close()
@@ -114,7 +111,9 @@ class LocalRank:
             dist.barrier()
             started = time.perf_counter()
             for batch in itertools.islice(batches, count):
-                take_step(training, batch)
+                loss = take_step(training, batch)
+                met = training.engine.agreed > 0
+                count_step(training, loss, batch.local_count, Silent(), rate=0.0, met=met)
             dist.barrier()
             return float(max(self._mesh.gather(time.perf_counter() - started)))
 
