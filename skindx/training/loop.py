@@ -157,7 +157,7 @@ def fit(
             task.after_epoch(position.epoch)
             after_step(training)
         training.engine.train(False)
-        return task.result(training.evaluated(), training.guard.stop_requested)
+        return task.result(training.evaluated(), training.guard.interrupted)
     except ValidationStoppedError:
         training.guard.stop = True
         after_step(training)
@@ -210,7 +210,7 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     network = training.evaluated()
     refuse_diverged(training, network)
     try:
-        figures = task.validate(network, speed, training.guard.stop_requested)
+        figures = task.validate(network, speed, training.guard.interrupted)
     except DivergedError as error:
         raise diverged(training, str(error)) from None
     loss_sum = float(sum(training.mesh.gather(position.loss_sum)))

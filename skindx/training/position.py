@@ -46,10 +46,16 @@ class StepGuard:
         self._steps, self._most_steps, self._agreed_at = 0, 1, time.monotonic()
         self.skipped = self.skipped_pictures = 0
         """This rank's since ranks that train apart have agreed."""
+        self.broken: Callable[[], bool] = lambda: False
+        """The ranks cannot agree on anything any more."""
         self.more: Sequence[Callable[[], bool]] = ()
         """Further questions, of which all ranks learn whether any rank says yes."""
         self.flags: tuple[bool, ...] = ()
         """The last step's answers to them."""
+
+    def interrupted(self) -> bool:
+        """Tell whether this rank is to leave off what it does without the others."""
+        return self.stop_requested() or self.broken()
 
     def check(self, loss: Tensor) -> float | None:
         """Return this rank's loss, None when some rank's is not finite; take in what was asked for.

@@ -74,6 +74,9 @@ class PlainEngine:
     def meet(self) -> int:
         return 0
 
+    def check_ranks(self) -> None:
+        """There is no other rank."""
+
     def __init__(
         self,
         module: nn.Module,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from skindx.training.config.recipe import Ema
-from skindx.training.loop import _average
+from skindx.training.loop import average_agreed
 from skindx.training.tasks.optimizer import WeightAverage
 
 
@@ -65,8 +65,14 @@ def test_what_ranks_agree_on_counts_for_each_step_that_led_to_it() -> None:
     average = WeightAverage(_module(0), Ema(decay=0.9, warmup=False))
     engine = SimpleNamespace(module=_module(1))
     mesh = SimpleNamespace(settings=SimpleNamespace(zero=0))
-    training: Any = SimpleNamespace(engine=engine, average=average, mesh=mesh)
-    _average(training, 0, 4)  # ranks are apart
+    training: Any = SimpleNamespace(
+        engine=engine,
+        average=average,
+        mesh=mesh,
+        task=SimpleNamespace(images=8, batch=4),
+        position=SimpleNamespace(epoch=2, step=0),
+    )
+    average_agreed(training, 0, 1)  # ranks are apart
     assert _values(average) == (0, 0)
-    _average(training, 3, 5)
+    average_agreed(training, 3, 1)
     assert _values(average) == pytest.approx((1 - 0.9**3, 1 - 0.9**3))

@@ -176,7 +176,9 @@ class Handover:
             keeper.save(at_of(training))
             where = words_of(at_of(training), training.epochs)
             raise StoppedError(f"{training.name}: {where}", why)
-        guard.stop_requested = lambda: self._stops_all or held.membership.broken
+        held.holding = None  # no longer than needed: it is the whole state once more
+        guard.stop_requested = lambda: self._stops_all
+        guard.broken = lambda: held.membership.broken
         guard.due, guard.due_alike = keeper.due, keeper.due_by_steps
         guard.more = (
             lambda: self._leaving,
@@ -186,7 +188,7 @@ class Handover:
         save_and_stop = self._resuming.after_step(keeper)
 
         def after_step(training: Training[Any]) -> None:
-            if guard.stop and training.position.agreed:  # asked while it validated
+            if guard.stop and training.position.agreed:  # interrupted while it validated
                 self._ask_all(training)
             self._held.count_step()
             leave, stay, newcomer = guard.flags or (False, True, False)
@@ -203,7 +205,7 @@ class Handover:
         answers = training.mesh.gather((self._stops_all, self._leaving))
         leaving = [one for _, one in answers]
         training.guard.stop = any(all_ for all_, _ in answers)
-        training.guard.flags = (any(leaving), not all(leaving), False)
+        training.guard.flags = (any(leaving), not all(leaving), True)
 
     @property
     def _leaving(self) -> bool:
