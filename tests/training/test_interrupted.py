@@ -180,7 +180,7 @@ def _torchrun(training: Training, again: str) -> None:
             {"exchange": {"kind": "local", "steps": 4, "overlap": 2}},
             marks=pytest.mark.long,
         ),
-        pytest.param([_sigterm], MUON | {"exchange": {"kind": "fused"}}, marks=pytest.mark.long),
+        pytest.param([_sigterm], MUON | {"exchange": {"kind": "dense"}}, marks=pytest.mark.long),
         pytest.param(
             [_sigterm],
             MUON | {"exchange": {"kind": "local", "steps": 4, "outer_momentum": 0.5}},

@@ -16,9 +16,8 @@ from skindx.core.settings_base import Settings
 from skindx.training.checkpoint.keeper import At, Keeper
 from skindx.training.checkpoint.resume import keeper_of
 from skindx.training.config.engine import CheckpointSettings
-from skindx_bench.harness.result import MEANS, Figure, Result
+from skindx_bench.harness.result import Figure, Result, median
 from skindx_bench.harness.training import describe, noisy_jpegs
-from skindx_bench.train.convergence_pairs import student_interval
 
 SMALLEST = ("model=test_resnet", "size=32", "batch=4", "every=4", "steps=2", "rounds=3")
 
@@ -32,9 +31,9 @@ class Config(Settings):
     size: int = Field(96, ge=32)
     batch: int = Field(32, ge=2)
     every: int = Field(50, ge=2)
-    steps: int = Field(10, ge=2)
+    steps: int = Field(5, ge=2)
     """So many are timed: by their end a checkpoint has been written."""
-    rounds: int = Field(30, ge=3)
+    rounds: int = Field(40, ge=3)
 
 
 class _TimedKeeper(Keeper):
@@ -103,7 +102,7 @@ def run(settings: Config) -> Result:
         "checkpoint_cost_share_waited_for": _share(costs[True], run_s),
     }
     baselines = {
-        f"{arm}, step": _mean([took / settings.steps for took in samples], "s")
+        f"{arm}, step": median([took / settings.steps for took in samples], "s")
         for arm, samples in seconds.items()
     }
     note = (
@@ -115,17 +114,11 @@ def run(settings: Config) -> Result:
         "checkpoint_cost_share: seconds that the step waits and processor seconds of the thread "
         "that writes, over the wall time without."
     )
-    return Result(
-        "checkpoint-stall", figures, baselines, notes=(note, describe(files)), headings=MEANS
-    )
+    return Result("checkpoint-stall", figures, baselines, notes=(note, describe(files)))
 
 
 def _share(costs: Sequence[float], run_s: Sequence[float]) -> Figure:
-    return _mean([cost / all_s for cost, all_s in zip(costs, run_s, strict=True)], "of a run")
-
-
-def _mean(samples: Sequence[float], unit: str) -> Figure:
-    return Figure.of(student_interval(samples), unit, len(samples))
+    return median([cost / all_s for cost, all_s in zip(costs, run_s, strict=True)], "of a run")
 
 
 def _fail(text: str) -> None:
