@@ -4,10 +4,12 @@
 where RANK is set it is one of the ranks. CLUSTER is JSON in the environment: see `Cluster`.
 """
 
+import faulthandler
 import hashlib
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -126,6 +128,7 @@ def _be_a_rank(cluster: Cluster) -> None:
     from skindx.training.launching.supervise import ELASTIC
     from skindx.workers.forked_module import enter_network
 
+    faulthandler.register(signal.SIGUSR1)  # where a rank hangs that others wait for
     rank = int(os.environ["RANK"])
     if cluster.networks:
         enter_network(Path(cluster.networks[rank]))
