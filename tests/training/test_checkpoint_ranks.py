@@ -98,7 +98,6 @@ def _meet(rank: int, port: int) -> Mesh:
 
 def _until_one_dies(rank: int, port: int, folder: Path, victim: int) -> None:
     """A checkpoint after two steps; that after four is on its way when a rank is killed."""
-    store._LEAVING_S = 0.2
     kept = Kept(_meet(rank, port), folder)
     try:
         kept.steps(0, 2)
@@ -115,7 +114,7 @@ def _until_one_dies(rank: int, port: int, folder: Path, victim: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         kept.step(5)
     except Exception:
-        kept.keeper.settle(leaving=True)
+        kept.keeper.settle(leaving=True, wait_s=0.2)
         os._exit(len(kept.lines))
     os._exit(99)
 

@@ -201,11 +201,12 @@ def run(settings: Config) -> Result:
         figures[f"{arm}_minus_adamw_balanced"] = Figure.of(gain, "points", len(own))
     kept_models, kept_figures, kept_note = _before(settings)
     about, *others = _notes(settings, dataset)
+    every = kept_models | models
     return Result(
         "second-order",
         kept_figures | figures | shared,
         notes=(about + kept_note, *others),
-        models=kept_models | models,
+        models={arm: every[arm] for arm in (BASELINE, *ARMS) if arm in every},
         headings=MEANS,
     )
 
