@@ -191,9 +191,12 @@ class Membership:
             if self.broken:
                 self.abort()
 
-    def _break(self, why: str) -> None:
-        if not self.broken:
-            self.why, self.broken = why, True
+    def _break(self, why: str, group: Group | None = None) -> None:
+        with self._lock:
+            if group is not None and group is not self._group:
+                return  # it was left meanwhile
+            if not self.broken:
+                self.why, self.broken = why, True
         self.abort()
 
     def _write(self, **changes: Any) -> None:
@@ -230,17 +233,17 @@ class Membership:
         if group is None:
             return
         if number > group.number:
-            self._break("the others went on without it")
+            self._break("the others went on without it", group)
         for slot, life in group.members:
             card = cards.get(slot)
             if slot == self.slot or card is None:
                 continue
             if card.life != life:
-                self._break(f"rank {slot} has ended")
+                self._break(f"rank {slot} has ended", group)
             elif card.state != "in" and (card.state == "left" or card.number > group.number):
-                self._break(f"rank {slot} left the step")
+                self._break(f"rank {slot} left the step", group)
             elif self._quiet[slot] > self.silent_s:
-                self._break(f"rank {slot} is silent")
+                self._break(f"rank {slot} is silent", group)
         members = {slot for slot, _ in group.members}
         self.newcomer = any(
             card.state == "waiting"
@@ -260,7 +263,8 @@ class Membership:
         Members of the last group that are alive have `patience_s` to leave their step. Raises
         CutOffError, also when it is to `give_up` after so many seconds.
         """
-        self._group, self.broken, self.newcomer = None, False, False
+        with self._lock:
+            self._group, self.broken, self.newcomer = None, False, False
         since, waiting_for = time.monotonic(), 0
         newest = (0, since)
         while True:
