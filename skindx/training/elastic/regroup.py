@@ -42,7 +42,8 @@ class Regroup:
         dist.init_process_group(self._backend, store=store, rank=0, world_size=1)
         try:
             adopt_next_group(self._backend)
-            mesh = Mesh(ProcessGroup(0, 1), self._device, self._settings)
+            eager = self._settings.model_copy(update={"compile": False})  # for its own shapes
+            mesh = Mesh(ProcessGroup(0, 1), self._device, eager)
             classifier = build_classifier(member, classes).to(self._device)
             optimizer = build_optimizer(classifier, settings.recipe_of(member), ())
             engine = Engine(classifier, optimizer, mesh, 2)
