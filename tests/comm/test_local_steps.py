@@ -134,8 +134,10 @@ class Net(AnyNet):
 class _Apart:
     """One network on one rank of an engine."""
 
+    engine_settings = CPU
+
     def __init__(self, exchange: ExchangeSettings, optimizer: str = "adamw") -> None:
-        self.mesh, self.net = join(CPU), Net()
+        self.mesh, self.net = join(self.engine_settings), Net()
         weights = self.net.parameters()
         self.optimizer: torch.optim.Optimizer = (
             torch.optim.AdamW(weights, lr=0.01)
@@ -357,6 +359,19 @@ def _agreed_on(mesh: Mesh) -> list[Any]:
         count_step(training, loss, 4, lines, rate=0.1, met=step == 3)
         found.append(guard.stop)
     return [*found, training.position.skipped, training.position.skipped_pictures]
+
+
+def _compiled() -> tuple[bool, bool]:
+    _Apart.engine_settings = CPU.model_copy(update={"compile": True})
+    found = _resumed(OVERLAP, 5)
+    leave()
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_compiled_networks_go_on_inside_an_overlap_to_the_bit() -> None:
+    assert run_ranks(2, _compiled, timeout_s=600) == [(True, True)] * 2
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.long), 3])

@@ -117,10 +117,9 @@ def vit(tmp_path: Path) -> dict[str, Any]:
         {"exchange": {**LOCAL, "overlap": 2}},
         {"exchange": {**LOCAL, "density": 1, "bits": 32}, "lora": True},
         {"engine": {**SETTINGS["engine"], "precision": "bf16"}, "lora": True},
-        {"engine": {**SETTINGS["engine"], "compile": True}},
         {"recipe": {**SETTINGS["recipe"], "optimizer": "muon"}},
     ],
-    ids=["statistics", "overlap", "lora, whole", "bf16", "compile", "muon"],
+    ids=["statistics", "overlap", "lora, whole", "bf16", "muon"],
 )
 def test_a_killed_training_goes_on_to_the_bit_and_on_one_rank(
     change: dict[str, Any], small_dataset: Path, tmp_path: Path, vit: dict[str, Any]
