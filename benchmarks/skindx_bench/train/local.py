@@ -255,13 +255,29 @@ class CaseRows:
         It is that of the validation images, less the margin. What never comes to it counts with
         its whole training. A seed is paired with a block of timed steps.
         """
-        batch = overlay(self.study.training, self.case.training)["recipe"]["batch"]
-        steps, seconds = math.ceil(self.case.images / batch), []
+        steps, seconds = math.ceil(self.case.images / self._recipe["batch"]), []
         for seed, (row, base) in enumerate(zip(rows, self.trained[BASELINE], strict=False)):
             curve, target = row[f"{way}val"], base["val"][-1] - self.settings.margin
             epochs = next((e for e, x in enumerate(curve, 1) if x >= target), len(curve))
             seconds.append(epochs * steps * timed["step_s"][seed % len(timed["step_s"])])
         return seconds
+
+    @property
+    def _recipe(self) -> Row:
+        recipe: Row = overlay(self.study.training, self.case.training)["recipe"]
+        return recipe
+
+    def about(self) -> str:
+        """Say what the case trains, on what and how long."""
+        case, recipe, member = self.case, self._recipe, self.case.training["members"][0]
+        start = "given" if "weights" in member else "random"
+        images = case.dataset.resolve().parent.name if case.dataset else "painted skin"
+        return (
+            f"{self.name}: {member['model']} at {member['preprocess']['size']} px from {start} "
+            f"weights, {case.images} training images of {images}, {recipe['epochs']} epochs, "
+            f"batch {recipe['batch']} over all ranks, learning rates "
+            f"{', '.join(f'{rate:g}' for rate in case.rates)}"
+        )
 
     def plain(self) -> dict[str, Row]:
         """Return plain values of each arm and variant for the JSON."""
@@ -319,38 +335,34 @@ def run(settings: Config) -> Result:
     return Result(
         "local",
         {key: figure for case in cases for key, figure in case.figures().items()},
-        notes=_notes(settings, study, cases),
+        notes=_notes(settings, cases),
         models={key: row for case in cases for key, row in case.plain().items()},
         headings=MEANS,
         partial=stopped,
     )
 
 
-def _notes(settings: Config, study: LocalStudy, cases: Sequence[CaseRows]) -> tuple[str, ...]:
-    recipe = study.training["recipe"]
-    described = [
-        f"{case.name}: {(member := case.case.training['members'][0])['model']} at "
-        f"{member['preprocess']['size']} px from {'given' if 'weights' in member else 'random'} "
-        f"weights, {case.case.images} training images of "
-        f"{case.case.dataset.resolve().parent.name if case.case.dataset else 'painted skin'}"
-        for case in cases
-    ]
-    return (
-        f"{'; '.join(described)}. {settings.ranks} ranks, batch {recipe['batch']} over all of "
-        f"them, {recipe['epochs']} epochs, {len(settings.seeds)} seeds, each tested on whole "
-        f"groups: a fold of its own of {settings.folds}. Every arm sees the same images in as many "
-        "steps, and chose its learning rate of the same few on the first seed's validation images.",
+def _notes(settings: Config, cases: Sequence[CaseRows]) -> tuple[str, ...]:
+    notes = [
+        f"{settings.ranks} ranks, {len(settings.seeds)} seeds, each tested on whole groups: a fold "
+        f"of its own of {settings.folds}. Every arm sees the same images in as many steps; the "
+        "first seed's validation images chose its learning rate. "
+        f"{'; '.join(case.about() for case in cases)}.",
         "X_minus_dense_balanced: balanced accuracy on test images, mean of the seeds, paired, with "
         "Student's 95 % interval. apart: ranks that never meet; of them one member, their averaged "
         "weights with batch-norm statistics taken again (soup), and their averaged answers "
         "(ensemble, which takes as many times longer to answer as there are ranks).",
-        "bytes_less_than_X: bytes that a rank's interface sent in a step, X's over those of local "
-        "steps; headers, acknowledgements and the flags of each step are in them. Median and "
-        f"quartiles of blocks of steps at {settings.rates_mbit[0]:g} Mbit/s.",
-        "local_over_X: seconds to the dense exchange's last accuracy on validation images less "
-        f"{settings.margin:g} points, X's over those of local steps: epochs until then, from a "
-        "training without an emulated link, times the seconds of a step on the link; geometric "
-        "mean of the seeds with Student's interval. What never comes to it counts with its whole "
-        "training, which flatters it. All ranks share this machine's cores: on machines of their "
-        "own computing would take less, and the network more of the time.",
-    )
+    ]
+    if any(case.timed for case in cases):
+        notes += [
+            "bytes_less_than_X: bytes that a rank's interface sent in a step, X's over those of "
+            "local steps; headers, acknowledgements and the flags of each step are in them. Median "
+            f"and quartiles of blocks of steps at {settings.rates_mbit[0]:g} Mbit/s.",
+            "local_over_X: seconds to the dense exchange's last accuracy on validation images less "
+            f"{settings.margin:g} points, X's over those of local steps: epochs until then, from a "
+            "training without an emulated link, times the seconds of a step on the link; geometric "
+            "mean of the seeds with Student's interval. What never comes to it counts with its "
+            "whole training, which flatters it. All ranks share this machine's cores: on machines "
+            "of their own computing would take less, and the network more of the time.",
+        ]
+    return tuple(notes)
