@@ -11,6 +11,7 @@ was stopped, or a clock that jumps, makes nobody else look silent.
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +25,17 @@ from torch._C._distributed_c10d import TCPStore
 
 from skindx.core.errors import UserError
 from skindx.training.elastic.sockets import open_sockets, shut
+from skindx.workers.worker_process import leave_process
 
 BEAT_S = 0.2
 """Between two heartbeats."""
 
 JOIN_S = 30.0
 """So long ranks wait for more of them, when they are too few or none has trained yet."""
+
+LATE_S = 30.0
+"""A process that the others went on without ends when it still is in its step after this time:
+after SIGSTOP and SIGCONT gloo may wait until engine.timeout_s, whatever becomes of its sockets."""
 
 _POLL_S = 0.02
 _STORE_ERRORS = (dist.DistError, RuntimeError)
@@ -121,7 +127,7 @@ class Membership:
         """Seconds of this rank's heartbeats since a card has changed."""
         self._group: Group | None = None
         self._last = 0
-        self._unreached = 0.0
+        self._unreached = self._late_s = 0.0
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=f"skindx-{name}", daemon=True)
@@ -234,6 +240,9 @@ class Membership:
             return
         if number > group.number:
             self._break("the others went on without it", group)
+            self._late_s += BEAT_S
+            if self._late_s > LATE_S:
+                _end_process(self.slot)
         for slot, life in group.members:
             card = cards.get(slot)
             if slot == self.slot or card is None:
@@ -265,6 +274,7 @@ class Membership:
         """
         with self._lock:
             self._group, self.broken, self.newcomer = None, False, False
+            self._late_s = 0.0
         since, waiting_for = time.monotonic(), 0
         newest = (0, since)
         while True:
@@ -437,3 +447,8 @@ def _has_ended(card: Card) -> bool:
         return True
     except OSError:
         return False
+
+
+def _end_process(slot: int) -> None:
+    print(f"rank {slot} does not leave a step without the others, and ends", file=sys.stderr)
+    leave_process(1)
