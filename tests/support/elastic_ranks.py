@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ranks import forking
@@ -145,6 +146,7 @@ def hand_over(dataset: Path, settings: TrainSettings) -> list[Any]:
     (job,) = jobs_of(dataset, dataset, settings, read_manifest(dataset), classes)
     training = job.setup(mesh, print)
     held = Held()
+    held.membership = SimpleNamespace()  # type: ignore[assignment]
     saving = Handover(held, dataset, "f", settings.checkpoint, StopRequest(1))
     saving._training = training
     saving.settle(leaving=False)

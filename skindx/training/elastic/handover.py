@@ -220,6 +220,7 @@ class Handover:
         """Hold on to the state, for the group that comes next."""
         training = self._training
         assert training
+        self._held.membership.abort = lambda: None  # this rank has left the step
         self._resuming.settle(leaving=leaving, wait_s=_QUIT_S)
         if leaving:
             training.engine.break_off()

@@ -26,7 +26,7 @@ _MEET_S = 15.0
 """Ranks that are in a group have so long to reach each other."""
 
 
-_STUCK_S, _COMPUTES_S = 20.0, 0.05
+_STUCK_S, _COMPUTES_S = 8.0, 0.05
 """A main thread that computes less than this in so long is stuck."""
 
 
@@ -95,7 +95,8 @@ class Regroup:
     def abort(self) -> None:
         """Let every collective of this group fail, whatever it waits for; by another thread.
 
-        A process whose main thread waits on and on all the same ends: it can come back.
+        A process whose main thread waits on and on all the same ends, and can come back: gloo (in
+        torch 2.15) may miss the end of a connection into which it just sends (`waitSend`).
         """
         now, computed = time.monotonic(), time.clock_gettime(self._clock)
         if computed - self._computed > _COMPUTES_S:
