@@ -35,7 +35,7 @@ class LocalSettings(ExchangeSettings):
     """Share of the change's elements that is sent: the largest of each 4,096."""
     bits: Literal[2, 4, 8, 32] = 2
     """Bits of an element that is sent; below 32 with two numbers for each 4,096 elements."""
-    overlap: int = Field(0, ge=0)
+    overlap: int = Field(0, ge=0, le=100_000)
     """Steps of the next round that ranks take while the message is under way; below `steps`.
 
     0: they wait for it (streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512)."""
