@@ -68,6 +68,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "frameworks": ("docs/measured/hardware.md", hardware.frameworks),
     "container": ("docs/measured/hardware.md", hardware.container),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
+    "elastic": ("docs/howto/cluster.md", speed.elastic),
     "forms": ("docs/explanation/parallel.md", speed.forms),
     "forms bf16": ("docs/explanation/parallel.md", speed.forms_bf16),
     "second order": ("docs/explanation/second-order.md", speed.second_order),

@@ -216,6 +216,31 @@ def _asked(figure: Mapping[str, Any], *, least: float = -math.inf, most: float =
     return f" (asked: {limit}{missed})"
 
 
+def elastic(load: Load) -> str:
+    """Return which share of its steps a training keeps whose ranks are killed, and how soon."""
+    written = load("elastic.json")
+    figures = written["figures"]
+    kills = {"": "120 s", "_30": "30 s"}
+    lines = ["| a rank of 4 is killed every | elastic | the same command again |", "|---|---|---|"]
+    for key, seconds in kills.items():
+        ours, again = figures[f"elastic_goodput{key}"], figures[f"restarted_goodput{key}"]
+        asked = _asked(ours, least=0.65 if key else 0.88)
+        lines.append(f"| {seconds} | {median(ours)}{asked} | {median(again)} |")
+    answers = {
+        "closed_noticed_s": ("a killed rank is noticed after", 1),
+        "hang_noticed_s": ("a stopped one after", 5),
+        "cut_noticed_s": ("one whose link goes down after", 5),
+        "regroup_s": ("the others go on after another", 3),
+    }
+    said = [
+        f"{what} {median(figures[key])}{_asked(figures[key], most=most)}"
+        for key, (what, most) in answers.items()
+    ]
+    notes = [line for note in written["notes"] for line in ("", note)]
+    first = f"Medians from least to most: {'; '.join(said)}."
+    return "\n".join([*lines, "", first, *notes, "", bench_machine(written)])
+
+
 def second_order(load: Load) -> str:
     """Return what each optimizer needs for AdamW's accuracy, and what K-FAC costs a step."""
     random = {"kfac_time_to_adamw": 0.75, "kfac_overhead_step": 1.25, "eigen_share_p4": 0.3}
