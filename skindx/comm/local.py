@@ -103,9 +103,9 @@ class LocalSettings(ExchangeSettings):
             after_s=merges * local.merge_s * share * self.density / (local.density or 1),
         )
         agreed = gather(AGREED_BYTES)
-        told = replace(agreed.scaled(share), cpu_s=agreed.cpu_s * share)
+        agreement = replace(agreed.scaled(share), cpu_s=agreed.cpu_s * share)
         return StepSchedule(
-            (after_backward(load, round(AGREED_BYTES * share), told), message),
+            (after_backward(load, round(AGREED_BYTES * share), agreement), message),
             serial=True,
             spread=price.spread,
             local_spread=local.spread,

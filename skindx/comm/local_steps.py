@@ -114,12 +114,12 @@ class LocalSteps(Exchange):
         One that came with a loaded state is known to all ranks, and stays.
         """
         sent = self._sent
-        if sent is None or not (self.settings.whole or sent.own_M is not None):
+        if sent is None or not (self.settings.whole or sent.sent_M is not None):
             return
         self._sent = None
-        if sent.own_M is not None:
+        if sent.sent_M is not None:
             begun_M = self._weights() if sent.begun_M is None else sent.begun_M
-            self.residual_M += sent.own_M - (self._anchor_M - begun_M)
+            self.residual_M += sent.sent_M - (self._anchor_M - begun_M)
         self._taken, self._rounds = self._taken + sent.steps, self._rounds - 1
 
     def _send(self) -> None:
@@ -137,8 +137,8 @@ class LocalSteps(Exchange):
         sent.rows_PM = message.new_empty(self.fabric.world, len(message))
         sent.rows_PM[self.fabric.rank] = message
         sent.works = self.fabric.share(sent.rows_PM)
-        sent.own_M = decode(message[HEAD_BYTES:], len(change_M), self.settings)
-        self.residual_M = change_M.sub_(sent.own_M)
+        sent.sent_M = decode(message[HEAD_BYTES:], len(change_M), self.settings)
+        self.residual_M = change_M.sub_(sent.sent_M)
 
     def _head(self) -> Tensor:
         """Return what every rank's message begins with: its length and its round."""
@@ -275,7 +275,7 @@ class _Sent:
     """Of all ranks' changes; their sum while it is under way."""
     rows_PM: Tensor | None = None
     """All ranks' messages."""
-    own_M: Tensor | None = None
+    sent_M: Tensor | None = None
     """What this rank's message carries; none: all."""
     works: Sequence[dist.Work] = ()
 

@@ -331,7 +331,7 @@ def check_nodes(hostfile: Path, paths: Sequence[str]) -> None:
         "PDSH_RCMD_TYPE": "ssh",
         "PDSH_SSH_ARGS_APPEND": f"{options} -oBatchMode=yes -oConnectTimeout={_REACH_S}",
     }
-    asked = subprocess.run(
+    answered = subprocess.run(
         ["pdsh", "-u", str(_NODES_S), "-w", ",".join(logins.values()), remote.replace("%", "%%")],
         env=os.environ | variables,
         stdin=subprocess.DEVNULL,
@@ -341,11 +341,11 @@ def check_nodes(hostfile: Path, paths: Sequence[str]) -> None:
         start_new_session=True,
         check=False,
     )
-    answers = {host: _of_host(host, asked.stdout) for host in logins}
+    answers = {host: _of_host(host, answered.stdout) for host in logins}
     for host, lines in answers.items():
         it_has, *gone = next((line for line in lines if line.startswith("skindx ")), "").split("|")
         if not it_has:
-            why = (_of_host(host, asked.stderr) or ["it did not answer"])[-1]
+            why = (_of_host(host, answered.stderr) or ["it did not answer"])[-1]
             raise UserError(
                 f"node {host} of {hostfile} cannot start a rank ({why[:200].rstrip('.')}); check "
                 f"that `ssh {logins[host]} {sys.executable} --version` works from here and asks "

@@ -113,7 +113,7 @@ class Held:
         holding = self.holding
         if holding is None or not holding.mesh.is_main:
             return "the rank that keeps the checkpoints goes on from the last one"
-        said: list[str] = []
+        lines: list[str] = []
         mesh = replace(holding.mesh, data=ProcessGroup(0, 1))
         shared = {name: _Fixed(state) for name, state in holding.shared.items()}
         local = {name: _Fixed(state) for name, state in holding.local.items()}
@@ -122,18 +122,18 @@ class Held:
             holding.fingerprint,
             holding.settings,
             mesh,
-            said.append,
+            lines.append,
             shared=shared,
             per_rank=local,
         )
         epoch, _, _, step = holding.place
-        if keeper.save(At(epoch, step)) and not said:
+        if keeper.save(At(epoch, step)) and not lines:
             return "its state is saved, and the same command goes on from there"
-        return "; ".join(said) or "its state could not be saved"
+        return "; ".join(lines) or "its state could not be saved"
 
 
 class _Fixed:
-    """A part of a training that is over."""
+    """A part of a training that is over: it is saved once more, and never loaded."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -273,7 +273,7 @@ def take_over(training: Training[Any], holding: Holding | None, fingerprint: str
         for name, local in local_parts.items():
             mine = gives.part(name, taken) if gives else None
             if mine is not None and len(givers) == mesh.data.size:
-                local.load_state_dict(_Own(mine, mesh))
+                local.load_state_dict(_ThisRankAlone(mine, mesh))
             else:
                 every = mesh.gather(None if mine is None else join(*split(mine)))
                 local.load_state_dict([state for state in every if state is not None])
@@ -288,7 +288,7 @@ def take_over(training: Training[Any], holding: Holding | None, fingerprint: str
     return {rank: furthest[3] - offers[rank][0][3] for rank in givers}
 
 
-class _Own(Sequence[State]):
+class _ThisRankAlone(Sequence[State]):
     """The states of all ranks, of which this one reads its own alone."""
 
     def __init__(self, state: State, mesh: Mesh) -> None:

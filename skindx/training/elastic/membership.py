@@ -33,9 +33,12 @@ BEAT_S = 0.2
 JOIN_S = 30.0
 """So long ranks wait for more of them, when they are too few or none has trained yet."""
 
-LATE_S = 30.0
-"""A process that the others went on without ends when it still is in its step after this time:
-after SIGSTOP and SIGCONT gloo may wait until engine.timeout_s, whatever becomes of its sockets."""
+STUCK_S = 8.0
+"""A process whose training thread computes nothing in a broken group for so long ends, and can come
+back: gloo (torch 2.15) may miss the end of a connection into which it just sends (`waitSend`)."""
+
+_COMPUTES_S = 0.05
+"""Less processor time than this between two such moments is nothing."""
 
 _POLL_S = 0.02
 _STORE_ERRORS = (dist.DistError, RuntimeError)
@@ -96,6 +99,8 @@ class Membership:
     ) -> None:
         """Take the place `slot` of `slots`, at the store of this address, and begin to beat.
 
+        The thread that calls this is the one that trains.
+
         `identity` is what must be the same on all ranks (name -> hash). Raises UserError where it
         is not, and where the store cannot be reached.
         """
@@ -127,7 +132,8 @@ class Membership:
         """Seconds of this rank's heartbeats since a card has changed."""
         self._group: Group | None = None
         self._last = 0
-        self._unreached = self._late_s = 0.0
+        self._unreached = self._stuck_s = self._computed_s = 0.0
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=f"skindx-{name}", daemon=True)
@@ -196,6 +202,16 @@ class Membership:
                 shut(self._sockets)
             if self.broken:
                 self.abort()
+                self._end_if_stuck()
+
+    def _end_if_stuck(self) -> None:
+        computed_s = time.clock_gettime(self._clock)
+        if computed_s - self._computed_s > _COMPUTES_S:
+            self._stuck_s, self._computed_s = 0.0, computed_s
+        self._stuck_s += BEAT_S
+        if self._stuck_s > STUCK_S:
+            print(f"rank {self.slot} is stuck in a broken group, and ends", file=sys.stderr)
+            leave_process(1)
 
     def _break(self, why: str, group: Group | None = None) -> None:
         with self._lock:
@@ -240,9 +256,6 @@ class Membership:
             return
         if number > group.number:
             self._break("the others went on without it", group)
-            self._late_s += BEAT_S
-            if self._late_s > LATE_S:
-                _end_process(self.slot)
         for slot, life in group.members:
             card = cards.get(slot)
             if slot == self.slot or card is None:
@@ -274,7 +287,7 @@ class Membership:
         """
         with self._lock:
             self._group, self.broken, self.newcomer = None, False, False
-            self._late_s = 0.0
+            self._stuck_s = 0.0
         since, waiting_for = time.monotonic(), 0
         newest = (0, since)
         while True:
@@ -403,18 +416,18 @@ class Membership:
         if self._ended.is_set():
             return True
         self._ended.set()
-        told = False
+        reached = False
         with suppress(*_STORE_ERRORS):
             if not self.cut:
                 self._write(state="left", why=why)
                 if end:
                     self._store.set("end", why)
                 self._store.get("number")  # a write alone waits for no answer
-                told = True
+                reached = True
         for thread in self._threads:
             thread.join(self.silent_s)
         self._listener.close()
-        return told
+        return reached
 
 
 def _family(address: tuple[str, int]) -> socket.AddressFamily:
@@ -447,8 +460,3 @@ def _has_ended(card: Card) -> bool:
         return True
     except OSError:
         return False
-
-
-def _end_process(slot: int) -> None:
-    print(f"rank {slot} does not leave a step without the others, and ends", file=sys.stderr)
-    leave_process(1)

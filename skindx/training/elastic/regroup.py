@@ -1,9 +1,5 @@
 """Process groups that follow one another in one process, and the way out of a broken one."""
 
-import os
-import sys
-import threading
-import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -26,10 +22,6 @@ _MEET_S = 15.0
 """Ranks that are in a group have so long to reach each other."""
 
 
-_STUCK_S, _COMPUTES_S = 8.0, 0.05
-"""A main thread that computes less than this in so long is stuck."""
-
-
 class Regroup:
     """This process's place in one group after the other."""
 
@@ -40,8 +32,6 @@ class Regroup:
         self._kept: dict[str, Any] = {}
         self._before: set[Socket] = set()
         self._meeting: set[Socket] = set()
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._stuck_s = self._computed = self._aborted_at = 0.0
 
     def warm(self, settings: TrainSettings, classes: int) -> None:
         """Load what a first step loads, before others wait for this rank; alone, on no images."""
@@ -70,7 +60,6 @@ class Regroup:
         rank, size = group.members.index((membership.slot, membership.life)), len(group.members)
         limit = min(_MEET_S, self._settings.timeout_s)
         self._before, self._meeting = open_sockets(), set()
-        self._stuck_s, self._aborted_at = 0.0, time.monotonic()
         membership.abort = self.abort
         # Its connection is shut with the others: gloo waits at the store for lost ranks too.
         store = PrefixStore(f"group-{group.number}", membership.connect(limit))
@@ -93,19 +82,7 @@ class Regroup:
         )
 
     def abort(self) -> None:
-        """Let every collective of this group fail, whatever it waits for; by another thread.
-
-        A process whose main thread waits on and on all the same ends, and can come back: gloo (in
-        torch 2.15) may miss the end of a connection into which it just sends (`waitSend`).
-        """
-        now, computed = time.monotonic(), time.clock_gettime(self._clock)
-        if computed - self._computed > _COMPUTES_S:
-            self._stuck_s, self._computed = 0.0, computed
-        self._stuck_s += min(now - self._aborted_at, 0.5)  # a stopped process was not stuck
-        self._aborted_at = now
-        if self._stuck_s > _STUCK_S:
-            print("a rank is stuck in a broken group, and ends", file=sys.stderr, flush=True)
-            os._exit(1)
+        """Let every collective of this group fail, whatever it waits for; by another thread."""
         if self._backend == "nccl" and dist.is_initialized():
             dist.distributed_c10d._abort_process_group()
         shut((sockets_of_loops() - self._before) | self._meeting)
