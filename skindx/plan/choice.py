@@ -113,6 +113,8 @@ class PlannedMember:
     """Its optimizer goes by the norms of layers, which ZeRO's flat pieces do not have."""
     matrices: bool = False
     """Its optimizer multiplies the gradient of each whole layer."""
+    lockstep: str = ""
+    """The setting for which ranks need each other in each step, if there is one."""
 
 
 @dataclass(frozen=True)

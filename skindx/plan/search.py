@@ -250,16 +250,18 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
     whole_layers = any(member.whole_layers for member in workload.members)
     if isinstance(strategy, Exchanging):
         reason = strategy.refusal(whole_layers=whole_layers, preconditioned=preconditioned)
-        if reason := reason or _too_short(strategy, workload):
+        if reason := reason or _unfit(strategy, workload):
             return reason
     if strategy.parallel and whole_layers:
         return f"fp16 and compiled networks need whole layers, which {strategy.name} shares out"
     return None
 
 
-def _too_short(strategy: Exchanging, workload: Workload) -> str:
-    """Return why a member's epochs have too few steps for an exchange; empty where they do not."""
+def _unfit(strategy: Exchanging, workload: Workload) -> str:
+    """Return why a member's settings or epochs do not go with an exchange; empty where they do."""
     for member in workload.members:
+        if strategy.settings.apart and member.lockstep:
+            return f"{strategy.name} lets ranks train apart, and {member.lockstep} needs them all"
         if not member.images:
             continue
         try:

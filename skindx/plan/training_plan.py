@@ -78,6 +78,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 _needs_whole_layers(settings.engine),
                 recipe.optimizer_kind.layerwise,
                 recipe.optimizer_kind.matrices,
+                settings.engine.lockstep,
             )
         )
     if not members:

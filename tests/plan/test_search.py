@@ -256,4 +256,7 @@ def test_local_steps_are_proposed_where_the_gradient_may_change_and_a_round_fits
         UserError, match=r"^member short: exchange.steps=20 is longer than its epoch of 10 steps; "
     ) as refused:
         search(short, slow, PlanLimits(strategy="local"))
+    scaled = Workload(tuple(replace(one, lockstep="engine.precision=fp16") for one in work.members))
+    with pytest.raises(UserError, match=r"ranks train apart, and engine.precision=fp16 needs them"):
+        search(scaled, slow, PlanLimits(strategy="local"))
     assert str(refused.value).endswith("set exchange.steps to at most 10.")

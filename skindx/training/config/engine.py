@@ -160,6 +160,13 @@ class EngineSettings(Settings):
                 f"{self.ranks}"
             )
 
+    @property
+    def lockstep(self) -> str:
+        """The setting for which ranks need each other in each step; empty: there is none."""
+        if self.sync_batch_norm:
+            return "engine.sync_batch_norm"
+        return "engine.precision=fp16" if self.precision == "fp16" else ""
+
 
 _OURS = {
     "train_batch_size": "recipe.batch",

@@ -182,15 +182,10 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _exchange_fits_the_training(self) -> Self:
-        if self.exchange.apart and self.engine.sync_batch_norm:
+        if self.exchange.apart and (setting := self.engine.lockstep):
             raise ValueError(
-                f"exchange.kind={self.exchange.kind} lets ranks train apart, and batch norms over "
-                "all ranks send in each step; set engine.sync_batch_norm=false"
-            )
-        if self.exchange.apart and self.engine.precision == "fp16":
-            raise ValueError(
-                f"exchange.kind={self.exchange.kind} lets ranks train apart, and fp16 scales the "
-                "loss of all ranks alike; set engine.precision=bf16 or fp32"
+                f"exchange.kind={self.exchange.kind} lets ranks train apart, and {setting} needs "
+                "all of them in each step; leave one of them out"
             )
         self.exchange.check_training(
             whole_layers=self.engine.compile or self.engine.precision == "fp16",

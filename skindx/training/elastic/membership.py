@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from skindx.core.errors import UserError
+from skindx.training.elastic.cards import Card, drain, family, has_ended, listener
 from skindx.training.elastic.sockets import open_sockets, shut
 from skindx.workers.worker_process import leave_process
 
@@ -42,25 +43,6 @@ _COMPUTES_S = 0.05
 
 _POLL_S = 0.02
 _STORE_ERRORS = (dist.DistError, RuntimeError)
-
-State = Literal["waiting", "in", "left"]
-
-
-@dataclass(frozen=True)
-class Card:
-    """What a rank says with a heartbeat."""
-
-    slot: int
-    life: int
-    state: State
-    number: int
-    """Of the group that it waits for, is in, or has left."""
-    beat: int
-    host: str
-    address: tuple[str, int]
-    """Where its process listens: who is refused there knows that it has ended."""
-    why: str = ""
-    """Why it has left."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +99,7 @@ class Membership:
         self._store, self._beats = self.connect(), self.connect()
         self._sockets = open_sockets() - before
         self._check(identity)
-        self._listener = _listener(self._local_address())
+        self._listener = listener(self._local_address())
         self.life = self._store.add(f"life/{slot}", 1)
         for other in range(slots):
             self._store.compare_set(f"card/{other}", "", "{}")
@@ -158,7 +140,7 @@ class Membership:
 
     def _local_address(self) -> str:
         """Return this machine's address as those at the store see it."""
-        with socket.socket(_family(self.address), socket.SOCK_DGRAM) as probe:
+        with socket.socket(family(self.address), socket.SOCK_DGRAM) as probe:
             probe.connect(self.address)  # UDP: asks the routing table, sends nothing
             return str(probe.getsockname()[0])
 
@@ -189,7 +171,7 @@ class Membership:
             with self._lock:
                 self._see(cards, passed)
             self._judge(cards, number)
-            _drain(self._listener)
+            drain(self._listener)
 
     def _watch(self) -> None:
         """Notice that the store is out of reach, even while a call to it hangs."""
@@ -378,7 +360,7 @@ class Membership:
         came = sorted(
             slot
             for slot in ready
-            if slot not in stayed and (slot == self.slot or not _has_ended(cards[slot]))
+            if slot not in stayed and (slot == self.slot or not has_ended(cards[slot]))
         )
         chosen = [*sorted(stayed), *came]
         if not stayed and len(chosen) < self.slots and alone_s < self._join_s:
@@ -393,7 +375,7 @@ class Membership:
 
     def _first(self, slots: Sequence[int], cards: Mapping[int, Card]) -> int | None:
         """Return the first of these whose process is there."""
-        alive = (slot for slot in sorted(slots) if slot == self.slot or not _has_ended(cards[slot]))
+        alive = (slot for slot in sorted(slots) if slot == self.slot or not has_ended(cards[slot]))
         return next(alive, None)
 
     def _gone(self, card: Card | None, life: int) -> str:
@@ -406,7 +388,7 @@ class Membership:
             return ""
         if self._quiet.get(card.slot, 0.0) > self.silent_s:
             return f"it was silent for {self.silent_s:g} s"
-        return "its process ended" if card.state == "in" and _has_ended(card) else ""
+        return "its process ended" if card.state == "in" and has_ended(card) else ""
 
     def leave(self, why: str, *, end: bool = False) -> bool:
         """Leave for good; with `end` the training is over for all who still wait.
@@ -428,35 +410,3 @@ class Membership:
             thread.join(self.silent_s)
         self._listener.close()
         return reached
-
-
-def _family(address: tuple[str, int]) -> socket.AddressFamily:
-    return socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)[0][0]
-
-
-def _listener(host: str) -> socket.socket:
-    """Return a socket that takes calls as long as this process lives, stopped or not."""
-    result = socket.create_server((host, 0), family=_family((host, 0)), backlog=64)
-    result.setblocking(False)
-    return result
-
-
-def _drain(listener: socket.socket) -> None:
-    """Make room for further calls."""
-    with suppress(OSError):
-        while True:
-            listener.accept()[0].close()
-
-
-def _has_ended(card: Card) -> bool:
-    """Tell whether nobody listens any more where the rank's process did."""
-    host, _ = card.address
-    if host.startswith("127.") and card.host != socket.gethostname():
-        return False  # it names itself so, and we would call our own door
-    try:
-        with socket.create_connection(card.address, timeout=0.3):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
