@@ -236,19 +236,23 @@ def elastic(load: Load) -> str:
         ours, again = figures[f"elastic_goodput{key}"], figures[f"restarted_goodput{key}"]
         asked = _asked(ours, least=0.65 if key else 0.88)
         lines.append(f"| {seconds} | {median(ours)}{asked} | {median(again)} |")
+    lines += ["", "| after | the others have | in s |", "|---|---|---|"]
     answers = {
-        "closed_noticed_s": ("a killed rank is noticed after", 1),
-        "hang_noticed_s": ("a stopped one after", 5),
-        "cut_noticed_s": ("one whose link goes down after", 5),
-        "regroup_s": ("the others go on after another", 3),
+        "closed_noticed_s": ("a rank is killed", "left their step", 1),
+        "hang_noticed_s": ("a rank is stopped", "left their step", 5),
+        "cut_noticed_s": ("a rank's link goes down", "left their step", 5),
+        "regroup_s": ("they left their step", "state, and go on", 3),
     }
-    said = [
-        f"{what} {median(figures[key])}{_asked(figures[key], most=most)}"
-        for key, (what, most) in answers.items()
-    ]
-    notes = [line for note in written["notes"] for line in ("", note)]
-    first = f"Medians from least to most: {'; '.join(said)}."
-    return "\n".join([*lines, "", first, *notes, "", bench_machine(written)])
+    for key, (accident, done, most) in answers.items():
+        figure = f"{median(figures[key])}{_asked(figures[key], most=most)}"
+        lines.append(f"| {accident} | {done} | {figure} |")
+    network, *_, cores = written["notes"]
+    means = (
+        "Brackets go from the worst period to the best; they are no confidence intervals. A step "
+        "that is lost again does not count. *The same command again* starts as soon as the "
+        "training has ended, from its last checkpoint."
+    )
+    return "\n".join([*lines, "", means, "", network, "", cores, "", bench_machine(written)])
 
 
 def second_order(load: Load) -> str:
