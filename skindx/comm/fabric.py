@@ -66,16 +66,31 @@ class Fabric:
 
     def share(self, rows_PM: Tensor) -> list[dist.Work]:
         """Begin to send row `rank` of the buffer to all peers, and to fill in theirs."""
-        local, peers = rows_PM[self.rank], [rank for rank in range(self.world) if rank != self.rank]
-        self.bytes_sent += len(peers) * local.nbytes
-        if not self._two_way:
-            into = rows_PM.view(-1)
-            work = dist.all_gather_into_tensor(into, local, group=self._all, async_op=True)
-            return [work] if work else []
+        local = rows_PM[self.rank]
+        if self._two_way:
+            return self._post([local] * self.world, rows_PM)
+        self.bytes_sent += (self.world - 1) * local.nbytes
+        into = rows_PM.view(-1)
+        work = dist.all_gather_into_tensor(into, local, group=self._all, async_op=True)
+        return [work] if work else []
+
+    def deal(self, rows_PM: Tensor, into_PM: Tensor) -> list[dist.Work]:
+        """Begin to send row p to rank p, and to fill row p of `into_PM` with what it sends."""
+        if self._two_way:
+            return self._post(list(rows_PM), into_PM)
+        self.bytes_sent += (self.world - 1) * rows_PM[0].nbytes
+        work = dist.all_to_all_single(into_PM, rows_PM, group=self._all, async_op=True)
+        return [work] if work else []
+
+    def _post(self, rows: Sequence[Tensor], into_PM: Tensor) -> list[dist.Work]:
         # Not by gloo's gather: it copies each message by OpenMP threads of its own, which then
         # keep the cores from those of the training.
-        expected = [self.expect(Transfer(rows_PM[peer], peer)).work for peer in peers]
-        sent = [dist.isend(local, self._of(peer), self._way(self.rank, peer)) for peer in peers]
+        peers = [rank for rank in range(self.world) if rank != self.rank]
+        self.bytes_sent += sum(rows[peer].nbytes for peer in peers)
+        expected = [self.expect(Transfer(into_PM[peer], peer)).work for peer in peers]
+        sent = [
+            dist.isend(rows[peer], self._of(peer), self._way(self.rank, peer)) for peer in peers
+        ]
         return [work for work in (*expected, *sent) if work]
 
     def expect(self, receive: Transfer) -> Transfer:

@@ -11,12 +11,12 @@ from skindx.comm.topk import Density
 from skindx.core.cost.pricing import Load, Network, StepSchedule, after_backward
 from skindx.core.errors import UserError
 
-CHUNK = 4096
+CHUNK = 512
 """Elements from which the largest are selected together."""
-INDEX_BITS = 12
+INDEX_BITS = 9
 """Bits of a place in a chunk."""
-HEAD_BYTES = 8
-"""Of a message: its length and its round."""
+HEAD_BYTES = 12
+"""Of a message: the elements of the network, its round, and which rank's message was unfit."""
 AGREED_BYTES = 48
 """What a rank tells the others of a round: skipped steps, a stop, a checkpoint."""
 
@@ -31,10 +31,10 @@ class LocalSettings(ExchangeSettings):
     kind: Literal["local"] = "local"
     steps: int = Field(20, ge=1, le=100_000)
     """Steps of a round, after which the outer step comes; the end of an epoch ends it too."""
-    density: Density = 0.02
-    """Share of the change's elements that is sent: the largest of each 4,096."""
+    density: Density = 1.0
+    """Share of the change's elements that is sent: the largest of each 512."""
     bits: Literal[2, 4, 8, 32] = 2
-    """Bits of an element that is sent; below 32 with two numbers for each 4,096 elements."""
+    """Bits of an element that is sent; below 32 with two numbers for each 512 elements."""
     overlap: int = Field(0, ge=0, le=100_000)
     """Steps of the next round that ranks take while the message is under way; below `steps`.
 
@@ -82,25 +82,24 @@ class LocalSettings(ExchangeSettings):
             )
 
     def schedule(self, load: Load, network: Network, rule: str = "") -> StepSchedule:
-        """Send a round's message, shared out over its steps, and what ranks tell one another.
+        """Send a round's messages, shared out over its steps, and what ranks tell one another.
 
-        Of the message what the steps of the overlap take is hidden.
+        Of the messages what the steps of the overlap take is hidden.
         """
         local, share = self.local(load), 1 / self.steps
         if network.ranks == 1:
             return StepSchedule(finish_s=local.base_s * share)
         gather, trace = network.price("all_gather"), load.trace
         price = network.price("all_reduce") if self.whole else gather
-        size = self.message_bytes(load.size_bytes // 4)
-        once, merges = price(size), 0 if self.whole else network.ranks - 1
+        size, times = self.part_bytes(load.size_bytes // 4, network.ranks), 2 - self.whole
+        once = price(size).scaled(times)
         step_s = load.pieces * (trace.forward_s + sum(trace.backward_s)) + trace.update_s
         waited = share * max(0.0, 1 - self.overlap * step_s / max(once.alone_s, 1e-12))
         message = after_backward(
             load,
-            round(size * share),
+            round(times * size * share),
             replace(once.scaled(waited), cpu_s=once.cpu_s * share),
             before_s=local.base_s * share,
-            after_s=merges * local.merge_s * share * self.density / (local.density or 1),
         )
         agreed = gather(AGREED_BYTES)
         agreement = replace(agreed.scaled(share), cpu_s=agreed.cpu_s * share)
@@ -130,11 +129,19 @@ class LocalSettings(ExchangeSettings):
         """Elements of a chunk that are sent."""
         return math.ceil(self.density * CHUNK)
 
-    def message_bytes(self, elements: int) -> int:
-        """Return the bytes of a rank's message: head, places (or a mask), values, numbers."""
+    def part_elements(self, elements: int, ranks: int) -> int:
+        """Return the elements of a rank's part: whole chunks."""
+        return math.ceil(math.ceil(elements / CHUNK) / ranks) * CHUNK
+
+    def part_bytes(self, elements: int, ranks: int) -> int:
+        """Return the bytes of a message: head, places (or a mask), values, two numbers a chunk.
+
+        A rank sends one to each peer, of the peer's part of the elements, and then one to all, of
+        its own part.
+        """
         if self.whole:
             return 4 * elements
-        chunks, k = math.ceil(elements / CHUNK), self.sent
+        chunks, k = self.part_elements(elements, ranks) // CHUNK, self.sent
         places = 0 if k == CHUNK else min(INDEX_BITS * k, CHUNK)
         scales = 0 if self.bits == 32 else 4
         return (

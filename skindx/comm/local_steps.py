@@ -1,4 +1,4 @@
-"""Local steps: the outer step on the ranks' mean change, and the message that carries a change."""
+"""Local steps: ranks train apart, code what they moved by, and take an outer step on the mean."""
 
 import math
 from collections.abc import Sequence
@@ -11,21 +11,30 @@ from torch import Tensor, nn
 
 from skindx.comm.exchange import Exchange, State, take_over
 from skindx.comm.fabric import Fabric, GradientBuffer
-from skindx.comm.local import CHUNK, HEAD_BYTES, INDEX_BITS, LocalSettings
+from skindx.comm.local import HEAD_BYTES, LocalSettings
+from skindx.comm.local_codes import decode, encode
 from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError, check_like, is_finite
 
-# M = elements of the weights or bytes of a message, P = ranks, C = chunks, N = elements of a
-# chunk, K = those that are sent
+# M = elements of the weights, P = ranks, S = elements of a rank's part of them, B = bytes of a
+# message
+
+_TOLD = 8
+"""Bytes of a head before the number of an unfit message."""
+_FAULTS = ("begins otherwise", "marks another number of places", "is not finite")
+"""What is unfit about a message."""
 
 
 class LocalSteps(Exchange):
     """Local SGD with an outer step (DiLoCo, algorithm 1), error feedback and packed messages.
 
     With the weights a that all ranks began the round with, those w_p that rank p has come to, and
-    its residual r_p, a rank sends c_p of d_p = a - w_p + r_p and keeps r_p = d_p - c_p; all ranks
-    take the outer step on the mean of c_p, and go on from the same bits. With an overlap they take
-    it some steps later, and each goes on from there by what it has moved by since it sent.
+    its residual r_p, a rank codes d_p = a - w_p + r_p. Each rank owns a part of the elements: it
+    gets the codes of all others, and to all it sends the code c of their mean m, in which its own
+    d_p is exact. A rank keeps what its codes lack, and of its own part P (m - c): so nothing is
+    lost, and a round takes 2 (P - 1) messages of 1 / P, however many ranks there are. All ranks
+    take the outer step on c, and go on from the same bits. With an overlap they take it some steps
+    later, and each goes on from there by what it has moved by since it sent.
     """
 
     def __init__(self, settings: LocalSettings) -> None:
@@ -77,6 +86,8 @@ class LocalSteps(Exchange):
         self.go_on()
         meets, self._taken = self.meets, self._taken + 1
         if not meets:
+            if self._sent and 2 * self._taken == self.settings.overlap:
+                self._answer(self._sent)
             return 0
         if not self._sent:
             self._send()
@@ -114,12 +125,14 @@ class LocalSteps(Exchange):
         One that came with a loaded state is known to all ranks, and stays.
         """
         sent = self._sent
-        if sent is None or not (self.settings.whole or sent.sent_M is not None):
+        if sent is None or sent.known:
             return
         self._sent = None
         if sent.sent_M is not None:
             begun_M = self._weights() if sent.begun_M is None else sent.begun_M
             self.residual_M += sent.sent_M - (self._anchor_M - begun_M)
+            if sent.error_S is not None:
+                self._local(self.residual_M).sub_(sent.error_S)
         self._taken, self._rounds = self._taken + sent.steps, self._rounds - 1
 
     def _send(self) -> None:
@@ -130,53 +143,109 @@ class LocalSteps(Exchange):
         begun_M = weights_M.clone() if self.settings.overlap else None
         self._sent = sent = _Sent(self._taken, begun_M)
         self._taken, self._rounds = 0, self._rounds + 1
-        if self.settings.whole:
+        if self._whole:
             sent.mean_M, sent.works = change_M, [self.fabric.all_reduce(change_M)]
+            if self.fabric.world == 1:
+                sent.sent_M, self.residual_M = change_M, torch.zeros_like(change_M)
             return
-        message = torch.cat([self._head(), encode(change_M, self.settings)])
-        sent.rows_PM = message.new_empty(self.fabric.world, len(message))
-        sent.rows_PM[self.fabric.rank] = message
-        sent.works = self.fabric.share(sent.rows_PM)
-        sent.sent_M = decode(message[HEAD_BYTES:], len(change_M), self.settings)
+        world, rank = self.fabric.world, self.fabric.rank
+        size = self.settings.part_elements(len(change_M), world)
+        padded_M = nn.functional.pad(change_M, (0, world * size - len(change_M)))
+        sent.parts_PS = padded_M.view(world, size)
+        head = self._head()
+        codes = [encode(part_S, self.settings) for part_S in sent.parts_PS]
+        rows_PB = torch.stack([torch.cat([head, code]) for code in codes])
+        sent.rows_PB = torch.zeros_like(rows_PB)
+        sent.works = self.fabric.deal(rows_PB, sent.rows_PB)
+        parts = [decode(code, size, self.settings) for code in codes]
+        parts[rank] = sent.parts_PS[rank]
+        sent.sent_M = torch.cat(parts)[: len(change_M)]
         self.residual_M = change_M.sub_(sent.sent_M)
 
-    def _head(self) -> Tensor:
-        """Return what every rank's message begins with: its length and its round."""
-        head = torch.tensor([len(self.gradients.flat), self._rounds], dtype=torch.int32)
+    @property
+    def _whole(self) -> bool:
+        return self.settings.whole or self.fabric.world == 1
+
+    def _head(self, fault: int = 0) -> Tensor:
+        """Return what every rank's message begins with: length, round, and an unfit message."""
+        head = torch.tensor([len(self.gradients.flat), self._rounds, fault], dtype=torch.int32)
         return head.view(torch.uint8).to(self.fabric.device)
 
-    def _arrived(self, sent: "_Sent") -> Tensor:
-        """Wait for the message; return the mean of what the ranks sent. Raises UserError."""
+    def _local(self, vector_M: Tensor) -> Tensor:
+        """Return this rank's part of a vector, a view without the last part's padding."""
+        size = self.settings.part_elements(len(vector_M), self.fabric.world)
+        return vector_M[self.fabric.rank * size :][:size]
+
+    def _answer(self, sent: "_Sent") -> None:
+        """Wait for the codes of this rank's part; begin to send the code of their mean."""
+        if sent.parts_PS is None or sent.rows_PB is None:
+            return
         for work in sent.works:
             work.wait()
-        world, rows_PM = self.fabric.world, sent.rows_PM
+        world, local = self.fabric.world, sent.parts_PS[self.fabric.rank]
+        mean_S, fault = local / world, 0 if is_finite(local) else self._fault(self.fabric.rank, 2)
+        for rank, row_B in enumerate(sent.rows_PB):
+            if rank != self.fabric.rank and not fault:
+                part_S, fault = self._decoded(row_B, len(mean_S), rank)
+                mean_S.add_(part_S, alpha=1 / world)
+        code = encode(mean_S.nan_to_num() if fault else mean_S, self.settings)
+        message_B = torch.cat([self._head(fault), code])
+        sent.error_S = mean_S.sub_(decode(code, len(mean_S), self.settings)).mul_(world)
+        residual_S = self._local(self.residual_M)
+        sent.error_S = sent.error_S[: len(residual_S)]
+        residual_S.add_(sent.error_S)
+        sent.parts_PS, sent.rows_PB = None, torch.zeros_like(sent.rows_PB)
+        sent.rows_PB[self.fabric.rank] = message_B
+        sent.works = self.fabric.share(sent.rows_PB)
+
+    def _arrived(self, sent: "_Sent") -> Tensor:
+        """Wait for the messages; return the mean of what the ranks sent. Raises UserError."""
+        self._answer(sent)
+        for work in sent.works:
+            work.wait()
+        world, rows_PB = self.fabric.world, sent.rows_PB
         if sent.works and sent.mean_M is not None:
             sent.mean_M.div_(world)
             if not is_finite(sent.mean_M):
                 raise UserError(self._not_finite("a rank"))
-        elif rows_PM is not None:
-            sent.mean_M, head = torch.zeros_like(self._anchor_M), self._head()
-            for rank, row in enumerate(rows_PM):
-                sent.mean_M += self._decoded(row, head, rank)
-            sent.mean_M.div_(world)
-        sent.works, sent.rows_PM = [], None
+        elif rows_PB is not None:
+            size = self.settings.part_elements(len(self._anchor_M), world)
+            pairs = [self._decoded(row_B, size, rank) for rank, row_B in enumerate(rows_PB)]
+            if fault := max(fault for _, fault in pairs):
+                raise UserError(self._unfit(fault))
+            sent.mean_M = torch.cat([part_S for part_S, _ in pairs])[: len(self._anchor_M)]
+        sent.works, sent.rows_PB = [], None
         assert sent.mean_M is not None
         return sent.mean_M
 
-    def _decoded(self, row: Tensor, head: Tensor, rank: int) -> Tensor:
-        """Return the change that a rank has sent, in which all is finite. Raises UserError."""
+    def _decoded(self, row_B: Tensor, elements: int, rank: int) -> tuple[Tensor, int]:
+        """Return the elements that a rank sent, and 0 or what is unfit about them."""
+        part_S = torch.zeros(elements, device=row_B.device)
+        if not row_B[:_TOLD].equal(self._head()[:_TOLD]):
+            return part_S, self._fault(rank, 0)
+        if told := int(row_B[_TOLD:HEAD_BYTES].clone().view(torch.int32)):
+            return part_S, told
         try:
-            if not row[:HEAD_BYTES].equal(head):
-                raise ValueError("begins otherwise")
-            change_M = decode(row[HEAD_BYTES:], len(self._anchor_M), self.settings)
-        except ValueError as error:
-            raise UserError(
-                f"exchange.kind=local: the message of rank {rank} {error} than that of round "
-                f"{self._rounds} should; start all ranks with the same settings and code."
-            ) from None
-        if not is_finite(change_M):
-            raise UserError(self._not_finite(f"rank {rank}"))
-        return change_M
+            decoded_S = decode(row_B[HEAD_BYTES:], elements, self.settings)
+        except ValueError:
+            return part_S, self._fault(rank, 1)
+        if not is_finite(decoded_S):
+            return part_S, self._fault(rank, 2)
+        return decoded_S, 0
+
+    @staticmethod
+    def _fault(rank: int, what: int) -> int:
+        """Return a rank and what is unfit about its message as a number above 0."""
+        return 1 + len(_FAULTS) * rank + what
+
+    def _unfit(self, fault: int) -> str:
+        rank, what = divmod(fault - 1, len(_FAULTS))
+        if what == 2:
+            return self._not_finite(f"rank {rank}")
+        return (
+            f"exchange.kind=local: the message of rank {rank} {_FAULTS[what]} than that of round "
+            f"{self._rounds} should; start all ranks with the same settings and code."
+        )
 
     def _not_finite(self, who: str) -> str:
         return (
@@ -249,7 +318,7 @@ class LocalSteps(Exchange):
         weights_M = torch.empty_like(self._anchor_M)
         sent = None
         if "round" in counts:
-            sent = _Sent(counts["round"], torch.empty_like(weights_M))
+            sent = _Sent(counts["round"], torch.empty_like(weights_M), known=True)
             sent.mean_M = alike["mean"] = torch.empty_like(weights_M)
         for name, tensor in alike.items():
             check_like(first.get(name), tensor, f"exchange/{name}")
@@ -273,90 +342,14 @@ class _Sent:
     """This rank's weights when it was sent."""
     mean_M: Tensor | None = None
     """Of all ranks' changes; their sum while it is under way."""
-    rows_PM: Tensor | None = None
-    """All ranks' messages."""
+    parts_PS: Tensor | None = None
+    """This rank's change, part by part, until it has answered."""
+    rows_PB: Tensor | None = None
+    """All ranks' messages: the codes of this rank's part, then those of all means."""
     sent_M: Tensor | None = None
-    """What this rank's message carries; none: all."""
+    """What this rank's messages carry; none: all."""
+    error_S: Tensor | None = None
+    """What this rank's residual took over from the mean of its part."""
     works: Sequence[dist.Work] = ()
-
-
-def encode(change_M: Tensor, settings: LocalSettings) -> Tensor:
-    """Return the largest elements of each chunk as bytes: places, values, two numbers a chunk.
-
-    Magnitudes are levels from a lowest one upwards, with equal steps; both numbers are those of
-    least squares, so that what is sent never adds to what is left.
-    """
-    rows_CN = nn.functional.pad(change_M, (0, -len(change_M) % CHUNK)).view(-1, CHUNK)
-    k, bits, parts = settings.sent, settings.bits, []
-    values_CK = rows_CN
-    if k < CHUNK:
-        at_CK = rows_CN.abs().topk(k, sorted=False).indices.sort().values
-        values_CK = rows_CN.gather(1, at_CK)
-        if _masked(k):
-            mask_CN = torch.zeros_like(rows_CN, dtype=torch.uint8).scatter_(1, at_CK, 1)
-            parts.append(pack(mask_CN, 1))
-        else:
-            parts.append(pack(at_CK, INDEX_BITS))
-    if bits == 32:
-        return torch.cat([*parts, values_CK.reshape(-1).view(torch.uint8)])
-    size_CK, top = values_CK.abs(), 2 ** (bits - 1) - 1
-    low_C1, high_C1 = size_CK.amin(1, keepdim=True), size_CK.amax(1, keepdim=True)
-    tiny = torch.finfo(torch.float32).tiny
-    level_CK = ((size_CK - low_C1) / (high_C1 - low_C1).clamp_min(tiny) * top).round()
-    size_C1, level_C1 = size_CK.mean(1, keepdim=True), level_CK.mean(1, keepdim=True)
-    apart_CK = level_CK - level_C1
-    step_C1 = (apart_CK * (size_CK - size_C1)).sum(1, keepdim=True)
-    step_C1 /= apart_CK.square().sum(1, keepdim=True).clamp_min(1e-6)
-    scales_C2 = torch.cat([size_C1 - step_C1 * level_C1, step_C1], 1).bfloat16()
-    codes_CK = level_CK.to(torch.int32) * 2 + (values_CK < 0)
-    return torch.cat([*parts, pack(codes_CK, bits), scales_C2.reshape(-1).view(torch.uint8)])
-
-
-def decode(message: Tensor, elements: int, settings: LocalSettings) -> Tensor:
-    """Return the change that a message carries, with zeros elsewhere. Raises ValueError."""
-    chunks, k, bits = math.ceil(elements / CHUNK), settings.sent, settings.bits
-    at_CK, first = None, 0
-    if k < CHUNK:
-        first = math.ceil(chunks * min(k * INDEX_BITS, CHUNK) / 8)
-        if _masked(k):
-            mask_CN = unpack(message[:first], 1, chunks * CHUNK).view(chunks, CHUNK)
-            if not (mask_CN.sum(1) == k).all():
-                raise ValueError("marks another number of places")
-            at_CK = mask_CN.nonzero()[:, 1].view(chunks, k)
-        else:
-            at_CK = unpack(message[:first], INDEX_BITS, chunks * k).view(chunks, k)
-    last = first + math.ceil(chunks * k * bits / 8)
-    if bits == 32:
-        values_CK = message[first:last].clone().view(torch.float32).view(chunks, k)
-    else:
-        codes_CK = unpack(message[first:last], bits, chunks * k).view(chunks, k)
-        scales_C2 = message[last:].clone().view(torch.bfloat16).float().view(chunks, 2)
-        values_CK = scales_C2[:, :1] + scales_C2[:, 1:] * (codes_CK >> 1)
-        values_CK = torch.where(codes_CK & 1 == 1, -values_CK, values_CK)
-    if at_CK is None:
-        return values_CK.reshape(-1)[:elements]
-    rows_CN = torch.zeros(chunks, CHUNK, device=message.device)
-    return rows_CN.scatter_(1, at_CK, values_CK).view(-1)[:elements]
-
-
-def _masked(k: int) -> bool:
-    """Tell whether a bit for each element of a chunk is less than the places of those sent."""
-    return k * INDEX_BITS > CHUNK
-
-
-def pack(numbers: Tensor, bits: int) -> Tensor:
-    """Return whole numbers below 2^bits as bytes, without gaps."""
-    device = numbers.device
-    places = torch.arange(bits, device=device, dtype=torch.int32)
-    ones = ((numbers.reshape(-1, 1).to(torch.int32) >> places) & 1).to(torch.uint8).view(-1)
-    ones = nn.functional.pad(ones, (0, -len(ones) % 8)).view(-1, 8)
-    weights = 1 << torch.arange(8, device=device, dtype=torch.uint8)
-    return (ones * weights).sum(1, dtype=torch.uint8)
-
-
-def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Undo `pack` of so many numbers."""
-    places = torch.arange(8, device=packed.device, dtype=torch.uint8)
-    ones = ((packed.view(-1, 1) >> places) & 1).view(-1)[: count * bits].view(count, bits)
-    weights = 1 << torch.arange(bits, device=packed.device, dtype=torch.int64)
-    return (ones * weights).sum(1)
+    known: bool = False
+    """To all ranks, since they loaded it."""

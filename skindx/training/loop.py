@@ -11,7 +11,12 @@ from torch import nn
 from skindx.core.errors import UserError
 from skindx.core.state_checks import is_finite
 from skindx.data.loader.batches import step_seed, steps_of
-from skindx.training.checkpoint.resume import average_buffers, share_weights
+from skindx.training.checkpoint.norm_statistics import (
+    average_buffers,
+    norms_of,
+    recompute_statistics,
+)
+from skindx.training.checkpoint.resume import share_weights
 from skindx.training.parallel.mesh import peak_memory
 from skindx.training.position import WHAT_TO_TRY, count_step
 from skindx.training.state import (
@@ -202,6 +207,8 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     if not position.agreed:
         average_agreed(training, training.engine.meet())
         share_weights(training.engine.module, training.engine.optimizer, training.mesh)
+        if training.engine.apart:
+            refresh_statistics(training)
         average_buffers(training.engine.module, training.mesh)
         if training.average:
             average_buffers(training.average.module, training.mesh)
@@ -216,6 +223,35 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     loss_sum = float(sum(training.mesh.gather(position.loss_sum)))
     position.history.append(position.row(task.images, loss_sum, figures))
     position.next_epoch()
+
+
+_REFRESHING = 20
+"""Steps at the end of an epoch whose images give the statistics of weights that ranks agreed on."""
+
+
+def refresh_statistics(training: Training[Any]) -> None:
+    """Take batch-norm statistics again, of the weights that ranks have just agreed on.
+
+    Those which each rank counted in training are of weights that it alone had.
+    """
+    engine, task, average = training.engine, training.task, training.average
+    engine.train()
+    counting = {name for name, norm in norms_of(engine.module).items() if norm.training}
+    engine.train(False)
+    first = max(0, steps_of(task.images, task.batch) - _REFRESHING)
+
+    def show(network: Callable[[Any], object]) -> None:
+        for batch in task.batches(training.position.epoch, first):
+            for inputs, _ in batch.pieces():
+                network(inputs)
+
+    pairs: list[tuple[nn.Module, Callable[[Any], object]]] = [(engine.module, engine)]
+    if average:
+        pairs.append((average.module, average.module))
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        for module, network in pairs:
+            norms = [norm for name, norm in norms_of(module).items() if name in counting]
+            recompute_statistics(norms, lambda network=network: show(network))  # type: ignore[misc]
 
 
 def refuse_diverged(training: Training[Any], network: nn.Module) -> None:

@@ -39,6 +39,13 @@ class HostFabric(Fabric):
         rows_PM.copy_(host)
         return []
 
+    def deal(self, rows_PM: Tensor, into_PM: Tensor) -> list[dist.Work]:
+        host = into_PM.cpu()
+        for work in super().deal(rows_PM.cpu(), host):
+            work.wait()
+        into_PM.copy_(host)
+        return []
+
     def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
         expected = [message if message.work else self.expect(message) for message in receives]
         super().swap([replace(message, tensor=message.tensor.cpu()) for message in sends], expected)

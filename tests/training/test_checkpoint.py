@@ -19,7 +19,8 @@ from skindx.core.errors import UserError
 from skindx.core.state_checks import UnfitStateError
 from skindx.training.checkpoint import keeper as store
 from skindx.training.checkpoint.keeper import At, Keeper, refuse_mismatch
-from skindx.training.checkpoint.resume import Buffers, RandomNumbers
+from skindx.training.checkpoint.norm_statistics import Buffers
+from skindx.training.checkpoint.resume import RandomNumbers
 from skindx.training.checkpoint.saved_state import (
     GROUP_STEP,
     State,

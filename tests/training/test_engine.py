@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from skindx.core.errors import UserError
 from skindx.data.loader.batches import global_batches, share
-from skindx.training.checkpoint.resume import average_buffers
+from skindx.training.checkpoint.norm_statistics import average_buffers
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.ranks import join

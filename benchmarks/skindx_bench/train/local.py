@@ -24,6 +24,7 @@ from skindx_bench.train.second_order import write_painted
 BASELINE, OURS, APART = "dense", "local", "apart"
 _WAYS = ("member0", "soup", "ensemble")
 """What ranks that trained apart can answer with: one of them, their mean weights or answers."""
+_OF_THE_ARM = ("rates", "seeds")
 _WORKER = "skindx_bench.train.local_rank"
 _NO_LIMIT = Link(40_000)
 _BLOCKS = 5
@@ -73,7 +74,7 @@ class Config(Settings):
     parts: tuple[Literal["accuracy", "steps", "variants"], ...] = ("accuracy", "steps", "variants")
     only: tuple[str, ...] = ()
     """Cases; none: all of the study."""
-    arms: tuple[str, ...] = ("dense", "local", "local-all", "gtopk", "apart", "powersgd")
+    arms: tuple[str, ...] = ("dense", "local", "gtopk", "apart", "powersgd")
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), min_length=2)
     """Each is tested on a fold of its own."""
     folds: int = Field(5, ge=2)
@@ -139,7 +140,8 @@ class CaseRows:
             rates = self.study.arms[arm].get("rates", self.case.rates)
             self.chosen[arm] = max(rates, key=partial(self._score, arm))
             rows = self.trained.setdefault(arm, [])
-            for seed in self.settings.seeds:
+            seeds = self.settings.seeds
+            for seed in seeds[: self.study.arms[arm].get("seeds", len(seeds))]:
                 rows.append(self._trained(arm, self.chosen[arm], seed))
 
     def variants(self) -> None:
@@ -181,7 +183,7 @@ class CaseRows:
         changes = self.study.arms.get(arm)
         if changes is None:
             changes = {"exchange": self.study.variants[arm]}
-        changes = {key: change for key, change in changes.items() if key != "rates"}
+        changes = {key: change for key, change in changes.items() if key not in _OF_THE_ARM}
         raw = overlay(overlay(self.study.training, self.case.training), changes)
         raw = overlay(raw, {"recipe": {"learning_rate": rate}})
         return {**raw, "members": [{**raw["members"][0], "seed": seed}]}

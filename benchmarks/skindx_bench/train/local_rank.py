@@ -21,11 +21,14 @@ from skindx.models.ensemble import Member
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks import Silent
 from skindx.training.checkpoint.finished import FinishedMember
-from skindx.training.checkpoint.resume import average_buffers
+from skindx.training.checkpoint.norm_statistics import (
+    average_buffers,
+    norms_of,
+    recompute_statistics,
+)
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.ranks import join
-from skindx.training.ensembles.builder import recompute_statistics
 from skindx.training.loop import fit, take_step
 from skindx.training.parallel.mesh import AloneMesh
 from skindx.training.position import count_step
@@ -168,7 +171,10 @@ class LocalRank:
         loader = TrainSettings().loader
         seen = open_sets(shown, task.member, loader, mesh, lambda _: None)[1]
         member = Member("soup", network, task.member.preprocess)
-        recompute_statistics(network, lambda: member.log_probabilities_of_squares(seen.squares()))
+        recompute_statistics(
+            norms_of(network).values(),
+            lambda: member.log_probabilities_of_squares(seen.squares()),
+        )
         average_buffers(network, mesh)
         log_NC = member.log_probabilities_of_squares(task.validation.squares())
         return np.exp(log_NC)

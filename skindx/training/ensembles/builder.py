@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from skindx.core.errors import UserError
 from skindx.core.untrusted import read_json
@@ -35,6 +34,7 @@ from skindx.training.checkpoint.finished import (
     save_member,
     snapshot_folder,
 )
+from skindx.training.checkpoint.norm_statistics import norms_of, recompute_statistics
 from skindx.training.config.ensemble import SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs
@@ -61,29 +61,6 @@ def average(states: Sequence[State]) -> State:
 def same(first: State, second: State) -> bool:
     """True when two networks are the same to the bit."""
     return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
-def recompute_statistics(net: nn.Module, batches: Callable[[], object]) -> None:
-    """Set batch-norm statistics to the mean over what `batches` sends through the network.
-
-    Averaged weights give activations that no ingredient had, so the mean of the ingredients'
-    statistics does not fit them (Izmailov et al. 2018, section 3.2). Dropout stays off.
-    """
-    norms = [layer for layer in net.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    norms = [layer for layer in norms if layer.track_running_stats]
-    if not norms:
-        return
-    kept = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over all batches
-        norm.train()
-    try:
-        batches()
-    finally:
-        for norm, momentum in zip(norms, kept, strict=True):
-            norm.momentum = momentum
-            norm.eval()
 
 
 Mix = Callable[[Sequence[State]], tuple[State, NDArray[np.float64]]]
@@ -130,7 +107,7 @@ def mixer(
         mean = average(states)
         net.load_state_dict(mean)
         if not all(same(mean, state) for state in states):
-            recompute_statistics(net, lambda: learn(member))
+            recompute_statistics(norms_of(net).values(), lambda: learn(member))
         state = {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()}
         return state, judge(member)
 
