@@ -72,6 +72,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "forms": ("docs/explanation/parallel.md", speed.forms),
     "forms bf16": ("docs/explanation/parallel.md", speed.forms_bf16),
     "second order": ("docs/explanation/second-order.md", speed.second_order),
+    "local steps": ("docs/howto/exchange.md", speed.local_steps),
     "sparse": ("docs/measured/speed.md", speed.sparse),
     "products": ("docs/measured/speed.md", speed.products),
     "scans": ("docs/measured/scans.md", scan.scans),

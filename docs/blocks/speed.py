@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from blocks.texts import Load, bench_machine, digits, median, scaled, whole
+from blocks.texts import Load, bench_machine, digits, median, scaled, table, whole
 
 Written = Mapping[str, Any]
 """What a bench wrote."""
@@ -398,3 +398,56 @@ def stages(load: Load) -> str:
         shown = f"{digits(1000 * figure['value'])} ms [{low}, {high}], n = {figure['n']}"
         lines.append(f"| {stage} | {shown} |")
     return "\n".join([*lines, "", bench_machine(written)])
+
+
+_ARMS = {
+    "dense": ("`dense`", "the network keeps up, or every tenth of a point counts"),
+    "powersgd": ("`powersgd`", "the network is slow and layers are wide"),
+    "gtopk": ("`gtopk`", "the network is slow, ranks and epochs are many"),
+    "local-all": ("`local`, `density: 1`", "a message in each step takes too long"),
+    "local": ("`local`", "even that takes too long, and there are hundreds of rounds"),
+    "apart_ensemble": (
+        "members apart, answers averaged",
+        "ranks cannot reach each other, and answers may take as many times longer",
+    ),
+    "apart_soup": ("members apart, weights averaged", "the same, and all start from given weights"),
+    "apart_member0": ("one member apart", "nowhere: it has seen its share of the images alone"),
+}
+"""What is compared, and what it is for."""
+
+
+def local_steps(load: Load) -> str:
+    """Return what exchanges and members trained apart cost in accuracy and save in bytes."""
+    written = load("local.json")
+    figures, models = written["figures"], written["models"]
+    cases = dict.fromkeys(name.split(": ")[0] for name in models)
+    made: list[str] = []
+    for case in cases:
+        dense = models[f"{case}: dense"]["steps"]
+        links = list(dense)
+        heads = ["trained by", "balanced accuracy, points from dense"]
+        heads += ["bytes: dense over it"] if links else []
+        heads += [f"seconds a step, {mbit} Mbit/s" for mbit in links]
+        heads += [f"time to dense's accuracy over `local`, {mbit} Mbit/s" for mbit in links]
+        rows = []
+        for arm, (name, when) in _ARMS.items():
+            steps = models.get(f"{case}: {arm.split('_')[0]}", {}).get("steps", {})
+            gain = figures.get(f"{case}_{arm}_minus_dense_balanced")
+            if arm != "dense" and gain is None:
+                continue
+            less = digits(_less(dense, steps)) if steps else ""
+            sent = ["none sent" if arm.startswith("apart") else less] if links else []
+            later = [figures.get(f"{case}_local_over_{arm}_{mbit}mbit") for mbit in links]
+            rows.append([
+                name, median(gain) if gain else "0", *sent,
+                *(digits(steps[mbit]["seconds"]) if mbit in steps else "" for mbit in links),
+                *(median(x, "") if x else "" for x in later), when,
+            ])  # fmt: skip
+        made += [f"**{case}**", "", table([*heads, "take it where"], rows), ""]
+    notes = [line for note in written["notes"] for line in (note, "")]
+    return "\n".join([*made, *notes, bench_machine(written)])
+
+
+def _less(dense: Mapping[str, Any], steps: Mapping[str, Any]) -> float:
+    link = next(iter(dense))
+    return float(dense[link]["bytes"] / steps[link]["bytes"])
