@@ -404,8 +404,7 @@ _ARMS = {
     "dense": ("`dense`", "the network keeps up, or every tenth of a point counts"),
     "powersgd": ("`powersgd`", "the network is slow and layers are wide"),
     "gtopk": ("`gtopk`", "the network is slow, ranks and epochs are many"),
-    "local-all": ("`local`, `density: 1`", "a message in each step takes too long"),
-    "local": ("`local`", "even that takes too long, and there are hundreds of rounds"),
+    "local": ("`local`", "a message in each step takes too long"),
     "apart_ensemble": (
         "members apart, answers averaged",
         "ranks cannot reach each other, and answers may take as many times longer",

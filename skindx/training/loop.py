@@ -207,7 +207,7 @@ def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     if not position.agreed:
         average_agreed(training, training.engine.meet())
         share_weights(training.engine.module, training.engine.optimizer, training.mesh)
-        if training.engine.apart:
+        if training.engine.apart and training.mesh.data.size > 1:
             refresh_statistics(training)
         average_buffers(training.engine.module, training.mesh)
         if training.average:

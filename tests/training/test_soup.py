@@ -6,7 +6,6 @@ from torch import nn
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble import Member
-from skindx.training.checkpoint.norm_statistics import norms_of, recompute_statistics
 from skindx.training.ensembles.builder import average, cook, mixer
 
 SIZE = Preprocess(size=32)
@@ -92,15 +91,6 @@ def test_statistics_are_those_of_the_training_images() -> None:
     assert not member.classifier.net[1].training
     assert member.classifier.net[1].momentum == 0.1
     assert log_NC.shape == (8, 3)
-
-
-def test_dropout_stays_off_while_statistics_are_recomputed() -> None:
-    net = nn.Sequential(nn.Dropout(1.0), nn.BatchNorm1d(2)).eval()
-    recompute_statistics(norms_of(net).values(), lambda: net(torch.ones(4, 2)))
-    assert net[1].running_mean.tolist() == [1, 1]
-    recompute_statistics(
-        norms_of(nn.Linear(1, 1)).values(), lambda: pytest.fail("nothing to recompute")
-    )
 
 
 def test_a_greedy_soup_takes_what_does_not_harm() -> None:
