@@ -1,12 +1,17 @@
 """Ranks that are killed, stopped, cut off and come back: the training ends, and nothing is lost."""
 
+import csv
+import math
+import statistics
 from pathlib import Path
 
 import pytest
 from elastic_schedules import check, settings_of, train_through
 
+from skindx.training.config.run import TrainSettings
 from skindx_bench.harness.accidents import Accident, Kind, at_random
 from skindx_bench.harness.netlab import Link, NetLab
+from skindx_bench.train.convergence_pairs import overlay
 
 pytestmark = pytest.mark.distributed
 
@@ -40,3 +45,24 @@ def test_random_schedules(first: int, lab_here: None, small_dataset: Path, tmp_p
                 check(run, small_dataset, settings)
             except AssertionError as error:
                 pytest.fail(f"seed {seed}, {exchange}: {error}\n{schedule}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_disturbed_trainings_learn_what_undisturbed_ones_do(
+    exchange: str, small_dataset: Path, tmp_path: Path
+) -> None:
+    """Their mean last loss is in the 99 % interval of the undisturbed seeds."""
+    ends: dict[bool, list[float]] = {False: [], True: []}
+    for seed in range(8):
+        disturbed, run = seed >= 5, tmp_path / f"run-{seed}"
+        raw = settings_of(3, 8, exchange).model_dump(mode="json", exclude_unset=True)
+        member = [{**raw["members"][0], "seed": seed}]
+        settings = TrainSettings.parse(overlay(raw, {"members": member}))
+        schedule = at_random(seed, 3, 5.0, 3, ("kill", "stop")) if disturbed else []
+        train_through(run, small_dataset, settings, schedule, pause_s=0.08, limit_s=90)
+        with (run / "members" / "a" / "history.csv").open() as file:
+            ends[disturbed].append(float(list(csv.DictReader(file))[-1]["loss"]))
+    middle, spread = statistics.fmean(ends[False]), statistics.stdev(ends[False])
+    far = 4.604 * spread * math.sqrt(1 / 5 + 1 / 3)  # Student's t of four degrees
+    assert abs(statistics.fmean(ends[True]) - middle) < far, ends
