@@ -151,14 +151,14 @@ class LocalSteps(Exchange):
         world, rank = self.fabric.world, self.fabric.rank
         size = self.settings.part_elements(len(change_M), world)
         padded_M = nn.functional.pad(change_M, (0, world * size - len(change_M)))
-        sent.parts_PS = padded_M.view(world, size)
-        head = self._head()
-        codes = [encode(part_S, self.settings) for part_S in sent.parts_PS]
+        parts = list(padded_M.view(world, size))
+        head, sent.part_S = self._head(), parts[rank].clone()
+        codes = [encode(part_S, self.settings) for part_S in parts]
         rows_PB = torch.stack([torch.cat([head, code]) for code in codes])
         sent.rows_PB = torch.zeros_like(rows_PB)
         sent.works = self.fabric.deal(rows_PB, sent.rows_PB)
         parts = [decode(code, size, self.settings) for code in codes]
-        parts[rank] = sent.parts_PS[rank]
+        parts[rank] = sent.part_S
         sent.sent_M = torch.cat(parts)[: len(change_M)]
         self.residual_M = change_M.sub_(sent.sent_M)
 
@@ -178,15 +178,16 @@ class LocalSteps(Exchange):
 
     def _answer(self, sent: "_Sent") -> None:
         """Wait for the codes of this rank's part; begin to send the code of their mean."""
-        if sent.parts_PS is None or sent.rows_PB is None:
+        if sent.part_S is None or sent.rows_PB is None:
             return
         for work in sent.works:
             work.wait()
-        world, local = self.fabric.world, sent.parts_PS[self.fabric.rank]
-        mean_S, fault = local / world, 0 if is_finite(local) else self._fault(self.fabric.rank, 2)
-        for rank, row_B in enumerate(sent.rows_PB):
-            if rank != self.fabric.rank and not fault:
-                part_S, fault = self._decoded(row_B, len(mean_S), rank)
+        world, rank = self.fabric.world, self.fabric.rank
+        mean_S = sent.part_S / world
+        fault = 0 if is_finite(mean_S) else self._fault(rank, 2)
+        for peer, row_B in enumerate(sent.rows_PB):
+            if peer != rank and not fault:
+                part_S, fault = self._decoded(row_B, len(mean_S), peer)
                 mean_S.add_(part_S, alpha=1 / world)
         code = encode(mean_S.nan_to_num() if fault else mean_S, self.settings)
         message_B = torch.cat([self._head(fault), code])
@@ -194,8 +195,8 @@ class LocalSteps(Exchange):
         residual_S = self._local(self.residual_M)
         sent.error_S = sent.error_S[: len(residual_S)]
         residual_S.add_(sent.error_S)
-        sent.parts_PS, sent.rows_PB = None, torch.zeros_like(sent.rows_PB)
-        sent.rows_PB[self.fabric.rank] = message_B
+        sent.part_S, sent.rows_PB = None, torch.zeros_like(sent.rows_PB)
+        sent.rows_PB[rank] = message_B
         sent.works = self.fabric.share(sent.rows_PB)
 
     def _arrived(self, sent: "_Sent") -> Tensor:
@@ -342,8 +343,8 @@ class _Sent:
     """This rank's weights when it was sent."""
     mean_M: Tensor | None = None
     """Of all ranks' changes; their sum while it is under way."""
-    parts_PS: Tensor | None = None
-    """This rank's change, part by part, until it has answered."""
+    part_S: Tensor | None = None
+    """This rank's change of its own part, until it has answered."""
     rows_PB: Tensor | None = None
     """All ranks' messages: the codes of this rank's part, then those of all means."""
     sent_M: Tensor | None = None
