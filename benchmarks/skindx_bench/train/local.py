@@ -1,6 +1,7 @@
 """Local steps beside other exchanges: what they cost in accuracy, and save in bytes and time."""
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from skindx_bench.harness.training import end_on_sigterm, preset
 from skindx_bench.train.convergence_pairs import overlay, student_interval
 from skindx_bench.train.second_order import write_painted
 
-BASELINE, OURS, APART = "dense", "local", "apart"
+BASELINE, OURS, LONGER, APART = "dense", "local", "local-longer", "apart"
 _WAYS = ("member0", "soup", "ensemble")
 """What ranks that trained apart can answer with: one of them, their mean weights or answers."""
 _OF_THE_ARM = ("rates", "seeds")
@@ -74,9 +75,11 @@ class Config(Settings):
     parts: tuple[Literal["accuracy", "steps", "variants"], ...] = ("accuracy", "steps", "variants")
     only: tuple[str, ...] = ()
     """Cases; none: all of the study."""
-    arms: tuple[str, ...] = ("dense", "local", "gtopk", "apart", "powersgd")
+    arms: tuple[str, ...] = ("dense", "local", "local-longer", "gtopk", "apart", "powersgd")
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), min_length=2)
     """Each is tested on a fold of its own."""
+    tuned_on: int = Field(2, ge=1)
+    """So many of the first seeds choose an arm's learning rate, by their validation images."""
     folds: int = Field(5, ge=2)
     ranks: int = Field(4, ge=2, le=32)
     rates_mbit: tuple[float, ...] = Field((100, 1000), min_length=1)
@@ -135,10 +138,10 @@ class CaseRows:
         return self.study.cases[self.name]
 
     def accuracy(self) -> None:
-        """Tune each arm on the first seed's validation images, and train it on all seeds."""
+        """Tune each arm on the first seeds' validation images, and train it on all seeds."""
         for arm in self.settings.arms:
             rates = self.study.arms[arm].get("rates", self.case.rates)
-            self.chosen[arm] = max(rates, key=partial(self._score, arm))
+            self.chosen[arm] = max(rates, key=partial(self._score, arm)) if rates[1:] else rates[0]
             rows = self.trained.setdefault(arm, [])
             seeds = self.settings.seeds
             for seed in seeds[: self.study.arms[arm].get("seeds", len(seeds))]:
@@ -153,6 +156,8 @@ class CaseRows:
     def steps(self) -> None:
         """Time the steps of each arm on each link."""
         for arm in self.settings.arms:
+            if arm == LONGER:  # its steps are those of `local`
+                continue
             raw = self._raw(arm, self.case.rates[0], self.settings.seeds[0])
             exchange = raw.get("exchange", {})
             if "warmup" in exchange:
@@ -171,7 +176,8 @@ class CaseRows:
 
     def _score(self, arm: str, rate: float) -> float:
         way = "ensemble_val" if arm == APART else "val"
-        return float(self._trained(arm, rate, self.settings.seeds[0])[way][-1])
+        seeds = self.settings.seeds[: self.settings.tuned_on]
+        return statistics.fmean(self._trained(arm, rate, seed)[way][-1] for seed in seeds)
 
     def _trained(self, arm: str, rate: float, seed: int) -> Row:
         raw = self._raw(arm, rate, seed)
@@ -233,10 +239,11 @@ class CaseRows:
                 theirs = self.timed.get((arm, mbit))
                 if theirs and arm not in (OURS, APART) and mbit == self.settings.rates_mbit[0]:
                     made[f"{self.name}_bytes_less_than_{arm}"] = _times_less(ours, theirs)
+            longest = self.trained.get(LONGER) or self.trained.get(OURS, [])
             for name, rows, way in self._answers():
-                if name == OURS or (APART in name and not name.endswith("ensemble")):
+                if name in (OURS, LONGER) or (APART in name and not name.endswith("ensemble")):
                     continue
-                both = [self.reached(self.trained.get(OURS, []), "", ours)]
+                both = [self.reached(longest, "", ours)]
                 if step := self.timed.get((name.split("_")[0], mbit)):
                     both.append(self.reached(rows, way, step))
                 if len(both) == 2 and min(map(len, both)) > 1:
@@ -347,8 +354,9 @@ def run(settings: Config) -> Result:
 def _notes(settings: Config, cases: Sequence[CaseRows]) -> tuple[str, ...]:
     notes = [
         f"{settings.ranks} ranks, {len(settings.seeds)} seeds, each tested on whole groups: a fold "
-        f"of its own of {settings.folds}. Every arm sees the same images in as many steps; the "
-        "first seed's validation images chose its learning rate. "
+        f"of its own of {settings.folds}. Every arm sees the same images in as many steps, unless "
+        f"its epochs are named; the validation images of the first {settings.tuned_on} seeds chose "
+        "its learning rate. "
         f"{'; '.join(case.about() for case in cases)}.",
         "X_minus_dense_balanced: balanced accuracy on test images, mean of the seeds, paired, with "
         "Student's 95 % interval. apart: ranks that never meet; of them one member, their averaged "
@@ -361,10 +369,11 @@ def _notes(settings: Config, cases: Sequence[CaseRows]) -> tuple[str, ...]:
             "local steps; headers, acknowledgements and the flags of each step are in them. Median "
             f"and quartiles of blocks of steps at {settings.rates_mbit[0]:g} Mbit/s.",
             "local_over_X: seconds to the dense exchange's last accuracy on validation images less "
-            f"{settings.margin:g} points, X's over those of local steps: epochs until then, from a "
-            "training without an emulated link, times the seconds of a step on the link; geometric "
-            "mean of the seeds with Student's interval. What never comes to it counts with its "
-            "whole training, which flatters it. All ranks share this machine's cores: on machines "
+            f"{settings.margin:g} points, X's over those of local steps (of {LONGER}, where it was "
+            "trained): epochs until then, from a training without an emulated link, times the "
+            "seconds of a step on the link; geometric mean of the seeds with Student's interval. "
+            "What never comes to it counts with its whole training, which flatters it. All ranks "
+            "share this machine's cores: on machines "
             "of their own computing would take less, and the network more of the time.",
         ]
     return tuple(notes)
