@@ -42,8 +42,8 @@ def test_it_tunes_trains_times_and_goes_on_where_it_stopped(
 def _rows() -> CaseRows:
     rows = CaseRows(Config(arms=("dense", "local")), _STUDY, "x", [0])
     rows.trained = {
-        "dense": [{"val": [40, 60], "test": [50]}, {"val": [50, 60], "test": [52]}],
-        "local": [{"val": [59.5, 50], "test": [49]}, {"val": [20, 30], "test": [53]}],
+        "dense": [{"val": [40, 60], "test": [40, 50]}, {"val": [50, 60], "test": [50, 52]}],
+        "local": [{"val": [59, 50], "test": [50, 49]}, {"val": [20, 30], "test": [50, 53]}],
     }
     rows.timed = {
         ("local", 100.0): {"step_s": [1, 2], "block": 10, "sent": [100, 200]},

@@ -79,7 +79,8 @@ class Config(Settings):
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), min_length=2)
     """Each is tested on a fold of its own."""
     tuned_on: int = Field(2, ge=1)
-    """So many of the first seeds choose an arm's learning rate, by their validation images."""
+    """So many of the first seeds choose an arm's learning rate, by their validation images; of an
+    arm with fewer seeds the first one."""
     folds: int = Field(5, ge=2)
     ranks: int = Field(4, ge=2, le=32)
     rates_mbit: tuple[float, ...] = Field((100, 1000), min_length=1)
@@ -176,7 +177,8 @@ class CaseRows:
 
     def _score(self, arm: str, rate: float) -> float:
         way = "ensemble_val" if arm == APART else "val"
-        seeds = self.settings.seeds[: self.settings.tuned_on]
+        few = "seeds" in self.study.arms[arm]
+        seeds = self.settings.seeds[: 1 if few else self.settings.tuned_on]
         return statistics.fmean(self._trained(arm, rate, seed)[way][-1] for seed in seeds)
 
     def _trained(self, arm: str, rate: float, seed: int) -> Row:
@@ -261,13 +263,15 @@ class CaseRows:
     def reached(self, rows: Sequence[Row], way: str, timed: Row) -> list[float]:
         """Return by seed after how many seconds the dense exchange's accuracy was reached.
 
-        It is that of the validation images, less the margin. What never comes to it counts with
-        its whole training. A seed is paired with a block of timed steps.
+        It is the mean of that on validation and on test images, less the margin. What never comes
+        to it counts with its whole training. A seed is paired with a block of timed steps.
         """
         steps, seconds = math.ceil(self.case.images / self._recipe["batch"]), []
         for seed, (row, base) in enumerate(zip(rows, self.trained[BASELINE], strict=False)):
-            curve, target = row[f"{way}val"], base["val"][-1] - self.settings.margin
-            epochs = next((e for e, x in enumerate(curve, 1) if x >= target), len(curve))
+            pairs = list(zip(row[f"{way}val"], row[f"{way}test"], strict=True))
+            target = (base["val"][-1] + base["test"][-1]) / 2 - self.settings.margin
+            reached = (epoch for epoch, pair in enumerate(pairs, 1) if sum(pair) / 2 >= target)
+            epochs = next(reached, len(pairs))
             seconds.append(epochs * steps * timed["step_s"][seed % len(timed["step_s"])])
         return seconds
 
@@ -356,7 +360,7 @@ def _notes(settings: Config, cases: Sequence[CaseRows]) -> tuple[str, ...]:
         f"{settings.ranks} ranks, {len(settings.seeds)} seeds, each tested on whole groups: a fold "
         f"of its own of {settings.folds}. Every arm sees the same images in as many steps, unless "
         f"its epochs are named; the validation images of the first {settings.tuned_on} seeds chose "
-        "its learning rate. "
+        "its learning rate (where it has fewer seeds, those of the first one). "
         f"{'; '.join(case.about() for case in cases)}.",
         "X_minus_dense_balanced: balanced accuracy on test images, mean of the seeds, paired, with "
         "Student's 95 % interval. apart: ranks that never meet; of them one member, their averaged "
@@ -368,8 +372,8 @@ def _notes(settings: Config, cases: Sequence[CaseRows]) -> tuple[str, ...]:
             "bytes_less_than_X: bytes that a rank's interface sent in a step, X's over those of "
             "local steps; headers, acknowledgements and the flags of each step are in them. Median "
             f"and quartiles of blocks of steps at {settings.rates_mbit[0]:g} Mbit/s.",
-            "local_over_X: seconds to the dense exchange's last accuracy on validation images less "
-            f"{settings.margin:g} points, X's over those of local steps (of {LONGER}, where it was "
+            "local_over_X: seconds to the dense exchange's last accuracy (mean of validation and test "
+            f"images) less {settings.margin:g} points, X's over those of local steps (of {LONGER}, where it was "
             "trained): epochs until then, from a training without an emulated link, times the "
             "seconds of a step on the link; geometric mean of the seeds with Student's interval. "
             "What never comes to it counts with its whole training, which flatters it. All ranks "
