@@ -372,12 +372,12 @@ def _notes(settings: Config, cases: Sequence[CaseRows]) -> tuple[str, ...]:
             "bytes_less_than_X: bytes that a rank's interface sent in a step, X's over those of "
             "local steps; headers, acknowledgements and the flags of each step are in them. Median "
             f"and quartiles of blocks of steps at {settings.rates_mbit[0]:g} Mbit/s.",
-            "local_over_X: seconds to the dense exchange's last accuracy (mean of validation and test "
-            f"images) less {settings.margin:g} points, X's over those of local steps (of {LONGER}, where it was "
-            "trained): epochs until then, from a training without an emulated link, times the "
-            "seconds of a step on the link; geometric mean of the seeds with Student's interval. "
-            "What never comes to it counts with its whole training, which flatters it. All ranks "
-            "share this machine's cores: on machines "
-            "of their own computing would take less, and the network more of the time.",
+            "local_over_X: seconds to the dense exchange's last accuracy (mean of validation and "
+            f"test images) less {settings.margin:g} points, X's over those of local steps (of "
+            f"{LONGER}, where it was trained): epochs until then, from a training without an "
+            "emulated link, times the seconds of a step on the link; geometric mean of the seeds "
+            "with Student's interval. What never comes to it counts with its whole training, which "
+            "flatters it. All ranks share this machine's cores: on machines of their own computing "
+            "would take less, and the network more of the time.",
         ]
     return tuple(notes)
