@@ -32,7 +32,7 @@ _BLOCKS = 5
 
 SMALLEST = (
     "change=['cases={painted: {painted: 240, most: 24, images: 64, rates: [0.03], training: "
-    "{members: [{name: m, model: test_resnet, preprocess: {size: 32}}]}}}', 'variants={}', "
+    "{members: [{name: m, model: test_resnet, preprocess: {size: 32}}]}}}', "
     "'training.recipe.epochs=1', 'training.recipe.batch=16', 'arms.local.exchange.steps=2']",
     *("ranks=2", "seeds=[0, 1]", "rates_mbit=[1000]", "steps=10", "arms=[dense, local, apart]"),
 )
@@ -52,6 +52,8 @@ class Case(Settings):
     rates: tuple[float, ...] = Field(min_length=1)
     """Learning rates that each arm is tuned over, if it has no `rates` of its own."""
     training: dict[str, Any]
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Further settings of local steps, looked at on the first seed's validation images alone."""
 
 
 class LocalStudy(Settings):
@@ -60,15 +62,13 @@ class LocalStudy(Settings):
     training: dict[str, Any]
     cases: dict[str, Case]
     arms: dict[str, dict[str, Any]]
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Further settings of local steps, looked at on the first seed's validation images alone."""
 
 
 class Config(Settings):
     """Arms and repetitions; finished trainings and timings in `out` are reused."""
 
     config: Path = preset("local")
-    """The study: `training`, `cases`, `arms`, `variants`."""
+    """The study: `training`, `cases`, `arms`."""
     change: tuple[str, ...] = ()
     """Changes of the study, as `--set` has them."""
     out: Path = Path("runs/local")
@@ -151,7 +151,7 @@ class CaseRows:
     def variants(self) -> None:
         """Train the variants once, at the rate that local steps chose."""
         rate = self.chosen.get(OURS, self.case.rates[0])
-        for name in self.study.variants:
+        for name in self.case.variants:
             self.looked_at[name] = self._trained(name, rate, self.settings.seeds[0])
 
     def steps(self) -> None:
@@ -190,7 +190,7 @@ class CaseRows:
     def _raw(self, arm: str, rate: float, seed: int) -> Row:
         changes = self.study.arms.get(arm)
         if changes is None:
-            changes = {"exchange": self.study.variants[arm]}
+            changes = {"exchange": self.case.variants[arm]}
         changes = {key: change for key, change in changes.items() if key not in _OF_THE_ARM}
         raw = overlay(overlay(self.study.training, self.case.training), changes)
         raw = overlay(raw, {"recipe": {"learning_rate": rate}})
@@ -313,7 +313,7 @@ class CaseRows:
                         "steps": len(row["sent"]) * row["block"],
                     }
         for name, row in self.looked_at.items():
-            made[name] = {"exchange": self.study.variants[name], "val": row["val"]}
+            made[name] = {"exchange": self.case.variants[name], "val": row["val"]}
         return {f"{self.name}: {name}": row for name, row in made.items()}
 
 
