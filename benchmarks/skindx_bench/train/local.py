@@ -25,7 +25,7 @@ from skindx_bench.train.second_order import write_painted
 BASELINE, OURS, LONGER, APART = "dense", "local", "local-longer", "apart"
 _WAYS = ("member0", "soup", "ensemble")
 """What ranks that trained apart can answer with: one of them, their mean weights or answers."""
-_OF_THE_ARM = ("rates", "seeds")
+_OF_THE_ARM = ("rates", "seeds", "cases")
 _WORKER = "skindx_bench.train.local_rank"
 _NO_LIMIT = Link(40_000)
 _BLOCKS = 5
@@ -141,6 +141,8 @@ class CaseRows:
     def accuracy(self) -> None:
         """Tune each arm on the first seeds' validation images, and train it on all seeds."""
         for arm in self.settings.arms:
+            if self.name not in self.study.arms[arm].get("cases", (self.name,)):
+                continue
             rates = self.study.arms[arm].get("rates", self.case.rates)
             self.chosen[arm] = max(rates, key=partial(self._score, arm)) if rates[1:] else rates[0]
             rows = self.trained.setdefault(arm, [])
