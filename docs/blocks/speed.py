@@ -404,7 +404,8 @@ _ARMS = {
     "dense": ("`dense`", "the network keeps up, or every tenth of a point counts"),
     "powersgd": ("`powersgd`", "the network is slow and layers are wide"),
     "gtopk": ("`gtopk`", "the network is slow, ranks and epochs are many"),
-    "local": ("`local`", "a message in each step takes too long"),
+    "local": ("`local`", "a message in each step takes too long, and weights are given"),
+    "local-longer": ("`local`, twice the epochs", "the same, and images may be seen more often"),
     "apart_ensemble": (
         "members apart, answers averaged",
         "ranks cannot reach each other, and answers may take as many times longer",
@@ -430,21 +431,44 @@ def local_steps(load: Load) -> str:
         heads += [f"time to dense's accuracy over `local`, {mbit} Mbit/s" for mbit in links]
         rows = []
         for arm, (name, when) in _ARMS.items():
-            steps = models.get(f"{case}: {arm.split('_')[0]}", {}).get("steps", {})
+            like = "local" if arm == "local-longer" else arm.split("_")[0]
+            steps = models.get(f"{case}: {like}", {}).get("steps", {})
             gain = figures.get(f"{case}_{arm}_minus_dense_balanced")
-            if arm != "dense" and gain is None:
+            if gain is None and (arm.startswith(("apart", "local")) or not steps):
                 continue
             less = digits(_less(dense, steps)) if steps else ""
             sent = ["none sent" if arm.startswith("apart") else less] if links else []
             later = [figures.get(f"{case}_local_over_{arm}_{mbit}mbit") for mbit in links]
             rows.append([
-                name, median(gain) if gain else "0", *sent,
+                name, median(gain) if gain else "0" if arm == "dense" else "not trained", *sent,
                 *(digits(steps[mbit]["seconds"]) if mbit in steps else "" for mbit in links),
                 *(median(x, "") if x else "" for x in later), when,
             ])  # fmt: skip
         made += [f"**{case}**", "", table([*heads, "take it where"], rows), ""]
+        made += _rounds(case, models)
     notes = [line for note in written["notes"] for line in (note, "")]
     return "\n".join([*made, *notes, bench_machine(written)])
+
+
+def _rounds(case: str, models: Mapping[str, Any]) -> list[str]:
+    """Return what shorter rounds came to, where they were looked at."""
+    others = {
+        name: row
+        for name, row in models.items()
+        if name.startswith(f"{case}: ") and "seeds" not in row
+    }
+    if not others:
+        return []
+    first = [
+        (models[f"{case}: {arm}"]["exchange"], models[f"{case}: {arm}"]["seeds"][0]["val"])
+        for arm in ("dense", "local")
+    ]
+    rows = [
+        [str(exchange.get("steps", 0)), digits(val[-1])]
+        for exchange, val in [*first, *((row["exchange"], row["val"]) for row in others.values())]
+    ]
+    heads = ["steps of a round (0: `dense`)", f"{case}: validation images, first seed"]
+    return [table(heads, rows), ""]
 
 
 def _less(dense: Mapping[str, Any], steps: Mapping[str, Any]) -> float:
