@@ -66,7 +66,8 @@ def test_a_folder_of_an_older_version(tmp_path: Path, version: str) -> None:
         "cases.db": "converted" if version == "v0_1" else "current",
         **{"dataset": "as it is", "half": "current", "whole": "current"},
         str(half.relative_to(written)): "current",
-        **{"whole/bundle": "as it is", "whole/evaluation": "as it is"},
+        "whole/bundle": "as it is",
+        "whole/evaluation": "as it is" if version == "v0_1" else "current",
         **({"scan": "current"} if version == "v0_2" else {}),
     }
     assert _states(written) == expected

@@ -7,8 +7,8 @@ import typer
 
 def doctor(
     prebuild: Annotated[
-        bool, typer.Option(hidden=True, help="No effect: nothing is compiled in advance any more.")
-    ] = True,
+        bool | None, typer.Option("--prebuild/--no-prebuild", hidden=True, help="No effect.")
+    ] = None,
     upgrade: Annotated[
         str | None,
         typer.Option(
@@ -22,9 +22,11 @@ def doctor(
 
     Example: skindx doctor --upgrade runs/mine
     """
+    from skindx.core.errors import deprecated
     from skindx.doctor import examine, render
 
-    del prebuild  # scripts of earlier versions give it
+    if prebuild is not None:  # scripts of earlier versions give it
+        deprecated("skindx doctor --no-prebuild")
     if upgrade is not None:
         _upgrade(upgrade)
         return
