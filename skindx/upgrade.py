@@ -85,15 +85,7 @@ def _passed_over(entry: Path) -> bool:
 def _kind(path: Path) -> tuple[str, Renew] | None:
     """Return what a path holds, and its function; None for what is no work of skindx."""
     if path.is_dir():
-        marks: tuple[tuple[str, str, Renew], ...] = (
-            ("manifest.parquet", "dataset", _dataset),
-            ("bundle.json", "bundle", _bundle),
-            ("scan.json", "scan", _scan),
-            ("train.yaml", "run", _run),
-            ("index.json", "checkpoint", _checkpoint),
-            ("predictions.parquet", "evaluation", _evaluation),
-        )
-        return next((kind for mark, *kind in marks if (path / mark).is_file()), None)  # type: ignore[misc]
+        return next((kind for mark, kind in _MARKS.items() if (path / mark).is_file()), None)
     if path.suffix in (".yaml", ".yml"):
         return "settings", _settings
     with path.open("rb") as file:
@@ -232,3 +224,14 @@ def _settings(where: str) -> tuple[State, str]:
     kind = BuildSettings if "sources" in raw else TrainSettings
     kind.parse(raw, where, expand=False)
     return "current", "every key is one of this version."
+
+
+_MARKS: dict[str, tuple[str, Renew]] = {
+    "manifest.parquet": ("dataset", _dataset),
+    "bundle.json": ("bundle", _bundle),
+    "scan.json": ("scan", _scan),
+    "train.yaml": ("run", _run),
+    "index.json": ("checkpoint", _checkpoint),
+    "predictions.parquet": ("evaluation", _evaluation),
+}
+"""The file by which a folder is known."""

@@ -29,15 +29,14 @@ def _file_above(error: OSError) -> Path | None:
 
 def print_deprecations() -> None:
     """Let a warning about a name that goes be one sentence, without file and line."""
-    show = warnings.showwarning
+    show = warnings.formatwarning
 
-    def sentence(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    def sentence(message: Warning | str, category: type[Warning], *where: Any) -> str:
         if issubclass(category, DeprecatedName):
-            print(f"note: {message}", file=sys.stderr)
-        else:
-            show(message, category, *where)
+            return f"note: {message}\n"
+        return show(message, category, *where)
 
-    warnings.showwarning = sentence
+    warnings.formatwarning = sentence
 
 
 @contextmanager
