@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from skindx import __version__
 from skindx.core.errors import UserError
 from skindx.core.machine import require_extra
 
@@ -141,14 +142,14 @@ def _bundle(where: str) -> tuple[State, str]:
     bundle, run = open_bundle(Path(where)), Path(where).parent
     if not (lacks := bundle.lacking()):
         return "current", "nothing to do."
-    again = (
-        f"`skindx train DATASET --config {run}/train.yaml --out {run}` packs it again with them"
-        if (run / "train.yaml").is_file()
-        else "who trained it can pack it again with them: `skindx train` on its run"
-    )
+    packs = f"`skindx train DATASET --config {run}/train.yaml --out {run}` packs it again"
+    if not (run / "train.yaml").is_file():
+        packs = "who trained it can pack it again: `skindx train` on its run"
+    elif bundle.spec.skindx == __version__:  # a finished run leaves a bundle of its version
+        packs = f"move it away, and {packs}"
     return "as it is", (
         f"of skindx {bundle.spec.skindx}, gives the answers that it gave, under its digest; lacks "
-        f"{', '.join(lacks)}: {again}, under a new digest."
+        f"{', '.join(lacks)}: {packs} with them, under a new digest; then evaluate it again."
     )
 
 

@@ -84,7 +84,7 @@ def test_a_bundle_says_what_it_lacks_and_how_to_get_it(tmp_path: Path) -> None:
     assert f"skindx train DATASET --config {whole}/train.yaml --out {whole}" in bundle.words
     alone = shutil.copytree(whole / "bundle", tmp_path / "alone")
     (bundle,) = upgrade(str(alone))
-    assert "who trained it can pack it again" in bundle.words
+    assert "who trained it can pack it again: `skindx train` on its run with them" in bundle.words
 
 
 def test_an_unbound_case_book_is_bound_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from skindx.core.errors import DeprecatedName, JobError, UserError, no_room
 from skindx.core.machine import what_is_missing
@@ -29,14 +29,22 @@ def _file_above(error: OSError) -> Path | None:
 
 def print_deprecations() -> None:
     """Let a warning about a name that goes be one sentence, without file and line."""
-    show = warnings.formatwarning
+    show = warnings.showwarning
 
-    def sentence(message: Warning | str, category: type[Warning], *where: Any) -> str:
+    def sentence(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if issubclass(category, DeprecatedName):
-            return f"note: {message}\n"
-        return show(message, category, *where)
+            print(f"note: {message}", file=sys.stderr)
+        else:
+            show(message, category, filename, lineno, file, line)
 
-    warnings.formatwarning = sentence
+    warnings.showwarning = sentence
 
 
 @contextmanager
