@@ -31,7 +31,7 @@ def print_deprecations() -> None:
     """Let a warning about a name that goes be one sentence, without file and line."""
     show = warnings.showwarning
 
-    def sentence(
+    def sentence(  # noqa: PLR0917 (as warnings calls it)
         message: Warning | str,
         category: type[Warning],
         filename: str,
