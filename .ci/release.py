@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -155,11 +156,14 @@ def _dist() -> str:
     with tempfile.TemporaryDirectory() as temporary:
         clone = Path(temporary) / "clone"
         _logged("dist", "git", "clone", "--quiet", str(ROOT), str(clone))
-        first, second = (_built(root, Path(temporary) / root.name) for root in (ROOT, clone))
+        first = _built(ROOT, Path(temporary) / "here")
+        second = _built(clone, Path(temporary) / "cloned")
         if first != second:
             names = sorted({name for name, _ in first.items() ^ second.items()})
             raise StepFailedError(f"two builds differ in {', '.join(names)}")
-        _built(ROOT, ROOT / "dist")
+        (ROOT / "dist").mkdir(exist_ok=True)
+        for name in first:
+            shutil.copy2(Path(temporary) / "here" / name, ROOT / "dist" / name)
     return ", ".join(f"{name} {sha256[:12]}" for name, sha256 in first.items())
 
 
