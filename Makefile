@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.skindx-ready
 
-.PHONY: demo test test-lab test-long check docs docs-links sbom dist lock install clean screenshots
+.PHONY: demo test test-lab test-long check docs docs-links sbom dist release lock install clean screenshots
 
 demo: install
 	$(BIN)/skindx demo --out runs/demo
@@ -42,6 +42,11 @@ dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 dist: install
 	$(BIN)/python -m hatchling build -d dist
 	cd benchmarks && ../$(BIN)/python -m hatchling build -d ../dist
+
+# Everything of a release but the upload: FLAGS=--dry lists it, --long adds the long tests, --offline
+# leaves the links out.
+release: install
+	$(BIN)/python .ci/release.py $(FLAGS)
 
 # The images of docs/images, from the bundle of `make demo`.
 screenshots: demo browser

@@ -167,17 +167,36 @@ def open_database(where: str | Path, keys: Path | None, *, create: bool) -> tupl
     Raises UserError for a missing key file of an encrypted book, one of another book, and for a
     database that cannot be used.
     """
+    engine, file, done = _opened(where, keys, create=create)
+    for sentence in done:
+        log.warning("%s", sentence)
+    return engine, file
+
+
+def renew_database(where: str | Path, keys: Path | None = None) -> list[str]:
+    """Bring a case book up to date, as its next opening would; return what was done, in sentences.
+
+    No copy of what was in plain text is kept. Raises UserError as `open_database` does.
+    """
+    engine, _, done = _opened(where, keys, create=False)
+    engine.dispose()
+    return done
+
+
+def _opened(
+    where: str | Path, keys: Path | None, *, create: bool
+) -> tuple[Engine, KeyFile, list[str]]:
     engine = open_engine(where, create=create)
     file = _key_file(where, keys)
     try:
         with file.locked():
             _check(engine, where)
             with database_errors("opened", _name(where)):
-                _match(engine, file, where)
+                done = _match(engine, file, where)
     except BaseException:
         engine.dispose()
         raise
-    return engine, file
+    return engine, file, done
 
 
 def _key_file(where: str | Path, given: Path | None) -> KeyFile:
@@ -207,7 +226,7 @@ def _check(engine: Engine, where: str | Path) -> None:
         ) from None
 
 
-def _match(engine: Engine, file: KeyFile, where: str | Path) -> None:
+def _match(engine: Engine, file: KeyFile, where: str | Path) -> list[str]:
     assert ScanRow.metadata is CasebookTable.metadata  # its tables are made with the others
     wipe_journal(engine)
     CasebookTable.metadata.create_all(engine)
@@ -224,10 +243,9 @@ def _match(engine: Engine, file: KeyFile, where: str | Path) -> None:
             session.add(BookRow(id=file.read().book))
     elif file.read().book != book:
         raise _foreign(file, where)
-    if plain is not None:
-        encrypt(engine, file)
+    encrypted = "" if plain is None else encrypt(engine, file)
     _finish_deletions(engine, file)
-    bind(engine, file.read())
+    return [done for done in (encrypted, bind(engine, file.read())) if done]
 
 
 def _fits(file: KeyFile, plain: frozenset[str], export: bytes | None) -> bool:

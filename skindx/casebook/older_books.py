@@ -90,8 +90,11 @@ def export_key(engine: Engine) -> bytes | None:
         return link.scalar(select(_KEYS.c.key).where(_KEYS.c.purpose == "export"))
 
 
-def encrypt(engine: Engine, file: KeyFile) -> None:
-    """Encrypt all cases in plain text and drop their tables, under the lock of the key file."""
+def encrypt(engine: Engine, file: KeyFile) -> str:
+    """Encrypt all cases in plain text and drop their tables, under the lock of the key file.
+
+    Returns, as `bind` does, what was done in a sentence.
+    """
     with _alone(engine) as link:
         # Read again: from here on no other connection can add to it.
         cases = list(link.scalars(select(_CASES.c.id).order_by(_CASES.c.taken, _CASES.c.id)))
@@ -101,10 +104,9 @@ def encrypt(engine: Engine, file: KeyFile) -> None:
             insert_case(link, _sealed(link, file, case))
         for table in (_PHOTOS, _CASES, _KEYS):
             table.drop(link, checkfirst=True)
-    log.warning(
-        "%d cases of this case book were in plain text and are encrypted now; backups, snapshots "
-        "and old blocks of the disk may still hold them.",
-        len(cases),
+    return (
+        f"{len(cases)} cases of this case book were in plain text and are encrypted now; backups, "
+        "snapshots and old blocks of the disk may still hold them."
     )
 
 
@@ -164,7 +166,7 @@ def _utc(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def bind(engine: Engine, keys: Keys) -> None:
+def bind(engine: Engine, keys: Keys) -> str:
     """Seal again what is not bound yet, under the lock of the key file.
 
     A row whose code of the owner is not that of the owner in its card was changed, and stays as it
@@ -185,8 +187,8 @@ def bind(engine: Engine, keys: Keys) -> None:
                 bound += 1
             except UserError as error:
                 log.warning("%s", error)
-    if bound:
-        log.warning("%d cases and scans of an older version are now bound to their owners.", bound)
+    done = f"{bound} cases and scans of an older version are now bound to their owners."
+    return done if bound else ""
 
 
 def _opens(read: Callable[..., object], keys: Keys, row: Sequence[Any]) -> bool:

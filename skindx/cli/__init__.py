@@ -17,7 +17,7 @@ from skindx.cli.diagnose import diagnose
 from skindx.cli.doctor import doctor
 from skindx.cli.evaluate import adapt, evaluate, features, recompute
 from skindx.cli.export import export
-from skindx.cli.failures import guard_terminal, one_sentence
+from skindx.cli.failures import guard_terminal, one_sentence, print_deprecations
 from skindx.cli.gallery import gallery
 from skindx.cli.options import lay_out
 from skindx.cli.plan import plan
@@ -115,6 +115,7 @@ def run_app(commands: typer.Typer) -> None:
     go_offline()
     collect_rarely()
     guard_terminal()
+    print_deprecations()
     with one_sentence():
         commands()
 

@@ -4,12 +4,13 @@ import errno
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from skindx.core.errors import JobError, UserError, no_room
+from skindx.core.errors import DeprecatedName, JobError, UserError, no_room
 from skindx.core.machine import what_is_missing
 from skindx.core.startup import STOPPED
 from skindx.core.text import printable
@@ -24,6 +25,26 @@ def _file_above(error: OSError) -> Path | None:
         return None
     where = Path(os.fsdecode(error.filename))
     return next((path for path in (where, *where.parents) if path.is_file()), None)
+
+
+def print_deprecations() -> None:
+    """Let a warning about a name that goes be one sentence, without file and line."""
+    show = warnings.showwarning
+
+    def sentence(  # noqa: PLR0917 (as warnings calls it)
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, DeprecatedName):
+            print(f"note: {message}", file=sys.stderr)
+        else:
+            show(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = sentence
 
 
 @contextmanager

@@ -296,6 +296,43 @@ def only_writer(path: Path, work: str = "process", wait_s: float = math.inf) -> 
         os.close(descriptor)
 
 
+OLD = ".old"
+"""Ends the name under which an upgrade keeps a file that it writes anew."""
+
+
+def keep_old(path: Path) -> Path:
+    """Give a file a second name, FILE.old, before it is written anew; return that name.
+
+    A killed try may have done so before. Raises UserError where FILE.old is another file.
+    """
+    old = path.with_name(path.name + OLD)
+    try:
+        os.link(path, old, follow_symlinks=False)
+    except FileExistsError:
+        if old.is_symlink() or not old.is_file() or sha256_file(old) != sha256_file(path):
+            raise UserError(
+                f"{old} is in the way: {path.name} is kept there before it is written anew; move "
+                "it away and run the same command again."
+            ) from None
+    except OSError:  # a file system without hard links
+        with atomic_file(old) as temporary:
+            shutil.copy2(path, temporary)
+    return old
+
+
+def renew_file(path: Path, content: bytes) -> Path | None:
+    """Write a file anew and keep the old one beside it, whenever a kill comes.
+
+    Returns the name of the old one; None where the file has this content.
+    """
+    if path.read_bytes() == content:
+        return None
+    old = keep_old(path)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content)
+    return old
+
+
 def write_text(path: Path, text: str) -> None:
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

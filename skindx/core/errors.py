@@ -1,12 +1,14 @@
-"""Errors that are one sentence: a user's, a full disk, an unknown keyword of the library."""
+"""Errors and notes that are one sentence: a user's, a full disk, a keyword, a name that goes."""
 
 import difflib
 import errno
 import functools
 import inspect
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -26,6 +28,33 @@ class JobError(RuntimeError):
 
     The command line prints it without a second traceback and exits with code 1.
     """
+
+
+class DeprecatedName(FutureWarning):
+    """A stable name is used that a later version will not have; the command line prints it."""
+
+
+@dataclass(frozen=True)
+class Deprecation:
+    """What to use in place of a name, and the versions that warn first and lack it first."""
+
+    instead: str
+    since: str
+    goes: str
+
+
+DEPRECATED = {
+    "skindx doctor --no-prebuild": Deprecation("leave it out: it has no effect", "1.0", "1.2"),
+}
+"""Every stable name that goes: each warns for one minor version or more (docs/project/stability.md)
+and its line goes with it."""
+
+
+def deprecated(name: str, *, stacklevel: int = 2) -> None:
+    """Warn that a name of DEPRECATED goes; the warning is of the caller's caller."""
+    of = DEPRECATED[name]
+    sentence = f"{name} goes with skindx {of.goes}; {of.instead}."
+    warnings.warn(sentence, DeprecatedName, stacklevel=stacklevel + 1)
 
 
 FULL_DISK = 5

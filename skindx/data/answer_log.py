@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from skindx.core.atomic_files import atomic_file
+from skindx.core.atomic_files import atomic_file, keep_old
 from skindx.core.errors import UserError
 from skindx.data.blocklist import is_sha256
 
@@ -165,9 +165,7 @@ class AnswerLog:
             self.refresh()
             self.check(question, key, revision)
             given = answer or answer_now(UNDONE, by)
-            other = key[1] if len(key) > 1 else ""
-            about = (given.label, given.by, given.when, given.note, _VERSION)
-            _append_row(self._path, descriptor, (key[0], other, question, given.verdict, *about))
+            _append_row(self._path, descriptor, _cells(question, key, given))
             self._history.setdefault((question, key), []).append(answer)
             self._changed.append(key)
             self._state = self._signature()
@@ -225,19 +223,63 @@ def held_answers(dataset: Path) -> Iterator[None]:
         yield
 
 
+def take_in_older(dataset: Path) -> dict[str, int]:
+    """Write the answers of older versions' files into decisions.csv, before all others.
+
+    Returns how many each file had; it stays beside, as FILE.old. Raises UserError for a row that
+    cannot be understood, with nothing written.
+    """
+    files = [dataset / name for name in _OLDER if (dataset / name).exists()]
+    if not files:
+        return {}
+    AnswerLog(dataset)  # checks every row
+    taken: dict[str, list[dict[str, str | None]]] = {}
+    for file in files:
+        question, keys = _OLDER[file.name]
+        taken[file.name] = [
+            dict(zip(COLUMNS, _cells(question, key, answer), strict=True))
+            for key, answer in _read_older(file, question, keys)
+        ]
+    path = dataset / DECISIONS
+    with _only_appender(path):
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n") and not _is_whole(path):
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        there = _raw_rows(path) if path.stat().st_size else []
+        known = {tuple(row.get(name) for name in COLUMNS) for row in there}  # taken before a kill
+        new = [row for rows in taken.values() for row in rows if tuple(row.values()) not in known]
+        _write_rows(path, [*new, *there])
+        for file in files:
+            keep_old(file)
+            file.unlink()
+    return {name: len(rows) for name, rows in taken.items()}
+
+
+def _cells(question: Question, key: Key, answer: ReviewAnswer) -> tuple[str, ...]:
+    other = key[1] if len(key) > 1 else ""
+    about = (answer.label, answer.by, answer.when, answer.note, _VERSION)
+    return (key[0], other, question, answer.verdict, *about)
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, str | None]]) -> None:
+    """Write decisions.csv anew: today's columns, then those that a person added."""
+    names = [
+        *COLUMNS,
+        *dict.fromkeys(name for row in rows for name in row if name and name not in COLUMNS),
+    ]
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore", restval="")
+        table.writeheader()
+        table.writerows(rows)
+
+
 def _append_row(path: Path, descriptor: int, row: Sequence[str]) -> None:
     data = path.read_bytes()
     lines = io.StringIO()
     head = next(csv.reader(io.StringIO(data[: data.find(b"\n") + 1].decode("utf-8-sig"))), None)
     if head is None or set(COLUMNS) - set(head):
         # Of a person, or of an older version: written anew with the columns that it lacks.
-        with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as f:
-            names = [*COLUMNS, *(name for name in head or () if name not in COLUMNS)]
-            table = csv.DictWriter(f, names, lineterminator="\n", extrasaction="ignore", restval="")
-            table.writeheader()
-            if head is not None:
-                table.writerows(_raw_rows(path))
-            table.writerow(dict(zip(COLUMNS, row, strict=True)))
+        before = [] if head is None else _raw_rows(path)
+        _write_rows(path, [*before, dict(zip(COLUMNS, row, strict=True))])
         return
     if not data.endswith(b"\n"):
         whole = _is_whole(path)

@@ -203,6 +203,18 @@ class Bundle:
         """Return what recognises copies of the images that made it; None for an older bundle."""
         return Fingerprints.load(self.path) if FINGERPRINTS in self.spec.files else None
 
+    def lacking(self) -> list[str]:
+        """Return what this version puts into each bundle and an older one lacks, in words.
+
+        Images are needed to make it, so it comes with the next packing.
+        """
+        parts = {
+            "the newer out-of-distribution check": self.spec.novelty is not None,
+            "the statement about what its images are": self.spec.images is None,
+            "fingerprints of its images": FINGERPRINTS not in self.spec.files,
+        }
+        return [words for words, missing in parts.items() if missing]
+
     def metrics(self) -> dict[str, Any] | None:
         """Return what the last evaluation measured; None before the first."""
         if METRICS not in self.spec.files:
@@ -299,7 +311,13 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     """
     content = read_index(path, expect)
     origin = str(path / INDEX)
-    spec = BundleSpec.parse(parse_json(content, origin), origin, expand=False)
+    raw = parse_json(content, origin)
+    if (of := raw.get("format", 1)) != 1:
+        raise UserError(
+            f"bundle {path} has format {str(of)[:20]}, and this version of skindx reads 1; update "
+            "skindx, or pack the bundle with this version."
+        )
+    spec = BundleSpec.parse(raw, origin, expand=False)
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
     needed |= {trunk_file(member.trunk) for member in spec.members if member.trunk}
     needed |= {ROWS, TENSORS} if spec.gallery else set()

@@ -5,12 +5,14 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from skindx.core.atomic_files import write_csv, write_json
+from skindx.core.atomic_files import read_parquet, renew_file, write_csv, write_json
 from skindx.core.errors import UserError
 from skindx.core.machine import missing_modules
 from skindx.core.text import printable
+from skindx.core.untrusted import MEGABYTE, read_json
 from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import coco_json
 from skindx.data.publish.publish_formats import no_formula
@@ -29,6 +31,7 @@ from skindx.scan.outputs.scan_result import (
     NOT_A_DIAGNOSIS,
     SUMMARY,
     ScanResult,
+    read_summary,
     summary_of,
     write_summary,
 )
@@ -40,6 +43,7 @@ PARQUET, CSV = "lesions.parquet", "lesions.csv"
 CLASSES = b"classes"
 """Key of the schema's metadata: the classes of `probabilities`, with commas between."""
 _ONLY_PARQUET = ("probabilities", "embedding")
+_LONGEST_COCO = 256 * MEGABYTE
 
 
 def write_tables(folder: Path, result: ScanResult, crops: Mapping[int, str]) -> None:
@@ -47,15 +51,51 @@ def write_tables(folder: Path, result: ScanResult, crops: Mapping[int, str]) -> 
 
     Each row has what the model does not know: a table is read without the page.
     """
+    rows = [_row(result, ranked, crops[ranked.rank]) for ranked in result.ranked]
+    keys = ",".join(one.key for one in result.classes)
+    _write_rows(folder, rows, {CLASSES: keys.encode()})
+
+
+def _write_rows(folder: Path, rows: list[dict[str, Any]], metadata: dict[bytes, bytes]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [_row(result, ranked, crops[ranked.rank]) for ranked in result.ranked]
-    keys = ",".join(one.key for one in result.classes)
-    schema = pa.schema(_columns(), metadata={CLASSES: keys.encode()})
+    schema = pa.schema(_columns(), metadata=metadata)
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PARQUET)
     names = [field.name for field in schema if field.name not in _ONLY_PARQUET]
     write_csv(folder / CSV, names, ([_plain(row[name]) for name in names] for row in rows))
+
+
+def renew_tables(folder: Path) -> list[Path]:
+    """Write the tables of an older scan with today's columns; return where the old ones are kept.
+
+    A risk of 0 was written where the bundle knows no urgent class, and is none. Nothing is written
+    where the tables are of today. Raises UserError for a folder that holds no whole scan.
+    """
+    summary = read_summary(folder)
+    try:
+        table, coco = read_parquet(folder / PARQUET), read_json(folder / COCO, _LONGEST_COCO)
+        rows = table.to_pylist()
+        risks = [row["urgent_risk"] for row in rows]
+        if table.column_names == [name for name, _ in _columns()] and 0 not in risks:
+            return []
+        none = summary.no_urgent_risk or NO_URGENT_CLASSES * (bool(rows) and not any(risks))
+        texts = {"no_urgent_risk": none, "not_known": summary.scope.text}
+        for one in (*rows, *coco["annotations"]):
+            one["urgent_risk"] = one["urgent_risk"] or None
+        with TemporaryDirectory() as temporary:
+            new = Path(temporary)
+            _write_rows(new, [{**row, **texts} for row in rows], table.schema.metadata or {})
+            write_json(new / COCO, coco)
+            # Parquet is the last one: by it a scan is of today.
+            contents = {name: (new / name).read_bytes() for name in (COCO, CSV, PARQUET)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the scan in {folder} is not complete ({type(error).__name__}: {error}); scan the "
+            f"photos again."
+        ) from None
+    kept = [renew_file(folder / name, content) for name, content in contents.items()]
+    return [old for old in kept if old]
 
 
 def _columns() -> list[tuple[str, Any]]:
