@@ -86,8 +86,8 @@ def urgent_errors(
         if key == "urgent_risk":
             ppv = {row["prevalence"]: row["ppv"]["value"] for row in level["predictive"]}
             counted = [
-                f"- Of 100 urgent lesions it misses about {100 * missed['value']:.0f}; of 100 others "
-                f"it calls about {100 * alarms['value']:.0f} urgent.",
+                f"- Of 100 urgent lesions it misses about {100 * missed['value']:.0f}; of 100 "
+                f"others it calls about {100 * alarms['value']:.0f} urgent.",
                 *(
                     f"- Where {100 * share:.0f} of 100 lesions are urgent, about "
                     f"{100 * value:.0f} of 100 that it calls urgent are."
