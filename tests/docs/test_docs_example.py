@@ -16,7 +16,7 @@ from skindx.data.manifest import read_manifest
 PAGE = ROOT / "docs/start/images.md"
 FIXTURE = ROOT / "tests/fixtures/v0_2/dataset"
 SMALL = "members=[{name: first, model: test_resnet, preprocess: {size: 32}}]"
-"""In the place of the page's networks, whose weights are not here; of them the settings are read."""
+"""In the place of the page's networks, whose weights are not here; their settings are read."""
 SHORT = {"train": ("--set", SMALL, "--set", "recipe={epochs: 1, batch: 8}")}
 
 

@@ -18,7 +18,7 @@ def test_relative_links_exist(page: Path) -> None:
         file, _, anchor = link.partition("#")
         target = page.parent / file if file else page
         if "generated" in target.parts:  # made when the guide is built, which checks them
-            assert page.is_relative_to(ROOT / "docs/reference"), link
+            assert page.parent.name in ("reference", "project"), link
             continue
         assert target.exists(), link
         if anchor:

@@ -27,7 +27,7 @@ class Block:
     runs: bool
     """Short enough to be run by a test: `<!-- run -->` stands before it."""
     walks: bool = False
-    """A step of the page's example, which a test runs from the first to the last: `<!-- walk -->`."""
+    """A step of the page's example, which a test runs as a whole: `<!-- walk -->`."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}: {self.text.splitlines()[0]}"
