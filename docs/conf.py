@@ -52,8 +52,39 @@ pygments_style = "tango"
 pygments_dark_style = "native"
 
 
+MOVED = {
+    "guide": "start:start/install build:howto/build train:howto/train diagnose:howto/diagnose "
+    "library:reference/library",
+    "howto": "skin10:reference/recipes dicom:howto/clinic fhir:howto/clinic clean:howto/copies "
+    "audit:howto/review boxes:howto/review formats:howto/build take-down:howto/publish "
+    "ensemble:howto/members towers:howto/members compare:howto/evaluate elsewhere:howto/evaluate "
+    "paper:howto/evaluate many-photos:howto/diagnose space:howto/serve scan-results:howto/scan "
+    "volumes:howto/scan hardware:howto/bench cluster:clusters/launch exchange:clusters/exchange "
+    "hopping:clusters/hopping plan:clusters/plan build-on-a-cluster:clusters/build",
+    "explanation": "splits:reference/methods calibration:reference/methods ood:reference/methods "
+    "statistics:reference/methods exchanges:clusters/exchange parallel:clusters/forms "
+    "second-order:clusters/second-order planning:clusters/plan scale:clusters/build",
+    "measured": "gates:measured/refused not-skin:measured/refused "
+    "out-of-distribution:measured/refused",
+}
+"""Folder of the guide of version 0.2 -> page:where it is now."""
+
+
 def setup(app: Any) -> None:
-    """Write the pages that are generated from the code before Sphinx looks for pages."""
+    """Write generated pages before Sphinx looks for pages, and old addresses after the build."""
     from generators.pages import write_pages
 
     app.connect("config-inited", lambda *_: write_pages(Path(__file__).parent / "reference"))
+    app.connect("build-finished", _write_old_addresses)
+
+
+def _write_old_addresses(app: Any, error: Exception | None) -> None:
+    for folder, pages in MOVED.items() if error is None and app.builder.name == "html" else ():
+        (app.outdir / folder).mkdir(exist_ok=True)
+        for page in pages.split():
+            old, _, new = page.partition(":")
+            (app.outdir / folder / f"{old}.html").write_text(
+                f'<!doctype html><title>moved</title><meta http-equiv="refresh" '
+                f'content="0; url=../{new}.html"><a href="../{new}.html">{new}</a>\n',
+                encoding="utf-8",
+            )

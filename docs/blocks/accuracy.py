@@ -9,7 +9,6 @@ from skindx.evaluation.figures import bounds, percent, points
 from skindx.metrics import Interval
 
 _EVALUATION = "isic9-evaluation.json"
-_BEFORE_COPIES = "isic9-before-copies.json"
 _CHOICE = "ood-choice.json"
 _CAMERA = "ood-other-camera.json"
 _HOPPING = "hopping.json"
@@ -36,30 +35,6 @@ def isic9_table(load: Load) -> str:
     for scores in (*written["members"], written["ensemble"]):
         cells = [cell(scores[key]) for key in columns] + [number(scores["calibration_error"])]
         lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def isic9_splits(load: Load) -> str:
-    """Return the same training on the split before copies were joined, and on the one since."""
-    columns = {
-        "top1": "top-1",
-        "balanced_accuracy": "balanced accuracy",
-        "macro_f1": "macro F1",
-    }
-    lines = [
-        "| split | test images, groups | "
-        + " | ".join(columns.values())
-        + " | calibration error |",
-        "|---" * (len(columns) + 3) + "|",
-    ]
-    splits = {"before copies were joined": load(_BEFORE_COPIES), "since": load(_EVALUATION)}
-    for name, written in splits.items():
-        ensemble = written["ensemble"]
-        cells = [cell(ensemble[key]) for key in columns]
-        cells.append(number(ensemble["calibration_error"]))
-        lines.append(
-            f"| {name} | {written['pictures']}, {written['groups']} | " + " | ".join(cells) + " |"
-        )
     return "\n".join(lines)
 
 

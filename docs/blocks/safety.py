@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blocks.texts import Load, cell, number, origin_of, table, whole
+from blocks.texts import Load, cell, number, origin_of, shown, table, whole
 from skindx.evaluation.figures import p_equation
 from skindx.evaluation.questions import TARGET_MISSED, TARGET_OVER_TRIAGE
 
@@ -58,6 +58,71 @@ def urgency(load: Load, *, file: str = "ham10000-evaluation.json") -> str:
         f"over-triage, by a bundle's threshold. {'; '.join(reached)}."
     )
     return "\n".join([table(headings, lines), "", asked, "", origin_of(written["origin"])])
+
+
+def urgent_errors(
+    load: Load, *, file: str = "ham10000-evaluation.json", other: str = "external.json"
+) -> str:
+    """Return for clinicians what both errors of *urgent* are, at home and at other cameras."""
+    written, figures = load(file), load(other)["figures"]
+    rows, counted = [], []
+    for key, name, text in (
+        ("urgent_risk", "urgent", "urgent"),
+        ("soon_risk", "soon", "urgent or soon"),
+    ):
+        risk = written[key]
+        level = next(row for row in risk["levels"] if row["miss_rate"] == risk["default"])
+        missed, alarms = level["misses"]["rate"], level["false_alarms"]["rate"]
+        away = (figures[f"{name}_{what}_external"] for what in ("sensitivity", "specificity"))
+        rows += [
+            [what, cell(home), shown(_rest(there))]
+            for what, home, there in zip(
+                (f"{text} images that it misses", f"other images that it calls {text}"),
+                (missed, alarms),
+                away,
+                strict=True,
+            )
+        ]
+        if key == "urgent_risk":
+            ppv = {row["prevalence"]: row["ppv"]["value"] for row in level["predictive"]}
+            counted = [
+                f"- Of 100 urgent lesions it misses about {100 * missed['value']:.0f}; of 100 "
+                f"others it calls about {100 * alarms['value']:.0f} urgent.",
+                *(
+                    f"- Where {100 * share:.0f} of 100 lesions are urgent, about "
+                    f"{100 * value:.0f} of 100 that it calls urgent are."
+                    for share, value in ppv.items()
+                ),
+            ]
+    melanoma = next(row for row in written["classes"] if row["key"] == "Melanoma")
+    rows += [
+        [
+            "melanomas whose likeliest condition is melanoma",
+            cell(melanoma["sensitivity"]),
+            shown(figures["sensitivity_Melanoma_external"]),
+        ],
+        [
+            f"sets for {whole(written['sets']['level'])} that hold the true condition",
+            cell(written["sets"]["coverage"]),
+            shown(figures["coverage_external"]),
+        ],
+        [
+            "photos that it refuses as unlike the training images",
+            cell(written["ood"]["refused"]),
+            shown(figures["refused_external"]),
+        ],
+    ]
+    headings = [
+        "95 % interval in brackets",
+        f"the same camera, {written['pictures']} images",
+        f"other cameras, {figures['auroc_external']['n']} images",
+    ]
+    return "\n".join([table(headings, rows), "", *counted, "", origin_of(written["origin"])])
+
+
+def _rest(figure: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = figure["spread"]
+    return {**figure, "value": 100 - figure["value"], "spread": [100 - high, 100 - low]}
 
 
 def _target(risk: Mapping[str, Any] | None) -> str:

@@ -26,6 +26,8 @@ class Block:
     text: str
     runs: bool
     """Short enough to be run by a test: `<!-- run -->` stands before it."""
+    walks: bool = False
+    """A step of the page's example, which a test runs as a whole: `<!-- walk -->`."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}: {self.text.splitlines()[0]}"
@@ -45,7 +47,11 @@ class Block:
 def shell_blocks() -> list[Block]:
     """Return every shell block of every page."""
     return [
-        Block(page, _dedented(found.group(3), found.group(1)), _marked(text[: found.start()]))
+        Block(
+            page,
+            _dedented(found.group(3), found.group(1)),
+            *(_marked(text[: found.start()], mark) for mark in ("run", "walk")),
+        )
         for page in PAGES
         for text in [page.read_text(encoding="utf-8")]
         for found in _BLOCK.finditer(text)
@@ -69,5 +75,5 @@ def _dedented(text: str, indent: str) -> str:
     return "\n".join(line.removeprefix(indent) for line in text.splitlines()) + "\n"
 
 
-def _marked(before: str) -> bool:
-    return before.rstrip().endswith("<!-- run -->")
+def _marked(before: str, mark: str) -> bool:
+    return before.rstrip().endswith(f"<!-- {mark} -->")

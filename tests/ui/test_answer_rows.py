@@ -41,7 +41,7 @@ def test_a_row_has_what_a_prediction_of_the_photo_has(tmp_path: Path) -> None:
     [batch] = iter_predictions(predictor, photos)
     named = [name for name in batch.schema.names if not name.startswith("probability_")]
     assert list(COLUMNS) == named
-    guide = Path(__file__).parents[2] / "docs/howto/many-photos.md"
+    guide = Path(__file__).parents[2] / "docs/howto/diagnose.md"
     assert [name for name in named if f"`{name}`" not in guide.read_text(encoding="utf-8")] == []
     rows = [row_of(one) for one in answer_many(predictor, [Case((photo,)) for photo in photos])]
     assert any(row["refused"] for row in rows)

@@ -207,7 +207,7 @@ def launch(
     if elastic and engine.hostfile:
         raise UserError(
             "engine.elastic cannot be started from a hostfile: DeepSpeed's launcher ends all ranks "
-            "when one dies; start one torchrun on each node (docs/howto/cluster.md)."
+            "when one dies; start one torchrun on each node (docs/clusters/launch.md)."
         )
     variables = os.environ | accelerator_variables(accelerator)
     store = host_store(variables) if elastic else None
