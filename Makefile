@@ -2,11 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.skindx-ready
+
+# TORCH=cpu: torch and torchvision for CPUs, without hashes, nothing of CUDA, and for `make demo` no
+# more than it needs. The environment remembers it; TORCH= takes the whole lock again.
+TORCH ?= $(shell cat $(VENV)/.skindx-torch 2>/dev/null)
+READY := $(VENV)/.skindx-ready$(addprefix -,$(TORCH))
+DEMO_READY := $(if $(filter cpu,$(TORCH)),$(if $(wildcard $(READY)),$(READY),$(VENV)/.skindx-demo),$(READY))
+ifneq ($(filter-out cpu,$(TORCH)),)
+$(error TORCH=$(TORCH) is unknown: write TORCH=cpu, or nothing)
+endif
 
 .PHONY: demo test test-lab test-long check docs docs-links sbom dist lock install clean screenshots
 
-demo: install
+demo: $(DEMO_READY)
 	$(BIN)/skindx demo --out runs/demo
 
 # Three workers, a file at a time, so that what a file shares is made once: much of the time a test
@@ -59,15 +67,25 @@ install: $(READY)
 
 # The lock pins every package by hash; uv follows it in seconds. Bytecode is compiled here, once:
 # without it each process takes seconds to compile torch's sources.
-$(READY): requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
+$(VENV)/.skindx-demo: PART := data train detect serve hatchling uv
+$(READY) $(VENV)/.skindx-demo: requirements.lock pyproject.toml benchmarks/pyproject.toml skindx/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/.skindx-*
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/python .ci/lock_part.py $(if $(TORCH),--no-torch) $(PART) > $(VENV)/.skindx-lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(VENV)/.skindx-lock
+ifeq ($(TORCH),cpu)
+	@echo "TORCH=cpu: torch and torchvision come from PyTorch's index for CPUs, by version and not by hash"
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps --torch-backend cpu \
+	  $$(grep -oE '^torch(vision)?==[^ ]+' requirements.lock) || \
+	  { echo "no CPU wheels can be fetched: see the error above, or leave out TORCH=cpu" >&2; exit 1; }
+endif
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
 	  --editable . --editable ./benchmarks
 	$(BIN)/python -m compileall -q skindx benchmarks
 	$(BIN)/skindx doctor
+	echo $(TORCH) > $(VENV)/.skindx-torch
 	touch $@
 
 # Browser tests need chromium; where it cannot be installed they skip and say so.
