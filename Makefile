@@ -12,7 +12,7 @@ ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is unknown: write TORCH=cpu, or nothing)
 endif
 
-.PHONY: demo test test-lab test-long check docs docs-links sbom dist lock install clean screenshots
+.PHONY: demo test test-lab test-long check docs docs-links sbom licences advisories dist lock install clean screenshots
 
 demo: $(DEMO_READY)
 	$(BIN)/skindx demo --out runs/demo
@@ -43,6 +43,18 @@ docs-links: docs
 # What the lock installs, as a software bill of materials: dist/skindx.cdx.json (CycloneDX).
 sbom: install
 	$(BIN)/python .ci/sbom.py requirements.lock dist/skindx.cdx.json
+
+# The licence of every pin, for NOTICE, the guide and the bill; after `make lock`. WHEELS names a
+# folder with the wheels of packages that are only for other platforms, where one is new.
+WHEELS ?=
+licences: install
+	$(BIN)/python .ci/licences.py $(WHEELS)
+	$(BIN)/python docs/render.py
+
+# Asks the package index which pins have known vulnerabilities; needs the network. No list of them is
+# kept here: it would be out of date on the next day.
+advisories: install
+	$(BIN)/uv tool run pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
 # Wheel and sdist of skindx and of skindx-bench; built twice from the same commit they are the same
 # to the byte.

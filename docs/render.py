@@ -20,6 +20,7 @@ from blocks import (
     elsewhere,
     ensemble,
     hardware,
+    installation,
     networks,
     real_skin,
     safety,
@@ -109,6 +110,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "crop": (REAL_SKIN, safety.crop),
     "hosts": (REAL_SKIN, real_skin.hosts),
     "elsewhere": (REAL_SKIN, elsewhere.external),
+    "install": ("docs/project/licences.md", installation.sizes),
+    "licences": ("docs/project/licences.md", installation.licences),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }
 """Block -> the file it stands in, and how it is made."""

@@ -62,7 +62,7 @@ def run(settings: Config) -> Result:
     }
     cuda = sorted(filter(_CUDA_PACKAGES.fullmatch, core))
     notes = (
-        "MB of 10⁶ bytes, of files and bytecode; no download, no cache, no rounding to blocks.",
+        "Files and bytecode, in units of 10⁶ or 10⁹ bytes; without downloads and caches.",
         f"CPU: computed, without torch's libraries for CUDA and without {', '.join(cuda)}.",
     )
     return Result("install", figures, notes=notes, parts=parts, headings=("size", "the same"))
