@@ -76,7 +76,8 @@ def main(folders: list[str]) -> int:
     if unknown := [name for name, one in packages.items() if not one["licence"]]:
         print(f"no licence is known of {', '.join(unknown)}; give a folder of their wheels.")
         return 1
-    OUT.write_text(json.dumps({"packages": packages}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    lines = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in packages.items()]
+    OUT.write_text('{"packages": {\n' + ",\n".join(lines) + "\n}}\n", "utf-8")  # a line a package
     print(f"{OUT.relative_to(ROOT)}: {len(packages)} packages")
     return 0
 
