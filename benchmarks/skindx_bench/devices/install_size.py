@@ -70,7 +70,8 @@ def run(settings: Config) -> Result:
 
 def packages(extras: Iterable[str]) -> frozenset[str]:
     """Return the names of what skindx with these extras needs here, skindx among them."""
-    waiting, needed = {("skindx", ""), *(("skindx", extra) for extra in extras)}, set()
+    waiting = {("skindx", ""), *(("skindx", extra) for extra in extras)}
+    needed: set[tuple[str, str]] = set()
     while waiting:
         needed.add(node := waiting.pop())
         name, extra = node
